@@ -1,85 +1,94 @@
-"""Plays a case on this machine: the `temporal` command line, a real worker, agents and processes.
+"""Plays a case with real processes: the `temporal` command line, a real worker, agents and ranks.
 
 A deed is done once every script of the start it belongs to has written down that it runs. Asked to, it
-kills the worker in the middle of the case and starts another.
+kills the worker in the middle of the case and starts another. Where the ranks run is for subclasses to say.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shlex
-import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 
-from everstep.backends.local.database import placing
-from everstep.backends.local.faults import rehearse
-from everstep.backends.local.settings import LocalSettings
 from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.spec import CHECKS_NUMBERS
 from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
-from tests.cases.on_fake import JOB, document, names
+from tests.cases.on_fake import JOB, names
 from tests.cases.seen import Seen, Start, directories
-from tests.support import books
 from tests.support.devserver import START, DevServer, temporal
-from tests.support.machine import Machine
 from tests.support.patience import HUNG_S
-from tests.support.playing.doors import held
 from tests.support.workerproc import WorkerProcess
 
 LOOK_S = 0.02
 DAY_S = 86_400.0
 HALF_AN_HOUR_S = 1_800.0
 WITNESS = Path(__file__).with_name("witness.py")
-HEAL_S = 0.1
 
 
-def _has_checked(home: Path) -> bool:
-    """Whether the books hold the answer of a check before a start."""
-    return any(job.checks for job in books.read(home).jobs.values())
+class OnProcesses(ABC):
+    """One case, one folder for its script and its checkpoints, one namespace, one worker at a time."""
 
-
-class OnMachine:
-    """One case, one state directory, one namespace, one worker at a time."""
+    worker: WorkerProcess
 
     def __init__(self, server: DevServer, client: Client, home: Path, case: Case) -> None:
         self.server, self.client, self.home, self.case = server, client, home, case
         self.control = home / "control"
-        self.machine = Machine.at(home)
+        self.checkpoints = home / "ckpt"
         self.prechecked = False
-        self.worker = WorkerProcess(
-            address=server.address,
-            namespace=client.namespace,
-            home=home,
-            backend="local",
-            env={
-                "EVERSTEP_NODES": str(case.nodes),
-                "EVERSTEP_TIME_SCALE": str(case.time_scale),
-                "EVERSTEP_JANITOR": "false",
-            },
-        )
+
+    # -- where the ranks run ---------------------------------------------------------------------
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """What is there before the job."""
+
+    @abstractmethod
+    def _document(self) -> dict[str, Any]:
+        """The case's document for this cluster."""
+
+    @abstractmethod
+    async def _fault(self, line: str) -> None:
+        """Let something happen to a node, a device or a rank."""
+
+    @abstractmethod
+    async def _has_checked(self) -> bool:
+        """Whether the answer of a check before a start is stored."""
+
+    @abstractmethod
+    async def _newest(self) -> int:
+        """The newest generation of the job."""
+
+    @abstractmethod
+    async def _isolated(self) -> tuple[str, ...]:
+        """The nodes that get no new pods, in the words of the case."""
+
+    @abstractmethod
+    def _no_agent_begins(self, generation: int) -> AsyncIterator[None]:
+        """While this yields, no agent begins in a pod of this generation or a later one."""
+
+    def _status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The job's status in the words of the case."""
+        return status
+
+    # -- playing ---------------------------------------------------------------------------------
 
     async def play(self, *, kills_worker: bool) -> Seen:
         self.control.mkdir(parents=True)
-        try:
-            async with self.worker:
-                return await asyncio.wait_for(self._play(kills_worker), HUNG_S * 2)
-        finally:
-            self.machine.end()
+        async with self.worker:
+            return await asyncio.wait_for(self._play(kills_worker), HUNG_S * 2)
 
     async def _play(self, kills_worker: bool) -> Seen:
         case = self.case
-        for line in (*self._heals(), *case.before):
-            await rehearse(self.home, line)
+        await self._prepare()
         if case.stale is not None:
             self._leave(case.stale)
         await self._submit()
@@ -95,26 +104,15 @@ class OnMachine:
             await asyncio.wait_for(job.result(), HUNG_S)
         return await self._seen(job)
 
-    def _heals(self) -> list[str]:
-        broken = {tuple(d.what.split()[1:3]) for d in self.case.deeds if d.what[:7] == "device "}
-        return [f"heal-takes {node} {index} {HEAL_S}s" for node, index in sorted(broken)]
-
     def _leave(self, step: int) -> None:
-        """A checkpoint of somebody else."""
-        path = self.home / "ckpt" / f"step-{step}.json"
-        path.parent.mkdir()
-        path.write_text(json.dumps({"step": step}))
+        """A checkpoint of another job."""
+        self.checkpoints.mkdir(exist_ok=True)
+        (self.checkpoints / f"step-{step}.json").write_text(json.dumps({"step": step}))
 
     async def _submit(self) -> None:
         """As README says it: the document in a file, one command."""
-        written = document(
-            self.case,
-            command=shlex.join([sys.executable, "-I", "-S", str(WITNESS)]),
-            variables={"CONTROL": str(self.control), "CHECKPOINTS": str(self.home / "ckpt")},
-            folder=str(self.home / "ckpt"),
-        )
         file = self.home / "job.json"
-        file.write_text(json.dumps(written))
+        file.write_text(json.dumps(self._document()))
         place = ("--address", self.server.address, "--namespace", self.client.namespace)
         code, said = await temporal(*START, "--workflow-id", JOB, "--input-file", str(file), *place)
         assert code == 0, said
@@ -137,7 +135,7 @@ class OnMachine:
             await self._until(lambda: self._has_records(job, deed.records), deed)
         else:
             await self._until(lambda: self._runs(job, deed.start), deed)
-        self.prechecked |= _has_checked(self.home)
+        self.prechecked |= await self._has_checked()
 
     async def _is_noted(self, count: int) -> bool:
         return sum(" noted: " in line for line in self._log()) >= count
@@ -197,7 +195,7 @@ class OnMachine:
                 ends_at = time.monotonic() + 2 * HALF_AN_HOUR_S / self.case.time_scale
                 await self._until(lambda: _is_over(ends_at), "the end of a long time")
             case _:
-                await rehearse(self.home, deed.what.replace("JOB", JOB))
+                await self._fault(deed.what.replace("JOB", JOB))
 
     def _tell(self, name: str, text: str) -> None:
         fresh = self.control / f"{name}.tmp"
@@ -208,7 +206,7 @@ class OnMachine:
         return (self.control / "logged").exists()
 
     async def _is_saved(self, step: str) -> bool:
-        return (self.home / "ckpt" / f"step-{step}.json").exists()
+        return (self.checkpoints / f"step-{step}.json").exists()
 
     async def _is_known(self, step: int) -> bool:
         status: Mapping[str, Any] = await self.client.get_workflow_handle(JOB).query("status")
@@ -232,44 +230,39 @@ class OnMachine:
         """
         following = self.case.deeds[number + 1 : number + 2]
         newest = self._generation()
-        door = held(LocalSettings(home=self.home).folder(self._next_pod(newest + 1)).path)
-        try:
+
+        async def is_beyond() -> bool:
+            return await self._newest() > newest
+
+        async with asynccontextmanager(self._no_agent_begins)(newest + 1):
             await self._do(deed)
             if following and _leads_to(deed, following[0]):
-                await self._until(lambda: self._is_beyond(newest), "the next generation")
+                await self._until(is_beyond, "the next generation")
             self.worker.kill9()
             is_anew = self.case.trainer is not None
             assert not is_anew or self._generation() == newest, "nothing was left to be recovered"
-        finally:
-            os.close(door)
         await self.worker.start()
 
     def _generation(self) -> int:
         """The newest that some script was started in."""
         return max(each[-1].generation for each in self._starts().values())
 
-    def _next_pod(self, generation: int) -> str:
-        return f"{placing.pod_name(JOB, 0, generation)}-{books.read(self.home).cluster}"
-
-    async def _is_beyond(self, generation: int) -> bool:
-        return books.read(self.home).job(JOB).newest > generation
-
     # -- afterwards ------------------------------------------------------------------------------
 
     async def _seen(self, job: WorkflowHandle[Any, Any]) -> Seen:
         memo = await (await job.describe()).memo()
-        self.prechecked |= _has_checked(self.home)
+        self.prechecked |= await self._has_checked()
         return Seen(
             report=memo["report"],
-            status=job_memo.read("status", memo["status"], memo["report"]),
+            status=self._status(job_memo.read("status", memo["status"], memo["report"])),
             records=tuple(job_memo.restarts_of(memo["report"])),
             starts=self._starts(),
-            isolated=books.read(self.home).isolated,
+            isolated=await self._isolated(),
             prechecked=self.prechecked,
             shown=job_memo.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
             log=tuple(self._log()),
-            directories=directories(self.home / "ckpt"),
+            directories=directories(self.checkpoints),
         )
 
 

@@ -46,7 +46,11 @@ async def api(cluster: ClusterAccess) -> AsyncIterator[Api]:
 @pytest.fixture(scope="module")
 async def namespace(api: Api, request: pytest.FixtureRequest) -> str:
     """A new namespace, called after the test file. Its pods get only nodes with its `OWN_NODES` label."""
-    stem = re.sub(r"[^a-z0-9]+", "-", request.path.stem.lower()).strip("-")
+    return await new_namespace(api, request.path.stem)
+
+
+async def new_namespace(api: Api, hint: str) -> str:
+    stem = re.sub(r"[^a-z0-9]+", "-", hint.lower()).strip("-")
     name = f"{stem[:40]}-{secrets.token_hex(4)}"
     annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWN_NODES}={name}"}
     body = {"metadata": {"name": name, "annotations": annotations}}

@@ -67,6 +67,12 @@ async def slow_node(kubelet: Kubelet, node: str, seconds: float) -> None:
     _node(kubelet, node).start_delay_s = seconds
 
 
+async def hold_pods(kubelet: Kubelet, node: str, held: bool) -> None:
+    """No container of a pod that comes to the node begins until that is over."""
+    may_begin = _node(kubelet, node).pods_may_begin
+    may_begin.clear() if held else may_begin.set()
+
+
 async def node_condition(
     kubelet: Kubelet, node: str, *, kind: str, holds: bool, reason: str = "", message: str = ""
 ) -> None:
@@ -132,6 +138,7 @@ FAULTS: Mapping[str, Fault] = {
     "out-of-memory": out_of_memory,
     "node-pressure": node_pressure,
     "slow-node": slow_node,
+    "hold-pods": hold_pods,
     "node-condition": node_condition,
     "node-taint": node_taint,
     "device-config-map": device_config_map,

@@ -52,6 +52,8 @@ class Node:
         self.ip = _free_address()
         self.connected = asyncio.Event()
         self.start_delay_s = 0.0
+        self.pods_may_begin = asyncio.Event()
+        self.pods_may_begin.set()
         self.is_hollow = spec.is_hollow
         self.extra_conditions: dict[str, Json] = {}
         self._folder = folder

@@ -45,6 +45,8 @@ class Host(Protocol):
     connected: asyncio.Event
     """Set while the node reaches the API server."""
     start_delay_s: float
+    pods_may_begin: asyncio.Event
+    """Set unless a test holds new pods before their first container."""
     is_hollow: bool
     """Its containers have no processes."""
     hollow_agents: HollowAgents
@@ -176,6 +178,7 @@ class PodWorker:
         adopted = self._adopt()
         if not adopted:
             await asyncio.sleep(self._host.start_delay_s)
+            await self._host.pods_may_begin.wait()
         lookup, volumes = await self._volumes()
         for container in spec.get("initContainers", ()):
             if not await self._run_init(container, lookup, volumes):

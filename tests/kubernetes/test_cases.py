@@ -1,0 +1,106 @@
+"""Cases of ModelArts' and Cerebras' documents once more on a real control plane, with pods and real ranks.
+
+All of which no fault of this machine's own nodes and devices is a part, and no rehearsal of long limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.cases.case import Case
+from tests.cases.counting import SECOND_LOOKS
+from tests.cases.seen import differences
+from tests.cases.table import CASES
+from tests.kubernetes import rights
+from tests.kubernetes.conftest import new_namespace
+from tests.kubernetes.on_kubernetes import Ground, OnKubernetes
+from tests.support.devserver import DevServer
+from tests.support.playing.at_once import begun
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+
+Part = tuple[Case, bool]
+OF_PODS = ("exit ", "end", "save ", "saved ", "log ", "node-down ", "add-node ", "kill ")
+"""Deeds that a rank, a node or a user can do in any cluster."""
+SCALES = (1.0, SECOND_LOOKS)  # only looks are more seldom without the second one
+QUICK = {"13-new-pods-count-anew", "21-one-pod-moves", "41-one-system-of-four-is-lost"}
+
+
+def is_of_pods(case: Case) -> bool:
+    return (
+        case.is_real
+        and case.labels is None
+        and not case.before
+        and case.time_scale in SCALES
+        and all(deed.what.startswith(OF_PODS) for deed in case.deeds)
+    )
+
+
+async def play(part: Part, server: DevServer, ground: Ground, folder: Path) -> list[str]:
+    case, kills_worker = part
+    api = ground.api
+    namespace = await new_namespace(api, f"case-{case.number}")
+    await rights.grant(api, namespace)
+    player = OnKubernetes(
+        server,
+        await server.connect(await server.new_namespace("case")),
+        case,
+        home=folder / "storage",
+        ground=ground,
+        namespace=namespace,
+        kubeconfig=await rights.kubeconfig(ground.cluster, api, namespace, folder / "kubeconfig"),
+    )
+    try:
+        return differences(case, await player.play(kills_worker=kills_worker))
+    finally:
+        await player.end()
+        await rights.revoke_cluster_wide(api, namespace)
+
+
+Played = Mapping[str, asyncio.Task[list[str]]]
+
+
+@pytest.fixture(scope="module")
+async def ground(
+    cluster: ClusterAccess, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Ground]:
+    machines = await Machines.start(cluster, tmp_path_factory.mktemp("machines") / "one")
+    yield Ground(cluster=cluster, api=api, machines=machines)
+    machines.stop()
+
+
+@pytest.fixture(scope="module")
+async def played(
+    request: pytest.FixtureRequest,
+    server: DevServer,
+    ground: Ground,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Played]:
+    def asked(item: pytest.Function) -> Awaitable[list[str]]:
+        part: Part = item.callspec.params["part"]  # type: ignore[assignment]  # our own parameter
+        return play(part, server, ground, tmp_path_factory.mktemp("case"))
+
+    async with begun(request, asked) as tasks:
+        yield tasks
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param(
+            (case, kills),
+            id=f"{case.id}-{'worker-killed' if kills else 'undisturbed'}",
+            marks=() if case.id in QUICK and not kills else pytest.mark.long,
+        )
+        for case in CASES
+        if is_of_pods(case)
+        for kills in (False, True)
+    ],
+)
+async def test_case_in_pods(part: Part, request: pytest.FixtureRequest, played: Played) -> None:
+    assert await played[request.node.name] == []
