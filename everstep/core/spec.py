@@ -346,6 +346,7 @@ class JobSpec:
     name: str
     phases: tuple[PhaseSpec, ...]
     cluster: str = "local"
+    namespace: str = ""  # of its pods, on Kubernetes; empty: that of the cluster's workers
     labels: Mapping[str, str] = field(default_factory=dict)
     start_phase: str | None = None
     dialect: str = "native"

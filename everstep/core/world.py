@@ -36,6 +36,7 @@ class JobRef:
     run: str
     books: str = ""  # identity of the cluster's database that has the job; empty: not known yet
     first_run: str = ""  # the one that was submitted: the job's trace is named after it
+    namespace: str = ""  # of the job's pods, as its document names it; empty: that of the workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

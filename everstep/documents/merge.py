@@ -22,6 +22,7 @@ OUTSIDE: Mapping[str, str] = {
 
 FIXED_OF_THE_JOB: Mapping[tuple[str, ...], str] = {
     ("cluster",): "cannot change while the job runs: stop it and submit it there",
+    ("namespace",): "cannot change while the job runs: its pods and its record are there",
     ("start_phase",): "cannot change while the job runs: it only says where a job begins",
 }
 FIXED: Mapping[tuple[str, ...], str] = {

@@ -104,12 +104,13 @@ class Run:
     still_s: float | None = None
     generation: int = 0
     books: str = ""
+    namespace: str = ""
     cursor: str = ""
     facts: list[Fact] = field(default_factory=list)
 
     @property
     def ref(self) -> JobRef:
-        return JobRef(id=self.id, run=self.run, books=self.books)
+        return JobRef(id=self.id, run=self.run, books=self.books, namespace=self.namespace)
 
     @property
     def backend(self) -> Backend:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from activities.local_activities import LocalActivities
 from everstep.dialects.registry import compile_document
+from everstep.documents.text import read_text
 from worker import WorkerSettings
 
 NATIVE: dict[str, Any] = {
@@ -63,3 +65,21 @@ def test_a_worker_reads_documents_for_its_backend(
     activities = LocalActivities(has_pods=settings.has_pods)
     compiled = activities.compile({**NATIVE, "spec": spec})
     assert ("spec.workdir" in [note.field for note in compiled.notes]) is has_pods
+
+
+def test_a_namespace_is_for_pods_alone() -> None:
+    named = {**NATIVE, "spec": {**NATIVE["spec"], "namespace": "team-a"}}
+    assert "spec.namespace" not in noted(named, cluster="gpus", has_pods=True)
+    assert "spec.namespace" in noted(named, cluster="gpus", has_pods=False)
+    assert compile_document(named, has_pods=lambda _: True).namespace == "team-a"
+
+
+@pytest.mark.parametrize(
+    ("overlay", "namespace"), [({}, "vcjob"), ({"namespace": None}, ""), ({"namespace": "b"}, "b")]
+)
+def test_a_job_of_mindcluster_is_in_the_namespace_of_its_metadata(
+    overlay: dict[str, Any], namespace: str
+) -> None:
+    path = Path(__file__).with_name("mindcluster") / "pytorch.yaml"
+    document = {**read_text(path.read_bytes()), "everstep": overlay}
+    assert compile_document(document, has_pods=lambda _: True).namespace == namespace

@@ -52,11 +52,16 @@ async def namespace(api: Api, request: pytest.FixtureRequest) -> str:
 async def new_namespace(api: Api, hint: str) -> str:
     stem = re.sub(r"[^a-z0-9]+", "-", hint.lower()).strip("-")
     name = f"{stem[:40]}-{secrets.token_hex(4)}"
-    annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWN_NODES}={name}"}
+    await make_namespace(api, name, nodes_of=name)
+    return name
+
+
+async def make_namespace(api: Api, name: str, *, nodes_of: str) -> None:
+    """One whose pods get only the nodes with this `OWN_NODES` label."""
+    annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWN_NODES}={nodes_of}"}
     body = {"metadata": {"name": name, "annotations": annotations}}
     await api.create("/api/v1/namespaces", body)
     await until_pods_can_be_created(api, name)
-    return name
 
 
 @pytest.fixture(scope="module")

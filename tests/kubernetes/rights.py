@@ -12,19 +12,21 @@ from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
 
 MANIFEST = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
+OF_JOBS = ROOT / "deploy" / "job-namespace" / "rbac.yaml"
+"""In a namespace that documents may name."""
 ACCOUNT = "everstep-worker"
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
 
 
-def manifest() -> list[Json]:
-    return [dict(one) for one in yaml.safe_load_all(MANIFEST.read_text())]
+def manifest(path: Path = MANIFEST) -> list[Json]:
+    return [dict(one) for one in yaml.safe_load_all(path.read_text())]
 
 
-def granted() -> set[tuple[str, str]]:
+def granted(path: Path = MANIFEST) -> set[tuple[str, str]]:
     """Resource and verb of every right."""
-    rules = [rule for one in manifest() for rule in one.get("rules", ())]
+    rules = [rule for one in manifest(path) for rule in one.get("rules", ())]
     return {(name, verb) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
 
 
@@ -39,6 +41,14 @@ async def grant(api: Api, namespace: str) -> None:
         if kind == "ClusterRoleBinding":
             body["roleRef"]["name"] += f"-{namespace}"
         await api.create(_collection(kind, namespace), body)
+
+
+async def grant_for_jobs(api: Api, namespace: str, *, workers_in: str) -> None:
+    """Let the workers of one namespace make pods in another one."""
+    for body in manifest(OF_JOBS):
+        for subject in body.get("subjects", ()):
+            subject["namespace"] = workers_in
+        await api.create(_collection(body["kind"], namespace), body)
 
 
 async def kubeconfig(cluster: ClusterAccess, api: Api, namespace: str, path: Path) -> str:

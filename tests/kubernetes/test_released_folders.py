@@ -32,7 +32,7 @@ async def fence_folder_of(other: str, job: KubernetesRun, *, avoid: tuple[str, .
 
 def releasers(lab: KubernetesLab) -> list[str]:
     """Pods that only release folders."""
-    pods = lab.backend.watch.pods.objects.values()
+    pods = lab.backend.watch.all_pods()
     names = [pod["metadata"]["name"] for pod in pods]
     return [name for name in names if "-release-" in name]
 

@@ -48,6 +48,10 @@ class AgentBackend(Backend):
     def agent_cluster(self) -> AgentCluster:
         """The ports, and what else the verbs are carried out with."""
 
+    def cluster_of(self, job: JobRef) -> AgentCluster:  # noqa: ARG002  # one for all jobs
+        """What the verbs are carried out with for this job."""
+        return self.agent_cluster
+
     @abstractmethod
     async def folders_of(self, job_id: str) -> JobFolders:
         """Where the job's folders are."""
@@ -78,20 +82,20 @@ class AgentBackend(Backend):
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
         """Everything about the job now, with the facts after the cursor."""
-        return await observing.observe(self.agent_cluster, job, cursor)
+        return await observing.observe(self.cluster_of(job), job, cursor)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
-        return await observing.check(self.agent_cluster, job)
+        return await observing.check(self.cluster_of(job), job)
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        return await job_storage.checkpoints(self.agent_cluster, job)
+        return await job_storage.checkpoints(self.cluster_of(job), job)
 
     # -- owning ----------------------------------------------------------------------------------
 
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        books = self.agent_cluster.books
+        books = self.cluster_of(job).books
         await books.change(job.id, lambda job_books: record_of(job_books, job, above))
         await books.claim(job.id, await self.claims_of(job.id, folders))
 
@@ -110,11 +114,11 @@ class AgentBackend(Backend):
 
     async def ensure_stopped(self, order: StopOrder) -> StopState:
         with self.news.reading(order.job.id):
-            return await ensure_stopped(self.agent_cluster, order)
+            return await ensure_stopped(self.cluster_of(order.job), order)
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         with self.news.reading(order.job.id):
-            state = await checking.ensure_prechecked(self.agent_cluster, order)
+            state = await checking.ensure_prechecked(self.cluster_of(order.job), order)
         if not state.done:
             self.news.add_later(order.job.id, checking.AGAIN_S)
         return state
@@ -122,7 +126,7 @@ class AgentBackend(Backend):
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         order = (await self.folders_of(order.job.id)).to_fence(order)
         with self.news.reading(order.job.id):
-            state, holds_at = await fencing.ensure_fenced(self.agent_cluster, order)
+            state, holds_at = await fencing.ensure_fenced(self.cluster_of(order.job), order)
         if holds_at is not None:
             self.news.add_later(order.job.id, holds_at - self.agent_cluster.now())
         return state
@@ -130,15 +134,15 @@ class AgentBackend(Backend):
     async def ensure_started(self, order: StartOrder) -> StartState:
         order = (await self.folders_of(order.job.id)).to_start(order)
         with self.news.reading(order.job.id):
-            return await ensure_started(self.agent_cluster, order)
+            return await ensure_started(self.cluster_of(order.job), order)
 
     async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
-        return await job_storage.ensure_set_aside(self.agent_cluster, order)
+        return await job_storage.ensure_set_aside(self.cluster_of(order.job), order)
 
     async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
         folders = await self.folders_of(job.id)
         await job_storage.ensure_recorded(
-            self.agent_cluster,
+            self.cluster_of(job),
             job,
             [folders.to_record(entry) for entry in entries],
             write=partial(self.write_journal, job),
@@ -149,7 +153,7 @@ class AgentBackend(Backend):
     async def ensure_adopted(
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
-        books = self.agent_cluster.books
+        books = self.cluster_of(job).books
         if await books.change(job.id, lambda one: _is_complete(one, job, generation)):
             return ""
         generation = await self.take_over(job, generation, folders)
@@ -170,19 +174,19 @@ class AgentBackend(Backend):
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         return await job_end.ensure_gone(
-            self.agent_cluster,
+            self.cluster_of(job),
             job,
             grace_s=grace_s,
-            remove_pods=self.remove_pods,
-            release_folders=self.release_folders,
+            remove_pods=partial(self.remove_pods, job),
+            release_folders=partial(self.release_folders, job),
         )
 
     @abstractmethod
-    async def remove_pods(self, job_id: str) -> Sequence[str]:
+    async def remove_pods(self, job: JobRef) -> Sequence[str]:
         """Remove the pods of the job that were ordered to end; what of them may still be there."""
 
     @abstractmethod
-    async def release_folders(self, end: JobEnd) -> str:
+    async def release_folders(self, job: JobRef, end: JobEnd) -> str:
         """Release the fences of a job that has no pod any more; what that waits for, if it is not done.
 
         A folder out of reach stays the job's.

@@ -35,7 +35,7 @@ async def ensure_gone(
     job: JobRef,
     *,
     grace_s: float,
-    remove_pods: Callable[[str], Awaitable[Sequence[str]]],
+    remove_pods: Callable[[], Awaitable[Sequence[str]]],
     release_folders: Callable[[JobEnd], Awaitable[str]],
 ) -> GoneState:
     """`remove_pods` returns what is left of the job's pods; `release_folders` what it waits for, if so."""
@@ -48,7 +48,7 @@ async def ensure_gone(
             end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
     if not await cluster.books.change(job.id, lambda books: _end_pods(books, end, grace_s)):
         return GoneState(done=False, waiting_for="a generation that was begun meanwhile to end")
-    if left := await remove_pods(job.id):
+    if left := await remove_pods():
         return GoneState(done=False, waiting_for=f"{left[0]} to go")
     if not end.is_released:
         if wait := await release_folders(end):

@@ -25,11 +25,14 @@ from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.agents.transactions import owned_record
+from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import gangs, manifest, names
-from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
+    CLUSTER,
     BooksJustRead,
     ConfigMapBooks,
+    JobDocument,
     ensure_identity,
     isolated_nodes,
     set_isolated,
@@ -37,6 +40,7 @@ from everstep.backends.kubernetes.books import (
 from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
 from everstep.backends.kubernetes.looking import node_view
+from everstep.backends.kubernetes.namespaces import JobNamespace, namespace_of
 from everstep.backends.kubernetes.placing import PodPlacer
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
@@ -49,6 +53,7 @@ from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.world import (
     FenceOrder,
     FenceState,
+    GoneState,
     HealState,
     JobRef,
     Leftover,
@@ -60,6 +65,7 @@ from everstep.core.world import (
 from everstep.faults.telling import with_meaning
 
 _OPEN_S = 30.0
+_ONE = {"limit": "1"}
 
 
 class KubernetesBackend(AgentBackend):
@@ -69,28 +75,20 @@ class KubernetesBackend(AgentBackend):
         self.news = JobNews()
         self._api = api
         self._settings = settings
+        self._identity = identity
         self._newest_time = 0.0
-        namespace = settings.namespace
         self.watch = ClusterWatch(
-            api, namespace, identity, add_news=self.news.add, messages=settings.messages
-        )
-        self.books = ConfigMapBooks(
             api,
-            namespace,
+            self._namespace_names,
             identity,
-            service_of=self.watch.service,
-            faults=self.watch.faults,
+            add_news=self.news.add,
+            messages=settings.messages,
         )
-        self.pods = KubernetesPods(api, namespace, self.watch)
-        self.agents = Agents(
-            link=self.pods.link,
-            is_gone=self.pods.is_gone,
-            clock=self._now,
-            changed=self._agent_changed,
-            is_cut_off=self.pods.is_cut_off,
-        )
-        self._groups = gangs.PodGroups(api=api, namespace=namespace, books=identity)
-        self._placer: PodPlacer | None = None
+        self._namespaces: dict[str, JobNamespace] = {}
+
+    @property
+    def _namespace_names(self) -> list[str]:
+        return list(dict.fromkeys((self._settings.namespace, *self._settings.job_namespaces)))
 
     @classmethod
     async def open(cls, settings: KubernetesSettings) -> KubernetesBackend:
@@ -114,32 +112,23 @@ class KubernetesBackend(AgentBackend):
         return self
 
     async def _begin(self) -> None:
-        one = {"limit": "1"}
         # What is not granted ends here in the server's own words; the watch would try for ever.
-        await reached(self._api.get(f"{self._path}/pods", one))
-        await reached(self._api.get("/api/v1/nodes", one))
-        pod_settings = manifest.PodSettings(
-            books=self.books.identity,
-            agent=await self._ensure_agent(),
-            orphan_s=self._settings.orphan_s,
-            log_mb=self._settings.log_mb,
-            namespace=self._settings.namespace,
-            resources=self._resources,
-            has_pod_groups=self._settings.uses_pod_groups and await gangs.are_served(self._api),
-            topology=self._settings.topology,
-        )
-        self._placer = PodPlacer(
-            api=self._api,
-            namespace=self._settings.namespace,
-            books=self.books,
-            watch=self.watch,
-            pods=self.pods,
-            agents=self.agents,
-            settings=pod_settings,
-            groups=self._groups,
-            gang_s=self._settings.gang_s,
-            not_ready_s=self._settings.not_ready_s,
-        )
+        await reached(self._api.get("/api/v1/nodes", _ONE))
+        agent = await self._agent()
+        has_pod_groups = self._settings.uses_pod_groups and await gangs.are_served(self._api)
+        for name in self._namespace_names:
+            await self._begin_in(name, agent)
+            pod_settings = manifest.PodSettings(
+                books=self._identity,
+                agent=agent["metadata"]["name"],
+                orphan_s=self._settings.orphan_s,
+                log_mb=self._settings.log_mb,
+                namespace=name,
+                resources=self._resources,
+                has_pod_groups=has_pod_groups,
+                topology=self._settings.topology,
+            )
+            self._namespaces[name] = self._job_namespace(name, pod_settings)
         try:
             async with asyncio.timeout(_OPEN_S):
                 await self.watch.start()
@@ -147,17 +136,58 @@ class KubernetesBackend(AgentBackend):
             await self.watch.close()
             raise BackendUnavailable("the API server sends no list of pods and nodes") from None
 
-    async def _ensure_agent(self) -> str:
-        """The ConfigMap with the agent of this version; its name."""
+    async def _begin_in(self, namespace: str, agent: Json) -> None:
+        """Have what pods of this namespace need, and the right to see them."""
+        await reached(self._api.get(f"/api/v1/namespaces/{namespace}/pods", _ONE))
+        owner = await reached(ensure_identity(self._api, namespace, self._identity))
+        if owner != self._identity:
+            what = f"ConfigMap {CLUSTER} names them: {owner}, not {self._identity}"
+            raise BackendUnavailable(f"namespace {namespace} is that of other workers: {what}")
+        maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        await allowing(self._api.create(maps, agent), 409)
+
+    def _job_namespace(self, name: str, pod_settings: manifest.PodSettings) -> JobNamespace:
+        pods = KubernetesPods(self._api, name, self.watch)
+        agents = Agents(
+            link=pods.link,
+            is_gone=pods.is_gone,
+            clock=self._now,
+            changed=self._agent_changed,
+            is_cut_off=pods.is_cut_off,
+        )
+        books = ConfigMapBooks(
+            self._api,
+            name,
+            self._identity,
+            service_of=self.watch.service,
+            faults=self.watch.faults,
+        )
+        groups = gangs.PodGroups(api=self._api, namespace=name, books=self._identity)
+        placer = PodPlacer(
+            api=self._api,
+            namespace=name,
+            home=self._settings.namespace,
+            books=books,
+            watch=self.watch,
+            pods=pods,
+            agents=agents,
+            settings=pod_settings,
+            groups=groups,
+            gang_s=self._settings.gang_s,
+            not_ready_s=self._settings.not_ready_s,
+        )
+        return JobNamespace(
+            name=name, books=books, pods=pods, agents=agents, groups=groups, placer=placer
+        )
+
+    async def _agent(self) -> Json:
+        """The ConfigMap with the agent of this version."""
         with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
             path = Path(folder) / manifest.AGENT_FILE
             content = (await asyncio.to_thread(build.build, path, is_small=True)).read_bytes()
-        name = names.agent(content)
-        metadata = {"name": name, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+        metadata = {"name": names.agent(content), "labels": {names.MANAGED_BY: names.EVERSTEP}}
         binary = {manifest.AGENT_FILE: b64encode(content).decode()}
-        body = {"metadata": metadata, "immutable": True, "binaryData": binary}
-        await allowing(self._api.create(f"{self._path}/configmaps", body), 409)
-        return name
+        return {"metadata": metadata, "immutable": True, "binaryData": binary}
 
     @property
     def _resources(self) -> Mapping[str, str]:
@@ -168,9 +198,11 @@ class KubernetesBackend(AgentBackend):
         return f"/api/v1/namespaces/{self._settings.namespace}"
 
     @property
-    def placer(self) -> PodPlacer:
-        assert self._placer is not None, "a backend is made by `open`"
-        return self._placer
+    def _home(self) -> JobNamespace:
+        return self._namespaces[self._settings.namespace]
+
+    def _of(self, job: JobRef) -> JobNamespace:
+        return namespace_of(job, self._namespaces)
 
     def _now(self) -> float:
         """Nodes and workers of a cluster keep the same time; a step back of ours is waited out."""
@@ -185,8 +217,14 @@ class KubernetesBackend(AgentBackend):
 
     @property
     def agent_cluster(self) -> AgentCluster:
+        return self._cluster_in(self._home)
+
+    def cluster_of(self, job: JobRef) -> AgentCluster:
+        return self._cluster_in(self._of(job))
+
+    def _cluster_in(self, namespace: JobNamespace) -> AgentCluster:
         rank_settings = ranks.RankSettings(
-            cluster=self.books.identity,
+            cluster=self._identity,
             fence_s=self._settings.fence_s,
             environ=self._settings.environ,
             pass_env=(),  # another machine's; a rank has the environment of its image
@@ -197,12 +235,21 @@ class KubernetesBackend(AgentBackend):
             thresholds=self._settings.thresholds,
         )
         return AgentCluster(
-            books=self.books,
-            pods=self.pods,
-            agents=self.agents,
+            books=namespace.books,
+            pods=namespace.pods,
+            agents=namespace.agents,
             settings=settings,
             now=self._now,
         )
+
+    @property
+    def books(self) -> ConfigMapBooks:
+        """Of the jobs in the workers' own namespace."""
+        return self._home.books
+
+    @property
+    def placer(self) -> PodPlacer:
+        return self._home.placer
 
     async def folders_of(self, job_id: str) -> JobFolders:  # noqa: ARG002  # the same for all
         return FOLDERS
@@ -223,11 +270,14 @@ class KubernetesBackend(AgentBackend):
 
     async def ensure_recorded(self, job: JobRef, entries: tuple[Entry, ...]) -> None:
         if restarts := [entry for entry in entries if entry.restart]:
-            refuse_strange(job, self.books.identity)
-            namespace, books = self._settings.namespace, self.books.identity
-            owner = await reached(self.books.read(job.id))
-            events = (event(job, e, owner, namespace=namespace, books=books) for e in restarts)
-            await reached(ensure_events(self._api, namespace, events))
+            refuse_strange(job, self._identity)
+            namespace = self._of(job)
+            owner = await reached(namespace.books.read(job.id))
+            events = (
+                event(job, entry, owner, namespace=namespace.name, books=self._identity)
+                for entry in restarts
+            )
+            await reached(ensure_events(self._api, namespace.name, events))
         await super().ensure_recorded(job, entries)
 
     # -- seeing ----------------------------------------------------------------------------------
@@ -237,32 +287,52 @@ class KubernetesBackend(AgentBackend):
         return self._now()
 
     async def identity_there(self) -> None:
-        await reached(self._api.get(f"{self._path}/configmaps/everstep-books"))
+        await reached(self._api.get(f"{self._path}/configmaps/{CLUSTER}"))
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
-        start = await self.placer.sync(job.id)
-        books = BooksJustRead(books=self.books, start=start)
-        return await observing.observe(replace(self.agent_cluster, books=books), job, cursor)
+        namespace = self._of(job)
+        start = await namespace.placer.sync(job.id)
+        books = BooksJustRead(books=namespace.books, start=start)
+        return await observing.observe(replace(self.cluster_of(job), books=books), job, cursor)
 
     async def nodes(self) -> tuple[NodeView, ...]:
         isolated = await reached(isolated_nodes(self._api, self._settings.namespace))
         jobs: dict[str, set[str]] = {}
-        for pod in self.watch.pods.objects.values():
+        for pod in self.watch.all_pods():
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
         return tuple(
             node_view(node, isolated, jobs, self._resources) for node in self.watch.all_nodes()
         )
 
     async def leftovers(self) -> tuple[Leftover, ...]:
-        documents = await reached(self.books.jobs())
-        # A job that was placed has pods or a Secret, until `ensure_gone` is done with it.
-        records = (d.record for d in documents if d.removable or d.record.placed is not None)
-        return tuple(
-            Leftover(job=JobRef(id=record.id, run=record.newest_run), server=record.server)
-            for record in records
-        )
+        left: list[Leftover] = []
+        for namespace in self._namespaces.values():
+            for document in await reached(namespace.books.jobs()):
+                # A job that was placed has pods or a Secret, until `ensure_gone` is done with it.
+                if document.removable or document.record.placed is not None:
+                    job = _newest_run(document, namespace)
+                    left.append(Leftover(job=job, server=document.record.server))
+        return tuple(left)
 
     # -- doing -----------------------------------------------------------------------------------
+
+    async def ensure_generation(
+        self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
+    ) -> int:
+        own = self._of(job)
+        for namespace in self._namespaces.values():
+            if namespace is not own and self.watch.of_job(job.id, namespace.name):
+                await self._end_earlier_run(job.id, namespace)
+        return await super().ensure_generation(job, key, folders=folders, above=above)
+
+    async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
+        """End what a run of this ID left that was ended by force, in a namespace that was its own."""
+        stored = await reached(namespace.books.read(job_id))
+        gone = await self.ensure_gone(_newest_run(stored.document, namespace))
+        if not gone.done or self.watch.of_job(job_id, namespace.name):
+            what = gone.waiting_for or "its pods to go"
+            where = f"an earlier run of {job_id} in namespace {namespace.name}"
+            raise BackendUnavailable(f"{where} has to end first: waits for {what}")
 
     async def take_over(
         self,
@@ -271,7 +341,7 @@ class KubernetesBackend(AgentBackend):
         folders: Mapping[str, str],  # noqa: ARG002  # their fences are outdated by the first new pod
     ) -> int:
         """A job of this namespace whose record was deleted: the API server removed its pods with it."""
-        if job.books not in ("", self.books.identity):
+        if job.books not in ("", self._identity):
             what = "began in another cluster or namespace, and Kubernetes clusters adopt none of those yet"
             raise CommandRejected(f"{job.id} {what}")
         return generation
@@ -280,7 +350,8 @@ class KubernetesBackend(AgentBackend):
         self, job: JobRef, *, generation: int, node: str, device: int
     ) -> HealState:
         """A device repairs itself where its maker's software does that: its observers report the end."""
-        await self.books.transact(job.id, lambda session: owned_record(session, job, generation))
+        books = self._of(job).books
+        await books.transact(job.id, lambda session: owned_record(session, job, generation))
         faults = [
             with_meaning(fact)
             for fact in self.watch.faults()
@@ -293,14 +364,14 @@ class KubernetesBackend(AgentBackend):
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):
-            state, again_at = await self.placer.ensure_placed(order)
+            state, again_at = await self._of(order.job).placer.ensure_placed(order)
         if again_at is not None:
             self.news.add_later(order.job.id, again_at - self._now())
         return state
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):
-            state, again_at = await self.placer.ensure_standby(order)
+            state, again_at = await self._of(order.job).placer.ensure_standby(order)
         if again_at is not None:
             self.news.add_later(order.job.id, again_at - self._now())
         return state
@@ -308,7 +379,8 @@ class KubernetesBackend(AgentBackend):
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         state = await super().ensure_fenced(order)
         if state.done:
-            await self.placer.sync(order.job.id)  # removes the pods that it no longer waits for
+            # Removes the pods that it no longer waits for.
+            await self._of(order.job).placer.sync(order.job.id)
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
@@ -321,24 +393,30 @@ class KubernetesBackend(AgentBackend):
         await reached(set_isolated(self._api, self._settings.namespace, name, None))
         self.news.add("")
 
-    async def remove_pods(self, job_id: str) -> Sequence[str]:
-        stored = await self.placer.sync(job_id)
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        if job.namespace and job.namespace not in self._namespaces:
+            return GoneState(done=True)  # it was refused, and nothing was made of it
+        return await super().ensure_gone(job, grace_s=grace_s)
+
+    async def remove_pods(self, job: JobRef) -> Sequence[str]:
+        namespace = self._of(job)
+        stored = await namespace.placer.sync(job.id)
         if left := stored.document.removable:
-            self.news.add_later(job_id, 0.2)
+            self.news.add_later(job.id, 0.2)
             return [entry.name for entry in left]
-        if self.placer.settings.has_pod_groups:
-            await self._groups.remove(job_id)
-        secret = f"{self._path}/secrets/{names.secret(job_id)}"
-        await allowing(self._api.delete(secret), 404)
-        self.pods.credentials.pop(job_id, None)
+        if namespace.placer.settings.has_pod_groups:
+            await namespace.groups.remove(job.id)
+        await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
+        namespace.pods.credentials.pop(job.id, None)
         return ()
 
-    async def release_folders(self, end: JobEnd) -> str:
+    async def release_folders(self, job: JobRef, end: JobEnd) -> str:
+        namespace = self._of(job)
         releaser = FolderReleaser(
             api=self._api,
-            pods=f"{self._path}/pods",
-            books=self.books,
-            settings=self.placer.settings,
+            pods=f"{namespace.path}/pods",
+            books=namespace.books,
+            settings=namespace.placer.settings,
         )
         wait = await releaser.release(end.command)
         if wait:
@@ -346,6 +424,13 @@ class KubernetesBackend(AgentBackend):
         return wait
 
     async def close(self) -> None:
-        await self.agents.close()
+        for namespace in self._namespaces.values():
+            await namespace.agents.close()
         await self.watch.close()
         await self._api.close()
+
+
+def _newest_run(document: JobDocument, namespace: JobNamespace) -> JobRef:
+    """Of the job in that namespace, as orders of that run name it."""
+    record = document.record
+    return JobRef(id=record.id, run=record.newest_run, namespace=namespace.name)

@@ -38,7 +38,8 @@ TEMPLATE_MOST = 64 * 1024
 BYTES_MOST = 256 * 1024
 """A quarter of what an object may have: the oldest facts go before it grows beyond that."""
 _KEY = "job.json"
-_CLUSTER = "everstep-books"
+CLUSTER = "everstep-books"
+"""The ConfigMap that marks a namespace as that of workers, and names its books."""
 _RETRY_S = 0.05
 _LONGEST_WAIT_S = 30.0
 
@@ -364,23 +365,26 @@ def stored_in(config_map: Json) -> Stored:
 # -- What belongs to no job -----------------------------------------------------------------------
 
 
-async def ensure_identity(api: KubernetesApi, namespace: str) -> str:
-    """The identity of the books in this namespace; made once, whichever worker comes first."""
+async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | None = None) -> str:
+    """The identity of the books in this namespace; made once, whichever worker comes first.
+
+    `identity`: for a namespace without books yet, those of the workers' own.
+    """
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
-    metadata = {"name": _CLUSTER, "labels": {names.MANAGED_BY: names.EVERSTEP}}
-    body = {"metadata": metadata, "data": {"identity": secrets.token_hex(3)}}
+    metadata = {"name": CLUSTER, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+    body = {"metadata": metadata, "data": {"identity": identity or secrets.token_hex(3)}}
     try:
         config_map = await api.create(maps, body)
     except Refused as error:
         if error.status != 409:
             raise
-        config_map = await api.get(f"{maps}/{_CLUSTER}")
+        config_map = await api.get(f"{maps}/{CLUSTER}")
     return str(config_map["data"]["identity"])
 
 
 async def isolated_nodes(api: KubernetesApi, namespace: str) -> dict[str, str]:
     """Nodes that get no new pods, and why."""
-    config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{_CLUSTER}")
+    config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
     prefix = "isolated."
     return {
         key.removeprefix(prefix): reason
@@ -391,5 +395,5 @@ async def isolated_nodes(api: KubernetesApi, namespace: str) -> dict[str, str]:
 
 async def set_isolated(api: KubernetesApi, namespace: str, node: str, reason: str | None) -> None:
     """Isolate a node, or release it (None). One key each, so that two changes never meet."""
-    path = f"/api/v1/namespaces/{namespace}/configmaps/{_CLUSTER}"
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}"
     await api.patch(path, {"data": {f"isolated.{node}": reason}})

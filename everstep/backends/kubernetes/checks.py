@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,11 @@ _REVIEWS = "/apis/authorization.k8s.io/v1"
 _INSTALL = "`kubectl apply -k` of an overlay over deploy/kubernetes grants it (docs/kubernetes.md)"
 
 
-async def of_cluster(api: KubernetesApi, namespace: str) -> list[ClusterCheck]:
-    """All checks; where the API server does not answer, that alone."""
+async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[ClusterCheck]:
+    """All checks; where the API server does not answer, that alone.
+
+    The first namespace is that of the workers, whose service account needs rights in the others too.
+    """
     try:
         version = await api.get("/version")
     except (Refused, Unreachable) as error:
@@ -33,22 +36,25 @@ async def of_cluster(api: KubernetesApi, namespace: str) -> list[ClusterCheck]:
     what = f"{api.address} answers, Kubernetes {version['gitVersion']}"
     checks = [ClusterCheck(name="cluster", what=what)]
     for look in (_namespace, _rights, _nodes, _gangs, _storage, _clock):
-        checks += [check async for check in _guarded(look, api, namespace)]
+        checks += [check async for check in _guarded(look, api, namespaces)]
     return checks
 
 
-Look = Callable[[KubernetesApi, str], Awaitable[ClusterCheck]]
+Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
 
 
-async def _guarded(look: Look, api: KubernetesApi, namespace: str) -> AsyncIterator[ClusterCheck]:
+async def _guarded(
+    look: Look, api: KubernetesApi, namespaces: Sequence[str]
+) -> AsyncIterator[ClusterCheck]:
     """What cannot be looked at with the rights at hand is a note."""
     try:
-        yield await look(api, namespace)
+        yield await look(api, namespaces)
     except (BackendUnavailable, Refused, Unreachable) as error:
         yield note(name=look.__name__.strip("_"), what=f"cannot be checked: {error}")
 
 
-async def _namespace(api: KubernetesApi, namespace: str) -> ClusterCheck:
+async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
+    namespace = namespaces[0]
     try:
         await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.SERVICE_ACCOUNT}")
     except Refused as error:
@@ -61,13 +67,14 @@ async def _namespace(api: KubernetesApi, namespace: str) -> ClusterCheck:
     return ClusterCheck(name="namespace", what=what)
 
 
-async def _rights(api: KubernetesApi, namespace: str) -> ClusterCheck:
+async def _rights(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
+    namespace = namespaces[0]
     account = f"system:serviceaccount:{namespace}:{rights.SERVICE_ACCOUNT}"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
     subject = {"user": account, "groups": [*groups, "system:authenticated"]}
     who, review = f"service account {rights.SERVICE_ACCOUNT}", "subjectaccessreviews"
     missing: list[str] = []
-    for resource in _attributes(namespace):
+    for resource in _attributes(namespaces):
         try:
             answer = await _review(api, review, {**subject, "resourceAttributes": resource})
         except Refused as error:
@@ -76,18 +83,23 @@ async def _rights(api: KubernetesApi, namespace: str) -> ClusterCheck:
             who, review, subject = "this user", "selfsubjectaccessreviews", {}
             answer = await _review(api, review, {"resourceAttributes": resource})
         if not answer["status"]["allowed"]:
-            missing.append(f"{resource['verb']} {resource['resource']}")
+            where = resource.get("namespace", namespace)
+            in_other = f" in {where}" if where != namespace else ""
+            missing.append(f"{resource['verb']} {resource['resource']}{in_other}")
     if missing:
         what = f"{who} may not {', '.join(missing)}"
         return problem(name="rights", what=what, hint=_INSTALL)
     return ClusterCheck(name="rights", what=f"{who} may do all that a worker does")
 
 
-def _attributes(namespace: str) -> Iterator[dict[str, str]]:
-    for place, granted in (
-        ({"namespace": namespace}, rights.IN_NAMESPACE),
+def _attributes(namespaces: Sequence[str]) -> Iterator[dict[str, str]]:
+    home, *others = namespaces
+    rows: list[tuple[dict[str, str], Mapping[str, tuple[str, ...]]]] = [
+        ({"namespace": home}, rights.IN_NAMESPACE),
+        *(({"namespace": name}, rights.IN_JOB_NAMESPACE) for name in others),
         ({}, rights.IN_CLUSTER),
-    ):
+    ]
+    for place, granted in rows:
         for name, verbs in granted.items():
             resource, _, group = name.partition(".")
             for verb in verbs:
@@ -98,7 +110,7 @@ async def _review(api: KubernetesApi, review: str, spec: dict[str, Any]) -> Json
     return await api.create(f"{_REVIEWS}/{review}", {"spec": spec})
 
 
-async def _nodes(api: KubernetesApi, namespace: str) -> ClusterCheck:  # noqa: ARG001  # belong to none
+async def _nodes(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001  # belong to none
     nodes = (await api.get("/api/v1/nodes"))["items"]
     ready = [one for one in nodes if node_service(one)[0] == "ready" and not _is_closed(one)]
     what = f"{len(ready)} of {len(nodes)} are ready and take pods"
@@ -112,7 +124,7 @@ def _is_closed(node: Json) -> bool:
     return bool(node["spec"].get("unschedulable"))
 
 
-async def _gangs(api: KubernetesApi, namespace: str) -> ClusterCheck:  # noqa: ARG001
+async def _gangs(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
     if await gangs.are_served(api):
         what = "PodGroups are served: the pods of a job start together or not at all"
         return ClusterCheck(name="gangs", what=what)
@@ -121,7 +133,7 @@ async def _gangs(api: KubernetesApi, namespace: str) -> ClusterCheck:  # noqa: A
     return note(name="gangs", what=what, hint=hint)
 
 
-async def _storage(api: KubernetesApi, namespace: str) -> ClusterCheck:  # noqa: ARG001
+async def _storage(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
     classes = (await api.get("/apis/storage.k8s.io/v1/storageclasses"))["items"]
     names = [one["metadata"]["name"] for one in classes]
     default = [one["metadata"]["name"] for one in classes if _is_default(one)]
@@ -138,7 +150,7 @@ def _is_default(storage_class: Json) -> bool:
     return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
-async def _clock(api: KubernetesApi, namespace: str) -> ClusterCheck:  # noqa: ARG001
+async def _clock(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
     before = time.time()
     server = await api.server_time()
     # Its time has no parts of a second, and the answer was on its way.

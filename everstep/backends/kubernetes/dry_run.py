@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused
+from everstep.backends.kubernetes.books import CLUSTER
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import JobRef, PlaceOrder
@@ -17,9 +20,23 @@ async def refusals(
 ) -> list[tuple[str, str]]:
     """Field and sentence of each. Raises Unreachable; BackendUnavailable where the rights are missing."""
     problems: dict[tuple[str, str], None] = {}
+    if spec.namespace:
+        settings = replace(settings, namespace=spec.namespace)
+        problems |= dict.fromkeys(await _of_namespace(api, spec.namespace))
     for phase in spec.phases:
         problems |= dict.fromkeys(await _of_phase(api, settings, spec.name, phase))
     return list(problems)
+
+
+async def _of_namespace(api: KubernetesApi, name: str) -> list[tuple[str, str]]:
+    """Workers have marked each namespace in which they make pods."""
+    try:
+        await api.get(f"/api/v1/namespaces/{name}/configmaps/{CLUSTER}")
+    except Refused as error:
+        if error.status == 404:
+            what = "no worker makes pods there: EVERSTEP_KUBE_JOB_NAMESPACES of the workers names others"
+            return [("spec.namespace", f"is {name}, and {what}")]
+    return []  # or this user may not look: the worker will say so
 
 
 async def _of_phase(

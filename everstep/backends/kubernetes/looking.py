@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
@@ -13,17 +13,21 @@ from everstep.core.world import DeviceView, NodeView
 
 
 async def nodes(
-    api: KubernetesApi, namespace: str, plugins: Mapping[str, str]
+    api: KubernetesApi, namespaces: Sequence[str], plugins: Mapping[str, str]
 ) -> tuple[NodeView, ...]:
-    """All nodes, with the jobs of this namespace on each. Raises Refused, Unreachable."""
+    """All nodes, with the jobs of these namespaces on each; the first one is that of the workers.
+
+    Raises Refused, Unreachable.
+    """
     items = (await api.get("/api/v1/nodes"))["items"]
     query = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP}"}
-    pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
     jobs: dict[str, set[str]] = {}
-    for pod in pods:
-        jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
+    for namespace in namespaces:
+        pods = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
+        for pod in pods["items"]:
+            jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
     try:
-        isolated = await isolated_nodes(api, namespace)
+        isolated = await isolated_nodes(api, namespaces[0])
     except Refused as error:
         if error.status != 404:  # no worker was ever here
             raise

@@ -44,6 +44,7 @@ class PodPlacer:
 
     api: KubernetesApi
     namespace: str
+    home: str  # the namespace of the workers: isolated nodes are stored there
     books: ConfigMapBooks
     watch: ClusterWatch
     pods: KubernetesPods
@@ -117,7 +118,7 @@ class PodPlacer:
 
     async def _usable(self, order: PlaceOrder) -> Callable[[PodEntry], bool]:
         """Whether a pod that stands by may become one of the order's."""
-        isolated = await reached(isolated_nodes(self.api, self.namespace))
+        isolated = await reached(isolated_nodes(self.api, self.home))
         avoided = {*isolated, *_nodes_to_avoid(order)}
         devices = manifest.devices_of(order)
 
@@ -160,7 +161,7 @@ class PodPlacer:
 
     async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
         """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
-        isolated = await reached(isolated_nodes(self.api, self.namespace))
+        isolated = await reached(isolated_nodes(self.api, self.home))
         nodes = ((name, self.watch.node(name)) for name in {*avoid, *isolated})
         return {
             name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
@@ -268,7 +269,7 @@ class PodPlacer:
 
         `stored`: the job as it was read a moment ago.
         """
-        pods = self.watch.of_job(job_id)
+        pods = self.watch.of_job(job_id, self.namespace)
         # Pods before the books: one that is made later has its entry later.
         stored = await reached(self.books.read(job_id)) if stored is None else stored
         await self._remove_strays(stored, pods)

@@ -66,16 +66,17 @@ class PodLogs:
     """The logs of all pods of a job that are there."""
 
     api: KubernetesApi
-    namespace: str
+    namespaces: Sequence[str]
     pods: dict[str, PodLog] = field(default_factory=dict)
 
     async def of_job(self, job: str) -> list[RankLog]:
         """Read what has come. All logs, oldest generation first. Raises Refused, Unreachable."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods"
         query = {"labelSelector": f"{names.JOB}={names.job_label(job)}"}
-        for pod in (await self.api.get(path, query))["items"]:
-            name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-            self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
+        for namespace in self.namespaces:
+            path = f"/api/v1/namespaces/{namespace}/pods"
+            for pod in (await self.api.get(path, query))["items"]:
+                name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+                self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
         await asyncio.gather(*(pod.look() for pod in self.pods.values()))
         return sorted(log for pod in self.pods.values() for log in pod.lines)
 

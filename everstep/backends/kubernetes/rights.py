@@ -15,6 +15,12 @@ IN_NAMESPACE: Mapping[str, tuple[str, ...]] = {
 }
 """Resource to verbs. A resource outside the core group is written as `podgroups.scheduling.k8s.io`."""
 
+IN_JOB_NAMESPACE: Mapping[str, tuple[str, ...]] = {
+    **IN_NAMESPACE,
+    "configmaps": ("create", "get", "list", "update"),
+}
+"""In a namespace that documents may name. deploy/job-namespace grants these."""
+
 IN_CLUSTER: Mapping[str, tuple[str, ...]] = {
     "nodes": ("list", "watch"),
     "leases.coordination.k8s.io": ("list", "watch"),

@@ -13,9 +13,10 @@ from everstep.backends.settings import ObserverMessages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
-    """One namespace of one cluster."""
+    """One cluster, and where in it a worker makes pods."""
 
-    namespace: str
+    namespace: str  # of the workers, and of jobs that name none
+    job_namespaces: Sequence[str] = ()  # others that jobs may name
     kubeconfig: str | None = None  # None: the service account of the pod that the worker runs in
     context: str | None = None  # of the kubeconfig; None: its current one
     server: str = ""  # the Temporal server whose jobs this worker runs

@@ -18,7 +18,7 @@ from everstep.core.world import NodeView
 
 
 class KubernetesTools(Tools):
-    """Of the namespace that EVERSTEP_KUBE_NAMESPACE names."""
+    """Of the namespaces that EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name."""
 
     def __init__(self) -> None:
         self._settings = KubernetesWorkerSettings()
@@ -26,11 +26,11 @@ class KubernetesTools(Tools):
 
     async def nodes(self) -> tuple[NodeView, ...]:
         async with await self._api() as api:
-            return await reached(looking.nodes(api, self._settings.kube_namespace, self._plugins))
+            return await reached(looking.nodes(api, self._namespaces, self._plugins))
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:
-            return await checks.of_cluster(api, self._settings.kube_namespace)
+            return await checks.of_cluster(api, self._namespaces)
 
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:
         async with await self._api() as api:
@@ -38,12 +38,12 @@ class KubernetesTools(Tools):
 
     async def logs(self, job: str) -> list[RankLog]:
         if self._logs is None:
-            self._logs = PodLogs(await self._api(), self._settings.kube_namespace)
+            self._logs = PodLogs(await self._api(), self._namespaces)
         return await reached(self._logs.of_job(job))
 
     def no_logs(self, beginning: str) -> str:
-        namespace = self._settings.kube_namespace
-        return f"{beginning} in namespace {namespace}; a log goes with its pod unless the cluster collects it"
+        where = f"namespace {' and '.join(self._namespaces)}"
+        return f"{beginning} in {where}; a log goes with its pod unless the cluster collects it"
 
     def read(self, log: RankLog) -> LogReader:
         assert self._logs is not None, "a log comes from `logs`"
@@ -53,6 +53,11 @@ class KubernetesTools(Tools):
         assert self._logs is not None, "a log comes from `logs`"
         reader = self._logs.reader(log, newest=count)
         return [line async for line in reader.lines()], reader
+
+    @property
+    def _namespaces(self) -> list[str]:
+        settings = self._settings
+        return list(dict.fromkeys((settings.kube_namespace, *settings.kube_job_namespaces)))
 
     @property
     def _plugins(self) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from everstep.backends.kubernetes import names, node_facts, pod_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi
@@ -27,12 +28,12 @@ class ClusterWatch:
     """A copy of our pods and of all nodes. `add_news` gets the job of a pod that changed; "": all jobs."""
 
     api: KubernetesApi
-    namespace: str
+    namespaces: Sequence[str]  # of pods; observers report in the first one
     books: str
     add_news: Callable[[str], None]
     messages: Sequence[ObserverMessages] = ()
     reflectors: list[Reflector] = field(init=False)
-    pods: Reflector = field(init=False)
+    pods: dict[str, Reflector] = field(init=False)  # by namespace
     nodes: Reflector = field(init=False)
     leases: Reflector = field(init=False)
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
@@ -44,16 +45,16 @@ class ClusterWatch:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.pods = Reflector(
-            self.api,
-            f"/api/v1/namespaces/{self.namespace}/pods",
-            query={"labelSelector": names.selector(self.books)},
-            on_change=self._pod_changed,
-        )
+        self.pods = {name: self._pods_reflector(name) for name in self.namespaces}
         self.nodes = Reflector(self.api, "/api/v1/nodes", on_change=self._node_changed)
         self.leases = Reflector(self.api, _LEASES, on_change=self._lease_changed)
-        self.reflectors = [self.pods, self.nodes, self.leases]
+        self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
+
+    def _pods_reflector(self, namespace: str) -> Reflector:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        query = {"labelSelector": names.selector(self.books)}
+        return Reflector(self.api, path, query=query, on_change=self._pod_changed)
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
         """Follows the ConfigMaps in which external observers report faults."""
@@ -66,7 +67,7 @@ class ClusterWatch:
             self.reported[metadata["uid"]] = report.facts
             self.add_news("")
 
-        path = f"/api/v1/namespaces/{messages.namespace or self.namespace}/configmaps"
+        path = f"/api/v1/namespaces/{messages.namespace or self.namespaces[0]}/configmaps"
         query = {"labelSelector": messages.label}
         return Reflector(self.api, path, query=query, on_change=changed)
 
@@ -109,13 +110,19 @@ class ClusterWatch:
     # -- pods ------------------------------------------------------------------------------------
 
     def pod(self, uid: str) -> Json | None:
-        return self.pods.objects.get(uid)
+        for reflector in self.pods.values():
+            if pod := reflector.objects.get(uid):
+                return pod
+        return None
 
-    def of_job(self, job: str) -> list[Json]:
+    def all_pods(self) -> Iterator[Json]:
+        return chain.from_iterable(each.objects.values() for each in self.pods.values())
+
+    def of_job(self, job: str, namespace: str) -> list[Json]:
         """The pods of its slots, also those that its record no longer names."""
         return [
             pod
-            for pod in self.pods.objects.values()
+            for pod in self.pods[namespace].objects.values()
             if job_of(pod) == job and names.ROLE not in pod["metadata"]["labels"]
         ]
 

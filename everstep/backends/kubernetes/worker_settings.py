@@ -21,6 +21,7 @@ class KubernetesWorkerSettings(BackendSettings):
     kubeconfig: str | None = None
     kube_context: str | None = None  # of the kubeconfig; else its current one
     kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
+    kube_job_namespaces: tuple[str, ...] = ()  # others that documents may name
     kube_resources: Mapping[str, str] = Field(
         default_factory=dict
     )  # accelerator -> its plugin's name
@@ -43,6 +44,7 @@ class KubernetesWorkerSettings(BackendSettings):
             kubeconfig=self.kubeconfig,
             context=self.kube_context,
             namespace=self.kube_namespace,
+            job_namespaces=self.kube_job_namespaces,
             server=server,
             orphan_s=self.orphan_s,
             log_mb=self.log_mb,

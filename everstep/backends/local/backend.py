@@ -226,15 +226,15 @@ class LocalBackend(AgentBackend):
             self._folders.forget(job.id)
         return state
 
-    async def remove_pods(self, job_id: str) -> Sequence[str]:
+    async def remove_pods(self, job: JobRef) -> Sequence[str]:
         await self.reconciler.reconcile()
         return [
             str(pod)
             for pod in self.reconciler.pods.values()
-            if pod.job == job_id and pod.is_leaving
+            if pod.job == job.id and pod.is_leaving
         ]
 
-    async def release_folders(self, end: JobEnd) -> str:
+    async def release_folders(self, job: JobRef, end: JobEnd) -> str:  # noqa: ARG002  # `end` has it
         await releasing.release(self.settings.agent, end.command)
         return ""
 

@@ -103,6 +103,7 @@ def plan_key(state: JobState) -> str | None:
 def opened(job: JobRef, spec: JobSpec) -> JobState:
     """A job whose document was read, before anything is reported of its cluster."""
     waiting = f"a worker of cluster {spec.cluster}"
+    job = replace(job, namespace=spec.namespace)
     return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting)
 
 

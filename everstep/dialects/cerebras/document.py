@@ -110,6 +110,7 @@ def compile_cerebras(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     return JobSpec(
         name=NAMELESS,
         cluster=shape.cluster,
+        namespace=shape.namespace or "",
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(map(_finished, phases, trainers)),

@@ -130,6 +130,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         name=job.metadata.name,
         labels=job.metadata.labels,
         cluster=shape.cluster,
+        namespace=shape.namespace or "",
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(
@@ -273,6 +274,7 @@ def _native(
     if start.command:
         spec["command"] = list(start.command)
     if in_pods:
+        spec["namespace"] = job.metadata.namespace
         spec["pod_template"] = pods.pod_template(job.largest.template)
         if job.largest.container.image:
             spec["image"] = job.largest.container.image

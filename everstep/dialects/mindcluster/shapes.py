@@ -128,6 +128,7 @@ class PodTemplate(Part):
 
 class Metadata(Part):
     name: Name
+    namespace: Name | None = None
     labels: Texts = Field(default_factory=dict)
     annotations: Texts = Field(default_factory=dict)
 

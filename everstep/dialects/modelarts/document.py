@@ -52,6 +52,7 @@ def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     return JobSpec(
         name=parsed.metadata.name or ma_shapes.NAMELESS,
         cluster=shape.cluster,
+        namespace=shape.namespace or "",
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(

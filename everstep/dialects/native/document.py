@@ -32,7 +32,7 @@ from everstep.dialects.native import shapes
 from everstep.documents import merge
 from everstep.documents.problems import PathPart, Problem, judged, path, refusal
 
-OF_THE_JOB = frozenset({"cluster", "priority", "start_phase", "phases"})
+OF_THE_JOB = frozenset({"cluster", "namespace", "priority", "start_phase", "phases"})
 """Keys of `spec` that no phase has."""
 
 SPELLED_OUT = 1_000_000
@@ -80,6 +80,7 @@ def compile_native(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         name=shape.metadata.name,
         labels=shape.metadata.labels,
         cluster=shape.spec.cluster,
+        namespace=shape.spec.namespace or "",
         priority=shape.spec.priority,
         start_phase=shape.spec.start_phase,
         phases=phases,
@@ -106,7 +107,12 @@ def compile_spec(
     problems = [problem for phase in phases for check in checks for problem in check(phase)]
     if problems:
         raise refusal(problems)
-    notes = dict.fromkeys(note for phase in phases for find in NOTES for note in find(phase))
+    notes = dict.fromkeys(
+        [
+            *_namespace_of_no_pods(shape, root, has_pods=has_pods(shape.cluster)),
+            *(note for phase in phases for find in NOTES for note in find(phase)),
+        ]
+    )
     return (
         tuple(phase_spec(phase.name, phase.settings, phase.base) for phase in phases),
         tuple(Note(field=field, message=message) for field, message in notes),
@@ -166,11 +172,18 @@ CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
 # --- Notes -----------------------------------------------------------------------------------------
 
 
+NO_PODS = "has no effect on cluster `{cluster}`, which starts processes, no pods"
+
+
+def _namespace_of_no_pods(shape: shapes.Spec, root: str, *, has_pods: bool) -> Iterator[Problem]:
+    if shape.namespace is not None and not has_pods:
+        yield path(root, "namespace"), NO_PODS.format(cluster=shape.cluster)
+
+
 def _for_kubernetes(phase: WrittenPhase) -> Iterator[Problem]:
     if not phase.has_pods:
         for key in phase.settings.model_fields_set & {"image", "pod_template"}:
-            what = f"has no effect on cluster `{phase.cluster}`, which starts processes, no pods"
-            yield phase.at(key), what
+            yield phase.at(key), NO_PODS.format(cluster=phase.cluster)
 
 
 def _for_this_machine(phase: WrittenPhase) -> Iterator[Problem]:

@@ -322,6 +322,8 @@ def _named_apart(phases: list[Phase]) -> list[Phase]:
 class Spec(Settings):
     cluster: v.PhaseName = "local"
     """Where it runs; `local` is this machine."""
+    namespace: v.Namespace | None = None
+    """Where its pods are made, on Kubernetes; else where the cluster's workers are."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
     """Higher ones get places first."""
     start_phase: str | None = None

@@ -39,6 +39,7 @@ YEAR_S = 365 * 24 * 3600
 DAY_S = 24 * 3600
 
 PHASE_NAME = r"[a-z0-9][a-z0-9-]{0,39}"
+NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 # It becomes the workflow ID and a directory below the state directory: no slash, no dot in front.
 JOB_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 BUDGET_NAME = r"[a-z][a-z0-9_-]{0,39}"
@@ -163,6 +164,13 @@ PhaseName = Annotated[
     Matches(
         PHASE_NAME,
         "be 1 to 40 small letters, digits and '-', and begin with a letter or digit",
+    ),
+]
+Namespace = Annotated[
+    str,
+    Matches(
+        NAMESPACE,
+        "be 1 to 63 small letters, digits and '-', and begin and end with a letter or digit",
     ),
 ]
 BudgetName = Annotated[

@@ -1,0 +1,305 @@
+"""Jobs in namespaces that their documents name, beside that of the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from everstep.backends.kubernetes import gangs
+from everstep.backends.kubernetes import rights as of_workers
+from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from tests.backends.verbs import NEVER_ENDS, entries
+from tests.kubernetes import rights
+from tests.kubernetes.conftest import make_namespace
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.kubernetes.test_rights import right
+from tests.support.devserver import DevServer
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+from tests.testbed.operator import Kubectl
+
+
+@pytest.fixture(scope="module")
+async def team(api: Api, namespace: str, worker_kubeconfig: str, machines: Machines) -> str:
+    """A namespace that the workers serve too, with the rights of deploy/job-namespace."""
+    name = f"team-{namespace}"
+    await make_namespace(api, name, nodes_of=namespace)
+    await rights.grant_for_jobs(api, name, workers_in=namespace)
+    return name
+
+
+@pytest.fixture
+async def lab(lab: KubernetesLab, team: str) -> KubernetesLab:
+    lab.settings = replace(lab.settings, job_namespaces=(team,))
+    await lab.another_worker()
+    return lab
+
+
+async def names_in(api: Api, namespace: str, kind: str, part: str) -> list[str]:
+    group = "/apis/scheduling.k8s.io/v1beta1" if kind == "podgroups" else "/api/v1"
+    found = await api.get(f"{group}/namespaces/{namespace}/{kind}")
+    names = [one["metadata"]["name"] for one in found["items"]]
+    return sorted(name for name in names if part in name)
+
+
+KINDS = ("pods", "secrets", "podgroups", "configmaps")
+
+
+async def test_all_that_a_job_has_is_in_the_namespace_that_it_names(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    job = KubernetesRun(lab, id="elsewhere", env=NEVER_ENDS, namespace=team)
+    await job.launch()
+    await job.step(1)
+    assert {kind: await names_in(api, team, kind, "elsewhere") for kind in KINDS} == {
+        "pods": ["elsewhere-0-g1", "elsewhere-1-g1"],
+        "secrets": ["everstep-agent-elsewhere"],
+        "podgroups": ["elsewhere-g1"],
+        "configmaps": ["everstep-job-elsewhere"],
+    }
+    assert [await names_in(api, namespace, kind, "elsewhere") for kind in KINDS] == [[]] * 4
+    nodes = [node for node in await lab.backend.nodes() if "elsewhere" in node.jobs]
+    assert len(nodes) == 2
+    [left] = await lab.backend.leftovers()
+    assert left.job == job.ref
+    await lab.another_worker()  # that one finds the job there too
+    await job.gone()
+    assert await names_in(api, team, "pods", "elsewhere") == []
+    assert await names_in(api, team, "secrets", "elsewhere") == []
+
+
+async def test_a_node_isolated_for_one_namespace_is_isolated_for_all(
+    lab: KubernetesLab, namespace: str, team: str
+) -> None:
+    await lab.backend.ensure_isolated(f"{namespace}-0", reason="test")
+    try:
+        job = KubernetesRun(lab, id="avoids", env=NEVER_ENDS, namespace=team)
+        await job.launch()
+        assert {(await job.pod(slot)).node for slot in (0, 1)} == {
+            f"{namespace}-1",
+            f"{namespace}-2",
+        }
+        await job.gone()
+    finally:
+        await lab.backend.ensure_released(f"{namespace}-0")
+
+
+async def test_a_namespace_that_the_workers_do_not_serve_is_refused(lab: KubernetesLab) -> None:
+    job = KubernetesRun(lab, id="astray", namespace="absent")
+    with pytest.raises(
+        InvalidSpec, match="is absent, and the workers of this cluster make pods in"
+    ):
+        await job.new_generation("first")
+    await job.gone()  # nothing was made
+
+
+async def test_what_an_earlier_run_left_in_another_namespace_ends_first(
+    lab: KubernetesLab, api: Api, team: str
+) -> None:
+    """That run was terminated, and its document named another namespace."""
+    earlier = KubernetesRun(lab, id="moved", run="run-1", env=NEVER_ENDS, namespace=team)
+    await earlier.launch()
+    await earlier.step(1)
+    job = KubernetesRun(lab, id="moved", run="run-2", env=NEVER_ENDS)
+    waits = set()
+
+    async def has_a_generation() -> bool:
+        try:
+            await job.new_generation("first")
+        except BackendUnavailable as error:
+            waits.add(str(error).partition(" has to end first")[0])
+            return False
+        return True
+
+    await until(has_a_generation)
+    assert waits == {f"an earlier run of moved in namespace {team}"}
+    assert await names_in(api, team, "pods", "moved") == []
+    await job.gone()
+
+
+async def test_the_namespace_of_other_workers_is_left_to_them(
+    lab: KubernetesLab, api: Api, team: str
+) -> None:
+    books = f"/api/v1/namespaces/{team}/configmaps/everstep-books"
+    identity = (await api.get(books))["data"]["identity"]
+    await api.patch(books, {"data": {"identity": "others"}})
+    try:
+        with pytest.raises(BackendUnavailable, match=f"{team} is that of other workers"):
+            await lab.another_worker()
+    finally:
+        await api.patch(books, {"data": {"identity": identity}})
+        await lab.another_worker()
+
+
+async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
+    lab: KubernetesLab, api: Api, team: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = set()
+    send = KubernetesApi._response
+
+    def recorded(
+        self: KubernetesApi,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        method: str = "GET",
+        **rest: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        if path != gangs.API and f"/namespaces/{team}/" in path:
+            used.add(right(method, path, query))
+        return send(self, path, query, method=method, **rest)
+
+    monkeypatch.setattr(KubernetesApi, "_response", recorded)
+    await lab.another_worker()
+    job = KubernetesRun(lab, id="rights", env=NEVER_ENDS, namespace=team)
+    await job.launch()
+    await api.delete(f"/api/v1/namespaces/{team}/pods/rights-1-g1", gracePeriodSeconds=1)
+    await job.fact("agent.gone")
+    restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
+    await lab.backend.ensure_recorded(job.ref, (restart,))
+    await job.new_generation("one that no node can take, then a smaller one")
+    nowhere = {"spec": {**lab.pod["pod_template"]["spec"], "nodeSelector": {"pool": "absent"}}}
+    for slots in (job.slots, job.slots[:1]):
+        order = job.place_order(pod_template=nowhere, slots=slots, recreate=slots)
+        for _ in range(2):
+            await lab.backend.ensure_placed(order)
+    await lab.backend.leftovers()
+    await job.gone()
+    assert used == rights.granted(rights.OF_JOBS)
+    assert used == {
+        (name.partition(".")[0], verb)
+        for name, verbs in of_workers.IN_JOB_NAMESPACE.items()
+        for verb in verbs
+    }
+
+
+# -- As users and operators see it ------------------------------------------------------------------
+
+
+@pytest.fixture
+async def site(
+    server: DevServer, cluster: ClusterAccess, namespace: str, team: str, tmp_path: Path
+) -> Site:
+    temporal = await server.new_namespace(namespace)
+    one = Site.make(tmp_path, address=server.address, namespace=temporal)
+    one.env |= {
+        "KUBECONFIG": cluster.kubeconfig,
+        "EVERSTEP_KUBE_NAMESPACE": namespace,
+        "EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team]),
+    }
+    return one
+
+
+@pytest.fixture
+async def worker(
+    site: Site, worker_kubeconfig: str, namespace: str, team: str, tmp_path: Path
+) -> AsyncIterator[WorkerProcess]:
+    one = WorkerProcess(
+        address=site.env["TEMPORAL_ADDRESS"],
+        namespace=site.env["TEMPORAL_NAMESPACE"],
+        home=tmp_path / "worker",
+        cluster="pods",
+        backend="kubernetes",
+        env={
+            "EVERSTEP_KUBECONFIG": worker_kubeconfig,
+            "EVERSTEP_KUBE_NAMESPACE": namespace,
+            "EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team]),
+        },
+    )
+    await one.start()
+    try:
+        yield one
+        assert one.wedged() == []
+    finally:
+        one.kill9()
+
+
+async def test_a_document_names_its_namespace(
+    site: Site, worker: WorkerProcess, api: Api, namespace: str, team: str
+) -> None:
+    site.submit(
+        "teamed", more={"namespace": team}, STEPS="1000000", STEP_S="0.05", CRASH_AT_STEP="1:20:3"
+    )
+    await until(lambda: (s := site.status("teamed"))["restarts"] == 1 and s["state"] == "running")
+    assert await names_in(api, team, "pods", "teamed") == ["teamed-0-g1", "teamed-1-g1"]
+    events = await api.get(f"/api/v1/namespaces/{team}/events")
+    assert "everstep-job-teamed" in {one["involvedObject"]["name"] for one in events["items"]}
+    assert "== generation 1\nstep 1\n" in site.everstep("logs", "teamed", "--rank", "1")
+    nodes = json.loads(site.everstep("nodes", "--cluster", "pods", "--json"))
+    assert [job for node in nodes for job in node["jobs"]] == ["teamed", "teamed"]
+    site.everstep("stop", "teamed")
+    await until(lambda: site.status("teamed")["state"] not in {"running", "stopping"})
+    missing = site.everstep("logs", "teamed", code=3)
+    assert f"in namespace {namespace} and {team}" in missing
+
+
+async def test_a_document_with_another_namespace_ends_by_name(
+    site: Site, worker: WorkerProcess, namespace: str, team: str
+) -> None:
+    site.submit("outside", more={"namespace": "kube-system"})
+    printed = site.everstep("watch", "outside", code=1)
+    allowed = f"{namespace}, {team} (EVERSTEP_KUBE_JOB_NAMESPACES)"
+    what = f"is kube-system, and the workers of this cluster make pods in {allowed}"
+    assert what in " ".join(printed.split())
+
+
+async def test_doctor_and_validate_look_at_all_namespaces(
+    site: Site, worker: WorkerProcess, api: Api, team: str, tmp_path: Path
+) -> None:
+    path = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{team}/roles/everstep-jobs"
+    role = await api.get(path)
+    await api.patch(path, {"rules": [r for r in role["rules"] if r["resources"] != ["events"]]})
+    try:
+        value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    finally:
+        await api.patch(path, {"rules": role["rules"]})
+    [check] = [check for check in value["checks"] if check["name"] == "rights"]
+    assert check["what"] == f"service account everstep-worker may not create events in {team}"
+
+    def verdict(code: int, namespace: str) -> str:
+        spec = {"cluster": "pods", "image": "machine", "command": ["true"], "namespace": namespace}
+        document = {
+            "apiVersion": "everstep/v1",
+            "kind": "TrainingJob",
+            "metadata": {"name": "dry"},
+            "spec": spec,
+        }
+        path = tmp_path / "dry.yaml"
+        path.write_text(yaml.safe_dump(document))
+        return site.everstep("validate", str(path), "--cluster", "pods", code=code)
+
+    assert "valid" in verdict(0, team)
+    assert "is default, and no worker makes pods there" in verdict(2, "default")
+
+
+async def test_the_api_server_accepts_what_a_namespace_of_jobs_needs(
+    cluster: ClusterAccess, team: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    resource = os.path.relpath(rights.OF_JOBS.parent, folder)
+    kustomization = {"namespace": team, "resources": [resource]}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    kubectl = Kubectl(cluster, team, tmp_path)
+    await kubectl("apply", "--dry-run=server", "-k", str(folder), warns=True)
+    rendered = list(yaml.safe_load_all(await kubectl("kustomize", str(folder))))
+    assert {(one["kind"], one["metadata"]["namespace"]) for one in rendered} == {
+        ("Role", team),
+        ("RoleBinding", team),
+        ("NetworkPolicy", team),
+    }
+    [binding] = [one for one in rendered if one["kind"] == "RoleBinding"]
+    assert [subject["namespace"] for subject in binding["subjects"]] == ["everstep"]
