@@ -67,11 +67,15 @@ def test_a_sloppy_pattern_is_read_on_in_long_lines() -> None:
 
 
 def test_an_agent_gives_up_the_pattern_and_counts_every_sign_of_life_as_a_step(pod: Pod) -> None:
+    # One piece of output is matched from its end: the step has to be read before the rest is written.
     script = (
-        "import itertools, time\nprint('a=1', flush=True)\n"
-        "for n in itertools.count():\n    time.sleep(0.1)\n    print('a' * 4000, flush=True)\n"
+        "import os, time\nprint('a=1', flush=True)\n"
+        "while not os.path.exists('step_was_read'): time.sleep(0.01)\n"
+        "while True:\n    time.sleep(0.1)\n    print('a' * 4000, flush=True)\n"
     )
     pod.runs(script, log_pattern=ENDLESS[0])
+    pod.until(lambda s: s["run"] is not None and s["run"]["step"] == 1)
+    (pod.home / "step_was_read").touch()
     state = pod.until(lambda s: steps.TOO_SLOW in s["notes"])
     assert state["run"] is not None
     assert (state["run"]["step"], state["run"]["failed"]) == (1, None)

@@ -11,6 +11,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.processes.rank_monitor import RULES_TOO_SLOW
 from everstep.agent.processes.run import log_path
+from everstep.agent.routes import SOON_S
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, until
 from tests.support.patience import HUNG_S
 
@@ -69,9 +70,11 @@ def test_files_that_cannot_be_written_are_told_and_nothing_starts(pod: Pod) -> N
 
 
 def test_start_is_answered_with_a_state_that_shows_it(pod: Pod) -> None:
+    asked_at = time.monotonic()
     state = pod.run(FOREVER)
+    answered_s = time.monotonic() - asked_at
     assert state["run"] is not None
-    assert state["run"]["started_at"] is not None
+    assert state["run"]["started_at"] is not None or answered_s >= SOON_S
     assert state["run"]["counts"] == {"schedule_count": 1}
 
 
