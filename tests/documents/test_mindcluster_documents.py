@@ -344,6 +344,14 @@ def test_elastic_training_goes_down_to_min_replicas() -> None:
     assert "minReplicas" in notes(document)["metadata.annotations.recover-strategy"]
 
 
+def test_a_type_of_no_replicas_has_no_pods() -> None:
+    document = ascend_job(spec={"replicaSpecs": {"Worker": {"replicas": 0}}})
+    assert phase(document).nodes == 1
+    del document["spec"]["replicaSpecs"]["Master"]
+    with pytest.raises(InvalidSpec, match="no other type has pods"):
+        compile_document(document)
+
+
 FILTER = "huawei.com/schedule.filter.faultCode"
 NOTED: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
     ({"fault-scheduling": "Grace"}, {}, "labels.fault-scheduling", "means off; its values are"),

@@ -184,7 +184,7 @@ def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
             policy_at=("restartPolicy",),
         )
         for kind in shapes.REPLICA_TYPES
-        if kind in specs
+        if kind in specs and specs[kind].replicas
     ]
     return Manifest(
         kind="AscendJob",

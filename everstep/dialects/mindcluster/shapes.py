@@ -148,7 +148,7 @@ class RunPolicy(Part):
 
 
 class ReplicaSpec(Part):
-    replicas: Replicas = 1
+    replicas: Annotated[int, Field(ge=0, le=NODES)] = 1  # 0: a type without pods
     restart_policy: Literal[RESTART_POLICIES] | None = Field(  # type: ignore[valid-type]  # one table
         default=None, alias="restartPolicy"
     )
@@ -167,6 +167,8 @@ def _one_leader(
         if specs[kind].replicas != 1:
             what = f"must be 1, not {specs[kind].replicas}: a job has one {kind}"
             raise problem(what, kind, "replicas")
+    if not any(spec.replicas for spec in specs.values()):
+        raise problem("must be at least 1, not 0: no other type has pods", *specs, "replicas")
     return specs
 
 
