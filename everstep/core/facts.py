@@ -48,6 +48,9 @@ PREFETCH_FAILED, PREFETCH_DONE = "prefetch.failed", "prefetch.done"
 STORAGE_GIVEN_UP = "storage.given_up"
 """The storage was waited for as long as the document allows."""
 
+LASTED_S = "lasted_s"
+"""A detail: the fault was reported before, and has lasted for so long since."""
+
 Detail = str | int | float | bool | None
 
 

@@ -168,6 +168,14 @@ class DurationRule(NamedTuple):
     level: str
 
 
+class JobDurationRule(NamedTuple):
+    """A fault of a node concerns its jobs once it has lasted for longer than this: it has the level then."""
+
+    code: str
+    longer_than_s: float
+    level: str
+
+
 class RelationRule(NamedTuple):
     """Where a job shows the trigger within the window of the cause, the device of the cause has the class."""
 
@@ -233,6 +241,7 @@ class Policy:
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
     durations: tuple[DurationRule, ...] = ()
     relations: tuple[RelationRule, ...] = ()
+    job_durations: tuple[JobDurationRule, ...] = ()
     counts_over_jobs: bool = False  # the quarantine counts repeats, of all jobs of the cluster
     stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
 

@@ -26,6 +26,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.seeing.job_warnings import JobWarning
+from everstep.core.seeing.lasting import Lasting
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState
@@ -203,6 +204,7 @@ class JobState:
     seen_ids: tuple[str, ...] = ()
     applied_ids: tuple[str, ...] = ()
     occurrences: tuple[Occurrence, ...] = ()
+    lasting: Lasting = ()  # faults of nodes that concern the job once they have lasted
     limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
     commands: tuple[Command, ...] = ()
     ending: str | None = None  # a key of views.ENDED_STATE, once decided

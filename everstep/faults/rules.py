@@ -1,4 +1,4 @@
-"""Rules about codes over time: how often, how long, together with which others. Three files of rows."""
+"""Rules about codes over time: how often, how long, together with which others. Four files of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 
 from everstep.core.levels import FaultClass
-from everstep.core.spec import DurationRule, RelationRule, RepeatRule
+from everstep.core.spec import DurationRule, JobDurationRule, RelationRule, RepeatRule
 from everstep.faults.levels import LEVELS
 
 # -- How often ------------------------------------------------------------------------------------
@@ -79,6 +79,15 @@ def relation_rules() -> tuple[RelationRule, ...]:
             row["trigger"], row["cause"], float(row["window_s"]), row["level"], _class(row["level"])
         )
         for row in _rows("relation")
+    )
+
+
+@cache
+def job_duration_rules() -> tuple[JobDurationRule, ...]:
+    """Every row of job_duration.csv."""
+    return tuple(
+        JobDurationRule(row["code"], float(row["longer_than_s"]), row["level"])
+        for row in _rows("job_duration")
     )
 
 

@@ -11,12 +11,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from everstep.core.spec import DurationRule
+from everstep.core.spec import DurationRule, JobDurationRule
 from everstep.faults.catalogue import look_up
 from everstep.faults.rules import (
     FrequencyRule,
     duration_rules,
     frequency_rules,
+    job_duration_rules,
     relation_rules,
 )
 
@@ -80,6 +81,16 @@ def test_the_duration_rule_is_as_it_is_published() -> None:
     assert sound_s is not None
     expected = DurationRule(row["code"], float(longer_s[1]), float(sound_s[1]), row["then"])
     assert duration_rules() == (expected,)
+
+
+def test_a_switch_that_is_down_for_the_job_duration_is_sub_healthy_and_a_chip_is_ignored() -> None:
+    """The published row names what is at fault."""
+    expected = tuple(
+        JobDurationRule(row["code"], float(row["when"].split()[2]), "SubHealthFault")
+        for row in rules("job duration")
+        if row["then"] == "faultSwitch"
+    )
+    assert job_duration_rules() == expected
 
 
 def test_the_relation_rules_have_the_window_of_the_job_duration_of_their_cause() -> None:

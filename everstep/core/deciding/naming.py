@@ -14,7 +14,7 @@ from everstep.core.deciding.decision import DeviceRef, Fault, Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
-from everstep.core.facts import START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
+from everstep.core.facts import LASTED_S, START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level, Owner
 from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
@@ -261,7 +261,8 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
     return tuple(
         Occurrence(node=f.node, device=f.device, code=f.code, at=f.at)
         for f in facts
-        if f.kind == "device.fault" and (not row_for(f).is_harmless or f.code in causes)
+        if f.kind == "device.fault" and LASTED_S not in f.details
+        if not row_for(f).is_harmless or f.code in causes
         if f.node is not None and f.code is not None
         if f.device is not None or f.code in causes  # a switch between chips is of its node
     )

@@ -22,6 +22,7 @@ from everstep.core.loop.job_events import (
     WarningBegan,
     WarningOver,
 )
+from everstep.core.seeing.lasting import with_facts
 from everstep.core.seeing.progress import progressed
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import (
@@ -123,7 +124,11 @@ def _first_step(state: JobState, report: WatchReport) -> JobState:
 def answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     """The state with these facts known, so that none is ever news again."""
     ids = tuple(fact.id for fact in facts)
-    return replace(state, seen_ids=remember_ids(state.seen_ids, ids, kept=FACTS_KNOWN))
+    return replace(
+        state,
+        seen_ids=remember_ids(state.seen_ids, ids, kept=FACTS_KNOWN),
+        lasting=with_facts(state.lasting, facts, state.phase.policy.job_durations),
+    )
 
 
 # -- What was decided ---------------------------------------------------------------------------

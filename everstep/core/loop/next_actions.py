@@ -10,6 +10,7 @@ from everstep.core.deciding.decision_input import DecisionInput, decision_input
 from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
+from everstep.core.seeing.lasting import facts_to_come
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
 from everstep.core.seeing.watch_report import (
     DEFERRED_RETRY_S,
@@ -157,6 +158,9 @@ def watch_order(state: JobState) -> WatchOrder:
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         is_last_run=is_last_run(state),
+        to_come=facts_to_come(
+            state.lasting, state.phase.policy.job_durations, time_scale=state.spec.time_scale
+        ),
         time_scale=state.spec.time_scale,
     )
 

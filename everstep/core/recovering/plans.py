@@ -91,6 +91,7 @@ def _phase(state: JobState) -> PhaseSpec:
             repeats=(),
             durations=(),
             relations=(),
+            job_durations=(),
             asks_first=(),
         ),
     )

@@ -171,7 +171,8 @@ def _quiet(
         if still.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "stirred")
         still = _Alarm(at=_look_again_at(order, observation), facts=())
-    possible = (_silence(order, watch, observation, silent, pods), still, _limit(order))
+    to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
+    possible = (_silence(order, watch, observation, silent, pods), still, _limit(order), *to_come)
     alarms = [alarm for alarm in possible if alarm is not None and not _is_known(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:

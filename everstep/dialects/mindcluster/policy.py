@@ -30,7 +30,7 @@ from everstep.dialects.policies import (
     like,
     off,
 )
-from everstep.faults.rules import duration_rules, relation_rules, repeat_rules
+from everstep.faults.rules import duration_rules, job_duration_rules, relation_rules, repeat_rules
 
 _C, _L = FaultClass, Level
 
@@ -119,6 +119,7 @@ def mindcluster(
         repeats=repeat_rules(),
         durations=duration_rules(),
         relations=relation_rules(),
+        job_durations=job_duration_rules(),
         counts_over_jobs=True,
     )
 
