@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
@@ -145,14 +146,19 @@ class DevServer:
             self.address, namespace=namespace, data_converter=DATA_CONVERTER, **options
         )
 
-    async def new_namespace(self, hint: str = "test") -> str:
-        """A namespace of one's own with our search attributes; usable at once (about 50 ms)."""
+    async def new_namespace(
+        self, hint: str = "test", *, kept_for: timedelta = timedelta(days=1)
+    ) -> str:
+        """A namespace of one's own with our search attributes; usable at once (about 50 ms).
+
+        Workflows are forgotten so long after their end.
+        """
         name = f"{hint}-{secrets.token_hex(4)}"
         client = await self.connect()
+        retention = Duration()
+        retention.FromTimedelta(kept_for)
         await client.workflow_service.register_namespace(
-            RegisterNamespaceRequest(
-                namespace=name, workflow_execution_retention_period=Duration(seconds=86_400)
-            )
+            RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=retention)
         )
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=name, search_attributes=_as_enums())
