@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,26 @@ class Container:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(record["pid"], number)
 
+    async def run_inside(self, argv: Sequence[str]) -> int:
+        """The exit code of a command in the container, as its user and with its variables."""
+        record, spec = _read(self.folder / "running.json"), _read(self.folder / "spec.json")
+        if record is None or spec is None:
+            raise ProcessLookupError("the container does not run")
+        words = ["nsenter", f"--target={record['pid']}", "--mount", "--pid", "--uts", "--root"]
+        words.append("--wd")
+        if spec["uid"] is not None:
+            words += [f"--setuid={spec['uid']}", f"--setgid={spec['gid']}"]
+        nowhere = asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(
+            *words, "--", *argv, env=spec["env"], stdin=nowhere, stdout=nowhere, stderr=nowhere
+        )
+        try:
+            return await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
     def kill(self) -> None:
         """SIGKILL to all of it, whatever state it is in."""
         if self._shim_pid and _is_alive(self._shim_pid):
@@ -147,9 +168,10 @@ class Container:
                     os.kill(self._shim_pid, signal.SIGKILL)
 
     def _collect(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # it may be a child of an earlier kubelet
-            os.waitpid(self._shim_pid, 0)
-        self._shim_pid = 0
+        pid, self._shim_pid = self._shim_pid, 0
+        if pid:  # else another task has collected it
+            with contextlib.suppress(ChildProcessError):  # it may be a child of an earlier kubelet
+                os.waitpid(pid, 0)
 
 
 class HollowContainer:

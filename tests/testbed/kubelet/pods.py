@@ -7,7 +7,7 @@ import contextlib
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +23,15 @@ from tests.testbed.kubelet.environment import (
     variables,
 )
 from tests.testbed.kubelet.hollow_agents import HollowAgents
-from tests.testbed.kubelet.status import ContainerState, condition, phase_of, pod_status
+from tests.testbed.kubelet.probes import Probe
+from tests.testbed.kubelet.status import (
+    ContainerState,
+    condition,
+    is_sidecar,
+    is_up,
+    phase_of,
+    pod_status,
+)
 from tests.testbed.kubelet.volumes import VolumeMaker, fetch_references, mounts_of
 
 ABSENT_REGISTRY = "absent.example.test/"
@@ -33,6 +41,8 @@ BY_KUBELET = "TerminationByKubelet"
 """Why a pod is a target of disruption that its own node ends."""
 
 _FINAL_PHASES = ("Succeeded", "Failed")
+_PROBES = {"startupProbe", "livenessProbe", "readinessProbe"}
+_LOOK_S = 0.01
 _RETRY_S = 0.2  # of what a pod waits for; a kubelet takes seconds
 _RESTART_AFTER_S = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 
@@ -180,12 +190,59 @@ class PodWorker:
             await asyncio.sleep(self._host.start_delay_s)
             await self._host.pods_may_begin.wait()
         lookup, volumes = await self._volumes()
-        for container in spec.get("initContainers", ()):
-            if not await self._run_init(container, lookup, volumes):
-                return
-        async with asyncio.TaskGroup() as group:
-            for container in spec["containers"]:
-                group.create_task(self._run_container(container, lookup, volumes))
+        sidecars: dict[str, asyncio.Task[None]] = {}
+        try:
+            for container in spec.get("initContainers", ()):
+                if is_sidecar(container):
+                    work = self._run_container(container, lookup, volumes, policy="Always")
+                    sidecars[container["name"]] = asyncio.create_task(work)
+                    await self._until_started(container["name"])
+                elif not await self._run_init(container, lookup, volumes):
+                    break
+            else:
+                async with asyncio.TaskGroup() as group:
+                    policy = spec.get("restartPolicy", "Always")
+                    for container in spec["containers"]:
+                        work = self._run_container(container, lookup, volumes, policy=policy)
+                        group.create_task(work)
+            await self._end_sidecars(sidecars)
+        finally:
+            for task in sidecars.values():
+                task.cancel()
+
+    async def _until_started(self, name: str) -> None:
+        while (state := self._states.get(name)) is None or not is_up(state):
+            await asyncio.sleep(_LOOK_S)
+
+    async def _end_sidecars(self, sidecars: Mapping[str, asyncio.Task[None]]) -> None:
+        """After all others, the last one first; they are not started again."""
+        for name, task in reversed([*sidecars.items()]):
+            task.cancel()
+            container = self._containers.get(name)
+            if container is not None:
+                await self._end(container, self._grace_s)
+                self._note_end(name, container)
+
+    async def _end(self, container: Container | HollowContainer, grace_s: float) -> None:
+        """SIGTERM, and SIGKILL after the grace period."""
+        container.signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(grace_s):
+                await container.ended()
+        except TimeoutError:
+            container.kill()
+            await container.ended()
+
+    @property
+    def _grace_s(self) -> float:
+        return float(self.pod["spec"].get("terminationGracePeriodSeconds", 30))
+
+    def _note_end(self, name: str, container: Container | HollowContainer) -> None:
+        self._states[name] = replace(
+            self._states.get(name, ContainerState()),
+            started_at=container.started_at,
+            ending=container.ending,
+        )
 
     def _adopt(self) -> bool:
         """Take over what an earlier kubelet of this node has started."""
@@ -219,8 +276,9 @@ class PodWorker:
                 return False
             await self._back_off(spec["name"], ending)
 
-    async def _run_container(self, spec: Json, lookup: Lookup, volumes: dict[str, str]) -> None:
-        policy = self.pod["spec"].get("restartPolicy", "Always")
+    async def _run_container(
+        self, spec: Json, lookup: Lookup, volumes: dict[str, str], *, policy: str
+    ) -> None:
         while True:
             ending = await self._run_once(spec, lookup, volumes)
             if policy == "Never" or (policy == "OnFailure" and ending.code == 0):
@@ -250,15 +308,60 @@ class PodWorker:
         await container.started()
         before = self._states.get(name, ContainerState())
         container_id = f"{self.pod['metadata']['uid']}.{name}.{before.restart_count}"
-        state = replace(before, container_id=container_id, started_at=container.started_at)
+        state = replace(
+            before,
+            container_id=container_id,
+            started_at=container.started_at,
+            has_started="startupProbe" not in spec,
+            is_ready="readinessProbe" not in spec,
+        )
+        probing = None
         if container.is_running:
             self._states[name] = state
             await self._report()
-        ending = self._explained(name, await container.ended())
+            if isinstance(container, Container) and _PROBES & spec.keys():
+                probing = asyncio.create_task(self._probe(spec, container))
+        try:
+            ending = self._explained(name, await container.ended())
+        finally:
+            if probing is not None:
+                probing.cancel()
         self._states[name] = replace(state, started_at=container.started_at, ending=ending)
-        if len(self.pod["spec"]["containers"]) > 1:
+        if len(self.pod["spec"]["containers"]) > 1 or "initContainers" in self.pod["spec"]:
             await self._report()
         return ending
+
+    async def _probe(self, spec: Json, container: Container) -> None:
+        """Report what probes show, and end a container that does not start or does not live."""
+        if "startupProbe" in spec:
+            await self._end_at_failure("startupProbe", spec, container)
+        async with asyncio.TaskGroup() as group:
+            if "livenessProbe" in spec:
+                group.create_task(self._end_at_failure("livenessProbe", spec, container))
+            if "readinessProbe" in spec:
+                group.create_task(self._follow_readiness(spec, container))
+
+    async def _end_at_failure(self, kind: str, spec: Json, container: Container) -> None:
+        async for passes in Probe.of(spec, kind, container, self._ip).verdicts():
+            if not passes:
+                await self._end(
+                    container, spec[kind].get("terminationGracePeriodSeconds", self._grace_s)
+                )
+                return
+            if kind == "startupProbe":
+                await self._show(spec["name"], has_started=True)
+                return
+
+    async def _follow_readiness(self, spec: Json, container: Container) -> None:
+        async for is_ready in Probe.of(spec, "readinessProbe", container, self._ip).verdicts():
+            await self._show(spec["name"], is_ready=is_ready)
+
+    async def _show(self, name: str, **changes: bool) -> None:
+        state = self._states[name]
+        changed = replace(state, **changes)  # type: ignore[arg-type]  # fields of one type
+        if changed != state:
+            self._states[name] = changed
+            await self._report()
 
     async def _start(
         self, spec: Json, lookup: Lookup, volumes: dict[str, str]
@@ -337,28 +440,37 @@ class PodWorker:
         working.cancel()
         with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):
             await working
-        for container in self._containers.values():
-            container.signal(signal.SIGTERM)
-        ended = asyncio.create_task(self._all_ended())
         began = time.monotonic()
+        for names in self._turns_to_end():
+            await self._stop_some([self._containers[name] for name in names], began)
+        for name, container in self._containers.items():
+            self._note_end(name, container)
+
+    def _turns_to_end(self) -> list[list[str]]:
+        """All containers but the sidecars at once, then those one by one, the last one first."""
+        sidecars = [
+            one["name"]
+            for one in self.pod["spec"].get("initContainers", ())
+            if is_sidecar(one) and one["name"] in self._containers
+        ]
+        others = [name for name in self._containers if name not in sidecars]
+        return [others, *([name] for name in reversed(sidecars))]
+
+    async def _stop_some(
+        self, containers: Sequence[Container | HollowContainer], began: float
+    ) -> None:
+        for container in containers:
+            container.signal(signal.SIGTERM)
+        ended = asyncio.create_task(_all_ended(containers))
         while not ended.done():
             grace_s = self.pod["metadata"].get("deletionGracePeriodSeconds", 0)
             left_s = 0.0 if self._removed else began + grace_s - time.monotonic()
             if left_s <= 0:
-                self.kill_containers()
+                for container in containers:
+                    container.kill()
                 await ended
             else:
                 await self._wait_for_change(ended, timeout_s=left_s)
-        for name, container in self._containers.items():
-            self._states[name] = replace(
-                self._states.get(name, ContainerState()),
-                started_at=container.started_at,
-                ending=container.ending,
-            )
-
-    async def _all_ended(self) -> None:
-        for container in self._containers.values():
-            await container.ended()
 
     # From here on: what is reported.
 
@@ -434,3 +546,8 @@ class PodWorker:
                 raise
             except UNREACHABLE:
                 await asyncio.sleep(_RETRY_S)
+
+
+async def _all_ended(containers: Sequence[Container | HollowContainer]) -> None:
+    for container in containers:
+        await container.ended()

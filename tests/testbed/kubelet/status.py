@@ -19,12 +19,27 @@ class ContainerState:
     ending: Ending | None = None
     waiting_reason: str = "ContainerCreating"
     waiting_message: str = ""
+    has_started: bool = True  # of one that runs: its startup probe passed, or it has none
+    is_ready: bool = True  # likewise: its readiness probe
     restart_count: int = 0
     last_ending: tuple[float | None, Ending] | None = None
 
     @property
     def is_running(self) -> bool:
         return self.started_at is not None and self.ending is None
+
+    @property
+    def serves(self) -> bool:
+        return self.is_running and self.has_started and self.is_ready
+
+
+def is_up(state: ContainerState) -> bool:
+    return state.is_running and state.has_started
+
+
+def is_sidecar(spec: Json) -> bool:
+    """Whether this init container runs beside the others for as long as they do."""
+    return bool(spec.get("restartPolicy") == "Always")
 
 
 def timestamp(at: float) -> str:
@@ -95,8 +110,8 @@ def _container_status(spec: Json, state: ContainerState) -> Json:
         "image": spec["image"],
         "imageID": "machine" if state.container_id else "",
         "containerID": f"process://{state.container_id}" if state.container_id else "",
-        "ready": state.is_running,
-        "started": state.is_running,
+        "ready": state.serves,
+        "started": is_up(state),
         "restartCount": state.restart_count,
         "state": _state(state),
         "lastState": {},
@@ -134,13 +149,15 @@ def _pod_conditions(
     pod: Json, states: Mapping[str, ContainerState], *, phase: str, now: float
 ) -> list[Json]:
     is_over = phase in {"Succeeded", "Failed"}
-    inits = [one["name"] for one in pod["spec"].get("initContainers", ())]
-    mains = [one["name"] for one in pod["spec"]["containers"]]
+    inits = pod["spec"].get("initContainers", ())
+    lasting = [*filter(is_sidecar, inits), *pod["spec"]["containers"]]
     initialized = all(
-        name in states and (ending := states[name].ending) is not None and ending.code == 0
-        for name in inits
+        (state := states.get(one["name"])) is not None and _is_through(state, is_sidecar(one))
+        for one in inits
     )
-    ready = not is_over and all(name in states and states[name].is_running for name in mains)
+    ready = not is_over and all(
+        (state := states.get(one["name"])) is not None and state.serves for one in lasting
+    )
     over = {"Succeeded": "PodCompleted", "Failed": "PodFailed"}.get(phase, "ContainersNotReady")
     conditions = [
         condition("PodReadyToStartContainers", holds=bool(states) and not is_over, at=now),
@@ -155,6 +172,13 @@ def _pod_conditions(
     for one in conditions:  # a condition that stays as it was keeps its time
         one["lastTransitionTime"] = before.get((one["type"], one["status"]), timestamp(now))
     return conditions
+
+
+def _is_through(state: ContainerState, may_go_on: bool) -> bool:
+    """Whether the next container may begin after this init container."""
+    if may_go_on:
+        return state.ending is not None or is_up(state)
+    return state.ending is not None and state.ending.code == 0
 
 
 def condition(kind: str, *, holds: bool, at: float, reason: str = "", message: str = "") -> Json:
@@ -198,9 +222,10 @@ def node_conditions(now: float) -> list[Json]:
 
 
 def requests_of(pod: Json) -> dict[str, float]:
-    """What the containers of a pod ask for together; init containers are not counted."""
+    """What those containers of a pod ask for together that run at one time."""
     total: dict[str, float] = {}
-    for container in pod["spec"]["containers"]:
+    sidecars = filter(is_sidecar, pod["spec"].get("initContainers", ()))
+    for container in (*sidecars, *pod["spec"]["containers"]):
         resources = container.get("resources", {})
         wanted = {**resources.get("limits", {}), **resources.get("requests", {})}
         for name, amount in wanted.items():
