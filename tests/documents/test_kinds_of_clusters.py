@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from activities.local_activities import LocalActivities
-from everstep.dialects.registry import compile_document
-from everstep.documents.text import read_text
+from everstep.dialects.registry import compile_document, read_text
 from worker import WorkerSettings
 
 NATIVE: dict[str, Any] = {
@@ -74,12 +73,38 @@ def test_a_namespace_is_for_pods_alone() -> None:
     assert compile_document(named, has_pods=lambda _: True).namespace == "team-a"
 
 
+def job_of_mindcluster(name: str) -> dict[str, Any]:
+    """A job of a sample, without the objects beside it."""
+    path = Path(__file__).with_name("mindcluster") / f"{name}.yaml"
+    document = read_text(path.read_text())
+    return next(one for one in document.get("items", [document]) if one["kind"] != "ConfigMap")
+
+
 @pytest.mark.parametrize(
-    ("overlay", "namespace"), [({}, "vcjob"), ({"namespace": None}, ""), ({"namespace": "b"}, "b")]
+    ("overlay", "namespace"),
+    [({}, "default"), ({"namespace": None}, ""), ({"namespace": "b"}, "b")],
 )
 def test_a_job_of_mindcluster_is_in_the_namespace_of_its_metadata(
     overlay: dict[str, Any], namespace: str
 ) -> None:
-    path = Path(__file__).with_name("mindcluster") / "pytorch.yaml"
-    document = {**read_text(path.read_bytes()), "everstep": overlay}
+    document = {**job_of_mindcluster("mindspore"), "everstep": overlay}
     assert compile_document(document, has_pods=lambda _: True).namespace == namespace
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("mindspore", ("spec", "runPolicy", "schedulingPolicy", "priorityClass")),
+        ("volcano", ("spec", "priorityClassName")),
+    ],
+)
+def test_the_priority_class_of_a_job_of_mindcluster_is_that_of_its_pods(
+    name: str, place: tuple[str, ...]
+) -> None:
+    document = job_of_mindcluster(name)
+    part = document
+    for key in place[:-1]:
+        part = part.setdefault(key, {})
+    part[place[-1]] = "high"
+    (phase,) = compile_document(document, has_pods=lambda _: True).phases
+    assert phase.pod_template["spec"]["priorityClassName"] == "high"

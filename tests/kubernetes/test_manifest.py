@@ -448,3 +448,22 @@ def test_kueue_gets_the_group_and_its_size() -> None:
     metadata = manifest.pod(order, 1, owner=OWNER, settings=SETTINGS, gang=GANG)["metadata"]
     assert metadata["labels"]["kueue.x-k8s.io/pod-group-name"] == "demo-g3"
     assert metadata["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("priority", "name"),
+    [(-1, None), (0, "low"), (99, "low"), (100, "high"), (1_000_000, "high")],
+)
+def test_a_priority_takes_the_class_of_the_highest_that_it_reaches(
+    priority: int, name: str | None
+) -> None:
+    settings = replace(SETTINGS, priority_classes={100: "high", 0: "low"})
+    made = manifest.pod(replace(ORDER, priority=priority), 0, owner=OWNER, settings=settings)
+    assert made["spec"].get("priorityClassName") == name
+
+
+def test_the_priority_class_of_a_template_wins() -> None:
+    settings = replace(SETTINGS, priority_classes={0: "low"})
+    order = replace(ORDER, pod_template={"spec": {"priorityClassName": "mine"}})
+    made = manifest.pod(order, 0, owner=OWNER, settings=settings)
+    assert made["spec"]["priorityClassName"] == "mine"

@@ -127,6 +127,7 @@ class KubernetesBackend(AgentBackend):
                 resources=self._resources,
                 has_pod_groups=has_pod_groups,
                 topology=self._settings.topology,
+                priority_classes=self._settings.priority_classes,
             )
             self._namespaces[name] = self._job_namespace(name, pod_settings)
         try:

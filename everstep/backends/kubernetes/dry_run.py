@@ -24,7 +24,7 @@ async def refusals(
         settings = replace(settings, namespace=spec.namespace)
         problems |= dict.fromkeys(await _of_namespace(api, spec.namespace))
     for phase in spec.phases:
-        problems |= dict.fromkeys(await _of_phase(api, settings, spec.name, phase))
+        problems |= dict.fromkeys(await _of_phase(api, settings, spec, phase))
     return list(problems)
 
 
@@ -40,15 +40,16 @@ async def _of_namespace(api: KubernetesApi, name: str) -> list[tuple[str, str]]:
 
 
 async def _of_phase(
-    api: KubernetesApi, settings: manifest.PodSettings, job: str, phase: PhaseSpec
+    api: KubernetesApi, settings: manifest.PodSettings, spec: JobSpec, phase: PhaseSpec
 ) -> list[tuple[str, str]]:
-    slots = tuple(range(phase.nodes))
+    job, slots = spec.name, tuple(range(phase.nodes))
     order = PlaceOrder(
         job=JobRef(id=job, run=""),
         phase=phase.name,
         generation=1,
         slots=slots,
         recreate=slots,
+        priority=spec.priority,
         accelerator=phase.accelerator,
         accelerators_per_node=phase.accelerators_per_node,
         image=phase.image,

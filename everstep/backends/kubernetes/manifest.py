@@ -55,6 +55,8 @@ class PodSettings:
     has_pod_groups: bool = False  # of the API server, for pods that start together
     topology: Sequence[str] = TOPOLOGY
     """Labels of nodes, the closest domain first: pods of a job prefer to share each."""
+    priority_classes: Mapping[int, str] = field(default_factory=dict)
+    """The PriorityClass of jobs of this priority or a higher one, up to the next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,7 @@ def _pod(
 
 def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
     return {
+        **_priority(order.priority, settings.priority_classes),
         "restartPolicy": "Never",  # another container under the name of this one would have lost its ranks
         "terminationGracePeriodSeconds": _GRACE_S,
         "automountServiceAccountToken": False,
@@ -183,6 +186,12 @@ def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
             {"name": _volume("tmp"), "emptyDir": {}},
         ],
     }
+
+
+def _priority(priority: int, classes: Mapping[int, str]) -> Json:
+    """By the classes of the worker's settings; a template that names one wins."""
+    reached = [least for least in classes if least <= priority]
+    return {"priorityClassName": classes[max(reached)]} if reached else {}
 
 
 def _container(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:

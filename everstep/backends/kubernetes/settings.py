@@ -32,6 +32,9 @@ class KubernetesSettings:
     )  # accelerator -> the plugin's name of it
     uses_pod_groups: bool = True  # where the API server has them
     gang_s: float = 30.0  # else: so long pods of one job hold places while others of it have none
+    priority_classes: Mapping[int, str] = field(
+        default_factory=dict
+    )  # least priority -> its PriorityClass
     topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     messages: Sequence[ObserverMessages] = ()  # of external observers
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)

@@ -71,6 +71,7 @@ class KubernetesTools(Tools):
             namespace=self._settings.kube_namespace,
             resources=self._plugins,
             topology=self._settings.kube_topology,
+            priority_classes=self._settings.kube_priority_classes,
         )
 
     async def close(self) -> None:

@@ -25,6 +25,9 @@ class KubernetesWorkerSettings(BackendSettings):
     kube_resources: Mapping[str, str] = Field(
         default_factory=dict
     )  # accelerator -> its plugin's name
+    kube_priority_classes: Mapping[int, str] = Field(
+        default_factory=dict
+    )  # least priority of a document -> its PriorityClass
     kube_topology: tuple[str, ...] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     kube_device_info: bool = (
         False  # read what device plugins write into kube-system: needs a right there
@@ -50,6 +53,7 @@ class KubernetesWorkerSettings(BackendSettings):
             log_mb=self.log_mb,
             thresholds=self.precheck,
             resources=self.kube_resources,
+            priority_classes=self.kube_priority_classes,
             topology=self.kube_topology,
             messages=[one for one in messages if not one.namespace or self.kube_device_info],
         )

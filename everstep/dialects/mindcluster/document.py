@@ -82,6 +82,7 @@ class Manifest:
     min_available: int | None = None
     min_available_at: str = "spec.minAvailable"
     run_s: int | None = None
+    priority_class: str | None = None  # of a pod whose template names none
 
     @property
     def nodes(self) -> int:
@@ -197,6 +198,7 @@ def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
         min_available=job.spec.run_policy.scheduling.min_available,
         min_available_at="spec.runPolicy.schedulingPolicy.minAvailable",
         run_s=job.spec.run_policy.run_s,
+        priority_class=job.spec.run_policy.scheduling.priority_class,
     )
 
 
@@ -211,6 +213,7 @@ def _of_volcano_job(job: shapes.VolcanoJob) -> Manifest:
         retries=job.spec.max_retry or MAX_RETRY_DEFAULT,
         retries_at="spec.maxRetry",
         min_available=job.spec.min_available,
+        priority_class=job.spec.priority_class,
     )
 
 
@@ -275,7 +278,7 @@ def _native(
         spec["command"] = list(start.command)
     if in_pods:
         spec["namespace"] = job.metadata.namespace
-        spec["pod_template"] = pods.pod_template(job.largest.template)
+        spec["pod_template"] = pods.pod_template(job.largest.template, job.priority_class)
         if job.largest.container.image:
             spec["image"] = job.largest.container.image
     return spec

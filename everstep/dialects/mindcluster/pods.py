@@ -20,13 +20,18 @@ _NOT_OF_A_POD = ("restartPolicy", "nodeName", "hostPID", "shareProcessNamespace"
 _NOT_OF_TRAIN = ("name", "image", "command", "args")
 
 
-def pod_template(template: PodTemplate) -> dict[str, Any]:
-    """Return the template without what is Everstep's own; the training container is called `train`."""
+def pod_template(template: PodTemplate, priority_class: str | None = None) -> dict[str, Any]:
+    """Return the template without what is Everstep's own; the training container is called `train`.
+
+    `priority_class`: what the job names for pods whose template names none.
+    """
     written = template.model_dump(by_alias=True, exclude_unset=True)
     metadata = {
         key: value for key, value in written.get("metadata", {}).items() if key in _METADATA
     }
     spec = {key: value for key, value in written["spec"].items() if key not in _NOT_OF_A_POD}
+    if priority_class:
+        spec.setdefault("priorityClassName", priority_class)
     index, _ = main_container(template)
     containers = list(spec["containers"])
     kept = {key: value for key, value in containers[index].items() if key not in _NOT_OF_TRAIN}

@@ -135,6 +135,7 @@ class Metadata(Part):
 
 class SchedulingPolicy(Part):
     min_available: Replicas | None = Field(default=None, alias="minAvailable")
+    priority_class: Text | None = Field(default=None, alias="priorityClass")
 
 
 class RunPolicy(Part):
@@ -191,6 +192,7 @@ class VolcanoSpec(Part):
     tasks: Annotated[list[Task], Field(min_length=1, max_length=100)]
     max_retry: Annotated[int, Field(ge=0, le=1_000_000)] = Field(default=0, alias="maxRetry")
     min_available: Replicas | None = Field(default=None, alias="minAvailable")
+    priority_class: Text | None = Field(default=None, alias="priorityClassName")
 
 
 class DeploymentSpec(Part):
