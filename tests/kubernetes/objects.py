@@ -69,6 +69,21 @@ class Pods:
                 await asyncio.sleep(0.02)
 
 
+async def objects_of(api: Api, namespace: str, job: str) -> set[str]:
+    """Kinds and names of what is there of a job."""
+    found = set()
+    for group, kind in (
+        ("/api/v1", "pods"),
+        ("/api/v1", "secrets"),
+        ("/api/v1", "configmaps"),
+        ("/apis/scheduling.k8s.io/v1beta1", "podgroups"),
+    ):
+        path = f"{group}/namespaces/{namespace}/{kind}"
+        items = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
+        found |= {f"{kind}/{one['metadata']['name']}" for one in items}
+    return found
+
+
 def ending(pod: Json, container: str = "main") -> Json:
     """How a container ended: `exitCode`, `reason` and so on."""
     return dict(_state(pod, container)["terminated"])

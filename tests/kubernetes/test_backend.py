@@ -12,19 +12,9 @@ from everstep.core.world import PodState
 from tests.backends.lab import left_on, uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import objects_of, until
 from tests.testbed.api import Api
 from tests.testbed.machines import Machines
-
-
-async def objects_of(api: Api, namespace: str, job: str) -> set[str]:
-    """Kinds and names of what is there of a job."""
-    found = set()
-    for kind in ("pods", "secrets", "configmaps"):
-        path = f"/api/v1/namespaces/{namespace}/{kind}"
-        items = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
-        found |= {f"{kind}/{one['metadata']['name']}" for one in items}
-    return found
 
 
 async def test_a_job_of_two_pods_trains_to_its_end_and_leaves_only_its_books(
@@ -35,6 +25,7 @@ async def test_a_job_of_two_pods_trains_to_its_end_and_leaves_only_its_books(
     assert await objects_of(api, namespace, "ends") == {
         "pods/ends-0-g1",
         "pods/ends-1-g1",
+        "podgroups/ends-g1",
         "secrets/everstep-agent-ends",
         "configmaps/everstep-job-ends",
     }

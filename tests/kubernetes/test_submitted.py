@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import objects_of, until
 from tests.kubernetes.site import Site
+from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 
@@ -29,3 +30,21 @@ async def test_a_submitted_job_survives_a_crash_and_a_killed_worker_and_leaves_n
     await until(no_pod_is_left)
     [run_log] = (site.storage / "survives").glob("*/run.log")
     assert run_log.read_text().count("restart 1: success") == 1
+
+
+async def test_a_job_that_is_terminated_by_force_leaves_its_record_alone(
+    site: Site, worker: WorkerProcess, server: DevServer, api: Api, namespace: str
+) -> None:
+    site.submit("forced", STEPS="1000000", STEP_S="0.1")
+    await until((site.storage / "forced" / "checkpoints" / "step-10.json").exists)
+    whole = await objects_of(api, namespace, "forced")
+    kinds = {one.partition("/")[0] for one in whole}
+    assert kinds == {"configmaps", "podgroups", "pods", "secrets"}
+    client = await server.connect(site.env["TEMPORAL_NAMESPACE"])
+    await client.get_workflow_handle("forced").terminate(reason="by hand")
+
+    async def only_the_record_is_left() -> bool:
+        left = await objects_of(api, namespace, "forced")
+        return left == {"configmaps/everstep-job-forced"}
+
+    await until(only_the_record_is_left)
