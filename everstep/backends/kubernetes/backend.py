@@ -256,7 +256,7 @@ class KubernetesBackend(AgentBackend):
         return FOLDERS
 
     async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
-        """None: the volumes are those of a phase's `pod_template`."""
+        """None: the volumes are those of a phase's `pod_template`, which an order to place has."""
         (await self.folders_of(job_id)).named(folders)
         return ()
 
@@ -397,7 +397,10 @@ class KubernetesBackend(AgentBackend):
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         if job.namespace and job.namespace not in self._namespaces:
             return GoneState(done=True)  # it was refused, and nothing was made of it
-        return await super().ensure_gone(job, grace_s=grace_s)
+        gone = await super().ensure_gone(job, grace_s=grace_s)
+        if gone.done:
+            await self._of(job).books.release(job.id)
+        return gone
 
     async def remove_pods(self, job: JobRef) -> Sequence[str]:
         namespace = self._of(job)

@@ -22,6 +22,8 @@ from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.folder_claims import FolderClaims
+from everstep.backends.kubernetes.reaching import reached
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
 from everstep.backends.rules.ownership import FolderClaim
@@ -248,6 +250,7 @@ class ConfigMapBooks(Books):
         self._identity = identity
         self._service_of = service_of
         self._faults = faults
+        self._folders = FolderClaims(api=api, maps=self.maps, lives=self._lives)
 
     @property
     def identity(self) -> str:
@@ -313,7 +316,16 @@ class ConfigMapBooks(Books):
         return stored_in(await self._api.replace(f"{self.maps}/{metadata['name']}", body))
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
-        """Do nothing: a folder is only known on its volume. The fence there refuses a second job."""
+        await self._folders.claim(job_id, claims)
+
+    async def release(self, job_id: str) -> None:
+        """Give up the claims of a job of which nothing is left, unless it has begun again. Repeatable."""
+        if not await self._lives(job_id):
+            await self._folders.release(job_id)
+
+    async def _lives(self, job_id: str) -> bool:
+        stored = await reached(self.read(job_id))
+        return stored.document.record.placed is not None
 
     async def jobs(self) -> list[JobDocument]:
         """Of every job ID that was ever here."""

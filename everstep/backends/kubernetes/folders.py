@@ -1,12 +1,14 @@
-"""Where the folders of a job are in its pods. Pure."""
+"""Where the folders of a job are in its pods, and on which volumes. Pure."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from everstep.backends.agents.folders import JobFolders
+from everstep.backends.kubernetes.api import Json
+from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import FenceOrder, StartOrder
 
@@ -31,3 +33,53 @@ class PodFolders(JobFolders):
 
 FOLDERS = PodFolders(base="/", own=None)
 """Of every job: what a pod sees is the same for all of them."""
+
+
+# -- On which volume ------------------------------------------------------------------------------
+
+
+def claims(
+    pod_spec: Json, container: str, folders: Mapping[str, str], *, namespace: str
+) -> list[FolderClaim]:
+    """The folders (path -> the field that names it) by their volumes, as the container mounts them.
+
+    A folder on a volume that says nothing of where it is has no place: its fence alone decides.
+    """
+    volumes = {volume["name"]: volume for volume in pod_spec["volumes"]}
+    mounts = next(one["volumeMounts"] for one in pod_spec["containers"] if one["name"] == container)
+    claims_made = []
+    for folder, field in FOLDERS.named(folders).items():
+        place = _place(folder, mounts, volumes, namespace)
+        places = () if place is None else (place,)
+        claims_made.append(FolderClaim(path=folder, field=field, places=places))
+    return claims_made
+
+
+def _place(
+    folder: str, mounts: Sequence[Json], volumes: Mapping[str, Json], namespace: str
+) -> Place | None:
+    above = [mount for mount in mounts if _is_below(folder, mount["mountPath"])]
+    mount = max(above, key=lambda one: len(one["mountPath"].rstrip("/")), default=None)
+    if mount is None or "subPathExpr" in mount or mount["name"] not in volumes:
+        return None
+    volume = _shared(volumes[mount["name"]], namespace)
+    if volume is None:
+        return None
+    inside = posixpath.relpath(folder, mount["mountPath"])
+    path = posixpath.join("/", volume.path, mount.get("subPath", ""), inside)
+    return Place(volume.volume, posixpath.normpath(path))
+
+
+def _is_below(folder: str, mount_path: str) -> bool:
+    return f"{folder}/".startswith(f"{mount_path.rstrip('/')}/")
+
+
+def _shared(volume: Json, namespace: str) -> Place | None:
+    """A volume that other jobs may mount too. A PersistentVolumeClaim has its PersistentVolume alone."""
+    match volume:
+        case {"persistentVolumeClaim": {"claimName": name}}:
+            return Place(f"claim {namespace}/{name}", "")
+        case {"nfs": {"server": server, "path": path}}:
+            return Place(f"nfs {server}", path.lstrip("/"))
+        case _:
+            return None

@@ -14,7 +14,14 @@ from dataclasses import dataclass, replace
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.transactions import owned_record
-from everstep.backends.kubernetes import credentials, gangs, manifest, names, node_facts
+from everstep.backends.kubernetes import (
+    credentials,
+    folders,
+    gangs,
+    manifest,
+    names,
+    node_facts,
+)
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
@@ -28,6 +35,7 @@ from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules import ownership, placing
+from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.facts import Fact
 from everstep.core.world import PlaceOrder, PlaceState, PodRef
@@ -65,14 +73,18 @@ class PodPlacer:
         # A pod requests a number of devices, not some of them: a device is avoided with its node.
         hosts = await self._hosts_to_avoid(_nodes_to_avoid(order))
         no_owner = {"name": "", "uid": ""}
-        for slot in order.slots[:1]:  # before anything is changed: a document that cannot work
-            manifest.pod(order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts)
+        # Before anything is changed: a document that cannot work.
+        example = manifest.pod(
+            order, order.slots[0], owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
+        )
         may_be_used = await self._usable(order)
         _, stored = await self.books.transacted(
             order.job.id, lambda session: _want(session, order, may_be_used)
         )
         stored = await self.sync(order.job.id, stored)
         missing = [e for e in _wanted(stored).values() if not e.uid and e.slot in order.slots]
+        if missing:
+            await self.books.claim(order.job.id, self._claims(order, example))
         now = self.agents.clock()
         refusal = ""
         gang = _gang(order, stored)
@@ -115,6 +127,10 @@ class PodPlacer:
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._answer(order.recreate, _standbys(stored), refusal)
         return state, min(again, default=None)
+
+    def _claims(self, order: PlaceOrder, pod: Json) -> list[FolderClaim]:
+        spec, namespace = pod["spec"], self.namespace
+        return folders.claims(spec, manifest.CONTAINER, order.folders, namespace=namespace)
 
     async def _usable(self, order: PlaceOrder) -> Callable[[PodEntry], bool]:
         """Whether a pod that stands by may become one of the order's."""

@@ -1,0 +1,94 @@
+"""Whose each folder is: one ConfigMap for all jobs of a namespace, replaced only where it is as it was read.
+
+A claim counts as long as its job lives. One that a killed worker did not give up is void.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
+from everstep.backends.kubernetes.reaching import reached
+from everstep.backends.rules import ownership
+from everstep.backends.rules.ownership import FolderClaim, Place
+
+NAME = "everstep-folders"
+_RETRY_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderClaims:
+    """The claims in one namespace."""
+
+    api: KubernetesApi
+    maps: str  # path of its ConfigMaps
+    lives: Callable[[str], Awaitable[bool]]  # whether anything of this job may be there
+
+    async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
+        """Make the folders this job's, all or none. Raises FolderTaken, BackendUnavailable."""
+        places = {place for one in claims for place in one.places}
+        while places:
+            stored = await self._read()
+            entries: Mapping[str, str] = stored.get("data") or {}
+            owners = {place: entries[key] for place in places if (key := _key(place)) in entries}
+            for owner in set(owners.values()) - {job_id}:
+                if not await self.lives(owner):
+                    owners = {place: job for place, job in owners.items() if job != owner}
+            claimed = ownership.claimed(job_id, claims, owners)
+            changed = {**entries, **{_key(place): job for place, job in claimed.items()}}
+            if changed == entries or await self._is_written(stored, changed):
+                return
+            await asyncio.sleep(_RETRY_S * random.random())  # another job was first
+
+    async def release(self, job_id: str) -> None:
+        """Give up all claims of the job. Raises BackendUnavailable."""
+        while True:
+            stored = await self._read()
+            entries: Mapping[str, str] = stored.get("data") or {}
+            rest = {key: job for key, job in entries.items() if job != job_id}
+            if rest == entries or await self._is_written(stored, rest):
+                return
+            await asyncio.sleep(_RETRY_S * random.random())
+
+    async def _read(self) -> Json:
+        """The ConfigMap; empty: there is none."""
+
+        async def read() -> Json:
+            try:
+                return await self.api.get(f"{self.maps}/{NAME}")
+            except Refused as error:
+                if error.status != 404:
+                    raise
+                return {}
+
+        return await reached(read())
+
+    async def _is_written(self, stored: Json, entries: Mapping[str, str]) -> bool:
+        """Whether nothing changed it since it was read."""
+        metadata: Json = {"name": NAME, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": entries}
+
+        async def write() -> bool:
+            try:
+                if not stored:
+                    await self.api.create(self.maps, body)
+                else:
+                    metadata["resourceVersion"] = stored["metadata"]["resourceVersion"]
+                    await self.api.replace(f"{self.maps}/{NAME}", body)
+            except Refused as error:
+                if error.status not in {404, 409}:
+                    raise
+                return False
+            return True
+
+        return await reached(write())
+
+
+def _key(place: Place) -> str:
+    """As a key of a ConfigMap, which takes no path."""
+    return hashlib.sha256("\0".join(place).encode()).hexdigest()[:32]
