@@ -41,7 +41,9 @@ from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
 from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.namespaces import JobNamespace, namespace_of
-from everstep.backends.kubernetes.placing import PodPlacer
+from everstep.backends.kubernetes.placing.placer import PodPlacer
+from everstep.backends.kubernetes.placing.reconciler import PodReconciler
+from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import allowing, reached
 from everstep.backends.kubernetes.releasing import FolderReleaser
@@ -163,7 +165,15 @@ class KubernetesBackend(AgentBackend):
             service_of=self.watch.service,
             faults=self.watch.faults,
         )
-        groups = gangs.PodGroups(api=self._api, namespace=name, books=self._identity)
+        reconciler = PodReconciler(
+            api=self._api,
+            namespace=name,
+            books=books,
+            watch=self.watch,
+            pods=pods,
+            agents=agents,
+            not_ready_s=self._settings.not_ready_s,
+        )
         placer = PodPlacer(
             api=self._api,
             namespace=name,
@@ -173,12 +183,19 @@ class KubernetesBackend(AgentBackend):
             pods=pods,
             agents=agents,
             settings=pod_settings,
-            groups=groups,
-            gang_s=self._settings.gang_s,
-            not_ready_s=self._settings.not_ready_s,
+            groups=gangs.PodGroups(api=self._api, namespace=name, books=self._identity),
+            withdrawals=Withdrawals(
+                books=books, watch=self.watch, agents=agents, gang_s=self._settings.gang_s
+            ),
+            reconciler=reconciler,
         )
         return JobNamespace(
-            name=name, books=books, pods=pods, agents=agents, groups=groups, placer=placer
+            name=name,
+            books=books,
+            pods=pods,
+            agents=agents,
+            placer=placer,
+            reconciler=reconciler,
         )
 
     async def _agent(self) -> Json:
@@ -292,7 +309,7 @@ class KubernetesBackend(AgentBackend):
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
         namespace = self._of(job)
-        start = await namespace.placer.sync(job.id)
+        start = await namespace.reconciler.sync(job.id)
         books = BooksJustRead(books=namespace.books, start=start)
         return await observing.observe(replace(self.cluster_of(job), books=books), job, cursor)
 
@@ -320,18 +337,18 @@ class KubernetesBackend(AgentBackend):
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        own = self._of(job)
+        job_namespace = self._of(job)
         for namespace in self._namespaces.values():
-            if namespace is not own and self.watch.of_job(job.id, namespace.name):
+            if namespace is not job_namespace and self.watch.of_job(job.id, namespace.name):
                 await self._end_earlier_run(job.id, namespace)
         return await super().ensure_generation(job, key, folders=folders, above=above)
 
     async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
         """End what a run of this ID left that was ended by force, in a namespace that was its own."""
         stored = await reached(namespace.books.read(job_id))
-        gone = await self.ensure_gone(_newest_run(stored.document, namespace))
-        if not gone.done or self.watch.of_job(job_id, namespace.name):
-            what = gone.waiting_for or "its pods to go"
+        state = await self.ensure_gone(_newest_run(stored.document, namespace))
+        if not state.done or self.watch.of_job(job_id, namespace.name):
+            what = state.waiting_for or "its pods to go"
             where = f"an earlier run of {job_id} in namespace {namespace.name}"
             raise BackendUnavailable(f"{where} has to end first: waits for {what}")
 
@@ -381,7 +398,7 @@ class KubernetesBackend(AgentBackend):
         state = await super().ensure_fenced(order)
         if state.done:
             # Removes the pods that it no longer waits for.
-            await self._of(order.job).placer.sync(order.job.id)
+            await self._of(order.job).reconciler.sync(order.job.id)
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
@@ -397,19 +414,19 @@ class KubernetesBackend(AgentBackend):
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         if job.namespace and job.namespace not in self._namespaces:
             return GoneState(done=True)  # it was refused, and nothing was made of it
-        gone = await super().ensure_gone(job, grace_s=grace_s)
-        if gone.done:
+        state = await super().ensure_gone(job, grace_s=grace_s)
+        if state.done:
             await self._of(job).books.release(job.id)
-        return gone
+        return state
 
     async def remove_pods(self, job: JobRef) -> Sequence[str]:
         namespace = self._of(job)
-        stored = await namespace.placer.sync(job.id)
+        stored = await namespace.reconciler.sync(job.id)
         if left := stored.document.removable:
             self.news.add_later(job.id, 0.2)
             return [entry.name for entry in left]
         if namespace.placer.settings.has_pod_groups:
-            await namespace.groups.remove(job.id)
+            await namespace.placer.groups.remove(job.id)
         await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
         namespace.pods.credentials.pop(job.id, None)
         return ()

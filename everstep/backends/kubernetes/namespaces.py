@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.kubernetes.books import ConfigMapBooks
-from everstep.backends.kubernetes.gangs import PodGroups
-from everstep.backends.kubernetes.placing import PodPlacer
+from everstep.backends.kubernetes.placing.placer import PodPlacer
+from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef
@@ -25,8 +25,8 @@ class JobNamespace:
     books: ConfigMapBooks
     pods: KubernetesPods
     agents: Agents
-    groups: PodGroups
     placer: PodPlacer
+    reconciler: PodReconciler
 
     @property
     def path(self) -> str:

@@ -1,0 +1,104 @@
+"""The pods that a job's record wants: what orders make of them. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from everstep.backends.agents.transactions import owned_record
+from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.books import JobSession, PodEntry, Stored
+from everstep.backends.rules import ownership, placing
+from everstep.core.world import PlaceOrder
+
+
+def want_pods(
+    session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
+) -> None:
+    record = owned_record(session, order.job, order.generation)
+    ownership.refuse_ended(record, order.generation)
+    entries = _by_slot(session.document.pods, stands_by=False)
+    made_in = {slot: entry.generation for slot, entry in entries.items()}
+    for slot in placing.outdated(order, made_in):
+        session.update(replace(entries.pop(slot), is_leaving=True))
+    for slot, entry in _by_slot(session.document.pods, stands_by=True).items():
+        if slot in order.slots and slot not in entries and may_be_used(entry):
+            entries[slot] = replace(entry, stands_by=False, generation=order.generation)
+            session.update(entries[slot])
+        else:
+            session.update(replace(entry, is_leaving=True))
+    devices = manifest.devices_of(order)
+    for slot in set(order.slots) - entries.keys():
+        name = names.pod(order.job.id, slot=slot, generation=order.generation)
+        session.update(PodEntry(name=name, slot=slot, generation=order.generation, devices=devices))
+    session.keep_template(order.image or "", order.pod_template)
+    session.record = replace(session.record, placed=order.generation)
+
+
+def want_standbys(
+    session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
+) -> None:
+    record = owned_record(session, order.job, order.generation)
+    ownership.refuse_ended(record, order.generation)
+    entries = _by_slot(session.document.pods, stands_by=True)
+    for slot, entry in tuple(entries.items()):
+        if slot not in order.recreate or not may_be_used(entry):
+            session.update(replace(entries.pop(slot), is_leaving=True))
+    taken_names = {entry.name for entry in session.document.pods}
+    for slot in set(order.recreate) - entries.keys():
+        numbered = (
+            names.standby(order.job.id, slot=slot, generation=order.generation, number=number)
+            for number in itertools.count(1)
+        )
+        entry = PodEntry(
+            name=next(name for name in numbered if name not in taken_names),
+            slot=slot,
+            generation=order.generation,
+            devices=manifest.devices_of(order),
+            stands_by=True,
+        )
+        session.update(entry)
+
+
+def _by_slot(entries: Iterable[PodEntry], *, stands_by: bool) -> dict[int, PodEntry]:
+    return {e.slot: e for e in entries if e.stands_by is stands_by and not e.is_leaving}
+
+
+def wanted_entries(stored: Stored) -> dict[int, PodEntry]:
+    return _by_slot(stored.document.pods, stands_by=False)
+
+
+def standby_entries(stored: Stored) -> dict[int, PodEntry]:
+    return _by_slot(stored.document.pods, stands_by=True)
+
+
+def nodes_to_avoid(order: PlaceOrder) -> set[str]:
+    """A pod requests a number of devices, not some of them: a device is avoided with its node."""
+    return {*order.avoid, *(node for node, _ in order.avoid_devices)}
+
+
+def owner(stored: Stored) -> dict[str, str]:
+    return {"name": names.record(stored.document.record.id), "uid": stored.uid}
+
+
+def gang_of(order: PlaceOrder, stored: Stored) -> manifest.Gang:
+    """The pods of the order that its generation creates: the others run already."""
+    name = names.group(order.job.id, generation=order.generation)
+    size = len(members(stored, manifest.Gang(name=name, size=0)))
+    return manifest.Gang(name=name, size=size)
+
+
+def members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
+    job = stored.document.record.id
+    return [
+        entry
+        for entry in wanted_entries(stored).values()
+        if names.group(job, generation=entry.generation) == gang.name
+        and is_created_in(entry, job, entry.generation)
+    ]
+
+
+def is_created_in(entry: PodEntry, job: str, generation: int) -> bool:
+    """Whether this generation creates the pod: one that stood by was created before."""
+    return entry.name == names.pod(job, slot=entry.slot, generation=generation)

@@ -1,0 +1,222 @@
+"""Create the pods of a job that its record wants.
+
+The wanted pods are stored before anything is done; what is done may be repeated by any worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from everstep.agent_client.watch import Agents
+from everstep.backends.kubernetes import credentials, folders, gangs, manifest, names
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.books import (
+    ConfigMapBooks,
+    JobSession,
+    PodEntry,
+    Stored,
+    isolated_nodes,
+)
+from everstep.backends.kubernetes.placing.answers import place_state
+from everstep.backends.kubernetes.placing.entries import (
+    gang_of,
+    is_created_in,
+    nodes_to_avoid,
+    owner,
+    standby_entries,
+    want_pods,
+    want_standbys,
+    wanted_entries,
+)
+from everstep.backends.kubernetes.placing.reconciler import PodReconciler
+from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
+from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.backends.rules.ownership import FolderClaim
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.world import PlaceOrder, PlaceState
+
+_CREATED_AT_ONCE = 32
+_MOMENT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPlacer:
+    """The hands of one worker on the pods of its jobs."""
+
+    api: KubernetesApi
+    namespace: str
+    home: str  # the namespace of the workers: isolated nodes are stored there
+    books: ConfigMapBooks
+    watch: ClusterWatch
+    pods: KubernetesPods
+    agents: Agents
+    settings: manifest.PodSettings
+    groups: gangs.PodGroups
+    withdrawals: Withdrawals
+    reconciler: PodReconciler
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}"
+
+    async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
+        """How far the pods are, and when one that failed is created again, if that has to wait."""
+        # A pod requests a number of devices, not some of them: a device is avoided with its node.
+        hosts = await self._hosts_to_avoid(nodes_to_avoid(order))
+        no_owner = {"name": "", "uid": ""}
+        # Before anything is changed: a document that cannot work.
+        example = manifest.pod(
+            order, order.slots[0], owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
+        )
+        may_be_used = await self._usable(order)
+        _, stored = await self.books.transacted(
+            order.job.id, lambda session: want_pods(session, order, may_be_used)
+        )
+        stored = await self.reconciler.sync(order.job.id, stored)
+        missing = [
+            e for e in wanted_entries(stored).values() if not e.uid and e.slot in order.slots
+        ]
+        if missing:
+            await self.books.claim(order.job.id, self._claims(order, example))
+        now = self.agents.clock()
+        refusal = ""
+        gang = gang_of(order, stored)
+        is_grouped = manifest.is_grouped_by_us(order, self.settings)
+        if is_grouped and gang.size and not self.withdrawals.are_bound(gang, stored):
+            refusal = await self.groups.ensure(order.job.id, gang, owner=owner(stored))
+        if due := [entry for entry in missing if entry.created_from <= now]:
+            await self._ensure_secret(order.job.id, stored)
+            refused, stored = await self._create(order, stored, due, hosts, gang)
+            refusal = refused or refusal
+        self.reconciler.watch_agents(stored)
+        again = [entry.created_from for entry in missing if entry.created_from > now]
+        if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
+            again.append(max(now, stuck_at) + _MOMENT_S)
+            if now >= stuck_at:
+                await self.withdrawals.withdraw(gang, stored)
+        state = self._state(order.slots, wanted_entries(stored), refusal)
+        if is_grouped and not state.placed and not self.withdrawals.are_bound(gang, stored):
+            # All of them or none: how many could live shows a try.
+            state = replace(state, places=None)
+        return state, min(again, default=None)
+
+    async def ensure_standby(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
+        """How far the pods are that stand by, and when one that failed is created again."""
+        may_be_used = await self._usable(order)
+        _, stored = await self.books.transacted(
+            order.job.id, lambda session: want_standbys(session, order, may_be_used)
+        )
+        stored = await self.reconciler.sync(order.job.id, stored)
+        job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
+        hosts = await self._hosts_to_avoid(nodes_to_avoid(order) | job_nodes)
+        missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
+        now = self.agents.clock()
+        refusal = ""
+        if due := [entry for entry in missing if entry.created_from <= now]:
+            await self._ensure_secret(order.job.id, stored)
+            refusal, stored = await self._create(order, stored, due, hosts)
+        self.reconciler.watch_agents(stored)
+        again = (entry.created_from for entry in missing if entry.created_from > now)
+        state = self._state(order.recreate, standby_entries(stored), refusal)
+        return state, min(again, default=None)
+
+    def _state(
+        self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
+    ) -> PlaceState:
+        return place_state(slots, entries, watch=self.watch, agents=self.agents, refusal=refusal)
+
+    def _claims(self, order: PlaceOrder, pod: Json) -> list[FolderClaim]:
+        spec, namespace = pod["spec"], self.namespace
+        return folders.claims(spec, manifest.CONTAINER, order.folders, namespace=namespace)
+
+    async def _usable(self, order: PlaceOrder) -> Callable[[PodEntry], bool]:
+        """Whether a pod that stands by may become one of the order's."""
+        isolated = await reached(isolated_nodes(self.api, self.home))
+        avoided = {*isolated, *nodes_to_avoid(order)}
+        devices = manifest.devices_of(order)
+
+        def may_be_used(entry: PodEntry) -> bool:
+            is_sound = not entry.node or self.watch.service(entry.node)[0] == "ready"
+            is_gone = entry.is_lost or (bool(entry.uid) and self.pods.is_gone(entry.uid))
+            fits = entry.devices == devices and entry.node not in avoided
+            return is_sound and fits and not is_gone
+
+        return may_be_used
+
+    async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
+        """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
+        isolated = await reached(isolated_nodes(self.api, self.home))
+        nodes = ((name, self.watch.node(name)) for name in {*avoid, *isolated})
+        return {
+            name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
+            for name, node in nodes
+        }
+
+    async def _ensure_secret(self, job: str, stored: Stored) -> None:
+        metadata = {
+            "name": names.secret(job),
+            "labels": names.labels(self.books.identity, job),
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **owner(stored)}
+            ],
+        }
+        # Where somebody deleted it, new pods and those that there are still have to know each other.
+        entries = self.pods.credentials.get(job) or credentials.make(job)
+        body = {"metadata": metadata, "immutable": True, "stringData": entries}
+        await allowing(self.api.create(f"{self._path}/secrets", body), 409)
+
+    async def _create(
+        self,
+        order: PlaceOrder,
+        stored: Stored,
+        entries: Iterable[PodEntry],
+        hosts: Collection[str],
+        gang: manifest.Gang | None = None,
+    ) -> tuple[str, Stored]:
+        """Create the pods and store their uids. Returns why the API server takes none now, if so."""
+        at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
+
+        async def create(entry: PodEntry) -> Json | Refused:
+            body = manifest.pod(
+                order,
+                entry.slot,
+                owner=owner(stored),
+                settings=self.settings,
+                hosts_to_avoid=hosts,
+                gang=gang if is_created_in(entry, order.job.id, order.generation) else None,
+            )
+            body["metadata"]["name"] = entry.name
+            async with at_once:
+                return await self._create_one(body)
+
+        results = await asyncio.gather(*(create(entry) for entry in entries))
+        created = {one["metadata"]["name"]: one for one in results if not isinstance(one, Refused)}
+
+        def note(session: JobSession) -> None:
+            for entry in session.document.pods:
+                if not entry.uid and (pod := created.get(entry.name)):
+                    session.update(replace(entry, uid=pod["metadata"]["uid"]))
+
+        _, stored = await self.books.transacted(order.job.id, note, start=stored)
+        return next((str(one) for one in results if isinstance(one, Refused)), ""), stored
+
+    async def _create_one(self, body: Json) -> Json | Refused:
+        """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""
+        path = f"{self._path}/pods"
+        try:
+            return await self.api.create(path, body, {"fieldValidation": "Strict"})
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.reason == "AlreadyExists":  # a worker was killed after this
+                return await reached(self.api.get(f"{path}/{body['metadata']['name']}"))
+            if error.status == 403 and "exceeded quota" in str(error):
+                return error
+            if error.status in {400, 403, 422}:
+                what = f"the API server refuses the pod: {error}"
+                raise InvalidSpec([("spec.pod_template", what)]) from None
+            raise BackendUnavailable(str(error)) from None

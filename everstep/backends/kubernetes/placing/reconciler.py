@@ -1,0 +1,251 @@
+"""What is of a job's wanted pods: remove those that leave, store what the API server reports, name ends.
+
+Any worker may do it at any time, and again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from everstep.agent_client.watch import Agents
+from everstep.backends.agents import observing
+from everstep.backends.kubernetes import node_facts
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
+from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
+from everstep.backends.kubernetes.pod_facts import PodReport, created_at, end_of, trouble
+from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.core.errors import BackendUnavailable
+from everstep.core.facts import Fact
+
+_LEAST_GRACE_S = 1
+"""0 would remove the object at once, and with it the proof that its processes ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReconciler:
+    """The pods of the jobs of one namespace."""
+
+    api: KubernetesApi
+    namespace: str
+    books: ConfigMapBooks
+    watch: ClusterWatch
+    pods: KubernetesPods
+    agents: Agents
+    not_ready_s: float  # as in KubernetesSettings
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}"
+
+    async def sync(self, job_id: str, stored: Stored | None = None) -> Stored:
+        """Remove the pods that are not wanted, and store what the API server reports of the rest.
+
+        `stored`: the job as it was read a moment ago.
+        """
+        pods = self.watch.of_job(job_id, self.namespace)
+        # Pods before the books: one that is made later has its entry later.
+        stored = await reached(self.books.read(job_id)) if stored is None else stored
+        await self._remove_strays(stored, pods)
+        changes: dict[str, PodEntry | None] = {}
+        uids = {entry.name: entry.uid for entry in stored.document.pods}
+        for entry in stored.document.pods:
+            change = await self._synced(entry, stored)
+            if change != entry:
+                changes[entry.name] = change
+        faults = [*self._pod_ends(stored), *self._node_faults(stored)]
+        if changes or faults:
+
+            def note(session: JobSession) -> None:
+                for entry in session.document.pods:
+                    if entry.name in changes and entry.uid == uids[entry.name]:
+                        _update(session, entry, changes[entry.name])
+                for fault in faults:
+                    session.add_fact(fault)
+
+            _, stored = await self.books.transacted(job_id, note, start=stored)
+        self.watch_agents(stored)
+        return stored
+
+    async def _synced(self, entry: PodEntry, stored: Stored) -> PodEntry | None:
+        """The entry as it is now; None: nothing is left of it.
+
+        An object that is gone proves no end: a deletion by force does not wait for the kubelet. Such a pod
+        leaves the job, and the next fence waits for what may run there.
+        """
+        pod = self.watch.pod(entry.uid)
+        if pod is None and (entry.uid or entry.is_leaving):
+            pod = await self._confirmed(entry)
+        if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
+            entry = replace(entry, uid=pod["metadata"]["uid"])
+        node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
+        service, _ = self.watch.service(node)
+        if self._has_failed(entry, stored) or entry.is_withdrawn:
+            return await self._removed(entry, pod)
+        # A pod without a node never had a process.
+        is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
+        vanished = pod is None and not is_proven
+        is_leaving = entry.is_leaving or vanished
+        entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=vanished)
+        if not entry.is_leaving:
+            return entry
+        if pod is None:
+            self.agents.forget(entry.uid)
+            return entry if vanished else None
+        if entry.dead_at is None and is_proven:
+            entry = replace(entry, dead_at=self.agents.clock())
+        if "deletionTimestamp" not in pod["metadata"]:
+            grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
+            await self._delete(entry.name, entry.uid, grace_s=grace_s)
+        elif service == "down":  # no kubelet will ever confirm it
+            await self._delete(entry.name, entry.uid, grace_s=0)
+        return entry
+
+    def _has_failed(self, entry: PodEntry, stored: Stored) -> bool:
+        """Whether the pod of a wanted entry ended before its agent answered: no rank ever ran in it."""
+        return (
+            self.pods.is_gone(entry.uid)
+            and not entry.is_leaving
+            and not self._may_have_ranks(entry, stored)
+        )
+
+    def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
+        agent = self.agents.known.get(entry.uid)
+        has_answered = entry.has_answered or (agent is not None and agent.state is not None)
+        return has_answered or stored.document.record.port_of >= entry.generation
+
+    async def _removed(self, entry: PodEntry, pod: Json | None) -> PodEntry:
+        """Remove a pod that failed. The entry without it, once its name is free for another."""
+        self.agents.forget(entry.uid)
+        if entry.is_withdrawn:
+            if pod is None:
+                return replace(entry, uid="", node="", has_answered=False, is_withdrawn=False)
+            if "deletionTimestamp" not in pod["metadata"]:
+                await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+            return entry
+        if pod is None:
+            now = self.agents.clock()
+            return replace(entry, uid="", node="", failures=entry.failures + 1, failed_at=now)
+        if "deletionTimestamp" not in pod["metadata"]:
+            await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+        return replace(entry, failure=trouble(pod))
+
+    async def _remove_strays(self, stored: Stored, pods: Collection[Json]) -> None:
+        """Remove pods that the books no longer name: the fence dropped them, or their job is gone."""
+        entries = {entry.name for entry in stored.document.pods}
+        for pod in pods:
+            name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
+            is_leaving = "deletionTimestamp" in pod["metadata"]
+            is_down = self.watch.service(node)[0] != "ready"
+            if name not in entries and (is_down or not is_leaving):
+                uid = pod["metadata"]["uid"]
+                await self._delete(name, uid, grace_s=0 if is_down else _LEAST_GRACE_S)
+                self.agents.forget(uid)
+
+    async def _confirmed(self, entry: PodEntry) -> Json | None:
+        """The pod as the API server itself has it: a watch may be behind. None: there is none."""
+        try:
+            pod = await self.api.get(f"{self._path}/pods/{entry.name}")
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.status != 404:
+                raise BackendUnavailable(str(error)) from None
+            pod = None
+        return pod if pod is not None and entry.uid in {"", pod["metadata"]["uid"]} else None
+
+    async def _delete(self, name: str, uid: str, *, grace_s: int) -> None:
+        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
+        deletion = self.api.delete(f"{self._path}/pods/{name}", options)
+        await allowing(deletion, 404, 409)
+
+    def _pod_ends(self, stored: Stored) -> list[Fact]:
+        """Why pods of the job end or are about to, as far as that was not reported to it yet."""
+        reported = {fact.id for _, fact in stored.document.facts}
+        entries = (
+            entry
+            for entry in wanted_entries(stored).values()
+            if self._may_have_ranks(entry, stored) and not entry.is_withdrawn
+        )
+        facts = (self._pod_end(entry, stored) for entry in entries)
+        return [fact for fact in facts if fact is not None and fact.id not in reported]
+
+    def _pod_end(self, entry: PodEntry, stored: Stored) -> Fact | None:
+        pod = self.watch.pod(entry.uid)
+        if pod is None:
+            return None
+        row = end_of(report := PodReport(pod=pod, node=self.watch.node(entry.node)))
+        if row is None:
+            return None
+        agent = self.agents.known.get(entry.uid)
+        generation = observing.run_generation(
+            None if agent is None else agent.state,
+            newest=stored.document.record.newest,
+            created_in=entry.generation,
+        )
+        return Fact(
+            id=f"{entry.uid}/end",  # a pod ends once: what comes later is a consequence
+            kind=row.kind,
+            at=self.agents.clock(),
+            generation=generation,
+            node=entry.node or None,
+            slot=entry.slot,
+            message=row.message(report),
+        )
+
+    def _node_faults(self, stored: Stored) -> list[Fact]:
+        """Faults of the job's nodes that were not reported to it yet."""
+        reported = {fact.id for _, fact in stored.document.facts}
+        faults: list[Fact] = []
+        for entry in wanted_entries(stored).values():
+            if entry.node:
+                pod = self.watch.pod(entry.uid)
+                since = math.inf if pod is None else created_at(pod)
+                faults += (f for f in self.watch.faults_of(entry.node) if self._counts(f, entry))
+                faults += self.watch.reported_on(entry.node, since=since)
+        return [fault for fault in faults if fault.id not in reported]
+
+    def _counts(self, fault: Fact, entry: PodEntry) -> bool:
+        """Whether the fault is a fact for the job already.
+
+        Nodes are not ready for a moment after each outage of the API server. As long as the agent there
+        answers, training goes on.
+        """
+        agent = self.agents.known.get(entry.uid)
+        is_heard = agent is not None and agent.state is not None and agent.silent_since is None
+        is_young = self.agents.clock() < fault.at + self.not_ready_s
+        return not (fault.kind == node_facts.NOT_READY and is_heard and is_young)
+
+    def watch_agents(self, stored: Stored) -> None:
+        for entry in (*wanted_entries(stored).values(), *standby_entries(stored).values()):
+            has_address = self.watch.address(entry.uid) and not self._has_failed(entry, stored)
+            is_there = entry.uid and not entry.is_withdrawn
+            if is_there and (entry.has_answered or has_address):
+                self.agents.watch(entry.uid, has_answered=entry.has_answered)
+
+
+def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> None:
+    """Only what the API server reports: another worker may have changed the rest meanwhile."""
+    if change is None:
+        if entry.is_leaving:
+            session.remove(entry.name)
+        return
+    session.update(
+        replace(
+            entry,
+            uid=change.uid,
+            node=change.node,
+            failures=change.failures,
+            failed_at=change.failed_at,
+            failure=change.failure,
+            is_withdrawn=change.is_withdrawn,
+            has_answered=entry.has_answered and bool(change.uid),
+            dead_at=change.dead_at if entry.dead_at is None else entry.dead_at,
+            is_leaving=entry.is_leaving or change.has_vanished,
+            has_vanished=change.has_vanished,
+        )
+    )
