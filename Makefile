@@ -71,14 +71,14 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
 	@touch $@
 
-test-torch: $(TORCH)/.ready ## those that need PyTorch, with that of .venv-torch
-	$(PYTEST) tests/torch -n 2 --dist load $(ARGS)
+test-torch: $(TORCH)/.ready testbed ## those that need PyTorch, with that of .venv-torch
+	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py -n 2 --dist load $(ARGS)
 
 testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
 	$(BIN)/python -m tests.testbed.build
 
 test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
-	$(PYTEST) tests/kubernetes -m 'not long' $(PARALLEL) $(ARGS)
+	$(PYTEST) tests/kubernetes -m 'not long and not torch' $(PARALLEL) $(ARGS)
 
 test-browser: $(READY) ## those that look at pages in a Chromium, which has to be installed
 	$(PYTEST) tests/browser $(ARGS)

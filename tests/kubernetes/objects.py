@@ -122,9 +122,11 @@ async def until_node(api: Api, name: str, claim: Callable[[Json], object]) -> Js
         raise AssertionError(f"did not come to be: {node}") from None
 
 
-async def until(claim: Callable[[], object | Awaitable[object]]) -> None:
+async def until(
+    claim: Callable[[], object | Awaitable[object]], *, within_s: float = HUNG_S
+) -> None:
     """Wait until the claim holds."""
-    async with asyncio.timeout(HUNG_S):
+    async with asyncio.timeout(within_s):
         while True:
             holds = claim()
             if await holds if isinstance(holds, Awaitable) else holds:
