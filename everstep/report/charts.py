@@ -6,6 +6,7 @@ is, the page's style says how it looks, on paper and in the dark too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from everstep.report.sentences import duration
 Value = Mapping[str, Any]
 
 WIDTH, LEFT, RIGHT = 960, 80, 16
+DIGITS = re.compile(r"([0-9]+)")
 ROWS_MOST = 40
 """Nodes that a timeline draws; of more, those with faults come first."""
 
@@ -110,11 +112,16 @@ def _y(step: int, most: int) -> float:
 
 
 def _step_grid(most: int) -> Iterable[str]:
-    for n in range(5):
-        step = round(most * n / 4)
+    for step in range(0, most + 1, _between_ticks(most)):
         y = _y(step, most)
         yield f'<path class="grid" d="M{LEFT} {y}H{WIDTH - RIGHT}"/>'
         yield f'<text class="end" x="{LEFT - 6}" y="{y + 4}">{step}</text>'
+
+
+def _between_ticks(most: int) -> int:
+    """A round number of steps, so that there are three to six ticks above 0, or one for each step."""
+    size = int(10 ** max(len(str(most)) - 2, 0))
+    return next(width * size for width in (1, 2, 5, 10, 20) if most <= 6 * width * size)
 
 
 def _time_grid(axis: TimeAxis, height: int) -> Iterable[str]:
@@ -127,6 +134,8 @@ def _time_grid(axis: TimeAxis, height: int) -> Iterable[str]:
 # -- phases, generations and nodes ----------------------------------------------------------------
 
 ROW = 18
+LINES_MOST = 40
+"""Restarts that are lines across all rows; of more, each is a mark in the row of its node alone."""
 
 
 def timeline(report: Value) -> str:
@@ -147,7 +156,7 @@ def timeline(report: Value) -> str:
     ]
     shapes = [shape for n, (name, bars) in enumerate(rows) for shape in _row(n, name, bars, axis)]
     height = len(rows) * ROW + TOP + BOTTOM
-    marks = [_mark(restart, axis, height) for restart in report["restarts"]]
+    marks = _marks(report["restarts"], axis, [name for name, _ in rows])
     about = (
         f"{len(report['phases'])} phases, {len(report['runs'])} runs, {len(report['nodes'])} nodes; "
         f"{len(report['restarts'])} restarts."
@@ -176,7 +185,9 @@ def _bar(cls: str, label: str, begin: str | None, end: str | None) -> Bar:
 
 
 def _node_rows(nodes: Sequence[Value]) -> list[tuple[str, list[Bar]]]:
-    shown = sorted(nodes, key=lambda n: (-n["faults"], n["isolated"] is None, n["node"]))
+    shown = sorted(
+        nodes, key=lambda n: (-n["faults"], n["isolated"] is None, _by_number(n["node"]))
+    )
     rows = [
         (
             node["node"],
@@ -196,9 +207,14 @@ def _node_rows(nodes: Sequence[Value]) -> list[tuple[str, list[Bar]]]:
     return [*rows, (f"+{left} nodes", [])] if left > 0 else rows
 
 
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """A key that sorts n2 before n10."""
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in DIGITS.split(name)]
+
+
 def _row(n: int, name: str, bars: Sequence[Bar], axis: TimeAxis) -> Iterable[str]:
     y = TOP + n * ROW
-    label = name if len(name) <= 12 else f"{name[:11]}…"
+    label = name if len(name) <= 11 else f"{name[:10]}…"
     yield f'<text class="end" x="{LEFT - 6}" y="{y + 12}">{escape(label)}</text>'
     for cls, text, begin, end in bars:
         x = axis.x(axis.begin if begin is None else begin)
@@ -207,11 +223,18 @@ def _row(n: int, name: str, bars: Sequence[Bar], axis: TimeAxis) -> Iterable[str
         yield f"<rect {shape}><title>{escape(name)}: {escape(text)}</title></rect>"
 
 
-def _mark(restart: Value, axis: TimeAxis, height: int) -> str:
-    at = seconds(restart["at"])
-    x = axis.x(axis.begin if at is None else at)
-    title = escape(f"restart {restart['n']}: {restart['fault']['class']}, {restart['level']}")
-    return f'<path class="mark" d="M{x} {TOP}V{height - BOTTOM}"><title>{title}</title></path>'
+def _marks(restarts: Sequence[Value], axis: TimeAxis, rows: Sequence[str]) -> Iterable[str]:
+    """A mark for each restart; its node has a row, or it is in that of the runs."""
+    are_lines = len(restarts) <= LINES_MOST
+    for restart in restarts:
+        node = restart["fault"]["node"]
+        row = rows.index(node) if node in rows else rows.index("runs")
+        top, bottom = (0, len(rows)) if are_lines else (row, row + 1)
+        at = seconds(restart["at"])
+        x = axis.x(axis.begin if at is None else at)
+        title = escape(f"restart {restart['n']}: {restart['fault']['class']}, {restart['level']}")
+        shape = f'class="mark" d="M{x} {TOP + top * ROW}V{TOP + bottom * ROW}"'
+        yield f"<path {shape}><title>{title}</title></path>"
 
 
 def _svg(title: str, about: str, height: int, shapes: Iterable[str]) -> str:

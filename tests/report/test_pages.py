@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from everstep.report import render
+from everstep.report import charts, render
 from everstep.report.job_report import JobSource, job_report
 from tests.report.job import record, run, source
 
@@ -125,3 +126,39 @@ def test_a_large_job_is_a_page_of_two_megabytes_at_most() -> None:
     made = job_report(large())
     assert (len(made["restarts"]), len(made["nodes"])) == (500, 1_500)
     assert len(render.html(made).encode()) <= 2_000_000
+
+
+MARK = re.compile(r'class="mark" d="M[\d.]+ ([\d.]+)V([\d.]+)"')
+
+
+def heights(drawing: str) -> set[float]:
+    return {float(bottom) - float(top) for top, bottom in MARK.findall(drawing)}
+
+
+def test_a_few_restarts_are_lines_and_many_are_marks_of_their_nodes() -> None:
+    few, many = (charts.timeline(job_report(job)) for job in (crashed(), large()))
+    assert heights(few) == {3.0 * charts.ROW}, "phases, runs and one node"
+    assert heights(many) == {1.0 * charts.ROW}
+    assert len(MARK.findall(many)) == 500
+
+
+def test_nodes_are_sorted_by_their_numbers() -> None:
+    text = charts.timeline(job_report(large()))
+    names = re.findall(r'class="end"[^>]*>(n\d+)<', text)
+    assert names[1:5] == ["n0", "n2", "n3", "n4"], "n1 is first, as it broke most"
+
+
+@pytest.mark.parametrize(
+    ("most", "ticks"),
+    [
+        (1, [0, 1]),
+        (7, [0, 2, 4, 6]),
+        (100, [0, 20, 40, 60, 80, 100]),
+        (5_010, [0, 1_000, 2_000, 3_000, 4_000, 5_000]),
+        (999_999, [0, 200_000, 400_000, 600_000, 800_000]),
+    ],
+)
+def test_steps_are_marked_at_round_numbers(most: int, ticks: list[int]) -> None:
+    made = job_report(source([run(1.0, 1.0, 90.0, steps=(0, most))], [], ended=100.0))
+    drawing = charts.steps_over_time(made)
+    assert [int(n) for n in re.findall(r'class="end"[^>]*>(\d+)<', drawing)] == ticks
