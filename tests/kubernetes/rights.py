@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import yaml
@@ -14,10 +16,12 @@ from tests.testbed.shared import ROOT
 MANIFEST = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
 OF_JOBS = ROOT / "deploy" / "job-namespace" / "rbac.yaml"
 """In a namespace that documents may name."""
+DEVICE_INFO = MANIFEST.with_name("device-info.yaml")
 ACCOUNT = "everstep-worker"
 
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
+_OF_THE_CLUSTER = {"nodes", "leases"}  # read of all namespaces
 
 
 def manifest(path: Path = MANIFEST) -> list[Json]:
@@ -32,6 +36,37 @@ def granted(path: Path = MANIFEST) -> set[tuple[str, str]]:
 
 async def grant(api: Api, namespace: str) -> None:
     """Create what the manifest has; what belongs to no namespace is called after this one."""
+    for body in _manifest_for(namespace):
+        await api.create(_collection(body["kind"], namespace), body)
+
+
+async def grant_all_but(api: Api, namespace: str, left_out: tuple[str, str] | None) -> None:
+    """Replace the rules of all roles by those of the manifest without one right: resource and verb."""
+    for body in _manifest_for(namespace):
+        rules = [_without(rule, left_out) for rule in body.get("rules", ())]
+        if rules:
+            path = f"{_collection(body['kind'], namespace)}/{body['metadata']['name']}"
+            await api.patch(path, {"rules": [rule for rule in rules if rule["verbs"]]})
+
+
+async def is_allowed(api: Api, namespace: str, resource: str, verb: str) -> bool:
+    """Whether the API server would let a worker do that."""
+    groups = [
+        rule["apiGroups"]
+        for one in manifest()
+        for rule in one.get("rules", ())
+        if resource in rule["resources"]
+    ]
+    attributes = {"group": groups[0][0], "resource": resource, "verb": verb}
+    if resource not in _OF_THE_CLUSTER:
+        attributes["namespace"] = namespace
+    user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
+    review = {"spec": {"user": user, "resourceAttributes": attributes}}
+    reply = await api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(reply["status"]["allowed"])
+
+
+def _manifest_for(namespace: str) -> Iterator[Json]:
     for body in manifest():
         kind, name = body["kind"], body["metadata"]["name"]
         if kind in _CLUSTER_WIDE:
@@ -40,7 +75,16 @@ async def grant(api: Api, namespace: str) -> None:
             subject["namespace"] = namespace
         if kind == "ClusterRoleBinding":
             body["roleRef"]["name"] += f"-{namespace}"
-        await api.create(_collection(kind, namespace), body)
+        yield body
+
+
+def _without(rule: Json, left_out: tuple[str, str] | None) -> Json:
+    verbs = [
+        verb
+        for verb in rule["verbs"]
+        if not any((resource, verb) == left_out for resource in rule["resources"])
+    ]
+    return {**rule, "verbs": verbs}
 
 
 async def grant_for_jobs(api: Api, namespace: str, *, workers_in: str) -> None:
@@ -72,6 +116,24 @@ async def revoke_cluster_wide(api: Api, namespace: str) -> None:
             except ApiError as error:
                 if error.status != 404:
                     raise
+
+
+@asynccontextmanager
+async def to_read_device_info(api: Api, namespace: str) -> AsyncIterator[None]:
+    """The right of device-info.yaml for the workers of this namespace, beside those of other test files."""
+    rbac = f"{_RBAC}/namespaces/kube-system"
+    role, binding = (dict(one) for one in yaml.safe_load_all(DEVICE_INFO.read_text()))
+    role["metadata"]["name"] += f"-{namespace}"
+    binding["metadata"]["name"] += f"-{namespace}"
+    binding["roleRef"]["name"] += f"-{namespace}"
+    binding["subjects"][0]["namespace"] = namespace
+    await api.create(f"{rbac}/roles", role)
+    await api.create(f"{rbac}/rolebindings", binding)
+    try:
+        yield
+    finally:
+        await api.delete(f"{rbac}/rolebindings/{binding['metadata']['name']}")
+        await api.delete(f"{rbac}/roles/{role['metadata']['name']}")
 
 
 def _collection(kind: str, namespace: str) -> str:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import yaml
 
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.deciding.playbook import row_for
@@ -16,25 +15,30 @@ from everstep.core.levels import FaultClass
 from everstep.dialects.mindcluster import device_info
 from everstep.faults.telling import with_meaning
 from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api, Json
 from tests.testbed.machines import Machines
-from tests.testbed.shared import ROOT
 from worker import MESSAGES
 
 CODE = "80E01801"
 
 
-def fault(*codes: str, device: str = "Ascend910-3", kind: str = "CardUnhealthy") -> Json:
-    level = {"fault_time": 1_760_000_000, "fault_level": "SeparateNPU"}
+def fault(
+    *codes: str,
+    device: str = "Ascend910-3",
+    kind: str = "CardUnhealthy",
+    level: str = "SeparateNPU",
+) -> Json:
+    came = {"fault_time": 1_760_000_000, "fault_level": level}
     return {
         "fault_type": kind,
         "npu_name": device,
-        "fault_level": "SeparateNPU",
-        "fault_handling": "SeparateNPU",
+        "fault_level": level,
+        "fault_handling": level,
         "fault_code": ",".join(codes),
-        "fault_time_and_level_map": dict.fromkeys(codes, level),
+        "fault_time_and_level_map": dict.fromkeys(codes, came),
     }
 
 
@@ -89,18 +93,11 @@ def test_a_fault_of_a_node_has_no_device() -> None:
 @pytest.fixture
 async def observed(lab: KubernetesLab, api: Api, namespace: str) -> AsyncIterator[KubernetesLab]:
     """The same lab with the right of deploy/kubernetes/device-info.yaml, and a worker that uses it."""
-    rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system"
-    path = ROOT / "deploy" / "kubernetes" / "device-info.yaml"
-    role, binding = (dict(one) for one in yaml.safe_load_all(path.read_text()))
-    binding["subjects"][0]["namespace"] = namespace
-    await api.create(f"{rbac}/roles", role)
-    await api.create(f"{rbac}/rolebindings", binding)
-    await lab.backend.close()
-    lab.settings = replace(lab.settings, messages=MESSAGES)
-    lab.backend = await KubernetesBackend.open(lab.settings)
-    yield lab
-    await api.delete(f"{rbac}/rolebindings/{binding['metadata']['name']}")
-    await api.delete(f"{rbac}/roles/{role['metadata']['name']}")
+    async with rights.to_read_device_info(api, namespace):
+        await lab.backend.close()
+        lab.settings = replace(lab.settings, messages=MESSAGES)
+        lab.backend = await KubernetesBackend.open(lab.settings)
+        yield lab
 
 
 async def test_a_job_is_told_what_the_device_plugin_reports_of_its_node(

@@ -20,6 +20,7 @@ from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
+from tests.kubernetes.objects import until
 from tests.testbed.api import Api
 from worker import MESSAGES
 
@@ -76,6 +77,27 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     await left_on(lab)
     await job.gone()
     assert used == rights.granted()
+
+
+@pytest.mark.parametrize("right_of_worker", sorted(rights.granted()), ids="-".join)
+async def test_no_other_rule_grants_a_right_again(
+    worker_kubeconfig: str, api: Api, namespace: str, right_of_worker: tuple[str, str]
+) -> None:
+    """So a worker that uses each of them, as above, is refused something without any one."""
+    assert worker_kubeconfig
+
+    async def is_refused() -> bool:
+        return not await rights.is_allowed(api, namespace, *right_of_worker)
+
+    assert not await is_refused()
+    await rights.grant_all_but(api, namespace, right_of_worker)
+    try:
+        await until(is_refused)
+        others = rights.granted() - {right_of_worker}
+        assert all([await rights.is_allowed(api, namespace, *one) for one in others])
+    finally:
+        await rights.grant_all_but(api, namespace, None)
+    await until(lambda: rights.is_allowed(api, namespace, *right_of_worker))
 
 
 async def test_a_rank_finds_no_credential_of_kubernetes_or_temporal(lab: KubernetesLab) -> None:
