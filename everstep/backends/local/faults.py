@@ -150,13 +150,14 @@ def hang(scene: LocalScene, fault: FaultLine) -> None:
 
 
 def _signal(scene: LocalScene, fault: FaultLine, number: int) -> None:
-    """To the rank with all that it started, if it is still a process of its pod."""
+    """Signal the rank with all that it started. Raises `NothingRuns` if it has ended."""
     uid, rank = _rank(scene, fault)
-    if rank["exited_at"] is None:
-        members = Members(scene.folder(uid).path, uid).look().members
-        for member in members:
-            if namespace.number_inside(member.pid) == rank["pid"]:
-                proc.send(member, number, to_group=True)
+    members = Members(scene.folder(uid).path, uid).look().members if not rank["exited_at"] else ()
+    processes = [one for one in members if namespace.number_inside(one.pid) == rank["pid"]]
+    if not processes:
+        raise NothingRuns(f"rank {rank['rank']} of {fault.words[0]} has ended")
+    for process in processes:
+        proc.send(process, number, to_group=True)
 
 
 def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
@@ -165,8 +166,10 @@ def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
     if pod is None:
         raise ValueError(f"{job_id} has no pod in slot {slot}")
     number = int(fault.options.get("signal", signal.SIGKILL))
-    if process := agent_of(scene.folder(pod.uid).path):
-        proc.send(process, number)
+    process = agent_of(scene.folder(pod.uid).path)
+    if process is None:
+        raise NothingRuns(f"the agent of slot {slot} of {job_id} does not run")
+    proc.send(process, number)
 
 
 # -- The rank of a fault ------------------------------------------------------------------------
