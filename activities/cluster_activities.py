@@ -36,13 +36,13 @@ WATCHED_BY = "worker"
 
 
 async def tell_waiting(
-    job: JobRef, plan: str | None, what: str | None, *, is_refusal: bool = False
+    job: str, plan: str | None, what: str | None, *, is_refusal: bool = False
 ) -> None:
     """Report to the job what its plan, or its watch, waits for.
 
     Only for display: if the signal fails, the wait goes on.
     """
-    handle = activity.client().get_workflow_handle(job.id)
+    handle = activity.client().get_workflow_handle(job)
     waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
     try:
         await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
@@ -71,7 +71,7 @@ FAILS_IN_EVENTS_AT = 4
 
 
 @asynccontextmanager
-async def visible(doing: str, job: JobRef, plan: str | None = None) -> AsyncIterator[None]:
+async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterator[None]:
     """Report an activity that fails again and again in the job's status and events.
 
     The reports become ever rarer, because each is a signal in the job's history. A step of a plan, and a
@@ -155,9 +155,9 @@ class ClusterActivities:
         async def carry_out(order: StepOrder) -> StepResult:
             plan = order.plan
             log_with(job=plan.job.id, phase=plan.phase.name, generation=order.generation)
-            async with heartbeating() as heartbeat, visible(str(order.step), plan.job, plan.key):
+            async with heartbeating() as heartbeat, visible(str(order.step), plan.job.id, plan.key):
                 context = self._context(heartbeat)
-                waits = partial(tell_waiting, plan.job, plan.key)
+                waits = partial(tell_waiting, plan.job.id, plan.key)
                 return await perform(replace(context, waits=waits), order)
 
         return carry_out
@@ -167,10 +167,10 @@ class ClusterActivities:
         """Watches until there is news. A cancelled one returns what it gathered, so nothing is lost."""
         leave = asyncio.Event()
         log_with(job=order.job.id, generation=order.generation)
-        async with heartbeating() as heartbeat, visible("monitor", order.job):
+        async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
-                context = replace(context, waits=partial(tell_waiting, order.job, None))
+                context = replace(context, waits=partial(tell_waiting, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
             saved = saved_in(before)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
@@ -194,7 +194,7 @@ class ClusterActivities:
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
-        async with heartbeating() as heartbeat, visible("look", order.job):
+        async with heartbeating() as heartbeat, visible("look", order.job.id):
             return await look_once(self._context(heartbeat), order)
 
     @activity.defn(name="clear")
@@ -203,7 +203,7 @@ class ClusterActivities:
 
         With a key it takes a generation first: only a run that lives may end what a later one began.
         """
-        async with heartbeating() as heartbeat, visible("clear", job):
+        async with heartbeating() as heartbeat, visible("clear", job.id):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
             return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s)
@@ -211,7 +211,7 @@ class ClusterActivities:
     @activity.defn(name="hand_over")
     async def hand_over(self, job: JobRef, cluster: str, isolations: tuple[Isolation, ...]) -> None:
         """Leaves with the quarantine what it did not answer while the job lived."""
-        async with heartbeating() as heartbeat, visible("hand_over", job):
+        async with heartbeating() as heartbeat, visible("hand_over", job.id):
             await hand_over(self._context(heartbeat), job, cluster, isolations)
 
     @activity.defn(name="reach")
@@ -230,7 +230,7 @@ class ClusterActivities:
     @activity.defn(name="count_faults")
     async def count_faults(self, order: CountOrder) -> tuple[FaultCount, ...]:
         """Reports device faults to the quarantine; how often each was seen over all jobs."""
-        async with heartbeating() as heartbeat:
+        async with heartbeating() as heartbeat, visible("count_faults", order.job):
             return await count_faults(self._context(heartbeat), order)
 
     @activity.defn(name="marks")

@@ -19,23 +19,32 @@ Call = Callable[[Mapping[str, Any]], Coroutine[Any, Any, T]]
 """Order an activity with these options."""
 Show = Callable[[str | None], Awaitable[None]]
 
-NOT_REGISTERED = "NotFoundError"
-"""The type of the SDK's failure for an activity that the worker does not have."""
 WHY_MOST = 120
 
 
-async def attended(call: Call[T], show: Show) -> T:
+async def attended(
+    call: Call[T],
+    show: Show,
+    *,
+    first: Mapping[str, Any] = options.FIRST_STEP,
+    usual: Mapping[str, Any] = options.STEP,
+) -> T:
     """The result of the activity. `show` gets what it waits for where no worker begins it at once."""
     try:
-        return await call(options.FIRST_STEP)
+        return await call(first)
     except ActivityError as error:
         why = not_begun(error)
         if why is None:
             raise
     await show(why)
-    result = await call(options.STEP)
+    result = await call(usual)
     await show(None)
     return result
+
+
+async def attended_call(call: Call[T], show: Show) -> T:
+    """The same for a short call that touches the cluster."""
+    return await attended(call, show, first=options.FIRST_CALL, usual=options.CALL)
 
 
 def not_begun(error: BaseException) -> str | None:
@@ -46,7 +55,7 @@ def not_begun(error: BaseException) -> str | None:
     if isinstance(cause, exceptions.TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START:
         within_s = options.TAKEN_WITHIN.total_seconds()
         return f"a worker that takes {error.activity_type}: none did for {within_s:g} s"
-    if isinstance(cause, ApplicationError) and cause.type == NOT_REGISTERED:
+    if isinstance(cause, ApplicationError) and cause.type == options.NOT_REGISTERED:
         return f"a worker that has {error.activity_type}: {cut(cause.message, WHY_MOST)}"
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -101,14 +101,14 @@ async def end_recovery(workflow_id: str, plan: Plan) -> str:
     return taken_by
 
 
-async def hand_over(state: JobState) -> None:
+async def hand_over(state: JobState, how: Mapping[str, Any]) -> None:
     """Leave with the quarantine, at the job's end, the isolations that it has not answered."""
     await workflow.execute_activity(
         "hand_over",
         args=[state.job, state.spec.cluster, state.deferred],
         task_queue=names.cluster_queue(state.spec.cluster),
         summary=", ".join(isolation.node for isolation in state.deferred),
-        **options.CALL,
+        **how,
     )
 
 

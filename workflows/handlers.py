@@ -21,7 +21,7 @@ from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
 from everstep.core.state import Command, JobState
 from everstep.dialects import responses
-from workflows import commanding, opening
+from workflows import attributes, commanding, opening
 
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
@@ -73,6 +73,7 @@ class JobHandlers:
         self._state: JobState | None = None
         self.chronicle = Chronicle()
         self.failing = ""  # how the newest publication fails again and again
+        self._listed_as = ""  # the state in the list of the Temporal UI
         self._messages = 0  # number of messages that it received
         self._changing = asyncio.Lock()  # one change of the document after the other
         self._adopting = asyncio.Lock()  # one adoption after the other
@@ -127,6 +128,13 @@ class JobHandlers:
             if notice.get("is_refusal"):
                 self._note_refusal(str(what))
             workflow.set_current_details(views.page(self.state, self.chronicle))
+            if views.shown_state(self._state) != self._listed_as:
+                self._list()
+
+    def _list(self) -> None:
+        """Update the search attributes of the job, which the list of the Temporal UI shows."""
+        self._listed_as = views.shown_state(self.state)
+        workflow.upsert_search_attributes(attributes.updates(self.state, self.chronicle))
 
     @workflow.signal(name="unpublished", description="a publication fails again and again")
     async def unpublished(self, what: Any = None) -> None:

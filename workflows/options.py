@@ -40,19 +40,25 @@ STEP: dict[str, Any] = {
 TAKEN_WITHIN = timedelta(seconds=60)
 """So long a job waits for a worker to take a step before it shows that there is none."""
 
-# The first order of a step, which ends where no worker takes it or the worker has no such activity: the job
-# shows that and orders it again as above, so that a long outage adds nothing to its history.
-FIRST_STEP: dict[str, Any] = {
-    **STEP,
-    "schedule_to_start_timeout": TAKEN_WITHIN,
-    "retry_policy": replace(
-        STEP["retry_policy"],
-        non_retryable_error_types=[
-            *STEP["retry_policy"].non_retryable_error_types,
-            "NotFoundError",
-        ],
-    ),
-}
+NOT_REGISTERED = "NotFoundError"
+"""The type of the SDK's failure for an activity that the worker does not have."""
+
+
+def _first(usual: dict[str, Any]) -> dict[str, Any]:
+    """Options of the first order of an activity, which ends where no worker takes it or none has it.
+
+    The job shows that and orders it again as usual, so that a long outage adds nothing to its history.
+    """
+    retries: RetryPolicy = usual["retry_policy"]
+    final = [*(retries.non_retryable_error_types or ()), NOT_REGISTERED]
+    return {
+        **usual,
+        "schedule_to_start_timeout": TAKEN_WITHIN,
+        "retry_policy": replace(retries, non_retryable_error_types=final),
+    }
+
+
+FIRST_STEP = _first(STEP)
 
 # Pure functions and reads: short, three tries, then the job waits with a visible error.
 LOCAL: dict[str, Any] = {
@@ -72,6 +78,8 @@ CALL: dict[str, Any] = {
         initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=10)
     ),
 }
+
+FIRST_CALL = _first(CALL)
 
 # A question of an operator's update: its answer is shown as unknown where the cluster gives none soon.
 ASK: dict[str, Any] = {

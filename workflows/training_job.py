@@ -34,7 +34,7 @@ from everstep.core.seeing.watching import saved_in
 from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
-from everstep.steps.counting import count_order
+from everstep.steps.counting import CountOrder, count_order
 from workflows import attending, attributes, commanding, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
@@ -138,7 +138,8 @@ class TrainingJob(JobHandlers):
                     ),
                 )
                 if self.state.deferred:
-                    await commanding.hand_over(self.state)
+                    over = partial(commanding.hand_over, self.state)
+                    await attending.attended_call(over, self._show_wait)
                 return lifecycle.Cleared()
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
@@ -267,14 +268,7 @@ class TrainingJob(JobHandlers):
         order = count_order(inputs, cluster=self.state.spec.cluster, job=self.state.job.id)
         if order is None:
             return inputs
-        counts = workflow.execute_activity(
-            "count_faults",
-            order,
-            result_type=tuple[FaultCount, ...],
-            task_queue=names.cluster_queue(order.cluster),
-            summary=line("count", ", ".join(sorted({str(fact.code) for fact in order.facts}))),
-            **options.CALL,
-        )
+        counts = attending.attended_call(partial(_counts, order), self._show_wait)
         try:
             return replace(inputs, counts=await self._interruptible(counts))
         except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
@@ -294,14 +288,13 @@ class TrainingJob(JobHandlers):
 
     async def _wait_stuck(self, why: str) -> None:
         """A pure function failed again and again: visible, and tried again when something changes."""
-        self._state = replace(self.state, waiting_for=why)
-        self._show(None)
+        await self._show_wait(why)
         messages = self._messages
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: self._messages != messages, timeout=options.STUCK_RETRY.total_seconds()
             )
-        self._state = replace(self.state, waiting_for=None)
+        await self._show_wait(None)
 
     # -- the way in ----------------------------------------------------------------------------
 
@@ -373,4 +366,16 @@ class TrainingJob(JobHandlers):
         workflow.set_current_details(views.page(self.state, self.chronicle))
         if isinstance(action, lifecycle.Ask):
             return  # the answer follows at once and is what counts
-        workflow.upsert_search_attributes(attributes.updates(self.state, self.chronicle))
+        self._list()
+
+
+async def _counts(order: CountOrder, how: Mapping[str, Any]) -> tuple[FaultCount, ...]:
+    counts: tuple[FaultCount, ...] = await workflow.execute_activity(
+        "count_faults",
+        order,
+        result_type=tuple[FaultCount, ...],
+        task_queue=names.cluster_queue(order.cluster),
+        summary=line("count", ", ".join(sorted({str(fact.code) for fact in order.facts}))),
+        **how,
+    )
+    return counts

@@ -32,6 +32,9 @@ SHOWN_STATE: Mapping[Mode, str] = {
     Mode.ENDED: "stopping",
 }
 
+WATCHED = (Mode.WATCHING, Mode.TELLING)
+"""Modes in which all ranks run, and the monitor between two of its reports."""
+
 ENDED_STATE: Mapping[str, str] = {
     "Completed": "completed",
     "Failed": "failed",
@@ -47,7 +50,7 @@ def shown_state(state: JobState) -> str:
     """One of the pinned state names."""
     if state.mode is Mode.ENDED and state.ending is not None:
         return ENDED_STATE[state.ending]
-    if state.mode is Mode.WATCHING and (state.unreachable or state.waiting_for):
+    if state.mode in WATCHED and (state.unreachable or state.waiting_for):
         return "unreachable"  # some slots, or the whole cluster: its monitor cannot report
     if state.mode is Mode.PENDING and state.finished:
         return "launching"

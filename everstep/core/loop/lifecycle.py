@@ -63,8 +63,7 @@ def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobE
     row = TABLE.get((state.mode, type(event)))
     if row is None:
         raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
-    if isinstance(event, PlanEnded | Watched | Cleared):
-        state = waits(state, None)
+    state = waits(state, None)
     if isinstance(event, PlanEnded) and event.refused:
         state = _refused(state, event.refused)
     else:
@@ -80,15 +79,12 @@ def _refused(state: JobState, why: str) -> JobState:
     return outcomes.ending(state, "Invalid", why)
 
 
-CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING)
-
-
-WAITING = (*CARRYING_OUT, Mode.WATCHING, Mode.PAUSED, Mode.READING, Mode.CLOSING)
+CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 
 
 def waits(state: JobState, what: str | None) -> JobState:
     """The state of a job that can only go on once this happens."""
-    is_shown = state.mode in WAITING and not (what is None and state.unreachable)
+    is_shown = state.mode is not Mode.ENDED and not (what is None and state.unreachable)
     return replace(state, waiting_for=what) if is_shown else state
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +18,16 @@ from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
-from everstep.core.world import JobRef, Observation, PlaceOrder, PlaceState
+from everstep.core.deciding.decision import FaultCount
+from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
+from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, PlaceState
+from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
 from tests.support.scene import told, until_it_waits_for, until_state
 from tests.support.stage import Handle, document
-from workflows import options
+from tests.workflows.test_counted_faults import manifest
+from workflows import attributes, options
 
 
 @pytest.mark.usefixtures("nobody_writes")
@@ -138,14 +143,21 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(options.FIRST_STEP, "schedule_to_start_timeout", soon)
 
 
-def actor_without(client: Client, backend: FakeBackend, *missing: str) -> Worker:
+def actor_without(
+    client: Client,
+    backend: FakeBackend,
+    *missing: str,
+    quarantine: QuarantineClient | None = None,
+    **more: Any,
+) -> Worker:
     """A worker of an earlier version, which does not have these activities."""
-    quarantine = TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
-    every = ClusterActivities(backend=backend, quarantine=quarantine).all()
+    shared = quarantine or TemporalQuarantine(client=client, patience=options.QUARANTINE_PATIENCE)
+    every = ClusterActivities(backend=backend, quarantine=shared).all()
     return Worker(
         client,
         task_queue=names.cluster_queue("local"),
         activities=[each for each in every if name_of(each) not in missing],
+        **more,
     )
 
 
@@ -162,6 +174,11 @@ async def refusals(job: Handle, what: str) -> int:
     return len([event for event in await job.query("events") if what in event["message"]])
 
 
+async def listed_state(job: Handle) -> str | None:
+    """The job's state in the list of the Temporal UI."""
+    return (await job.describe()).typed_search_attributes.get(attributes.KEYS["TrainState"])
+
+
 @pytest.mark.usefixtures("short")
 async def test_a_job_whose_monitor_no_worker_takes_does_not_say_that_it_runs(
     client: Client,
@@ -175,6 +192,7 @@ async def test_a_job_whose_monitor_no_worker_takes_does_not_say_that_it_runs(
         assert status["state"] == "unreachable"
         await until_it_waits_for(job, "a worker that takes look: none did")
         assert await refusals(job, "takes monitor") == await refusals(job, "takes look") == 1
+        assert await listed_state(job) == "unreachable"
         async with at_work(actor(client, backend)):
             await until_state(job, "running")
             await job.execute_update("stop", {})
@@ -218,3 +236,128 @@ async def test_a_step_of_a_restart_that_no_worker_has_is_shown_by_its_job(client
             await job.execute_update("stop", {})
             report = await job.result()
         assert told(report) == [("planned", "in_place", "success")]
+
+
+HBM = "80E01801"
+
+
+def counted() -> dict[str, Any]:
+    """An AscendJob whose device faults the quarantine counts."""
+    body = manifest("demo")
+    for pod in body["spec"]["replicaSpecs"].values():
+        (container,) = pod["template"]["spec"]["containers"]
+        container["env"] = [{"name": key, "value": value} for key, value in ENDLESS.items()]
+    return body
+
+
+@pytest.mark.parametrize("missing", [(), ("count_faults",)], ids=["takes", "has"])
+async def test_device_faults_that_no_worker_counts_are_shown_until_one_does(
+    client: Client, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(options.FIRST_CALL, "schedule_to_start_timeout", timedelta(seconds=0.5))
+    backend = FakeBackend(FakeSettings(nodes=6))
+    clock = StandingClock(backend)
+    job = await submit(client, counted())
+    async with at_work(actor(client, backend)):
+        async with at_work(thinker(client)):
+            await clock.hold()
+            await until_state(job, "launching")
+            await clock.pass_to(34)
+            await until_state(job, "running")
+        await backend.admin.fault(f"device n1 1 {HBM}")
+        await clock.let_go()
+        while await pending(job, "monitor"):
+            await asyncio.sleep(0.01)
+    async with at_work(thinker(client)):
+        async with AsyncExitStack() as stack:
+            if missing:
+                worker = actor_without(client, backend, *missing)
+                await stack.enter_async_context(at_work(worker))
+            why = f"{'has' if missing else 'takes'} count_faults"
+            status = await until_it_waits_for(job, f"a worker that {why}")
+            assert (status["state"], await listed_state(job)) == ("recovering", "recovering")
+            assert await refusals(job, why) == 1
+        async with at_work(actor(client, backend)):
+            await until_state(job, "running")
+            await job.execute_update("stop", {})
+            assert (await job.result())["status"] == "Terminated"
+
+
+async def pending(job: Handle, name: str) -> bool:
+    """Whether an activity of this name has not been completed."""
+    described = (await job.describe()).raw_description.pending_activities
+    return any(activity.activity_type.name == name for activity in described)
+
+
+class Forgetful(FakeBackend):
+    """A backend with a bug of ours in one verb."""
+
+    is_repaired = False
+
+    async def nodes(self) -> tuple[NodeView, ...]:
+        if not self.is_repaired:
+            raise KeyError("no such table")
+        return await super().nodes()
+
+
+async def test_device_faults_that_cannot_be_counted_are_shown_until_they_can(
+    client: Client,
+) -> None:
+    backend = Forgetful(FakeSettings(nodes=6))
+    await backend.admin.fault(f"at 35s device n1 1 {HBM}")
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, counted())
+        status = await until_it_waits_for(job, "no such table")
+        assert status["waiting_for"].startswith("count_faults, which failed 4 times")
+        assert await refusals(job, "no such table") == 1
+        backend.is_repaired = True
+        await until_state(job, "running")
+        await job.execute_update("stop", {})
+        assert (await job.result())["status"] == "Terminated"
+
+
+class Silent:
+    """A quarantine that answers nothing; what a job leaves with it gets lost until it is repaired."""
+
+    is_repaired = False
+
+    async def isolate(self, _cluster: str, _request: Request) -> QuarantineAnswer:
+        raise QuarantineUnreachable
+
+    async def note_faults(self, _cluster: str, _notes: FaultNotes) -> tuple[FaultCount, ...]:
+        raise QuarantineUnreachable
+
+    async def hand_over(self, _cluster: str, _request: Request) -> None:
+        if not self.is_repaired:
+            raise ConnectionError("no way to the quarantine")
+
+
+async def test_isolations_that_cannot_be_handed_over_are_shown_by_the_job_that_ends(
+    client: Client,
+) -> None:
+    backend, quarantine = FakeBackend(FakeSettings(nodes=6)), Silent()
+    await backend.admin.fault("at 35s node-down n2")
+    async with at_work(thinker(client), actor(client, backend, quarantine=quarantine)):
+        job = await submit(client, document())
+        status = await until_it_waits_for(job, "no way to the quarantine")
+        assert status["waiting_for"].startswith("hand_over, which failed 4 times")
+        assert status["state"] == "stopping"
+        assert await refusals(job, "no way to the quarantine") == 1
+        quarantine.is_repaired = True
+        assert (await job.result())["status"] == "Completed"
+
+
+async def test_isolations_that_no_worker_hands_over_are_shown_by_the_job_that_ends(
+    client: Client,
+) -> None:
+    backend, quarantine = FakeBackend(FakeSettings(nodes=6)), Silent()
+    quarantine.is_repaired = True
+    await backend.admin.fault("at 35s node-down n2")
+    async with at_work(thinker(client)):
+        async with at_work(actor_without(client, backend, "hand_over", quarantine=quarantine)):
+            job = await submit(client, document())
+            status = await until_it_waits_for(job, "a worker that has hand_over")
+            assert (status["state"], await listed_state(job)) == ("stopping", "stopping")
+            assert await refusals(job, "has hand_over") == 1
+        async with at_work(actor(client, backend, quarantine=quarantine)):
+            assert (await job.result())["status"] == "Completed"
