@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from dataclasses import dataclass
 
 from everstep.agent import wire
@@ -42,7 +41,7 @@ class FolderReleaser:
                 raise BackendUnavailable(str(error)) from None
             return await self._begin(command)
         is_over = has_ended(pod)
-        if not is_over and time.time() < created_at(pod) + LIVES_S:
+        if not is_over and self.api.server_time() < created_at(pod) + LIVES_S:
             name = pod["metadata"]["name"]
             return f"pod {name} to release the folders {trouble(pod)}".rstrip()
         if pod["status"].get("phase") != "Succeeded":

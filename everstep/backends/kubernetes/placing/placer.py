@@ -95,8 +95,9 @@ class PodPlacer:
         self.reconciler.watch_agents(stored)
         again = [entry.created_from for entry in missing if entry.created_from > now]
         if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
-            again.append(max(now, stuck_at) + _MOMENT_S)
-            if now >= stuck_at:
+            stuck_in_s = stuck_at - self.api.server_time()
+            again.append(now + max(0.0, stuck_in_s) + _MOMENT_S)
+            if stuck_in_s <= 0:
                 await self.withdrawals.withdraw(gang, stored)
         state = self._state(order.slots, wanted_entries(stored), refusal)
         if is_grouped and not state.placed and not self.withdrawals.are_bound(gang, stored):
