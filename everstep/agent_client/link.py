@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import ssl
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ ASK_S = 1.0
 HEAD_MOST = 64 * 1024
 ANSWER_MOST = 16 * 1024 * 1024
 """In bytes. `logs.FACTS_TOLD` bounds what an agent's state holds of the output of its ranks."""
+
+SSLProtocol.max_size = 32 * 1024
+"""The buffer of each connection, in memory from its begin: a record of TLS has 16 KB at most. The 256 KB of
+asyncio would be most of the memory of a worker with a thousand pods."""
 
 UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import tracemalloc
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent_client.link import HttpLink, NoAnswer, Refused, tls_link
+from everstep.agent_client.watch import NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
 from tests.agent.pod import Pod
 from tests.support.patience import HUNG_S
 
+CONNECTIONS = 10
 OURS = credentials.make("demo")
 OTHERS = credentials.make("demo")
 """Of another job; names and times are the same."""
@@ -144,3 +147,25 @@ def test_credentials_that_make_no_sense_end_in_a_line(idle: Pod, tmp_path: Path)
     assert agent.wait(HUNG_S) != 0
     assert "TLS cannot be set up" in idle.said()
     assert "Traceback" not in idle.said()
+
+
+async def test_a_connection_takes_little_memory_of_a_worker(port: int) -> None:
+    """A worker has one to each of its pods, of which there may be thousands."""
+    await answer(port, OURS)
+    context, links = credentials.client_context(OURS), []
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(CONNECTIONS):
+            links.append(
+                tls_link(
+                    str(number), host="127.0.0.1", port=port, tls=context, token=OURS[wire.TOKEN]
+                )
+            )
+            await links[-1].ask("GET", NOW)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        for one in links:
+            one.close()
+    assert (after - before) / CONNECTIONS < 100_000

@@ -428,7 +428,7 @@ class KubernetesBackend(AgentBackend):
         if namespace.placer.settings.has_pod_groups:
             await namespace.placer.groups.remove(job.id)
         await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
-        namespace.pods.credentials.pop(job.id, None)
+        namespace.pods.forget(job.id)
         return ()
 
     async def release_folders(self, job: JobRef, end: JobEnd) -> str:

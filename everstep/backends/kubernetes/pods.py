@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -59,18 +60,21 @@ class KubernetesPods(Pods):
     namespace: str
     watch: ClusterWatch
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)  # by job
+    contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)  # the same, for connections
 
     def link(self, uid: str) -> Link:
         async def make() -> Link:
             pod, address = self.watch.pod(uid), self.watch.address(uid)
             if pod is None or address is None:
                 raise NoAnswer(f"pod {uid} has no address")
-            secret = await self.credentials_of(job_of(pod))
+            secret = await self.credentials_of(job := job_of(pod))
+            if job not in self.contexts:
+                self.contexts[job] = client_context(secret)
             return tls_link(
                 uid,
                 host=address,
                 port=manifest.PORT,
-                tls=client_context(secret),
+                tls=self.contexts[job],
                 token=secret[wire.TOKEN],
             )
 
@@ -87,6 +91,11 @@ class KubernetesPods(Pods):
             entries = secret.get("data") or {}
             self.credentials[job] = {key: b64decode(text).decode() for key, text in entries.items()}
         return self.credentials[job]
+
+    def forget(self, job: str) -> None:
+        """Drop the credentials of a job that has ended."""
+        self.credentials.pop(job, None)
+        self.contexts.pop(job, None)
 
     def is_gone(self, uid: str) -> bool:
         """The agent is the first process of its container: when that has ended nothing of it is left."""
