@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +77,8 @@ class Unfit(OSError):
 
 def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     """What helper the start needs. Raises Unfit."""
+    import zipfile  # some milliseconds of an agent's start
+
     python = parse_python_command(command["command"])
     if python is None:
         raise Unfit("the command is neither `python SCRIPT` nor `python -m MODULE`")

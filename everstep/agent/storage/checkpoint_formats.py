@@ -8,7 +8,6 @@ counts too. Nothing is loaded, and no training library is needed.
 from __future__ import annotations
 
 import math
-import pickletools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -158,6 +157,8 @@ def _shards(metadata: bytes) -> Mapping[str, int] | None:
 
 def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
     """Where in which file each piece ends. The pickle is read and not carried out."""
+    import pickletools  # as `zipfile` elsewhere: some milliseconds of an agent's start
+
     memo: dict[int, object] = {}
     last: object = None
     pieces: dict[object, object] = {}

@@ -20,7 +20,6 @@ import heapq
 import itertools
 import os
 import stat
-import statistics
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -194,7 +193,7 @@ class Pace:
     def usual_s(self) -> float | None:
         """Between two of them; None as long as there were too few."""
         gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
-        return statistics.median_high(gaps) if len(gaps) >= GAPS_LEAST else None
+        return sorted(gaps)[len(gaps) // 2] if len(gaps) >= GAPS_LEAST else None
 
 
 class FoundCheckpoint(NamedTuple):

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import struct
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -64,6 +63,8 @@ def _safetensors(file: BinaryIO, size: int) -> bool:
 
 def _zip(file: BinaryIO, size: int) -> bool | None:
     """The directory stands at the end, so a file that was cut has none."""
+    import zipfile  # some milliseconds of an agent's start
+
     magic = file.read(len(ZIP_MAGIC))
     if magic != ZIP_MAGIC:
         return False if ZIP_MAGIC.startswith(magic) else None
@@ -83,7 +84,7 @@ class _Bounded(io.RawIOBase):
 
     def read(self, count: int = -1) -> bytes:
         if min(count if count >= 0 else self._size, self._size - self._file.tell()) > HEADER_MAX:
-            raise zipfile.BadZipFile("its directory is larger than any")
+            raise ValueError("its directory is larger than any")
         return self._file.read(count)
 
     def seek(self, to: int, whence: int = os.SEEK_SET) -> int:
