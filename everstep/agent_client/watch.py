@@ -15,6 +15,8 @@ POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 2.0
 ANSWERS_PER_S = 100
 RETRY_S = 0.05
+TRIES_PER_S = 1_000
+"""Of requests to agents that do not answer, of which there are thousands while a large job starts."""
 
 NOW = f"{wire.STATE}?since=-1&wait_s=0"
 """The state of an agent at this moment."""
@@ -59,6 +61,7 @@ class Agents:
     changed: Callable[[str], None]  # something about the pod of this uid is new
     is_cut_off: Callable[[str], bool]
     known: dict[str, WatchedAgent] = field(default_factory=dict)
+    unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
         """`has_answered`: it answered another worker, so that its absence is its end and no late start."""
@@ -72,6 +75,7 @@ class Agents:
 
     def forget(self, uid: str) -> None:
         watched = self.known.pop(uid, None)
+        self.unheard.discard(uid)
         if watched is not None:
             watched.link.close()
             if watched.task is not None:
@@ -89,13 +93,16 @@ class Agents:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
                 path += f"&boot={watched.boot}&after={watched.written}" if watched.written else ""
                 self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
+                self.unheard.discard(uid)
             except (NoAnswer, Refused):
+                self.unheard.add(uid)
                 if watched.has_answered and self.is_gone(uid):
+                    self.unheard.discard(uid)
                     watched.is_gone = True
                     self.changed(uid)
                     return
                 self.not_heard(uid, watched, asked_at=asked_at)
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(max(RETRY_S, len(self.unheard) / TRIES_PER_S))
 
     def _quiet_s(self) -> float:
         """The more agents, the later each answers that all goes on: so many answers come per second."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -11,12 +12,13 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.facts import Facts
-from everstep.agent_client.link import Link
-from everstep.agent_client.watch import Agents
+from everstep.agent_client.link import Link, NoAnswer
+from everstep.agent_client.watch import TRIES_PER_S, Agents
 from tests.agent_client.test_clocks import told
 from tests.support.patience import HUNG_S
 
 UID = "u"
+MANY = 500
 NOW = 1_000.0
 
 
@@ -187,3 +189,34 @@ async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worke
     pod.answers.release()
     said = await worker.agents.ask_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
     assert said["boot"] == "b"
+
+
+async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a_worker_can() -> (
+    None
+):
+    tries = 0
+    enough = asyncio.Event()
+
+    class NotThere(Pod):
+        async def ask(self, *_: Any, **__: Any) -> dict[str, Any]:
+            nonlocal tries
+            tries += 1
+            if tries >= 3 * MANY:
+                enough.set()
+            raise NoAnswer("it is starting")
+
+    agents = Agents(
+        link=lambda _: NotThere(),
+        is_gone=lambda _: False,
+        clock=lambda: NOW,
+        changed=lambda _: None,
+        is_cut_off=lambda _: False,
+    )
+    began = time.monotonic()
+    for number in range(MANY):
+        agents.watch(str(number))
+    async with asyncio.timeout(HUNG_S):
+        await enough.wait()
+    for uid in list(agents.known):
+        agents.forget(uid)
+    assert time.monotonic() - began > MANY / TRIES_PER_S  # after the first try of each
