@@ -9,46 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import WorkflowHandle
 
-from everstep import devserver, processes
+from benchmarks.support import cluster
 from everstep.cli.jobs.watching import ENDED
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
-from tests.kubernetes import rights
-from tests.support.workerproc import WorkerProcess
-from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
-from tests.testbed.machines import Machines
 
-NAMESPACE = "bench"
 GRACE_S, LEASE_S = 900, 300.0  # leases of a thousand nodes are a load of their own
 HEALTHY_S = 60.0
 WITHIN_S = 300.0
 LOOK_S = 0.5
-
-
-def document(name: str, pods: int) -> dict[str, Any]:
-    spec = {
-        "cluster": "pods",
-        "nodes": pods,
-        "image": "hollow",
-        "command": ["sleep", "infinity"],
-    }
-    metadata = {"name": name}
-    return {
-        "apiVersion": "everstep/v1",
-        "kind": "TrainingJob",
-        "metadata": metadata,
-        "spec": spec,
-    }
 
 
 def used(pid: int) -> tuple[float, float]:
@@ -69,65 +44,37 @@ async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
 
 
 async def measured(pods: int, jobs: int) -> None:
-    folder = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
-    control_plane = await ControlPlane.start(folder / "control-plane", node_grace_s=GRACE_S)
-    machines: Machines | None = None
-    worker: WorkerProcess | None = None
-    try:
-        access = control_plane.access
-        machines = await Machines.start(access, folder / "machines")
-        server = await devserver.start(folder)
-        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
-        async with access.api() as api:
-            await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-            await until_pods_can_be_created(api, NAMESPACE)
-            await rights.grant(api, NAMESPACE)
-            kubeconfig = await rights.kubeconfig(access, api, NAMESPACE, folder / "kubeconfig")
+    async with (
+        cluster.own_folder() as folder,
+        cluster.cluster(folder, node_grace_s=GRACE_S) as found,
+    ):
         # Slots of a job share no node, jobs do.
         for number in range(pods):
-            await machines.add_node(f"node-{number}", is_hollow=True, lease_every_s=LEASE_S)
-        worker = await WorkerProcess(
-            address=server.address,
-            namespace="default",
-            home=folder / "worker",
-            cluster="pods",
-            backend="kubernetes",
-            env={"EVERSTEP_KUBECONFIG": kubeconfig, "EVERSTEP_KUBE_NAMESPACE": NAMESPACE},
-        ).start()
-        began = time.monotonic()
-        handles = [
-            await client.start_workflow(
-                names.TRAINING_JOB,
-                document(f"many-{number}", pods),
-                id=f"many-{number}",
-                task_queue=names.TASK_QUEUE,
+            await found.machines.add_node(f"node-{number}", is_hollow=True, lease_every_s=LEASE_S)
+        (worker,) = found.workers
+        began, (before, _) = time.monotonic(), used(worker.pid)
+        handles = []
+        for number in range(jobs):
+            document = cluster.document(
+                f"many-{number}", nodes=pods, image="hollow", command=["sleep", "infinity"]
             )
-            for number in range(jobs)
-        ]
+            handles.append(await found.submit(document))
         async with asyncio.timeout(WITHIN_S):
             for handle in handles:
                 await until_it_runs(handle)
         launch_s = time.monotonic() - began
-        before, _ = used(worker.pid)
-        at = time.monotonic()
+        at, (launched, _) = time.monotonic(), used(worker.pid)
         await asyncio.sleep(HEALTHY_S)
         after, resident = used(worker.pid)
-        share = 100 * (after - before) / (time.monotonic() - at)
+        share = 100 * (after - launched) / (time.monotonic() - at)
         states = [(await handle.query("status"))["state"] for handle in handles]
         healthy = f"{states.count('running')} of {jobs} run"
         print(
-            f"{jobs:5} jobs of {pods:5} pods: launch {launch_s:6.1f} s, worker {share:5.1f} % of a "
-            f"core, {resident:5.0f} MB; {healthy}; load {os.getloadavg()[0]:.1f}",
+            f"{jobs:5} jobs of {pods:5} pods: launch {launch_s:6.1f} s with {launched - before:5.1f} s of "
+            f"the worker's processor, then {share:5.1f} % of a core, {resident:5.0f} MB; {healthy}; "
+            f"load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
-    finally:
-        if worker is not None:
-            worker.kill9()
-        if machines is not None:
-            machines.stop()
-        control_plane.kill()
-        processes.end_all()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(words: Sequence[str]) -> None:

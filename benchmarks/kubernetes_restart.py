@@ -15,55 +15,48 @@ import shutil
 import signal
 import statistics
 import sys
-import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import WorkflowHandle
 
-from everstep import devserver, processes
-from everstep.converter import DATA_CONVERTER
-from everstep.core import names
-from tests.kubernetes import rights
+from benchmarks.support import cluster
+from benchmarks.support.cluster import NAMESPACE, Cluster
 from tests.kubernetes.jobs import STORAGE, TRAINER, processes_marked
-from tests.support.workerproc import WorkerProcess
-from tests.testbed.api import Api
-from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
-from tests.testbed.machines import Machines
 
 JOB = "bench"
-NAMESPACE = "bench"
 RANKS = (0, 1)
 WITHIN_S = 120.0
 LOOK_S = 0.05
 AWAY_S = 10.0
-Stages = Mapping[str, float | None]
+Record = Mapping[str, Any]
 BEGIN = f"date +%s.%N > {STORAGE}/begun/$EVERSTEP_GENERATION-$RANK"
 
 
 @dataclass
 class Bed:
-    """A cluster, a server, and workers that a row may kill."""
+    """A cluster, its job, and the folder that the ranks share."""
 
-    api: Api
-    machines: Machines
-    workers: list[WorkerProcess]
+    cluster: Cluster
     job: WorkflowHandle[Any, Any]
     storage: Path
     nodes: int = 0
 
     async def add_node(self) -> None:
-        await self.machines.add_node(f"node-{self.nodes}")
+        await self.cluster.machines.add_node(f"node-{self.nodes}")
         self.nodes += 1
 
     async def pod(self, slot: int) -> dict[str, Any]:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         selector = f"everstep.dev/slot={slot}"
-        items: list[dict[str, Any]] = (await self.api.get(path, labelSelector=selector))["items"]
+        items: list[dict[str, Any]] = (await self.cluster.api.get(path, labelSelector=selector))[
+            "items"
+        ]
         return [one for one in items if "deletionTimestamp" not in one["metadata"]][-1]
 
     async def status(self) -> dict[str, Any]:
@@ -111,17 +104,17 @@ async def crash(bed: Bed) -> None:  # noqa: ARG001  # as the others
 
 async def kill_container(bed: Bed) -> None:
     name = (await bed.pod(1))["metadata"]["name"]
-    await bed.machines.fault("container-kill", namespace=NAMESPACE, pod=name)
+    await bed.cluster.machines.fault("container-kill", namespace=NAMESPACE, pod=name)
 
 
 async def remove_node(bed: Bed) -> None:
     await bed.add_node()
-    await bed.machines.remove_node((await bed.pod(1))["spec"]["nodeName"])
+    await bed.cluster.machines.remove_node((await bed.pod(1))["spec"]["nodeName"])
 
 
 async def crash_node(bed: Bed) -> None:
     await bed.add_node()
-    await bed.machines.fault("node-crash", node=(await bed.pod(1))["spec"]["nodeName"])
+    await bed.cluster.machines.fault("node-crash", node=(await bed.pod(1))["spec"]["nodeName"])
 
 
 async def kill_container_and_worker(bed: Bed) -> None:
@@ -133,11 +126,11 @@ async def kill_container_and_worker(bed: Bed) -> None:
         return bool(status["state"] == "recovering" or status["generation"] > before)
 
     await until(recovers)
-    bed.workers[0].kill9()
-    if len(bed.workers) > 1:
+    bed.cluster.workers[0].kill9()
+    if len(bed.cluster.workers) > 1:
         return
     await asyncio.sleep(AWAY_S)
-    await bed.workers[0].start()
+    await bed.cluster.workers[0].start()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +141,7 @@ class Row:
     strike: Callable[[Bed], Coroutine[Any, Any, None]]
     times: int
     goal: str
+    level: str = "pod"
     workers: int = 1
 
 
@@ -156,7 +150,8 @@ ROWS = {
         title="SIGKILL of one of two ranks, in place",
         strike=crash,
         times=10,
-        goal="local's 0.2 s and 0.1 s",
+        goal="local's and 0.1 s",
+        level="in_place",
     ),
     "container": Row(
         title="SIGKILL of a container, its pod is replaced",
@@ -192,37 +187,34 @@ ROWS = {
 }
 
 
-def document(storage: Path) -> dict[str, Any]:
+def document(storage: Path, row: Row) -> dict[str, Any]:
     command = f"{BEGIN}; exec /usr/bin/env python3 {STORAGE}/trainer.py"
     mount = {"name": "storage", "mountPath": STORAGE}
-    spec = {
-        "cluster": "pods",
-        "nodes": len(RANKS),
-        "image": "machine",
-        "command": ["/bin/sh", "-c", command],
-        "env": {
+    return cluster.document(
+        JOB,
+        nodes=len(RANKS),
+        image="machine",
+        command=["/bin/sh", "-c", command],
+        env={
             "CONTROL": f"{STORAGE}/control",
             "CHECKPOINTS": f"{STORAGE}/job/checkpoints",
             "STEPS": "1000000",
             "STEP_S": "0.05",
         },
-        "model_dir": f"{STORAGE}/job",
-        "checkpoints": {"path": f"{STORAGE}/job/checkpoints"},
-        "recovery": {"no_progress_restarts": None, "budgets": {"job": {"limit": None}}},
-        "pod_template": {
+        model_dir=f"{STORAGE}/job",
+        checkpoints={"path": f"{STORAGE}/job/checkpoints"},
+        # The same level each time: as a rule what comes again gets a coarser one.
+        recovery={
+            "no_progress_restarts": None,
+            "ladders": {"crash": [row.level], "node": [row.level]},
+        },
+        pod_template={
             "spec": {
                 "volumes": [{"name": "storage", "hostPath": {"path": str(storage)}}],
                 "containers": [{"name": "train", "volumeMounts": [mount]}],
             }
         },
-    }
-    metadata = {"name": JOB}
-    return {
-        "apiVersion": "everstep/v1",
-        "kind": "TrainingJob",
-        "metadata": metadata,
-        "spec": spec,
-    }
+    )
 
 
 @asynccontextmanager
@@ -233,70 +225,35 @@ async def bed_of(folder: Path, row: Row) -> AsyncIterator[Bed]:
     for path in (folder, storage, storage / "control", storage / "begun"):
         path.chmod(0o777)  # ranks are another user
     shutil.copy(TRAINER, storage)
-    control_plane = await ControlPlane.start(folder / "control-plane")
-    workers: list[WorkerProcess] = []
-    machines: Machines | None = None
-    try:
-        access = control_plane.access
-        machines = await Machines.start(access, folder / "machines")
-        server = await devserver.start(folder)
-        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
-        async with access.api() as api:
-            await api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
-            await until_pods_can_be_created(api, NAMESPACE)
-            await rights.grant(api, NAMESPACE)
-            kubeconfig = await rights.kubeconfig(access, api, NAMESPACE, folder / "kubeconfig")
-            env = {"EVERSTEP_KUBECONFIG": kubeconfig, "EVERSTEP_KUBE_NAMESPACE": NAMESPACE}
-            for number in range(row.workers):
-                worker = WorkerProcess(
-                    address=server.address,
-                    namespace="default",
-                    home=folder / f"worker-{number}",
-                    cluster="pods",
-                    backend="kubernetes",
-                    env=env,
-                )
-                workers.append(await worker.start())
-            job = await client.start_workflow(
-                names.TRAINING_JOB, document(storage), id=JOB, task_queue=names.TASK_QUEUE
-            )
-            bed = Bed(api=api, machines=machines, workers=workers, job=job, storage=storage)
-            for _ in range(len(RANKS) + 1):
-                await bed.add_node()
-            yield bed
-    finally:
-        for worker in workers:
-            worker.kill9()
-        if machines is not None:
-            machines.stop()
-        control_plane.kill()
-        processes.end_all()
+    async with cluster.cluster(folder, workers=row.workers) as found:
+        job = await found.submit(document(storage, row))
+        bed = Bed(cluster=found, job=job, storage=storage)
+        for _ in range(len(RANKS) + 1):
+            await bed.add_node()
+        yield bed
 
 
-async def measured(row: Row) -> tuple[list[float], list[Stages]]:
-    """Seconds of each fault, and the stages of each restart as its record has them."""
-    folder = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
+async def measured(row: Row) -> tuple[list[float], list[Record]]:
+    """Seconds of each fault, and the record of each restart."""
     took: list[float] = []
-    stages: list[Stages] = []
-    try:
-        async with bed_of(folder, row) as bed:
-            for _ in range(row.times):
-                generation = await bed.trains()
-                began = time.time()
-                striking = asyncio.create_task(row.strike(bed))
-                async with asyncio.timeout(WITHIN_S):
-                    took.append(await bed.begun(above=generation) - began)
-                await striking
-                if row.workers > 1:
-                    await bed.workers[0].start()
-            await bed.trains()
-            stages = [record["stages_s"] for record in await bed.job.query("restarts")]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return took, stages
+    async with cluster.own_folder() as folder, bed_of(folder, row) as bed:
+        for _ in range(row.times):
+            generation = await bed.trains()
+            began = time.time()
+            striking = asyncio.create_task(row.strike(bed))
+            async with asyncio.timeout(WITHIN_S):
+                took.append(await bed.begun(above=generation) - began)
+            await striking
+            if row.workers > 1:
+                await bed.cluster.workers[0].start()
+        await bed.trains()
+        return took, await bed.job.query("restarts")
 
 
-def show_stages(stages: Sequence[Stages]) -> None:
+def show(records: Sequence[Record]) -> None:
+    levels = Counter(record["level"] for record in records)
+    print("  levels:", ", ".join(f"{number} {level}" for level, number in levels.items()))
+    stages = [record["stages_s"] for record in records]
     for name in stages[0]:
         values = [each.get(name) or 0.0 for each in stages]
         if any(values):
@@ -316,12 +273,12 @@ def main(wanted: Sequence[str]) -> None:
     print(f"{'s':68}{'median':>9}{'min':>9}{'max':>9}{'times':>6}{'load':>7}", flush=True)
     for name in wanted or ROWS:
         row = ROWS[name]
-        took, stages = asyncio.run(measured(row))
+        took, records = asyncio.run(measured(row))
         median, load = statistics.median(took), os.getloadavg()[0]
         print(
             f"{row.title:68}{median:9.3f}{min(took):9.3f}{max(took):9.3f}{len(took):6}{load:7.1f}"
         )
-        show_stages(stages)
+        show(records)
         print(f"  goal: {row.goal}", flush=True)
 
 
