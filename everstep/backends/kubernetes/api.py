@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
+from urllib.request import getproxies_environment
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
@@ -45,6 +46,9 @@ class KubernetesApi:
     """The API server of one cluster, as one user."""
 
     def __init__(self, configuration: Configuration) -> None:
+        if not getproxies_environment():
+            # Looking for one before each request takes two changes of the thread.
+            configuration.client_session_kwargs = {"trust_env": False}
         self._client: Any = ApiClient(configuration)
         self._newest_date = ("", 0.0)  # of an answer, and when it came by `time.monotonic`
 
