@@ -15,7 +15,7 @@ from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unrea
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.pod_facts import created_at
 from everstep.backends.kubernetes.reaching import allowing, reached
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, InvalidSpec
 
 API = "/apis/scheduling.k8s.io/v1beta1"
 _KIND = "podgroups"
@@ -47,10 +47,13 @@ class PodGroups:
     def _path(self) -> str:
         return f"{API}/namespaces/{self.namespace}/{_KIND}"
 
-    async def ensure(self, job: str, gang: Gang, *, owner: Mapping[str, str]) -> str:
+    async def ensure(
+        self, job: str, gang: Gang, *, owner: Mapping[str, str], priority_class: str = ""
+    ) -> str:
         """Have a group of this size; older ones of the job go. Returns why it cannot be scheduled yet.
 
-        Pods that were created before their group wait for it, and a smaller order makes it smaller.
+        Pods that were created before their group wait for it, and a smaller order makes it smaller. The
+        scheduler takes only a group of the priority that its pods have.
         """
         groups = {group["metadata"]["name"]: group for group in await self._of(job)}
         await self.remove(job, keep=gang.name, groups=groups.values())
@@ -63,11 +66,30 @@ class PodGroups:
                     {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **owner}
                 ],
             }
-            await allowing(self.api.create(self._path, {"metadata": metadata, **_size(gang)}), 409)
-            return ""
+            body = {"metadata": metadata, **_size(gang)}
+            if priority_class:
+                body["spec"]["priorityClassName"] = priority_class
+            return await self._create(body)
         if _size_of(group) != gang.size:
             await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
         return _problem(group)
+
+    async def _create(self, body: Json) -> str:
+        """Why the API server takes no group now. Raises InvalidSpec where it never takes this one."""
+        try:
+            await self.api.create(self._path, body)
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.status == 409:  # another worker was first
+                return ""
+            if error.status == 403 and "exceeded quota" in str(error):
+                return str(error)
+            if error.status == 403 and "cannot create resource" not in str(error):
+                what = f"the API server refuses the pods' group: {error}"
+                raise InvalidSpec([("spec.pod_template", what)]) from None
+            raise BackendUnavailable(str(error)) from None
+        return ""
 
     async def remove(
         self, job: str, *, keep: str = "", groups: Iterable[Json] | None = None

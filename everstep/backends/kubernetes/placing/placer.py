@@ -87,7 +87,12 @@ class PodPlacer:
         gang = gang_of(order, stored)
         is_grouped = manifest.is_grouped_by_us(order, self.settings)
         if is_grouped and gang.size and not self.withdrawals.are_bound(gang, stored):
-            refusal = await self.groups.ensure(order.job.id, gang, owner=owner(stored))
+            refusal = await self.groups.ensure(
+                order.job.id,
+                gang,
+                owner=owner(stored),
+                priority_class=example["spec"].get("priorityClassName", ""),
+            )
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
             refused, stored = await self._create(order, stored, due, hosts, gang)
