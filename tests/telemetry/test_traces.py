@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from everstep.processes import free_port
@@ -28,9 +29,11 @@ def attributes(span: Span) -> Mapping[str, Any]:
     }
 
 
+@pytest.mark.long
 async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one sees the spans of two workers in one trace."""
     async with receiver() as received:
         env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{received.port}"}
         async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:

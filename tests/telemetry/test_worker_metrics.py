@@ -149,10 +149,14 @@ def restarts(found: Samples) -> dict[tuple[str, str, str], float]:
     }
 
 
+@pytest.mark.long
 async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_a_recovery(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """Counted in a durable place: not in the worker, which may die before or after it counts."""
+    """Counted in a durable place: not in the worker, which may die before or after it counts.
+
+    Only this one kills a worker that exports; test_agreement compares the records with what one exports.
+    """
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:

@@ -321,9 +321,11 @@ async def has_beaten(job: WorkflowHandle[Any, Any]) -> bool:
     return any(p.activity_type.name == "monitor" and p.heartbeat_details.payloads for p in pending)
 
 
+@pytest.mark.long
 async def test_a_worker_that_watches_a_running_job_after_another_is_one_event_of_the_job(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one counts the events that changes of workers leave."""
     async with StageOfProcesses(server, namespace, tmp_path) as stage:
         await stage.admin.hold("observe", nth=6)
         job = await stage.submit(document())

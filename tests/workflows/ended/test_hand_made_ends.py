@@ -70,7 +70,7 @@ async def cancel(handle: WorkflowHandle[Any, Any]) -> None:
 # -- Recovery -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", [terminate, cancel])
+@pytest.mark.parametrize("end", [terminate, pytest.param(cancel, marks=pytest.mark.long)])
 @pytest.mark.parametrize("step", rows(STEPS))
 async def test_a_recovery_ended_by_hand_is_repeated_free_of_charge(
     server: DevServer, namespace: str, tmp_path: Path, step: str, end: End
@@ -313,7 +313,7 @@ async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_a
         assert await stage.fake.leftovers() == ()
 
 
-@pytest.mark.parametrize("to", [1, LAST])
+@pytest.mark.parametrize("to", [1, pytest.param(LAST, marks=pytest.mark.long)])
 async def test_signals_that_a_reset_sends_again_have_their_time_and_are_applied(
     server: DevServer, namespace: str, tmp_path: Path, to: int
 ) -> None:

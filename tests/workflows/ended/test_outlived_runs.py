@@ -68,9 +68,11 @@ async def test_a_stop_of_the_new_run_clears_what_the_old_recovery_took(
         assert await stage.fake.leftovers() == ()
 
 
+@pytest.mark.long
 async def test_the_janitor_removes_what_the_old_recovery_took(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only here two runs of one job have left something; the quick one ends it by a stop."""
     async with at(server, namespace, tmp_path, NODE, ASKS, env=BY_HAND) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, "ensure_fenced", "before")

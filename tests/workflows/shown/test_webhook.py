@@ -61,9 +61,11 @@ async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
     assert all("Bearer s3cret" in head for head in hook.heads)
 
 
+@pytest.mark.long
 async def test_who_is_killed_before_the_answer_is_followed_by_one_that_tells_the_same_again(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one kills a worker between the message and its answer."""
     async with (
         hooked() as hook,
         StageOfProcesses(server, namespace, tmp_path, env=told(hook)) as stage,
