@@ -38,6 +38,7 @@ class Reflector:
     """Follows the objects that `path` and `query` select; `on_change` is called for each difference.
 
     `on_change` gets the newest form of an object, or None and the form it had last, where it is gone.
+    `trimmed` makes of an object what is kept of it: there may be thousands.
     """
 
     PAGE = 500
@@ -49,11 +50,12 @@ class Reflector:
         *,
         on_change: Callable[[Json | None, Json | None], None],
         query: Mapping[str, str] | None = None,
+        trimmed: Callable[[Json], Json] = lambda item: item,
         silence_s: float = SILENCE_S,
         backoff: Backoff | None = None,
     ) -> None:
         self.objects: dict[str, Json] = {}
-        """By uid, without what only the API server needs of them."""
+        """By uid, trimmed."""
         self.synchronized = asyncio.Event()
         """Set once the first list is complete."""
         self.heard_at = time.monotonic()
@@ -62,6 +64,7 @@ class Reflector:
         self._path = path
         self._query = dict(query or {})
         self._on_change = on_change
+        self._trimmed = trimmed
         self._silence_s = silence_s
         self._backoff = backoff or Backoff()
         self._version: str | None = None  # to watch from; None: list first
@@ -91,7 +94,7 @@ class Reflector:
         query = {**self._query, "limit": str(self.PAGE)}
         while True:
             reply = await self._source.get(self._path, query)
-            listed |= {one["metadata"]["uid"]: one for one in reply["items"]}
+            listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in reply["items"]}
             self.heard_at = time.monotonic()
             if not (token := reply["metadata"].get("continue")):
                 break
@@ -129,7 +132,7 @@ class Reflector:
         if kind == "DELETED":
             self._remove(item["metadata"]["uid"])
         elif kind != "BOOKMARK":
-            self._put(item)
+            self._put(self._trimmed(item))
         self._version = item["metadata"]["resourceVersion"]
 
     def _put(self, item: Json) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 
 from everstep.backends.kubernetes import names, node_facts, pod_facts
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ENDS_KEPT = 10_000
+_OF_API_SERVER = frozenset({"managedFields", "ownerReferences"})
+"""What only the API server needs of an object's metadata."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class ClusterWatch:
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
+    _node_faults: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by uid
     _renewed: dict[str, tuple[str, float]] = field(
         default_factory=dict
     )  # node -> time, and our clock
@@ -46,15 +50,33 @@ class ClusterWatch:
 
     def __post_init__(self) -> None:
         self.pods = {name: self._pods_reflector(name) for name in self.namespaces}
-        self.nodes = Reflector(self.api, "/api/v1/nodes", on_change=self._node_changed)
-        self.leases = Reflector(self.api, _LEASES, on_change=self._lease_changed)
+        self.nodes = Reflector(
+            self.api,
+            "/api/v1/nodes",
+            on_change=self._node_changed,
+            trimmed=partial(
+                _trimmed, spec={"taints", "unschedulable"}, status={"conditions", "allocatable"}
+            ),
+        )
+        self.leases = Reflector(
+            self.api,
+            _LEASES,
+            on_change=self._lease_changed,
+            trimmed=partial(_trimmed, spec={"renewTime"}),
+        )
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
 
     def _pods_reflector(self, namespace: str) -> Reflector:
         path = f"/api/v1/namespaces/{namespace}/pods"
         query = {"labelSelector": names.selector(self.books)}
-        return Reflector(self.api, path, query=query, on_change=self._pod_changed)
+        return Reflector(
+            self.api,
+            path,
+            query=query,
+            on_change=self._pod_changed,
+            trimmed=partial(_trimmed, spec={"nodeName"}),
+        )
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
         """Follows the ConfigMaps in which external observers report faults."""
@@ -90,10 +112,15 @@ class ClusterWatch:
         self.add_news(job_of(newest))
 
     def _node_changed(self, node: Json | None, old: Json | None) -> None:
-        if node is not None:
+        if node is None:
+            self._node_faults.pop((old or {})["metadata"]["uid"], None)
+        else:
+            faults = tuple(node_facts.faults_of(node, now=time.time()))
+            self._node_faults[node["metadata"]["uid"]] = faults
             self._node_names[node["metadata"]["name"]] = node["metadata"]["uid"]
-        elif (
-            old is not None
+        if (
+            node is None
+            and old is not None
             and self._node_names.get(old["metadata"]["name"]) == old["metadata"]["uid"]
         ):
             del self._node_names[old["metadata"]["name"]]
@@ -159,7 +186,7 @@ class ClusterWatch:
         return self._faults_of(node)
 
     def _faults_of(self, node: Json) -> list[Fact]:
-        faults = list(node_facts.faults_of(node, now=time.time()))
+        faults = list(self._node_faults[node["metadata"]["uid"]])
         silent = self._silence_of(node["metadata"]["name"])
         # Once the cluster itself calls the node not ready, its lease is no news.
         return faults if silent is None or node_service(node)[0] != "ready" else [*faults, silent]
@@ -182,6 +209,16 @@ class ClusterWatch:
         """What observers report of this node: since this time, or earlier and still there."""
         facts = (fact for fact in self._reported() if fact.node == name)
         return [fact for fact in facts if fact.at >= since or _is_there(fact)]
+
+
+def _trimmed(item: Json, *, spec: Collection[str], status: Collection[str] | None = None) -> Json:
+    """The object with these fields of its spec and its status alone; None: with all of its status."""
+    smaller = {key: value for key, value in item.items() if key in {"metadata", "status"}}
+    smaller["metadata"] = {k: v for k, v in item["metadata"].items() if k not in _OF_API_SERVER}
+    smaller["spec"] = {key: value for key, value in item.get("spec", {}).items() if key in spec}
+    if status is not None:
+        smaller["status"] = {k: v for k, v in item.get("status", {}).items() if k in status}
+    return smaller
 
 
 def _troubles(node: Json) -> tuple[object, frozenset[str]]:
