@@ -30,7 +30,7 @@ from everstep.backends.kubernetes import gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     CLUSTER,
-    BooksJustRead,
+    BooksOfOneCall,
     ConfigMapBooks,
     JobDocument,
     ensure_identity,
@@ -238,6 +238,7 @@ class KubernetesBackend(AgentBackend):
         return self._cluster_in(self._home)
 
     def cluster_of(self, job: JobRef) -> AgentCluster:
+        """For one call of a verb."""
         return self._cluster_in(self._of(job))
 
     def _cluster_in(self, namespace: JobNamespace) -> AgentCluster:
@@ -253,7 +254,7 @@ class KubernetesBackend(AgentBackend):
             thresholds=self._settings.thresholds,
         )
         return AgentCluster(
-            books=namespace.books,
+            books=BooksOfOneCall(books=namespace.books),
             pods=namespace.pods,
             agents=namespace.agents,
             settings=settings,
@@ -310,7 +311,7 @@ class KubernetesBackend(AgentBackend):
     async def look(self, job: JobRef, cursor: str) -> Observation:
         namespace = self._of(job)
         start = await namespace.reconciler.sync(job.id)
-        books = BooksJustRead(books=namespace.books, start=start)
+        books = BooksOfOneCall(books=namespace.books, start=start)
         return await observing.observe(replace(self.cluster_of(job), books=books), job, cursor)
 
     async def nodes(self) -> tuple[NodeView, ...]:

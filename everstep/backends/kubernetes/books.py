@@ -39,6 +39,8 @@ out of service is one fact, so that a job reads them long before."""
 TEMPLATE_MOST = 64 * 1024
 BYTES_MOST = 256 * 1024
 """A quarter of what an object may have: the oldest facts go before it grows beyond that."""
+_KEPT_MOST = 1_000
+"""Documents that are in memory, of as many jobs."""
 _KEY = "job.json"
 CLUSTER = "everstep-books"
 """The ConfigMap that marks a namespace as that of workers, and names its books."""
@@ -110,21 +112,37 @@ class JobSession(JobBooks):
     """One job inside one transaction."""
 
     def __init__(
-        self, stored: Stored, identity: str, service_of: ServiceOf, faults: Sequence[Fact]
+        self,
+        stored: Stored,
+        identity: str,
+        service_of: ServiceOf,
+        faults: Callable[[], Sequence[Fact]],
     ) -> None:
-        self.document = stored.document
+        self._rest = stored.document  # up to date but for its pods
+        self._entries = {entry.name: entry for entry in stored.document.pods}
         self._is_new = not stored.version
         self._identity = identity
         self._service_of = service_of
         self._faults = faults
 
     @property
+    def document(self) -> JobDocument:
+        """As it is to be stored."""
+        entries = sorted(self._entries.values(), key=lambda entry: (entry.slot, entry.generation))
+        return replace(self._rest, pods=tuple(entries))
+
+    @property
+    def entries(self) -> Sequence[PodEntry]:
+        """A copy: the entries may be changed meanwhile."""
+        return tuple(self._entries.values())
+
+    @property
     def record(self) -> JobRecord:
-        return self.document.record
+        return self._rest.record
 
     @record.setter
     def record(self, record: JobRecord) -> None:
-        self.document = replace(self.document, record=record)
+        self._rest = replace(self._rest, record=record)
 
     def refuse_others(self, ref: JobRef) -> None:
         ownership.refuse_strange(ref, self._identity)
@@ -145,7 +163,7 @@ class JobSession(JobBooks):
     def _pods(self, *, is_leaving: bool) -> list[Pod]:
         entries = [
             entry
-            for entry in self.document.pods
+            for entry in self.entries
             if entry.is_leaving is is_leaving and entry.uid and (is_leaving or not entry.stands_by)
         ]
         return [self._pod(entry) for entry in sorted(entries, key=lambda entry: entry.slot)]
@@ -169,22 +187,19 @@ class JobSession(JobBooks):
 
     def update(self, entry: PodEntry) -> None:
         """Replace the entry of this name, or add it."""
-        rest = tuple(one for one in self.document.pods if one.name != entry.name)
-        entries = tuple(sorted((*rest, entry), key=lambda one: (one.slot, one.generation)))
-        self.document = replace(self.document, pods=entries)
+        self._entries[entry.name] = entry
 
     def keep_template(self, image: str, template: Mapping[str, Any]) -> None:
         """Where the volumes of the job are found when none of its pods is left."""
         text = json.dumps(template, sort_keys=True)
         text = text if len(text) <= TEMPLATE_MOST else ""
-        self.document = replace(self.document, image=image, template=text)
+        self._rest = replace(self._rest, image=image, template=text)
 
     def remove(self, name: str) -> None:
-        rest = tuple(one for one in self.document.pods if one.name != name)
-        self.document = replace(self.document, pods=rest)
+        self._entries.pop(name, None)
 
     def entry(self, uid: str) -> PodEntry | None:
-        return next((one for one in self.document.pods if one.uid == uid), None)
+        return next((one for one in self._entries.values() if one.uid == uid), None)
 
     def set_answered(self, uid: str) -> None:
         if entry := self.entry(uid):
@@ -195,39 +210,39 @@ class JobSession(JobBooks):
             self.update(replace(entry, is_lost=True))
 
     def end_standbys(self) -> None:
-        for entry in self.document.pods:
+        for entry in self.entries:
             if entry.stands_by and not entry.is_leaving:
                 self.update(replace(entry, is_leaving=True))
 
     def end_pods(self, grace_s: float) -> None:
-        for entry in self.document.pods:
+        for entry in self.entries:
             if not entry.is_leaving:
                 self.update(replace(entry, is_leaving=True, grace_s=grace_s))
 
     def forget(self) -> None:
-        self.document = replace(self.document, facts=(), image="", template="")
+        self._rest = replace(self._rest, facts=(), image="", template="")
 
     def drop(self, uid: str) -> None:
         if entry := self.entry(uid):
             self.remove(entry.name)
 
     def add_fact(self, fact: Fact) -> None:
-        if any(stored.id == fact.id for _, stored in self.document.facts):
+        if any(stored.id == fact.id for _, stored in self._rest.facts):
             return
-        number = self.document.newest_fact + 1
-        facts = (*self.document.facts, (number, fact))[-FACTS_MOST:]
-        self.document = replace(self.document, facts=facts, newest_fact=number)
+        number = self._rest.newest_fact + 1
+        facts = (*self._rest.facts, (number, fact))[-FACTS_MOST:]
+        self._rest = replace(self._rest, facts=facts, newest_fact=number)
 
     def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
         after = cursors.number(self._identity, cursor)
-        newer = [(number, fact) for number, fact in self.document.facts if number > after]
+        newer = [(number, fact) for number, fact in self._rest.facts if number > after]
         newest = max([after, *(number for number, _ in newer)])
         return tuple(fact for _, fact in newer), cursors.token(self._identity, newest)
 
     def present_faults(self) -> tuple[Fact, ...]:
-        job_pods = (e for e in self.document.pods if not (e.is_leaving or e.stands_by))
+        job_pods = (e for e in self.entries if not (e.is_leaving or e.stands_by))
         nodes = {entry.node for entry in job_pods}
-        return tuple(fact for fact in self._faults if fact.node in nodes)
+        return tuple(fact for fact in self._faults() if fact.node in nodes)
 
     def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:  # noqa: ARG002  # nothing is rehearsed here
         return {}
@@ -251,6 +266,7 @@ class ConfigMapBooks(Books):
         self._service_of = service_of
         self._faults = faults
         self._folders = FolderClaims(api=api, maps=self.maps, lives=self._lives)
+        self._newest: dict[str, Stored] = {}  # by job
 
     @property
     def identity(self) -> str:
@@ -274,10 +290,10 @@ class ConfigMapBooks(Books):
             try:
                 stored = start or await self.read(job_id)
                 start = None
-                session = JobSession(stored, self._identity, self._service_of, self._faults())
+                session = JobSession(stored, self._identity, self._service_of, self._faults)
                 result = work(session)
-                if session.document != stored.document:
-                    stored = await self._write(stored, session.document)
+                if (document := session.document) != stored.document:
+                    stored = await self._write(stored, document)
                 return result, stored
             except Unreachable as error:
                 raise BackendUnavailable(str(error)) from None
@@ -294,7 +310,10 @@ class ConfigMapBooks(Books):
             if error.status != 404:
                 raise
             return Stored(document=JobDocument(record=JobRecord(id=job_id)))
-        return stored_in(config_map)
+        newest = self._newest.get(job_id)
+        if newest is not None and newest == _stored_as(newest.document, config_map):
+            return newest
+        return self._keep(stored_in(config_map))
 
     async def _write(self, stored: Stored, document: JobDocument) -> Stored:
         job_id = document.record.id
@@ -303,17 +322,26 @@ class ConfigMapBooks(Books):
             "labels": {**names.labels(self._identity, job_id), names.ROLE: "job"},
             "annotations": {names.JOB: job_id},
         }
+        document, text = _written(document)
         body: Json = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": metadata,
-            "data": {_KEY: _written(document)},
+            "data": {_KEY: text},
         }
-        if not stored.version:
-            return stored_in(await self._api.create(self.maps, body))
-        metadata["resourceVersion"] = stored.version
-        metadata["uid"] = stored.uid
-        return stored_in(await self._api.replace(f"{self.maps}/{metadata['name']}", body))
+        if stored.version:
+            metadata |= {"resourceVersion": stored.version, "uid": stored.uid}
+            reply = await self._api.replace(f"{self.maps}/{metadata['name']}", body)
+        else:
+            reply = await self._api.create(self.maps, body)
+        return self._keep(_stored_as(document, reply))
+
+    def _keep(self, stored: Stored) -> Stored:
+        """Remember the newest document of a job: reading it from its text takes time."""
+        self._newest[stored.document.record.id] = stored
+        if len(self._newest) > _KEPT_MOST:
+            del self._newest[next(iter(self._newest))]
+        return stored
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         await self._folders.claim(job_id, claims)
@@ -335,31 +363,35 @@ class ConfigMapBooks(Books):
 
 
 @dataclass(slots=True, kw_only=True)
-class BooksJustRead(Books):
-    """The books for one call about one job, which was read for it: its first transaction begins there."""
+class BooksOfOneCall(Books):
+    """The books for one call about one job. Each of its transactions begins where the one before ended.
+
+    The call sees the job as it was when the call began. What another worker stored since then is seen as
+    soon as this one stores anything: then the transaction is carried out again.
+    """
 
     books: ConfigMapBooks
-    start: Stored | None
+    start: Stored | None = None
 
     @property
     def identity(self) -> str:
         return self.books.identity
 
     async def change(self, job_id: str, work: Callable[[JobBooks], T]) -> T:
-        start, self.start = self.start, None
-        return await self.books.transact(job_id, work, start=start)
+        result, self.start = await self.books.transacted(job_id, work, start=self.start)
+        return result
 
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         await self.books.claim(job_id, claims)
 
 
-def _written(document: JobDocument) -> str:
-    """The document as text, without the oldest facts where it is too large with them."""
+def _written(document: JobDocument) -> tuple[JobDocument, str]:
+    """The document, without the oldest facts where it is too large with them, and its text."""
     text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
     while len(text) > BYTES_MOST and document.facts:
         document = replace(document, facts=document.facts[len(document.facts) // 8 + 1 :])
         text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
-    return text.decode()
+    return document, text.decode()
 
 
 def stored_in(config_map: Json) -> Stored:
@@ -371,6 +403,11 @@ def stored_in(config_map: Json) -> Stored:
         what = str(error).splitlines()[0]
         message = f"ConfigMap {metadata['name']} is not as Everstep wrote it: {what}"
         raise BackendUnavailable(message) from None
+    return _stored_as(document, config_map)
+
+
+def _stored_as(document: JobDocument, config_map: Json) -> Stored:
+    metadata = config_map["metadata"]
     return Stored(document=document, version=metadata["resourceVersion"], uid=metadata["uid"])
 
 

@@ -18,11 +18,11 @@ def want_pods(
 ) -> None:
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
-    entries = _by_slot(session.document.pods, stands_by=False)
+    entries = _by_slot(session.entries, stands_by=False)
     made_in = {slot: entry.generation for slot, entry in entries.items()}
     for slot in placing.outdated(order, made_in):
         session.update(replace(entries.pop(slot), is_leaving=True))
-    for slot, entry in _by_slot(session.document.pods, stands_by=True).items():
+    for slot, entry in _by_slot(session.entries, stands_by=True).items():
         if slot in order.slots and slot not in entries and may_be_used(entry):
             entries[slot] = replace(entry, stands_by=False, generation=order.generation)
             session.update(entries[slot])
@@ -41,11 +41,11 @@ def want_standbys(
 ) -> None:
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
-    entries = _by_slot(session.document.pods, stands_by=True)
+    entries = _by_slot(session.entries, stands_by=True)
     for slot, entry in tuple(entries.items()):
         if slot not in order.recreate or not may_be_used(entry):
             session.update(replace(entries.pop(slot), is_leaving=True))
-    taken_names = {entry.name for entry in session.document.pods}
+    taken_names = {entry.name for entry in session.entries}
     for slot in set(order.recreate) - entries.keys():
         numbered = (
             names.standby(order.job.id, slot=slot, generation=order.generation, number=number)

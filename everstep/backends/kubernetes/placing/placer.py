@@ -203,7 +203,7 @@ class PodPlacer:
         created = {one["metadata"]["name"]: one for one in results if not isinstance(one, Refused)}
 
         def note(session: JobSession) -> None:
-            for entry in session.document.pods:
+            for entry in session.entries:
                 if not entry.uid and (pod := created.get(entry.name)):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 

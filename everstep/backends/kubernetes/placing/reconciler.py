@@ -61,7 +61,7 @@ class PodReconciler:
         if changes or faults:
 
             def note(session: JobSession) -> None:
-                for entry in session.document.pods:
+                for entry in session.entries:
                     if entry.name in changes and entry.uid == uids[entry.name]:
                         _update(session, entry, changes[entry.name])
                 for fault in faults:

@@ -39,7 +39,7 @@ class Withdrawals:
         why = f"places for all {gang.size} pods at once: those that were found were given back"
 
         def mark(session: JobSession) -> None:
-            for entry in session.document.pods:
+            for entry in session.entries:
                 if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
                     change = replace(entry, is_withdrawn=True, failed_at=again_at, failure=why)
                     session.update(change)
