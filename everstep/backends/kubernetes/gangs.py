@@ -1,11 +1,12 @@
 """Pods of one order start together or not at all: a PodGroup where the cluster has them, else by time-out.
 
 A group holds the pods that one generation created: those that were kept run already, so that a single
-replacement is a group of one. Kueue and Volcano form groups of their own, by what the template says.
+replacement needs none. Kueue and Volcano form groups of their own, by what the template says.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,9 +57,25 @@ class PodGroups:
         scheduler takes only a group of the priority that its pods have.
         """
         groups = {group["metadata"]["name"]: group for group in await self._of(job)}
-        await self.remove(job, keep=gang.name, groups=groups.values())
-        group = groups.get(gang.name)
-        if group is None:
+        _, why = await asyncio.gather(
+            self.remove(job, keep=gang.name, groups=groups.values()),
+            self._have(
+                job, gang, groups.get(gang.name), owner=owner, priority_class=priority_class
+            ),
+        )
+        return why
+
+    async def _have(
+        self,
+        job: str,
+        gang: Gang,
+        group: Json | None,
+        *,
+        owner: Mapping[str, str],
+        priority_class: str,
+    ) -> str:
+        """Create the group, or give it this size; why it cannot be scheduled yet."""
+        if group is None and gang.needs_group:
             metadata = {
                 "name": gang.name,
                 "labels": names.labels(self.books, job),
@@ -70,6 +87,8 @@ class PodGroups:
             if priority_class:
                 body["spec"]["priorityClassName"] = priority_class
             return await self._create(body)
+        if group is None:
+            return ""
         if _size_of(group) != gang.size:
             await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
         return _problem(group)

@@ -66,6 +66,11 @@ class Gang:
     name: str
     size: int
 
+    @property
+    def needs_group(self) -> bool:
+        """One pod starts together with no other one."""
+        return self.size > 1
+
 
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
@@ -449,7 +454,7 @@ def _join(made: Json, gang: Gang, *, is_ours: bool) -> None:
     labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
     if KUEUE_QUEUE in labels and KUEUE_GROUP not in labels:
         labels[KUEUE_GROUP], annotations[KUEUE_SIZE] = gang.name, str(gang.size)
-    elif is_ours:
+    elif is_ours and gang.needs_group:
         made["spec"]["schedulingGroup"] = {"podGroupName": gang.name}
 
 

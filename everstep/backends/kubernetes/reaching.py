@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from everstep.backends.kubernetes.api import Refused, Unreachable
 from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
+
+_AT_ONCE = 32
+"""Requests to the API server for one job."""
 
 
 async def reached(request: Awaitable[T]) -> T:
@@ -28,3 +32,14 @@ async def allowing(request: Awaitable[object], *statuses: int) -> None:
             raise BackendUnavailable(str(error)) from None
     except Unreachable as error:
         raise BackendUnavailable(str(error)) from None
+
+
+async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The answers of all requests, of which only so many are under way at a time."""
+    places = asyncio.Semaphore(_AT_ONCE)
+
+    async def answer(request: Coroutine[Any, Any, T]) -> T:
+        async with places:
+            return await request
+
+    return await asyncio.gather(*map(answer, requests))

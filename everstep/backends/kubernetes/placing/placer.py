@@ -6,8 +6,9 @@ The wanted pods are stored before anything is done; what is done may be repeated
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.kubernetes import credentials, folders, gangs, manifest, names
@@ -33,13 +34,12 @@ from everstep.backends.kubernetes.placing.entries import (
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder, PlaceState
 
-_CREATED_AT_ONCE = 32
 _MOMENT_S = 0.1
 
 
@@ -66,13 +66,14 @@ class PodPlacer:
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
         # A pod requests a number of devices, not some of them: a device is avoided with its node.
-        hosts = await self._hosts_to_avoid(nodes_to_avoid(order))
+        isolated = await reached(isolated_nodes(self.api, self.home))
+        hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys())
         no_owner = {"name": "", "uid": ""}
         # Before anything is changed: a document that cannot work.
         example = manifest.pod(
             order, order.slots[0], owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
         )
-        may_be_used = await self._usable(order)
+        may_be_used = self._usable(order, isolated)
         _, stored = await self.books.transacted(
             order.job.id, lambda session: want_pods(session, order, may_be_used)
         )
@@ -80,23 +81,28 @@ class PodPlacer:
         missing = [
             e for e in wanted_entries(stored).values() if not e.uid and e.slot in order.slots
         ]
-        if missing:
-            await self.books.claim(order.job.id, self._claims(order, example))
         now = self.agents.clock()
-        refusal = ""
         gang = gang_of(order, stored)
         is_grouped = manifest.is_grouped_by_us(order, self.settings)
+        due = [entry for entry in missing if entry.created_from <= now]
+        before: list[Coroutine[Any, Any, str | None]] = []
+        if missing:
+            before.append(self.books.claim(order.job.id, self._claims(order, example)))
+        if due:
+            before.append(self._ensure_secret(order.job.id, stored))
         if is_grouped and gang.size and not self.withdrawals.are_bound(gang, stored):
-            refusal = await self.groups.ensure(
+            group = self.groups.ensure(
                 order.job.id,
                 gang,
                 owner=owner(stored),
                 priority_class=example["spec"].get("priorityClassName", ""),
             )
-        if due := [entry for entry in missing if entry.created_from <= now]:
-            await self._ensure_secret(order.job.id, stored)
+            before.append(group)
+        refusals = await asyncio.gather(*before)
+        if due:
             refused, stored = await self._create(order, stored, due, hosts, gang)
-            refusal = refused or refusal
+            refusals.insert(0, refused)
+        refusal = next(filter(None, refusals), "")
         self.reconciler.watch_agents(stored)
         again = [entry.created_from for entry in missing if entry.created_from > now]
         if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
@@ -105,20 +111,26 @@ class PodPlacer:
             if stuck_in_s <= 0:
                 await self.withdrawals.withdraw(gang, stored)
         state = self._state(order.slots, wanted_entries(stored), refusal)
-        if is_grouped and not state.placed and not self.withdrawals.are_bound(gang, stored):
+        if (
+            is_grouped
+            and gang.needs_group
+            and not state.placed
+            and not self.withdrawals.are_bound(gang, stored)
+        ):
             # All of them or none: how many could live shows a try.
             state = replace(state, places=None)
         return state, min(again, default=None)
 
     async def ensure_standby(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are that stand by, and when one that failed is created again."""
-        may_be_used = await self._usable(order)
+        isolated = await reached(isolated_nodes(self.api, self.home))
+        may_be_used = self._usable(order, isolated)
         _, stored = await self.books.transacted(
             order.job.id, lambda session: want_standbys(session, order, may_be_used)
         )
         stored = await self.reconciler.sync(order.job.id, stored)
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
-        hosts = await self._hosts_to_avoid(nodes_to_avoid(order) | job_nodes)
+        hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys() | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
         now = self.agents.clock()
         refusal = ""
@@ -139,9 +151,8 @@ class PodPlacer:
         spec, namespace = pod["spec"], self.namespace
         return folders.claims(spec, manifest.CONTAINER, order.folders, namespace=namespace)
 
-    async def _usable(self, order: PlaceOrder) -> Callable[[PodEntry], bool]:
+    def _usable(self, order: PlaceOrder, isolated: Iterable[str]) -> Callable[[PodEntry], bool]:
         """Whether a pod that stands by may become one of the order's."""
-        isolated = await reached(isolated_nodes(self.api, self.home))
         avoided = {*isolated, *nodes_to_avoid(order)}
         devices = manifest.devices_of(order)
 
@@ -153,10 +164,9 @@ class PodPlacer:
 
         return may_be_used
 
-    async def _hosts_to_avoid(self, avoid: Iterable[str]) -> set[str]:
-        """The labels of isolated nodes, and of those that the job avoids: by them affinity names nodes."""
-        isolated = await reached(isolated_nodes(self.api, self.home))
-        nodes = ((name, self.watch.node(name)) for name in {*avoid, *isolated})
+    def _hosts_of(self, node_names: Iterable[str]) -> set[str]:
+        """The labels of these nodes by which affinity names them."""
+        nodes = ((name, self.watch.node(name)) for name in node_names)
         return {
             name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
             for name, node in nodes
@@ -184,7 +194,6 @@ class PodPlacer:
         gang: manifest.Gang | None = None,
     ) -> tuple[str, Stored]:
         """Create the pods and store their uids. Returns why the API server takes none now, if so."""
-        at_once = asyncio.Semaphore(_CREATED_AT_ONCE)
 
         async def create(entry: PodEntry) -> Json | Refused:
             body = manifest.pod(
@@ -196,10 +205,9 @@ class PodPlacer:
                 gang=gang if is_created_in(entry, order.job.id, order.generation) else None,
             )
             body["metadata"]["name"] = entry.name
-            async with at_once:
-                return await self._create_one(body)
+            return await self._create_one(body)
 
-        results = await asyncio.gather(*(create(entry) for entry in entries))
+        results = await all_at_once(map(create, entries))
         created = {one["metadata"]["name"]: one for one in results if not isinstance(one, Refused)}
 
         def note(session: JobSession) -> None:

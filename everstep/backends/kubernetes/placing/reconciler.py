@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
@@ -17,13 +18,21 @@ from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEn
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
 from everstep.backends.kubernetes.pod_facts import PodReport, created_at, end_of, trouble
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 
 _LEAST_GRACE_S = 1
 """0 would remove the object at once, and with it the proof that its processes ended."""
+
+
+class PodDeletion(NamedTuple):
+    """A pod to be removed, and the time that its processes have to end."""
+
+    name: str
+    uid: str
+    grace_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +59,14 @@ class PodReconciler:
         pods = self.watch.of_job(job_id, self.namespace)
         # Pods before the books: one that is made later has its entry later.
         stored = await reached(self.books.read(job_id)) if stored is None else stored
-        await self._remove_strays(stored, pods)
+        deletions = self._strays(stored, pods)
         changes: dict[str, PodEntry | None] = {}
         uids = {entry.name: entry.uid for entry in stored.document.pods}
         for entry in stored.document.pods:
-            change = await self._synced(entry, stored)
+            change = await self._synced(entry, stored, deletions)
             if change != entry:
                 changes[entry.name] = change
+        await all_at_once(map(self._delete, deletions))
         faults = [*self._pod_ends(stored), *self._node_faults(stored)]
         if changes or faults:
 
@@ -71,7 +81,9 @@ class PodReconciler:
         self.watch_agents(stored)
         return stored
 
-    async def _synced(self, entry: PodEntry, stored: Stored) -> PodEntry | None:
+    async def _synced(
+        self, entry: PodEntry, stored: Stored, deletions: list[PodDeletion]
+    ) -> PodEntry | None:
         """The entry as it is now; None: nothing is left of it.
 
         An object that is gone proves no end: a deletion by force does not wait for the kubelet. Such a pod
@@ -85,7 +97,7 @@ class PodReconciler:
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
         service, _ = self.watch.service(node)
         if self._has_failed(entry, stored) or entry.is_withdrawn:
-            return await self._removed(entry, pod)
+            return self._removed(entry, pod, deletions)
         # A pod without a node never had a process.
         is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
         vanished = pod is None and not is_proven
@@ -100,9 +112,9 @@ class PodReconciler:
             entry = replace(entry, dead_at=self.agents.clock())
         if "deletionTimestamp" not in pod["metadata"]:
             grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
-            await self._delete(entry.name, entry.uid, grace_s=grace_s)
+            deletions.append(PodDeletion(entry.name, entry.uid, grace_s))
         elif service == "down":  # no kubelet will ever confirm it
-            await self._delete(entry.name, entry.uid, grace_s=0)
+            deletions.append(PodDeletion(entry.name, entry.uid, 0))
         return entry
 
     def _has_failed(self, entry: PodEntry, stored: Stored) -> bool:
@@ -118,33 +130,36 @@ class PodReconciler:
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
         return has_answered or stored.document.record.port_of >= entry.generation
 
-    async def _removed(self, entry: PodEntry, pod: Json | None) -> PodEntry:
+    def _removed(self, entry: PodEntry, pod: Json | None, deletions: list[PodDeletion]) -> PodEntry:
         """Remove a pod that failed. The entry without it, once its name is free for another."""
         self.agents.forget(entry.uid)
+        deletion = PodDeletion(entry.name, entry.uid, _LEAST_GRACE_S)
         if entry.is_withdrawn:
             if pod is None:
                 return replace(entry, uid="", node="", has_answered=False, is_withdrawn=False)
             if "deletionTimestamp" not in pod["metadata"]:
-                await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+                deletions.append(deletion)
             return entry
         if pod is None:
             now = self.agents.clock()
             return replace(entry, uid="", node="", failures=entry.failures + 1, failed_at=now)
         if "deletionTimestamp" not in pod["metadata"]:
-            await self._delete(entry.name, entry.uid, grace_s=_LEAST_GRACE_S)
+            deletions.append(deletion)
         return replace(entry, failure=trouble(pod))
 
-    async def _remove_strays(self, stored: Stored, pods: Collection[Json]) -> None:
-        """Remove pods that the books no longer name: the fence dropped them, or their job is gone."""
+    def _strays(self, stored: Stored, pods: Collection[Json]) -> list[PodDeletion]:
+        """The pods that the books no longer name: the fence dropped them, or their job is gone."""
         entries = {entry.name for entry in stored.document.pods}
+        deletions: list[PodDeletion] = []
         for pod in pods:
             name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
             is_leaving = "deletionTimestamp" in pod["metadata"]
             is_down = self.watch.service(node)[0] != "ready"
             if name not in entries and (is_down or not is_leaving):
                 uid = pod["metadata"]["uid"]
-                await self._delete(name, uid, grace_s=0 if is_down else _LEAST_GRACE_S)
+                deletions.append(PodDeletion(name, uid, 0 if is_down else _LEAST_GRACE_S))
                 self.agents.forget(uid)
+        return deletions
 
     async def _confirmed(self, entry: PodEntry) -> Json | None:
         """The pod as the API server itself has it: a watch may be behind. None: there is none."""
@@ -158,9 +173,9 @@ class PodReconciler:
             pod = None
         return pod if pod is not None and entry.uid in {"", pod["metadata"]["uid"]} else None
 
-    async def _delete(self, name: str, uid: str, *, grace_s: int) -> None:
-        options = {"gracePeriodSeconds": grace_s, "preconditions": {"uid": uid}}
-        deletion = self.api.delete(f"{self._path}/pods/{name}", options)
+    async def _delete(self, pod: PodDeletion) -> None:
+        options = {"gracePeriodSeconds": pod.grace_s, "preconditions": {"uid": pod.uid}}
+        deletion = self.api.delete(f"{self._path}/pods/{pod.name}", options)
         await allowing(deletion, 404, 409)
 
     def _pod_ends(self, stored: Stored) -> list[Fact]:
