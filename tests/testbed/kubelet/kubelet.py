@@ -13,6 +13,7 @@ from tests.testbed.kubelet.hollow_agents import HollowAgents
 from tests.testbed.kubelet.logs import LogServer
 from tests.testbed.kubelet.node import Node, NodeSpec
 from tests.testbed.kubelet.pods import PodWorker
+from tests.testbed.kubelet.volumes import References
 
 TakeEvent = Callable[[str, Json], None]
 """Kind of a watch event, and the object."""
@@ -33,13 +34,15 @@ class Kubelet:
         self._synchronized = asyncio.Event()
         self._logs = LogServer(self._find_worker, folder.parent)
         self._hollow_agents = HollowAgents()
+        self._references = References(api)
 
     async def start(self) -> None:
         await self._logs.start()
         await self._hollow_agents.start()
 
     async def add_node(self, spec: NodeSpec) -> None:
-        node = Node(self._api, spec, self._folder / spec.name, self._hollow_agents)
+        folder = self._folder / spec.name
+        node = Node(self._api, spec, folder, self._hollow_agents, self._references)
         self.nodes[spec.name] = node
         if not spec.is_hollow:  # it has no logs
             await self._logs.listen(node.ip)

@@ -18,6 +18,7 @@ from tests.testbed.kubelet.hollow_agents import HollowAgents
 from tests.testbed.kubelet.logs import PORT
 from tests.testbed.kubelet.pods import PodWorker
 from tests.testbed.kubelet.status import micro_timestamp, node_status, shortage
+from tests.testbed.kubelet.volumes import References
 
 LEASE_EVERY_S = 1.0
 """Far below the grace period of the controllers, which is 6 s here."""
@@ -45,8 +46,16 @@ class NodeSpec:
 class Node:
     """A node and the kubelet on it. It may stop and come back; its folder stays."""
 
-    def __init__(self, api: Api, spec: NodeSpec, folder: Path, hollow_agents: HollowAgents) -> None:
+    def __init__(
+        self,
+        api: Api,
+        spec: NodeSpec,
+        folder: Path,
+        hollow_agents: HollowAgents,
+        references: References,
+    ) -> None:
         self.api = api
+        self.references = references
         self.hollow_agents = hollow_agents
         self.spec = spec
         self.ip = _free_address()

@@ -32,7 +32,7 @@ from tests.testbed.kubelet.status import (
     phase_of,
     pod_status,
 )
-from tests.testbed.kubelet.volumes import VolumeMaker, fetch_references, mounts_of
+from tests.testbed.kubelet.volumes import References, VolumeMaker, mounts_of
 
 ABSENT_REGISTRY = "absent.example.test/"
 """Images of it cannot be pulled; every other image is the machine's own root."""
@@ -57,6 +57,7 @@ class Host(Protocol):
     start_delay_s: float
     pods_may_begin: asyncio.Event
     """Set unless a test holds new pods before their first container."""
+    references: References
     is_hollow: bool
     """Its containers have no processes."""
     hollow_agents: HollowAgents
@@ -256,7 +257,9 @@ class PodWorker:
         while True:
             try:
                 await self._host.connected.wait()
-                lookup = await fetch_references(self._host.api, self.pod)
+                lookup = await self._host.references.fetch(self.pod)
+                if self._host.is_hollow:
+                    return lookup, {}
                 maker = VolumeMaker(self._host.api, self.pod, lookup, self._folder / "volumes")
                 volumes = await maker.make()
                 return lookup, volumes
@@ -375,7 +378,7 @@ class PodWorker:
             else:
                 folder = self._new_folder(spec["name"])
                 if self._host.is_hollow:
-                    return await self._start_hollow(folder, spec, lookup, volumes)
+                    return await self._start_hollow(folder, spec, lookup)
                 try:
                     return Container.start(folder, self._container_spec(spec, lookup, volumes))
                 except ConfigError as error:
@@ -391,12 +394,10 @@ class PodWorker:
     def _explained(self, name: str, ending: Ending) -> Ending:
         return replace(ending, reason="OOMKilled") if name in self._out_of_memory else ending
 
-    async def _start_hollow(
-        self, folder: Path, spec: Json, lookup: Lookup, volumes: dict[str, str]
-    ) -> HollowContainer:
+    async def _start_hollow(self, folder: Path, spec: Json, lookup: Lookup) -> HollowContainer:
         container = HollowContainer(folder)
         secrets = [one["secret"]["secretName"] for one in self._volume_sources("secret")]
-        words = self._container_spec(spec, lookup, volumes).argv if secrets else []
+        words = command_line(spec, self._variables(spec, lookup)) if secrets else []
         if "--listen" in words and (secret := lookup("secrets", secrets[0])):
             await self._host.hollow_agents.serve(words, secret, container)
         return container
@@ -412,8 +413,7 @@ class PodWorker:
     def _container_spec(
         self, spec: Json, lookup: Lookup, volumes: Mapping[str, str]
     ) -> ContainerSpec:
-        pod = {**self.pod, "status": {"podIP": self._ip, "hostIP": self._host.ip}}
-        env = variables(spec, pod, lookup, service_variables(self._host.api.url))
+        env = self._variables(spec, lookup)
         security = {
             **self.pod["spec"].get("securityContext", {}),
             **spec.get("securityContext", {}),
@@ -432,6 +432,10 @@ class PodWorker:
             files={"/etc/hosts": f"127.0.0.1 localhost\n{self._ip} {hostname}\n"},
             read_only_root=bool(security.get("readOnlyRootFilesystem")),
         )
+
+    def _variables(self, spec: Json, lookup: Lookup) -> dict[str, str]:
+        pod = {**self.pod, "status": {"podIP": self._ip, "hostIP": self._host.ip}}
+        return variables(spec, pod, lookup, service_variables(self._host.api.url))
 
     # From here on: what ends.
 

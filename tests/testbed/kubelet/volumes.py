@@ -22,18 +22,33 @@ _REFERENCES = {
 }
 
 
-async def fetch_references(api: Api, pod: Json) -> Lookup:
-    """Fetch every ConfigMap and Secret that the pod names."""
-    namespace = pod["metadata"]["namespace"]
-    found: dict[tuple[str, str], Json | None] = {}
-    for kind, name in set(_references(pod)):
+class References:
+    """The ConfigMaps and Secrets that pods name. A ConfigMap that never changes is asked for once."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._immutable: dict[str, Json] = {}  # by path
+
+    async def fetch(self, pod: Json) -> Lookup:
+        """Fetch every one that the pod names."""
+        namespace = pod["metadata"]["namespace"]
+        found: dict[tuple[str, str], Json | None] = {}
+        for kind, name in set(_references(pod)):
+            found[kind, name] = await self._get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
+        return lambda kind, name: found[kind, name]
+
+    async def _get(self, path: str) -> Json | None:
+        if path in self._immutable:
+            return self._immutable[path]
         try:
-            found[kind, name] = await api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
+            found = await self._api.get(path)
         except ApiError as error:
             if error.status != 404:
                 raise
-            found[kind, name] = None
-    return lambda kind, name: found[kind, name]
+            return None
+        if found.get("immutable") and "/configmaps/" in path:
+            self._immutable[path] = found
+        return found
 
 
 def _references(pod: Json) -> Iterator[tuple[str, str]]:
