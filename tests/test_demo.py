@@ -7,8 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,36 +15,12 @@ from everstep import devserver
 from everstep.cli.jobs.watching import Glance
 from everstep.core import names
 from examples.demo import Broken, Trouble, document, is_due, prove, slowness
-from tests.support.machine import Machine, until_says
+from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of
+from tests.support.machine import until_says
 from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = [sys.executable, "examples/demo.py"]
-
-
-@contextmanager
-def demo(tmp_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """The demo with its temporary files in a place of the test's own."""
-    process = subprocess.Popen(
-        [*DEMO, *options],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def marked(directory: Path) -> list[int]:
-    """Whatever runs with this directory in its command line or its environment, and is none of ours."""
-    everybody = Machine.at(directory).processes()
-    ours = {os.getpid(), os.getppid()}
-    return [pid for pid in everybody if pid not in ours]
 
 
 def children(pid: int) -> list[int]:
@@ -72,7 +46,7 @@ def are_gone(pids: list[int], *, within_s: float) -> bool:
 
 @pytest.mark.long
 def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
-    with demo(tmp_path) as process:
+    with demo(DEMO, tmp_path) as process:
         said, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, said
     assert "Traceback" not in said
@@ -86,8 +60,7 @@ def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> Non
         "They are equal, to the last bit.",
     ):
         assert words in said, said
-    assert not list(tmp_path.iterdir())
-    assert marked(tmp_path) == []
+    assert_nothing_is_left(tmp_path)
 
 
 def test_a_fault_waits_for_the_one_before_and_not_for_a_number_of_restarts() -> None:
@@ -131,7 +104,7 @@ MOMENTS = [
 @needs_proc
 @pytest.mark.parametrize(("moment", "number"), MOMENTS)
 def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal.Signals) -> None:
-    with demo(tmp_path, "--keep") as process:
+    with demo([*DEMO, "--keep"], tmp_path) as process:
         until_says(process, moment)
         until_it_has_one(process.pid)
         started = children(process.pid)
@@ -139,24 +112,21 @@ def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal
         said, _ = process.communicate(timeout=HUNG_S)
         assert started
         assert are_gone(started, within_s=0.0)
-    assert marked(tmp_path) == []
     assert process.returncode == 130
-    assert "Every process is ended." in said
-    assert "Traceback" not in said
-    assert not list(tmp_path.iterdir())
+    assert_ended(said, folder=tmp_path)
 
 
 @needs_proc
 @pytest.mark.long
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
     """Server and worker end with it; agents and ranks when nobody has asked for them for a while."""
-    with demo(tmp_path) as process:
+    with demo(DEMO, tmp_path) as process:
         until_says(process, "restart 1: success")
         started = children(process.pid)
         process.kill()
         assert len(started) >= 2
         assert are_gone(started, within_s=HUNG_S)
-        assert are_gone(marked(tmp_path), within_s=HUNG_S)
+        assert are_gone(processes_of(tmp_path), within_s=HUNG_S)
 
 
 def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.machine import Machine, until_says
+from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of
+from tests.support.machine import until_says
 from tests.support.patience import HUNG_S
-from tests.testbed.shared import ROOT
 
 DEMO = [sys.executable, "-m", "examples.demo_kubernetes"]
-
-
-@contextmanager
-def demo(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """With its temporary files in a place of the test's own."""
-    process = subprocess.Popen(
-        [*DEMO, *options],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture
@@ -46,18 +25,14 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def leftovers(folder: Path) -> list[int]:
-    """Processes with this folder in their command line or their environment, except this test's."""
-    return [pid for pid in Machine.at(folder).processes() if pid not in {os.getpid(), os.getppid()}]
-
-
 def mounts(folder: Path) -> list[str]:
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return [line for line in lines if str(folder) in line]
 
 
+@pytest.mark.long
 def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(folder: Path) -> None:
-    with demo(folder) as process:
+    with demo(DEMO, folder) as process:
         printed, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 0, printed
     assert "Traceback" not in printed
@@ -76,20 +51,16 @@ def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(folder: P
     assert "demo-3-g5" in names[3]
     assert "They are equal, to the last bit." in printed
     assert "no pod of the job is left" in printed
-    assert not list(folder.iterdir())
-    assert leftovers(folder) == []
+    assert_nothing_is_left(folder)
     assert mounts(folder) == []
 
 
 def test_a_signal_ends_every_process_of_the_cluster(folder: Path) -> None:
-    with demo(folder) as process:
+    with demo(DEMO, folder) as process:
         until_says(process, "main running")
-        assert leftovers(folder)
+        assert processes_of(folder)
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=HUNG_S)
     assert process.returncode == 130, printed
-    assert "Every process is ended." in printed
-    assert "Traceback" not in printed
-    assert not list(folder.iterdir())
-    assert leftovers(folder) == []
+    assert_ended(printed, folder=folder)
     assert mounts(folder) == []
