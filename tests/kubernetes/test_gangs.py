@@ -220,6 +220,7 @@ async def test_a_job_whose_place_never_comes_ends_with_the_words_of_the_schedule
     assert "nodes are available" in shown
 
 
+@pytest.mark.long
 async def test_an_elastic_job_goes_on_with_three_nodes_and_grows_again(
     site: Site, worker: WorkerProcess, api: Api, machines: Machines, namespace: str
 ) -> None:
