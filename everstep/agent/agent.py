@@ -68,6 +68,7 @@ class Agent:
         self.evidence: str | None = None
         self.notes: list[str] = []
         self.facts = Facts(self.boot)
+        self.works: list[wire.WorkSeen] = []
         self.polled = time.monotonic()
 
         # Ours that are no ranks, and what to do when they end.
@@ -107,6 +108,7 @@ class Agent:
             "notes": list(self.notes),
             "facts": self.facts.open,
             "facts_seen": self.facts.count,
+            "works": self.works,
         }
 
     @property
@@ -152,6 +154,21 @@ class Agent:
         """Add a note for people, unless it is there already."""
         if (plain := bounds.plain(text)) not in self.notes:
             self.notes = [*self.notes[-49:], plain]
+
+    def worked(
+        self, name: str, generation: int, began: float, *, ended: float | None = None
+    ) -> None:
+        """A command was carried out. Seen by others with the next `publish`; a repeat changes nothing."""
+        if any((w["name"], w["generation"]) == (name, generation) for w in self.works):
+            return
+        ended = clock.now() if ended is None else ended
+        work: wire.WorkSeen = {
+            "name": name,
+            "generation": generation,
+            "began": began,
+            "ended": max(began, ended),
+        }
+        self.works = [*self.works, work][-wire.WORKS_MOST :]
 
     def look_after(self, child: int, ended: Callable[[], None]) -> None:
         """A child of ours that is no process of the job: no stop ends it."""
@@ -243,10 +260,11 @@ class Agent:
         self.take_up(generation)
         if self._newest_run() == generation:
             return
+        start = partial(self._start, command, clock.now())
         if self._is_proven_empty(generation):
-            self._start(command)
+            start()
             return
-        self.end(below=generation, then=lambda: self._start(command))
+        self.end(below=generation, then=start)
         self.publish()
 
     def _is_proven_empty(self, generation: int) -> bool:
@@ -260,13 +278,14 @@ class Agent:
             return self.run.command["generation"]
         return self._past["generation"] if self._past is not None else None
 
-    def _start(self, command: wire.RunCommand) -> None:
+    def _start(self, command: wire.RunCommand, ordered_at: float) -> None:
         if command["generation"] < self.generation:
             return  # a newer command came while the older processes ended
         if self._newest_run() == command["generation"]:
             return
         going_on = self._admitted(command["generation"])
-        run = self.run = Run(command_files.placed(command, self.home), self.home, going_on)
+        placed = command_files.placed(command, self.home)
+        run = self.run = Run(placed, self.home, going_on, ordered_at=ordered_at)
         self.parts.warden.tell()
         self.parts.samples.prepare(run)
         self.remember()
@@ -294,6 +313,7 @@ class Agent:
         if run.failed is not None:
             return
         run.failed = why = bounds.plain(why)
+        self.worked("start", run.generation, run.ordered_at)
         self.tell("start.failed", f"cannot be started: {why}", at=clock.now())
         self.end(below=0, then=self.publish)
         self.remember()
@@ -311,9 +331,13 @@ class Agent:
             grace_s=command["grace_s"],
             evidence=command["evidence"],
             keep=keep,
-            then=lambda: self._admit(generation),
+            then=partial(self._stopped, generation, clock.now()),
         )
         self.publish()
+
+    def _stopped(self, generation: int, ordered_at: float) -> None:
+        self._admit(generation)
+        self.worked("stop", generation, ordered_at)
 
     def _admit(self, generation: int) -> None:
         """Move kept ranks to this generation; the warden first, or its fence would have it end them."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import commands, wire
+from everstep.agent import clock, commands, wire
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
@@ -129,14 +130,23 @@ class Handlers:
         self.polled()
         self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
         new = fence.Fence(self.agent.job, command["run"], command["cluster"], command["generation"])
-        return fencing.fenced(
-            new,
-            command["folders"],
-            command["left"],
-            command["earlier"],
-            workdir=command["workdir"],
-            begins=command["begins"],
-        )
+        with self._worked("fence"):
+            return fencing.fenced(
+                new,
+                command["folders"],
+                command["left"],
+                command["earlier"],
+                workdir=command["workdir"],
+                begins=command["begins"],
+            )
+
+    @contextmanager
+    def _worked(self, name: str) -> Iterator[None]:
+        """Note the time of work for the newest generation, if it comes to its end."""
+        began = clock.now()
+        yield
+        worked, ended = self.agent.worked, clock.now()
+        self.agent.loop.hand_over(lambda: worked(name, self.agent.generation, began, ended=ended))
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
@@ -154,7 +164,8 @@ class Handlers:
             pattern=question["pattern"],
             phase=question["phase"],
         )
-        return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
+        with self._worked("checkpoints"):
+            return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
 
     def _judgements_of(self, *layout: str | None) -> Verdicts:
         if self.saves is None or self.saves[0] != layout:

@@ -158,6 +158,19 @@ class HelperSeen(TypedDict):
     standing_by: int  # forks that wait for the next start
 
 
+class WorkSeen(TypedDict):
+    """A command that the agent carried out: from when it came until it was done."""
+
+    name: str  # stop, fence, checkpoints, start
+    generation: int
+    began: float
+    ended: float
+
+
+WORKS_MOST = 6
+"""The newest that an agent keeps: those of a restart, and of a try before it. Each state has them."""
+
+
 class AgentState(TypedDict):
     """What `GET /v1/state` returns: the agent, its newest run and its unacknowledged facts."""
 
@@ -178,6 +191,7 @@ class AgentState(TypedDict):
     notes: list[str]  # for people: what fell back to something plainer
     facts: list[FactSeen]  # not acknowledged yet
     facts_seen: int  # number of all facts of this boot
+    works: list[WorkSeen]  # the newest; of each name and generation the first
 
 
 Folder = str

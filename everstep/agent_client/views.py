@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from everstep.agent import bounds, wire
 from everstep.agent_client.watch import WatchedAgent
 from everstep.core.facts import Fact
-from everstep.core.world import Checkpoint, PodState, PodView, RankExit, Unrecognised, common
+from everstep.core.world import (
+    AgentWork,
+    Checkpoint,
+    PodState,
+    PodView,
+    RankExit,
+    Unrecognised,
+    common,
+    slowest,
+)
 
 
 class PodPlace(Protocol):
@@ -134,6 +143,24 @@ def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
 
 def checkpoint(saved: wire.SavedState) -> Checkpoint:
     return Checkpoint(**saved)
+
+
+def works(
+    pods: Mapping[int, PodPlace],
+    agents: Mapping[str, WatchedAgent],
+    generation: int,
+    *,
+    of: Collection[str],
+) -> tuple[AgentWork, ...]:
+    """The work of these names that agents did for a generation: what took longest."""
+    agent_works = (
+        AgentWork(slot, pod.node, work["name"], work["began"], work["ended"])
+        for slot, pod in pods.items()
+        if (watched := agents.get(pod.uid)) is not None and watched.state is not None
+        for work in watched.state.get("works", ())  # an agent of an earlier version has none
+        if work["generation"] == generation and work["name"] in of
+    )
+    return slowest(agent_works)
 
 
 # -- Facts ----------------------------------------------------------------------------------------

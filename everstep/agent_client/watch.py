@@ -281,6 +281,7 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
     translated["now"] = state["now"] - ahead_s
     translated["run"] = run
     translated["facts"] = [_fact_in_ours(fact, ahead_s) for fact in state["facts"]]
+    translated["works"] = [_work_in_ours(work, ahead_s) for work in state.get("works", ())]
     return translated
 
 
@@ -289,6 +290,12 @@ def _rank_in_ours(rank: wire.RankSeen, ahead_s: float) -> wire.RankSeen:
     translated["started_at"] = rank["started_at"] - ahead_s
     if rank["exited_at"] is not None:
         translated["exited_at"] = rank["exited_at"] - ahead_s
+    return translated
+
+
+def _work_in_ours(work: wire.WorkSeen, ahead_s: float) -> wire.WorkSeen:
+    translated = work.copy()
+    translated["began"], translated["ended"] = work["began"] - ahead_s, work["ended"] - ahead_s
     return translated
 
 

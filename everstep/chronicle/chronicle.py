@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.facts import Detail
+from everstep.core.world import AgentWork
 
 RECORDS_KEPT = 50
 CHANGES_KEPT = 2_000
@@ -77,6 +78,7 @@ class QueuedSpan(NamedTuple):
     attributes: Mapping[str, str | int | bool] = {}
     seen: tuple[str, ...] = ()  # evidence of a restart, as events
     stages_s: Mapping[str, float] = {}  # of a restart, one after the other
+    works: tuple[AgentWork, ...] = ()  # of agents, in these stages
 
 
 class Traced(NamedTuple):
@@ -146,6 +148,7 @@ class Record:
     step: int | None = None  # the newest one of the run that this restart ended
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
+    works: tuple[AgentWork, ...] = ()  # of agents; until the restart has its span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

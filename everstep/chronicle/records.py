@@ -137,6 +137,7 @@ def _ended(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         stages_s=stages,
         notes=event.notes,
         waited=event.waited,
+        works=event.works,
     )
     return _with_stages(chronicle, stages) if event.stages_s else chronicle
 

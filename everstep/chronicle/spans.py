@@ -71,8 +71,15 @@ def _with_restarts(chronicle: Chronicle) -> Chronicle:
     for record in _records(chronicle):
         if chronicle.traced.restart < record.n <= chronicle.settled:
             chronicle = _queued(chronicle, _restart(_phase_key(chronicle), record))
+            chronicle = _without_works(chronicle, record)
             chronicle = replace(chronicle, traced=chronicle.traced._replace(restart=record.n))
     return chronicle
+
+
+def _without_works(chronicle: Chronicle, record: Record) -> Chronicle:
+    """The work of agents is in the span now."""
+    bare = replace(record, works=())
+    return replace(chronicle, records=tuple(bare if r is record else r for r in chronicle.records))
 
 
 def _restart(phase_key: str, record: Record) -> QueuedSpan:
@@ -106,6 +113,7 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
         ),
         seen=decision.seen,
         stages_s=stages_s,
+        works=record.works,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby, islice
 from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
@@ -184,6 +185,28 @@ class NodeView:
     slots_free: int = 1  # how many more pods without devices fit here
 
 
+class AgentWork(NamedTuple):
+    """A command that the agent of a slot carried out, by the backend's clock."""
+
+    slot: int
+    node: str
+    name: str  # stop, fence, checkpoints, start
+    began: float
+    ended: float
+
+
+WORKS_KEPT = 3
+"""Of each kind of work, those that took longest: of a thousand pods they held up the rest."""
+
+
+def slowest(works: Iterable[AgentWork]) -> tuple[AgentWork, ...]:
+    """The few of each name that took longest, by name and slot."""
+    ordered = sorted(works, key=lambda work: (work.name, work.began - work.ended, work.slot))
+    by_name = groupby(ordered, key=lambda work: work.name)
+    longest = (work for _, group in by_name for work in islice(group, WORKS_KEPT))
+    return tuple(sorted(longest, key=lambda work: (work.name, work.slot)))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopOrder:
     """End every process older than `generation`, in these slots (None: all of them).
@@ -213,6 +236,7 @@ class StopState:
     pending: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
     evidence: str | None = None
+    works: tuple[AgentWork, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -413,6 +437,7 @@ class StartState:
     started: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
     failed: Mapping[int, str] = field(default_factory=dict)
+    works: tuple[AgentWork, ...] = ()
 
     @property
     def done(self) -> bool:

@@ -135,11 +135,12 @@ async def _stop(step: StepRun) -> StepResult:
         # before the start.
         missing = [slot for slot in state.pending if slot in confirming]
         if not missing and (state.done or step.now >= asked_until):
-            return replace(_kept_or_failed(step, state.kept), evidence=state.evidence)
+            result = _kept_or_failed(step, state.kept)
+            return replace(result, evidence=state.evidence, works=state.works)
         if missing and step.now >= deadline:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
             failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))
-            return replace(failed, evidence=state.evidence, gone=tuple(missing))
+            return replace(failed, evidence=state.evidence, works=state.works, gone=tuple(missing))
         await step.look(deadline if missing else asked_until)
 
 
@@ -358,15 +359,17 @@ async def _start(step: StepRun) -> StepResult:
     while True:
         state = await step.context.backend.ensure_started(order)
         if state.done:
-            return step.done()
+            return replace(step.done(), works=state.works)
         if state.failed:
             slot, why = min(state.failed.items())
             message = f"slot {slot} cannot start its ranks: {why}"
-            return step.failed(step.cause(START_FAILED, message, slot=slot))
+            failed = step.failed(step.cause(START_FAILED, message, slot=slot))
+            return replace(failed, works=state.works)
         slot = state.pending[0]
         if step.now >= deadline:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
-            return step.failed(step.cause("start.timeout", message, slot=slot))
+            failed = step.failed(step.cause("start.timeout", message, slot=slot))
+            return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
         await look_then_report(step, deadline, f"slot {slot} to start its ranks")
 

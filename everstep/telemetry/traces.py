@@ -16,11 +16,17 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 from everstep import __version__
 from everstep.chronicle.chronicle import QueuedSpan
 from everstep.chronicle.publishing import Unpublished
+from everstep.core.world import AgentWork
 from everstep.telemetry.metrics import service_resource
 from everstep.telemetry.trace_ids import span_id, trace_id
 
 JobKey = tuple[str, str]
 """ID and first run."""
+
+AGENTS = Resource({"service.name": "everstep-agent"})
+"""Whose work it is; its worker exports it."""
+STAGE_OF_WORK = {"stop": "stop"}
+"""The stage of an agent's work; any other is done to start the ranks."""
 
 SCOPE = InstrumentationScope("everstep", __version__)
 
@@ -54,8 +60,10 @@ class OtlpSpans:
 
 
 def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
-    """The span, and one for each step of a restart: they follow each other."""
+    """The span, one for each step of a restart (they follow each other), and those of agents below."""
     yield _span(job, queued, resource)
+    for work in queued.works:
+        yield _span(job, _work(queued, work), AGENTS)
     at = queued.began
     for stage, took in queued.stages_s.items():
         if took:
@@ -68,6 +76,19 @@ def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[Read
             )
             yield _span(job, step, resource)
         at += took
+
+
+def _work(queued: QueuedSpan, work: AgentWork) -> QueuedSpan:
+    stage = STAGE_OF_WORK.get(work.name, "start")
+    step = f"{queued.key}/{stage}"
+    return QueuedSpan(
+        key=f"{step}/{work.name}/{work.slot}",
+        parent=step if queued.stages_s.get(stage) else queued.key,
+        name=f"agent {work.name}",
+        began=work.began,
+        ended=work.ended,
+        attributes={"everstep.slot": work.slot, "everstep.node": work.node},
+    )
 
 
 def _span(job: JobKey, queued: QueuedSpan, resource: Resource) -> ReadableSpan:

@@ -77,6 +77,7 @@ def told(*, now: float) -> wire.AgentState:
         "notes": [],
         "facts": [fact],
         "facts_seen": 1,
+        "works": [{"name": "stop", "generation": 1, "began": now - 3, "ended": now - 2}],
     }
 
 

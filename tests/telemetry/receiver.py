@@ -31,15 +31,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass(slots=True)
 class TraceReceiver(TraceServiceServicer):
-    """Every span that was received, in its order."""
+    """Every span that was received, in its order, and the service that each is of."""
 
     spans: list[Span] = field(default_factory=list)
+    services: list[str] = field(default_factory=list)
 
     async def Export(  # noqa: N802 (the name is the service's)
         self, request: ExportTraceServiceRequest, _context: object
     ) -> ExportTraceServiceResponse:
         for resource in request.resource_spans:
-            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+            attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
+            spans = [span for scope in resource.scope_spans for span in scope.spans]
+            self.spans += spans
+            self.services += [attributes.get("service.name", "")] * len(spans)
         return ExportTraceServiceResponse()
 
 

@@ -76,6 +76,7 @@ class RankMonitor:
             begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
             run.started_at = max(begun, default=clock.now())
             run.moved()
+            self._agent.worked("start", run.generation, run.ordered_at, ended=run.started_at)
             self._agent.remember()
             if publishes:
                 self._agent.publish()

@@ -24,8 +24,16 @@ def kept_rank_mismatch(expected_ranks: list[int], living: list[int]) -> str | No
 class Run:
     """The newest run of this agent. Ranks that go on are taken over from the run before."""
 
-    def __init__(self, command: wire.RunCommand, home: Path, going_on: Iterable[Rank] = ()) -> None:
+    def __init__(
+        self,
+        command: wire.RunCommand,
+        home: Path,
+        going_on: Iterable[Rank] = (),
+        *,
+        ordered_at: float,
+    ) -> None:
         self.command = command
+        self.ordered_at = ordered_at  # when the command came
         self.generation = command["generation"]
         self.still_s = command["still_s"]
         self.started_at: float | None = None

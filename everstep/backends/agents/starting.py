@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from everstep.agent import wire
-from everstep.agent_client import environment, ranks
+from everstep.agent_client import environment, ranks, views
 from everstep.backends.agents import job_record
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.transactions import owned_record
 from everstep.core.world import StartOrder, StartState
+
+BEFORE_RANKS_RUN = ("fence", "checkpoints", "start")
+"""What agents do between the end of the older ranks and the start of the new ones."""
 
 
 async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState:
@@ -25,7 +29,9 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
     answers = await asyncio.gather(
         *(_start(cluster, pods.get(slot), slot, order, meeting) for slot in slots)
     )
-    return ranks.state_of(dict(zip(slots, answers, strict=True)))
+    state = ranks.state_of(dict(zip(slots, answers, strict=True)))
+    works = views.works(pods, cluster.agents.known, order.generation, of=BEFORE_RANKS_RUN)
+    return replace(state, works=works)
 
 
 def _pods_and_port(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from everstep.agent_client import ranks
+from everstep.agent_client import ranks, views
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.transactions import owned_record
@@ -27,6 +27,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
         pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
         kept=tuple(sorted(rank for answer in answers for rank in answer.kept)),
         evidence=next(evidence, None),
+        works=views.works(pods, cluster.agents.known, order.generation, of=("stop",)),
     )
 
 

@@ -14,7 +14,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import PhaseSpec
-from everstep.core.world import Checkpoint, JobRef, PodRef
+from everstep.core.world import AgentWork, Checkpoint, JobRef, PodRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +289,7 @@ class StepEffects:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
+    works: tuple[AgentWork, ...] = ()  # of agents
     gone: Slots = ()  # slots found without a container
     stays: bool = False  # what is newer than the chosen checkpoint could not be set aside
 

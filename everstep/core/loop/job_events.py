@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.facts import Fact
-from everstep.core.world import Checkpoint
+from everstep.core.world import AgentWork, Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +218,7 @@ class RestartEnded(_Event):
     stages_s: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
+    works: tuple[AgentWork, ...] = ()
 
     @property
     def standby_s(self) -> float:

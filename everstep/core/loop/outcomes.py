@@ -88,6 +88,7 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
         stages_s=outcome.stages_s,
         notes=outcome.notes,
         waited=outcome.waited,
+        works=outcome.works,
     )
 
 

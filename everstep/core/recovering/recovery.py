@@ -143,6 +143,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         avoid_devices=tuple(dict.fromkeys((*old.avoid_devices, *result.avoid_devices))),
         notes=(*old.notes, *result.notes),
         waited=(*old.waited, *result.waited),
+        works=(*old.works, *result.works),
         gone=result.gone,
         stays=old.stays or result.stays,
         prechecked=(old.now, result.now) if is_precheck else old.prechecked,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from everstep.chronicle import spans
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass
+from everstep.core.world import AgentWork, slowest
 from tests.support.builders import running, sighting
 
 
@@ -38,3 +39,25 @@ def test_what_was_sent_is_gone_and_what_came_since_is_not() -> None:
     left = spans.sent(told.chronicle, newest)
     assert keys(left) == ["phase/main/restart/1"]
     assert keys(spans.sent(left, newest)) == keys(left)
+
+
+def test_what_agents_did_goes_out_with_the_restart_and_stays_in_no_record() -> None:
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    works = (AgentWork(slot=1, node="n1", name="stop", began=1.0, ended=2.0),)
+    told.succeeds(works=works)
+    assert [span.works for span in told.chronicle.spans] == [(), works]
+    assert [record.works for record in told.chronicle.records] == [()]
+
+
+def test_the_slowest_agents_of_each_kind_of_work_are_named() -> None:
+    works = [
+        AgentWork(slot=slot, node="n", name=name, began=0.0, ended=float(slot % 5))
+        for name in ("stop", "start")
+        for slot in range(10)
+    ]
+    kept = slowest(works)
+    assert [(work.name, work.slot) for work in kept] == [
+        *[("start", slot) for slot in (3, 4, 9)],
+        *[("stop", slot) for slot in (3, 4, 9)],
+    ]

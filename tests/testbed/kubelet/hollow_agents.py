@@ -167,6 +167,7 @@ class HollowAgent:
             "notes": [],
             "facts": [],
             "facts_seen": 0,
+            "works": [],
         }
 
 
