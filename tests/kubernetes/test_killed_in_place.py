@@ -1,7 +1,8 @@
 """A worker that dies at any request while it places pods; another one goes on.
 
 Each write to the API server in turn is the last one of a worker: once before it is sent, once after it was
-carried out. No other moment of a placement leaves anything behind.
+carried out. No other moment of a placement leaves anything behind. A worker begins anew each
+time, which makes it long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.kubernetes.test_gangs import groups
 from tests.testbed.api import Api
+
+pytestmark = pytest.mark.long
 
 Side = Literal["before", "after"]
 BOTH: tuple[Side, ...] = ("before", "after")
