@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from everstep.backends.kubernetes.books import FACTS_MOST, JobSession
+from everstep.backends.agents.ports import JobBooks
+from everstep.backends.kubernetes.books import FACTS_MOST, BooksOfOneCall, JobSession
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from tests.kubernetes.jobs import KubernetesLab
@@ -30,6 +31,24 @@ async def test_what_two_workers_write_at_once_is_all_stored_once(lab: Kubernetes
         await other.close()
     assert sorted(fact.id for _, fact in document.facts) == sorted(f"{w}-{n}" for w, n in calls)
     assert [number for number, _ in document.facts] == list(range(1, 17))
+
+
+async def test_one_call_sees_a_record_as_it_was_and_loses_nothing_of_another_worker_s(
+    lab: KubernetesLab,
+) -> None:
+    def report(books: JobBooks, number: int) -> None:
+        books.add_fact(Fact(id=f"f{number}", kind="node.down", at=1.0))
+
+    def ids(books: JobBooks) -> list[str]:
+        return [fact.id for fact in books.facts_after("")[0]]
+
+    call, others = BooksOfOneCall(books=lab.backend.books), lab.backend.books
+    await call.change("one-call", lambda books: report(books, 1))
+    await others.change("one-call", lambda books: report(books, 2))
+    assert await call.change("one-call", ids) == ["f1"]
+    await call.change("one-call", lambda books: report(books, 3))
+    assert await call.change("one-call", ids) == ["f1", "f2", "f3"]
+    assert await others.change("one-call", ids) == ["f1", "f2", "f3"]
 
 
 async def test_a_cursor_reads_each_fact_once_and_an_object_never_grows_too_large(
