@@ -123,19 +123,27 @@ async def worker(
     worker_kubeconfig: str,
     namespace: str,
     machines: Machines,  # the nodes
-    tmp_path: Path,
 ) -> AsyncIterator[WorkerProcess]:
-    one = WorkerProcess(
-        address=site.env["TEMPORAL_ADDRESS"],
-        namespace=site.env["TEMPORAL_NAMESPACE"],
-        home=tmp_path / "worker",
-        cluster="pods",
-        backend="kubernetes",
-        env={"EVERSTEP_KUBECONFIG": worker_kubeconfig, "EVERSTEP_KUBE_NAMESPACE": namespace},
-    )
+    one = worker_process(site, worker_kubeconfig, namespace)
     await one.start()
     try:
         yield one
         assert one.wedged() == []
     finally:
         one.kill9()
+
+
+def worker_process(site: Site, kubeconfig: str, namespace: str, **settings: str) -> WorkerProcess:
+    """One that runs the jobs of the site, not yet started."""
+    return WorkerProcess(
+        address=site.env["TEMPORAL_ADDRESS"],
+        namespace=site.env["TEMPORAL_NAMESPACE"],
+        home=site.storage.parent / "worker",
+        cluster="pods",
+        backend="kubernetes",
+        env={
+            "EVERSTEP_KUBECONFIG": kubeconfig,
+            "EVERSTEP_KUBE_NAMESPACE": namespace,
+            **settings,
+        },
+    )
