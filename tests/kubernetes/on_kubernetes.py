@@ -17,18 +17,23 @@ from temporalio.client import Client
 
 from everstep.backends.kubernetes import names
 from everstep.documents.merge import merged
-from tests.cases.case import Case
-from tests.cases.on_fake import JOB, document
+from tests.cases.case import FATAL, Case
+from tests.cases.manifests import TO_BE_LEFT, UNWELL
+from tests.cases.on_fake import DEVICES, JOB, document
 from tests.cases.on_processes import WITNESS, OnProcesses
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import STORAGE, processes_marked
+from tests.kubernetes.test_device_info import fault, info
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api, ApiError
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
 
-CLUSTER = "pods"
+LASTING = {FATAL: "SeparateNPU", TO_BE_LEFT: "PreSeparateNPU", UNWELL: "SubHealthFault"}
+"""Codes of devices that do not heal by themselves, with the level that a device plugin reports of each."""
+CLUSTER, IMAGE = "pods", "machine"
+NODE = {"cpu": "8", "memory": "32Gi", "pods": "110", "huawei.com/Ascend910": str(DEVICES)}
 ALWAYS_SOUND = {"EVERSTEP_PRECHECK__ROOT_GB": "0", "EVERSTEP_PRECHECK__SHM_GB": "0"}
 """What a node needs before a start is there whatever is left on this machine's disk."""
 
@@ -69,6 +74,7 @@ class OnKubernetes(OnProcesses):
             env={
                 "EVERSTEP_KUBECONFIG": kubeconfig,
                 "EVERSTEP_KUBE_NAMESPACE": namespace,
+                "EVERSTEP_KUBE_DEVICE_INFO": "true",
                 "EVERSTEP_PRECHECK__CACHE": "/",
                 "EVERSTEP_PRECHECK__CACHE_GB": "0",
                 "EVERSTEP_JANITOR": "false",
@@ -87,7 +93,7 @@ class OnKubernetes(OnProcesses):
 
     async def _add_node(self, name: str) -> None:
         node = f"{self.namespace}-{name}"
-        await self.machines.add_node(node, labels={OWN_NODES: self.namespace})
+        await self.machines.add_node(node, labels={OWN_NODES: self.namespace}, resources=NODE)
         self.nodes.add(node)
 
     async def end(self) -> None:
@@ -101,23 +107,35 @@ class OnKubernetes(OnProcesses):
         written = document(
             self.case, command=command, variables=variables, folder=f"{STORAGE}/ckpt"
         )
+        if self.case.labels is not None:
+            return self._with_its_own_template(written)
+        return merged(written, {"everstep": {**self._of_pods(), **_template(self._pod_spec())}})
+
+    def _with_its_own_template(self, written: dict[str, Any]) -> dict[str, Any]:
+        """The document of MindCluster, whose pods ask for devices: it says itself how they are made."""
+        for role in written["spec"]["replicaSpecs"].values():
+            spec = role["template"]["spec"]
+            own = self._pod_spec()
+            spec["volumes"] = own["volumes"]
+            spec["containers"][0] |= {
+                "image": IMAGE,
+                "volumeMounts": own["containers"][0]["volumeMounts"],
+            }
         return merged(written, {"everstep": self._of_pods()})
 
-    def _of_pods(self) -> dict[str, Any]:
-        """What a document says for a cluster of pods: each takes a node, and mounts the case's folder."""
+    def _pod_spec(self) -> dict[str, Any]:
+        """Each pod takes a node, and mounts the case's folder."""
         train = {
             "name": "train",
             "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
-            "resources": {"requests": {"cpu": "8"}},
+            "resources": {"requests": {"cpu": NODE["cpu"]}},
         }
         storage = {"name": "storage", "hostPath": {"path": str(self.home)}}
-        words: dict[str, Any] = {
-            "cluster": CLUSTER,
-            "image": "machine",
-            "pod_template": {"spec": {"volumes": [storage], "containers": [train]}},
-            "accelerator": "none",
-            "accelerators_per_node": 0,
-        }
+        return {"volumes": [storage], "containers": [train]}
+
+    def _of_pods(self) -> dict[str, Any]:
+        """What a document says for a cluster of pods."""
+        words = {"cluster": CLUSTER}
         return (
             words if self.case.trainer is not None else {**words, "model_dir": f"{STORAGE}/model"}
         )
@@ -128,6 +146,10 @@ class OnKubernetes(OnProcesses):
         match line.split():
             case ["node-down", name]:
                 await self._lose(await self._node(name))
+            case ["device", name, index, code]:
+                one = fault(code, device=f"Ascend910-{index}", level=LASTING[code])
+                node = await self._node(name)
+                await self.machines.fault("device-config-map", node=node, device_info=info(one))
             case ["add-node", name]:
                 await self._add_node(name)
             case ["kill", job, rank, "signal", number]:
@@ -196,3 +218,12 @@ class OnKubernetes(OnProcesses):
     async def _hold_pods(self, held: bool) -> None:
         for node in sorted(self.nodes):
             await self.machines.fault("hold-pods", node=node, held=held)
+
+
+def _template(spec: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "image": IMAGE,
+        "pod_template": {"spec": spec},
+        "accelerator": "none",
+        "accelerators_per_node": 0,
+    }
