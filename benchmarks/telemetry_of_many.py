@@ -2,7 +2,8 @@
 
 Each has as many jobs of its own on one server. One has everything on (a page that is scraped every 5 s,
 metrics and traces to a collector over gRPC, logs as JSON), the other nothing, and they take turns. Both are
-measured in the same seconds, so that what else the machine does weighs on both. In points of a core.
+measured in the same seconds, so that what else the machine does weighs on both. In points of a core: the mean
+of the turns with its standard error, as windows of one turn have the same two processes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +27,8 @@ from tests.support.workerproc import WorkerProcess
 from tests.telemetry.receiver import receiver, scrape
 
 JOBS = 100  # of each worker
-TURNS = 6
-SETTLES_S, WATCHED_S, SCRAPED_S = 15.0, 20.0, 5.0
+TURNS, WINDOWS = 8, 6
+SETTLES_S, WINDOW_S, SCRAPED_S = 15.0, 10.0, 5.0
 START_S = 900.0
 GOAL_POINTS, GOAL_JOBS = 3.0, 200
 
@@ -68,50 +70,81 @@ async def scraping(address: str) -> None:
         await asyncio.sleep(SCRAPED_S)
 
 
-async def watched(workers: tuple[WorkerProcess, ...], address: str) -> list[float]:
-    """Points of a core that each worker took, once both have taken over their jobs."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Points of a core that each worker took in the same seconds."""
+
+    with_all: float
+    without: float
+
+    @property
+    def difference(self) -> float:
+        return self.with_all - self.without
+
+
+async def watched(workers: tuple[WorkerProcess, WorkerProcess], address: str) -> list[Window]:
+    """The windows of a turn, once both workers have taken over their jobs; the first has everything on."""
     await asyncio.sleep(SETTLES_S)
     scraper = asyncio.create_task(scraping(address))
-    before = [many.used([worker.pid])[0] for worker in workers]
-    await asyncio.sleep(WATCHED_S)
-    after = [many.used([worker.pid])[0] for worker in workers]
+    at, used_s = [], []
+    for n in range(WINDOWS + 1):
+        await asyncio.sleep(WINDOW_S if n else 0.0)
+        at.append(time.monotonic())
+        used_s.append([many.used([worker.pid])[0] for worker in workers])
     scraper.cancel()
-    return [100 * (late - early) / WATCHED_S for early, late in zip(before, after, strict=True)]
+    return [
+        Window(*(100 * (used_s[n + 1][i] - used_s[n][i]) / (at[n + 1] - at[n]) for i in (0, 1)))
+        for n in range(WINDOWS)
+    ]
 
 
-async def measured(groups: tuple[Group, Group], jobs: int) -> None:
+async def measured(groups: tuple[Group, Group], jobs: int, turn_count: int) -> None:
     first = [group.worker({}) for group in groups]
     await asyncio.gather(*(worker.start() for worker in first))
     await asyncio.gather(*(group.start_jobs(jobs) for group in groups))
     await asyncio.gather(*(worker.terminate() for worker in first))
     address = f"127.0.0.1:{free_port()}"
-    print(f"two workers of {jobs} healthy jobs, points of a core over {WATCHED_S:g} s", flush=True)
-    differences = []
+    print(
+        f"two workers of {jobs} healthy jobs, {WINDOWS} windows of {WINDOW_S:g} s a turn",
+        flush=True,
+    )
+    turns: list[list[Window]] = []
     async with receiver() as received:
         on = {
             "EVERSTEP_METRICS_ADDRESS": address,
             "EVERSTEP_LOG_FORMAT": "json",
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{received.port}",
         }
-        for turn in range(TURNS):
+        for turn in range(turn_count):
             has_all, has_none = groups if turn % 2 else groups[::-1]
             workers = has_all.worker(on), has_none.worker({})
             await asyncio.gather(*(worker.start() for worker in workers))
-            with_all, without = await watched(workers, address)
+            turns.append(await watched(workers, address))
             await asyncio.gather(*(worker.terminate() for worker in workers))
-            differences.append(with_all - without)
-            print(
-                f"  on {with_all:5.1f}  off {without:5.1f}  {differences[-1]:+5.1f}"
-                f"  load {os.getloadavg()[0]:.1f}",
-                flush=True,
-            )
+            print(f"  {summary(turns[-1])}  load {os.getloadavg()[0]:.1f}", flush=True)
         assert {"everstep.jobs"} <= received.names, "the collector received nothing"
-    middle, mean = statistics.median(differences), statistics.mean(differences)
-    print(f"  {jobs} jobs: median {middle:+.1f}, mean {mean:+.1f} points")
-    print(f"  goal: at most {GOAL_POINTS:+g} points with {GOAL_JOBS} jobs")
+    print(result(turns, jobs))
 
 
-async def main(jobs: int) -> None:
+def result(turns: list[list[Window]], jobs: int) -> str:
+    """What all turns come to; at most as many times more where there are more jobs."""
+    means = [statistics.mean(window.difference for window in turn) for turn in turns]
+    mean, error = statistics.mean(means), statistics.stdev(means) / len(means) ** 0.5
+    share = GOAL_JOBS / jobs
+    return (
+        f"  {jobs} jobs: {mean:+.2f} points, standard error {error:.2f}\n"
+        f"  {GOAL_JOBS} jobs, at most: {share * mean:+.2f}, {share * error:.2f}; goal {GOAL_POINTS:+g}"
+    )
+
+
+def summary(turn: list[Window]) -> str:
+    on, off = (statistics.mean(w.with_all for w in turn), statistics.mean(w.without for w in turn))
+    differences = [window.difference for window in turn]
+    least, most = min(differences), max(differences)
+    return f"on {on:5.1f}  off {off:5.1f}  {on - off:+5.2f} ({least:+.1f} to {most:+.1f})"
+
+
+async def main(jobs: int = JOBS, turns: int = TURNS) -> None:
     with tempfile.TemporaryDirectory(prefix="everstep-bench-") as folder:
         homes = [Path(folder) / name for name in ("one", "two")]
         try:
@@ -119,11 +152,11 @@ async def main(jobs: int) -> None:
                 one, two = [
                     Group(server, await server.new_namespace("bench"), home) for home in homes
                 ]
-                await measured((one, two), jobs)
+                await measured((one, two), jobs, turns)
         finally:
             for home in homes:
                 end_all(home)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if sys.argv[1:] else JOBS))
+    asyncio.run(main(*map(int, sys.argv[1:])))
