@@ -95,6 +95,17 @@ class Scene:
         self.hits += 1
         order_end(self.site.storage / "control", JOB, rank=1, code=3)
 
+    def report_node(self, slot: int) -> None:
+        """An operator reports the node of a pod as faulty: the pod moves to another one."""
+        self.hits += 1
+        nodes = {pod["slot"]: pod["node"] for pod in self.site.status(JOB)["pods"]}
+        self.site.everstep("report-fault", JOB, "node.fault", "--node", nodes[slot])
+
+    async def cordon(self, on: bool) -> None:
+        for node in (await self.api.get("/api/v1/nodes"))["items"]:
+            path = f"/api/v1/nodes/{node['metadata']['name']}"
+            await self.api.patch(path, {"spec": {"unschedulable": on}})
+
     async def until_step(self, step: str) -> None:
         """Until the recovery of the newest crash began this step."""
 
@@ -202,6 +213,27 @@ async def test_a_worker_that_is_killed_at_any_step_costs_no_second_recovery(scen
             assert other.wedged() == []
         finally:
             other.kill9()
+    finally:
+        worker.kill9()
+
+
+async def test_a_worker_that_is_killed_while_it_places_makes_no_pod_twice(scene: Scene) -> None:
+    """No node takes pods until the worker is another one: the step to place is certainly under way."""
+    worker = await scene.worker("one").start()
+    try:
+        await scene.submit_both()
+        before = await scene.pods_of(JOB)
+        await scene.cordon(True)
+        scene.report_node(slot=1)
+        await scene.until_step("place")
+        await worker.restart()
+        await scene.cordon(False)
+        await scene.until_recovered()
+        after = await scene.pods_of(JOB)
+        assert len(after) == 2
+        assert len(after & before) == 1
+        await scene.check()
+        assert worker.wedged() == []
     finally:
         worker.kill9()
 
