@@ -31,7 +31,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHA
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,7 +78,11 @@ testbed: $(READY) ## build a Kubernetes control plane for the tests, once per ma
 	$(BIN)/python -m tests.testbed.build
 
 test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
-	$(PYTEST) tests/kubernetes -m 'not long and not torch' $(PARALLEL) $(ARGS)
+	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet' $(PARALLEL) $(ARGS)
+
+test-kubelet: testbed ## the core scenarios under three real kubelets, built first; needs containerd, and root
+	$(BIN)/python -m tests.testbed.build kubelet
+	$(PYTEST) tests/kubernetes/test_real_kubelets.py $(ARGS)
 
 test-browser: $(READY) ## those that look at pages in a Chromium, which has to be installed
 	$(PYTEST) tests/browser $(ARGS)

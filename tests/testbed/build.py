@@ -1,7 +1,8 @@
 """Builds the programs of a Kubernetes control plane, and kubectl, from `go.mod`, once per machine.
 
-`python -m tests.testbed.build` prints the folder that holds them. The folder is in the user's cache, named
-after everything that goes into a build: other clones, and the same clone later, use it again.
+`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet` it builds that one.
+The folder is in the user's cache, named after everything that goes into a build: other clones, and the same
+clone later, use it again.
 """
 
 from __future__ import annotations
@@ -192,6 +193,11 @@ def _print(line: str) -> None:
 
 
 CONTROL_PLANE = GoModule(folder=HERE, packages=PACKAGES, flags=build_flags())
+KUBELET = GoModule(
+    folder=HERE / "kubelets",
+    packages={"kubelet": "k8s.io/kubernetes/cmd/kubelet"},
+    flags=build_flags(),
+)
 PROMETHEUS = GoModule(
     folder=HERE / "prometheus",
     packages={
@@ -204,6 +210,7 @@ PROMETHEUS = GoModule(
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(f"{CONTROL_PLANE.build()}\n")
+        module = KUBELET if "kubelet" in sys.argv[1:] else CONTROL_PLANE
+        sys.stdout.write(f"{module.build()}\n")
     except BuildFailed as error:
         sys.exit(f"error: {error}")
