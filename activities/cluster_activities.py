@@ -88,14 +88,22 @@ async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterato
         if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
             pass
         elif is_refusal:
-            await tell_waiting(job, plan, str(error), is_refusal=attempt == FAILS_VISIBLY_FROM)
+            await tell_waiting(
+                job, plan, _sentence(error), is_refusal=attempt == FAILS_VISIBLY_FROM
+            )
         else:
-            tried = f"{doing}, which failed {attempt} times: {str(error) or type(error).__name__}"
+            tried = f"{doing}, which failed {attempt} times: {_sentence(error)}"
             is_event = attempt == FAILS_IN_EVENTS_AT
             await tell_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
         raise
     if attempt > FAILS_VISIBLY_FROM:
         await tell_waiting(job, plan, None)
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; the name of its type only if that is all there is."""
+    message = error.message if isinstance(error, ApplicationError) else str(error)
+    return message or type(error).__name__
 
 
 def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> None:

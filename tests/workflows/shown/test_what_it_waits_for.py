@@ -19,6 +19,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
+from everstep.core.errors import BackendUnavailable
 from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
 from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, PlaceState
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
@@ -94,22 +95,25 @@ async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_i
 
 
 class Mute(FakeBackend):
-    """A backend that cannot be observed, for a bug of ours."""
+    """A backend that cannot be observed."""
 
     is_broken = False
+    error: Exception = KeyError("no such column")  # a bug of ours
 
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         if self.is_broken and job.id == "demo":
-            raise KeyError("no such column")
+            raise self.error
         return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
 
 
+@pytest.mark.parametrize("error", [Mute.error, BackendUnavailable("no such column")])
 async def test_a_job_whose_monitor_cannot_report_does_not_say_that_it_runs(
-    client: Client,
+    client: Client, error: Exception
 ) -> None:
     backend = Mute(FakeSettings(nodes=6))
+    backend.error = error
     clock = StandingClock(backend)
     async with at_work(thinker(client), actor(client, backend)):
         await clock.hold()
@@ -122,7 +126,7 @@ async def test_a_job_whose_monitor_cannot_report_does_not_say_that_it_runs(
         backend.is_broken = True
         await clock.pass_to(35)
         status = await until_it_waits_for(job, "no such column")
-        assert status["waiting_for"].startswith("monitor, which failed 4 times")
+        assert status["waiting_for"] == f"monitor, which failed 4 times: {error}"
         assert status["state"] == "unreachable"
         (event,) = [e for e in await job.query("events") if "no such column" in e["message"]]
         assert event["level"] == "Warning"
@@ -260,10 +264,10 @@ async def test_device_faults_that_no_worker_counts_are_shown_until_one_does(
     job = await submit(client, counted())
     async with at_work(actor(client, backend)):
         async with at_work(thinker(client)):
-            await clock.hold()
-            await until_state(job, "launching")
-            await clock.pass_to(34)
             await until_state(job, "running")
+            await clock.hold()  # a watch under way reports nothing but the fault
+            while not await pending(job, "monitor"):
+                await asyncio.sleep(0.01)
         await backend.admin.fault(f"device n1 1 {HBM}")
         await clock.let_go()
         while await pending(job, "monitor"):
