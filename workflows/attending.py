@@ -68,7 +68,7 @@ def _is_untaken(error: ActivityError) -> bool:
 
 
 def newest_heartbeat(error: BaseException) -> object:
-    """What the activity reported last, of an activity that began and that no worker took again."""
+    """What the activity reported last, of an activity whose worker was lost."""
     cause = error.cause if isinstance(error, ActivityError) else None
     details = cause.last_heartbeat_details if isinstance(cause, exceptions.TimeoutError) else ()
     return next(iter(details), None)

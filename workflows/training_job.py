@@ -226,7 +226,8 @@ class TrainingJob(JobHandlers):
             return await self._interruptible(watching, or_by=self._should_renew)
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
-            await self._not_watched(error)
+            if why := attending.not_begun(error):
+                await self._show_wait(why)
             if operators.is_told_to_end(self.state):  # whatever there is to see
                 return commanding.nothing_seen(order)
             return await self._look(order)
@@ -234,14 +235,6 @@ class TrainingJob(JobHandlers):
     async def _look(self, order: WatchOrder) -> WatchReport:
         look = partial(self._see, "look", order, "look at the world")
         return await attending.attended(look, self._show_wait)
-
-    async def _not_watched(self, error: BaseException) -> None:
-        """Show a monitor that no worker began, and keep the checkpoint that it reported last."""
-        why = attending.not_begun(error)
-        if why is not None:
-            saved = saved_in(attending.newest_heartbeat(error)) or self.state.saved
-            self._state = replace(self.state, saved=saved)
-            await self._show_wait(why)
 
     async def _show_wait(self, what: str | None) -> None:
         """Show what the job waits for where no activity began that could report it."""
@@ -251,15 +244,23 @@ class TrainingJob(JobHandlers):
     async def _see(
         self, name: str, order: WatchOrder, summary: str, how: Mapping[str, Any]
     ) -> WatchReport:
-        def see(job: JobRef) -> Coroutine[Any, Any, WatchReport]:
-            return workflow.execute_activity(
-                name,
-                replace(order, job=job),
-                result_type=WatchReport,
-                task_queue=names.cluster_queue(order.cluster),
-                summary=summary,
-                **how,
-            )
+        """The report of the monitor or of a look. If it has none, the checkpoint of its heartbeat is kept."""
+
+        async def see(job: JobRef) -> WatchReport:
+            try:
+                report: WatchReport = await workflow.execute_activity(
+                    name,
+                    replace(order, job=job),
+                    result_type=WatchReport,
+                    task_queue=names.cluster_queue(order.cluster),
+                    summary=summary,
+                    **how,
+                )
+            except ActivityError as error:
+                saved = saved_in(attending.newest_heartbeat(error)) or self.state.saved
+                self._state = replace(self.state, saved=saved)
+                raise
+            return report
 
         return await commanding.in_its_books(lambda: self.state.job, see)
 
