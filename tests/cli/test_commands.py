@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 
 import pytest
@@ -23,6 +24,15 @@ def test_a_name_of_other_tools_leads_to_the_command_of_ours(
 def test_such_names_are_none_of_ours_and_lead_to_some_of_ours() -> None:
     assert not set(ELSEWHERE) & set(NAMES)
     assert set(ELSEWHERE.values()) <= set(NAMES)
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "why", "report", "watch", "stop", "adopt"])
+@pytest.mark.parametrize("job_id", ["", " "])
+def test_an_empty_job_id_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], command: str, job_id: str
+) -> None:
+    assert main([command, job_id]) == Exit.USAGE
+    assert re.search(r"Invalid value for '\[?ID\]?': may not be empty", capsys.readouterr().err)
 
 
 def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFixture[str]) -> None:

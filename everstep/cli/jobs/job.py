@@ -24,8 +24,22 @@ from everstep.dialects import job_memo
 
 T = TypeVar("T")
 
+
+def not_empty(job_id: str | None) -> str | None:
+    """The ID as it is. Raises BadParameter for one without a character."""
+    if job_id is not None and not job_id.strip():
+        raise typer.BadParameter("may not be empty")
+    return job_id
+
+
 JobId = Annotated[
-    str, typer.Argument(metavar="ID", help="The job's ID.", autocompletion=completion.job_ids)
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="The job's ID.",
+        autocompletion=completion.job_ids,
+        callback=not_empty,
+    ),
 ]
 
 _S = WorkflowExecutionStatus

@@ -23,7 +23,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.history import all_records, records_of_rows, with_newest
-from everstep.cli.jobs.job import FoundJob, find, look_up
+from everstep.cli.jobs.job import FoundJob, find, look_up, not_empty
 from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.dialects import job_memo
@@ -51,6 +51,7 @@ def report(
             metavar="[ID]",
             help="The job's ID; else give --since.",
             autocompletion=completion.job_ids,
+            callback=not_empty,
         ),
     ] = None,
     since: Annotated[
