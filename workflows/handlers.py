@@ -26,9 +26,6 @@ from workflows import attributes, commanding, opening
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
 
-CLOCKS_DIFFER_S = 86_400.0
-"""A cluster whose clock is further from the server's has a virtual one."""
-
 WORKERS = ("worker", "earlier")
 """Keys of the signal `taken_over`."""
 
@@ -310,7 +307,7 @@ class JobHandlers:
     def _time(self) -> float:
         """The server's time, unless the cluster's clock is a virtual one: then the last time of that."""
         now, reported = workflow.time(), self.state.now
-        return reported if reported and abs(now - reported) >= CLOCKS_DIFFER_S else now
+        return reported if reported and abs(now - reported) >= shapes.CLOCKS_DIFFER_S else now
 
     async def _respecify(self, fragment: Any) -> None:
         """The changed document, compiled; a wrong one fails this update and nothing else."""

@@ -77,6 +77,24 @@ def with_glance(status: Mapping[str, Any], glance: Mapping[str, Any]) -> dict[st
     return {**status, **newer, **times}
 
 
+CLOCKS_DIFFER_S = 86_400.0
+"""A cluster whose clock is further from the server's has a virtual one."""
+
+
+def with_age(status: Mapping[str, Any], now: float, *, run_began: float) -> dict[str, Any]:
+    """The status of a job that has not ended, with its duration until now, by the server's clock.
+
+    A job that waits for its places learns nothing of the time.
+    """
+    as_of, created_at = status.get("as_of"), status.get("created_at")
+    if not as_of or not created_at:
+        return {**status}
+    is_virtual = not run_began - CLOCKS_DIFFER_S <= seconds(as_of) <= now + CLOCKS_DIFFER_S
+    if is_virtual:
+        return {**status}
+    return {**status, "duration_s": round(max(0.0, now - seconds(created_at)), 3)}
+
+
 def with_failing(status: Mapping[str, Any], *failing: str) -> dict[str, Any]:
     """The status with a warning for each activity that fails again and again."""
     rows = [{"kind": "failing", "since": None, "message": text} for text in failing if text]

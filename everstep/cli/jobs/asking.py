@@ -164,8 +164,10 @@ async def _with_live_state(job: FoundJob, answer: Value) -> Value:
     }
     if not job.is_open:
         return status
+    run_began = job.description.start_time.timestamp()
     glanced = shapes.with_glance(status, await glance(job))
-    return with_failing(glanced, job.description.raw_description.pending_activities)
+    aged = shapes.with_age(glanced, time.time(), run_began=run_began)
+    return with_failing(aged, job.description.raw_description.pending_activities)
 
 
 FAILING_FROM = 3
@@ -195,15 +197,21 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
     return status
 
 
-def _goes_on(pending: PendingActivityInfo) -> bool:
-    """Whether earlier workers were lost and the one that has the activity now beats.
+HOLDS_S = 5.0
+"""Seconds after which an attempt of an activity that failed before counts as one that goes on."""
 
-    The monitor of a sound job lasts for days, and each worker that is killed meanwhile costs it an attempt.
+
+def _goes_on(pending: PendingActivityInfo) -> bool:
+    """Whether earlier attempts failed and the one that is under way now beats.
+
+    The monitor of a sound job lasts for days: its earlier failures, such as each worker that was killed
+    meanwhile, say nothing of it. One that does not fail for the loss of a worker has to last for a while.
     """
     was_lost = pending.last_failure.HasField("timeout_failure_info")
     is_begun = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
     beat, began = pending.last_heartbeat_time, pending.last_started_time
-    return was_lost and is_begun and beat.ToMicroseconds() > began.ToMicroseconds()
+    lasts_s = (beat.ToMicroseconds() - began.ToMicroseconds()) / 1e6
+    return is_begun and lasts_s > (0.0 if was_lost else HOLDS_S)
 
 
 async def glance(job: FoundJob) -> Value:

@@ -51,6 +51,17 @@ def test_a_monitor_that_outlived_many_workers_fails_only_until_the_next_one_beat
     assert with_failing(RUNNING, [lost]) == RUNNING
 
 
+def test_a_monitor_that_failed_for_a_while_fails_until_an_attempt_lasts() -> None:
+    """As it does where EVERSTEP_HOME was away and is back."""
+    failed = pending("monitor", 33, "EVERSTEP_HOME was moved")
+    failed.state = PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+    failed.last_started_time.FromSeconds(100)
+    failed.last_heartbeat_time.FromSeconds(102)
+    assert with_failing(RUNNING, [failed])["state"] == "unreachable"
+    failed.last_heartbeat_time.FromSeconds(106)
+    assert with_failing(RUNNING, [failed]) == RUNNING
+
+
 @pytest.mark.parametrize(
     "activities",
     [[], [pending("monitor", 4)], [PendingActivityInfo(attempt=9)]],  # the last one never failed
