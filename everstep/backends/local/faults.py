@@ -99,9 +99,12 @@ class LocalScene(faults.Scene[Node]):
             _show(path, devices)
 
     def job(self, job_id: str) -> str:
-        if not pods.of_job(self.db, job_id):
-            raise ValueError(f"there is no job {job_id!r} on this cluster")
-        return job_id
+        if pods.of_job(self.db, job_id):
+            return job_id
+        record = books.job(self.db, job_id)
+        if record.newest > record.closed:  # it waits for its pods
+            raise NothingRuns(_idle(job_id))
+        raise ValueError(f"there is no job {job_id!r} on this cluster")
 
     def tell(self, job: str, fact: Fact) -> None:
         books.tell(self.db, job, fact)
@@ -181,10 +184,14 @@ def _rank(scene: LocalScene, fault: FaultLine) -> tuple[str, wire.RankSeen]:
     uids = {pod.uid for pod in pods.of_job(scene.db, job_id)}
     ranks = {n: (uid, rank) for (uid, n), rank in scene.ranks.items() if uid in uids}
     if all(rank["exited_at"] is not None for _, rank in ranks.values()):
-        raise NothingRuns(f"nothing of {job_id} runs now; `everstep status {job_id}` says why")
+        raise NothingRuns(_idle(job_id))
     if number not in ranks:
         raise ValueError(f"{job_id} has no rank {number}")
     return ranks[number]
+
+
+def _idle(job_id: str) -> str:
+    return f"nothing of {job_id} runs now; `everstep status {job_id}` says why"
 
 
 # -- The table ----------------------------------------------------------------------------------

@@ -22,6 +22,15 @@ async def test_a_rank_cannot_be_killed_where_nothing_runs(local_lab: LocalLab) -
             await local_lab.fault(line)
 
 
+async def test_a_job_between_two_pods_is_there(local_lab: LocalLab) -> None:
+    job = Run(local_lab)
+    await job.new_generation("before its first pods")
+    with pytest.raises(NothingRuns, match="nothing of demo runs now"):
+        await local_lab.fault("kill demo 0")
+    with pytest.raises(ValueError, match="there is no job 'other' on this cluster"):
+        await local_lab.fault("kill other 0")
+
+
 async def test_a_rank_or_an_agent_cannot_be_killed_twice(local_lab: LocalLab) -> None:
     """The other rank lives on: it is not the job that has ended."""
     job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000"})
