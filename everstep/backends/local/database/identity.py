@@ -80,21 +80,31 @@ def books_at(path: str) -> tuple[str, BooksFile | None] | None:
         return None
 
 
-def is_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
-    """Whether the file here is a copy of the stored one. Raises OSError if that cannot be seen.
+def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
+    """Settle which file is the copy, if there are two, and return whether it is the one here.
 
-    If the stored file itself was moved away and a copy is in its place, this file is the original: its
-    place is then stored in that copy, which will count as one.
+    If the stored file itself was moved away and a copy is in its place, the file here is the original: its
+    place is then stored in that copy, which will count as one. Raises OSError if a file cannot be seen.
     """
-    if stored.path != here.path:
-        there = file_at(Path(stored.path))
-        if there is not None and not there.is_same(here):
-            books = books_at(there.path)
-            if books is None or books[0] == cluster:
-                return not (here.is_same(stored) and _name_original(there.path, stored, here))
-            return False
-    is_elsewhere = "" not in (stored.machine, here.machine) and stored.machine != here.machine
-    return is_elsewhere and stored.inode != here.inode
+    there = _other_file(stored, here)
+    if there is None:
+        return _may_run_elsewhere(stored, here)
+    books = books_at(there.path)
+    if books is not None and books[0] != cluster:
+        return False
+    return not (here.is_same(stored) and _name_original(there.path, stored, here))
+
+
+def _other_file(stored: BooksFile, here: BooksFile) -> BooksFile | None:
+    """The file at the stored path, if it is another one than the file here."""
+    there = None if stored.path == here.path else file_at(Path(stored.path))
+    return None if there is None or there.is_same(here) else there
+
+
+def _may_run_elsewhere(stored: BooksFile, here: BooksFile) -> bool:
+    """Whether neither file nor machine are the stored ones: the original cannot be seen from here."""
+    is_known = "" not in (stored.machine, here.machine)
+    return is_known and stored.machine != here.machine and stored.inode != here.inode
 
 
 def _name_original(copy: str, stored: BooksFile, original: BooksFile) -> bool:
@@ -126,8 +136,8 @@ async def settle(store: Store, path: Path) -> str:
     if here is None:
         raise BackendUnavailable(f"{path} is away")
     if stored is not None:
-        look = partial(is_copy, cluster, stored, here)
-        if await read(stored.path, look, within_s=READ_S):
+        settle_here = partial(settle_copy, cluster, stored, here)
+        if await read(stored.path, settle_here, within_s=READ_S):
             LOG.warning(
                 "%s is a copy of %s: it has an identity of its own now, and refuses the jobs of the original "
                 "until they are adopted",
