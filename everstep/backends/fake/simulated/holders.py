@@ -128,30 +128,37 @@ class Holders:
     def _is_ready(self, waiter: Waiter) -> bool:
         if waiter.until is not None and waiter.until <= self._cluster.state.now:
             return True
-        return self._has_news(waiter)
-
-    def _has_news(self, waiter: Waiter) -> bool:
         version, has_facts = self._cluster.news(waiter.job, waiter.cursor)
-        shown_version = self._shown_versions.get(waiter.job)
-        has_seen = (
-            shown_version is not None and shown_version.newest == waiter.cursor
-        )  # else that answer was lost
-        if not has_facts and version <= (
-            shown_version.version if shown_version and has_seen else waiter.cursor
-        ):
+        if has_facts:  # returned to every call with an old cursor
+            self._count_answer(waiter, version)
+            return True
+        if version <= self._version_shown(waiter) or self._answers(waiter, version) >= ANSWERS:
             return False
+        self._count_answer(waiter, version)
+        return True
+
+    def _version_shown(self, waiter: Waiter) -> int:
+        """The version of the job that its worker has; that of its cursor if the last answer was lost."""
+        latest = self._shown_versions.get(waiter.job)
+        return latest.version if latest and latest.newest == waiter.cursor else waiter.cursor
+
+    def _answers(self, waiter: Waiter, version: int) -> int:
+        """How often this cursor was answered with this version.
+
+        A change is returned twice, in case the first answer was lost: a caller that never advances its cursor
+        would else stop the clock for ever.
+        """
         repeats = self._repeats.get(waiter.job)
-        if repeats is None or (repeats.cursor, repeats.version) != (waiter.cursor, version):
-            repeats = self._repeats[waiter.job] = Repeats(cursor=waiter.cursor, version=version)
-        # Facts are returned to every call with an old cursor. Other changes are returned twice, in case the
-        # first answer was lost: a caller that never advances its cursor would else stop the clock for ever.
-        if not has_facts and repeats.times >= ANSWERS:
-            return False
-        repeats.times += 1
-        if repeats.times > LIVELOCK:
+        is_repeat = repeats and (repeats.cursor, repeats.version) == (waiter.cursor, version)
+        return repeats.times if repeats and is_repeat else 0
+
+    def _count_answer(self, waiter: Waiter, version: int) -> None:
+        times = self._answers(waiter, version) + 1
+        if times > LIVELOCK:
             question = f"{waiter.job} observes with cursor {waiter.cursor} again and again"
             raise RuntimeError(f"{question}: it should pass the one of the last observation")
-        return True
+        repeats = Repeats(cursor=waiter.cursor, version=version, times=times)
+        self._repeats[waiter.job] = repeats
 
     def _all_wait(self) -> bool:
         waiting = {waiter.job for waiter in self._waiting}
