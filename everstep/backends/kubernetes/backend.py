@@ -329,7 +329,7 @@ class KubernetesBackend(AgentBackend):
             for document in await reached(namespace.books.jobs()):
                 # A job that was placed has pods or a Secret, until `ensure_gone` is done with it.
                 if document.removable or document.record.placed is not None:
-                    job = _newest_run(document, namespace)
+                    job = self._newest_run(document, namespace)
                     left.append(Leftover(job=job, server=document.record.server))
         return tuple(left)
 
@@ -347,11 +347,17 @@ class KubernetesBackend(AgentBackend):
     async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
         """End what a run of this ID left that was ended by force, in a namespace that was its own."""
         stored = await reached(namespace.books.read(job_id))
-        state = await self.ensure_gone(_newest_run(stored.document, namespace))
+        state = await self.ensure_gone(self._newest_run(stored.document, namespace))
         if not state.done or self.watch.of_job(job_id, namespace.name):
             what = state.waiting_for or "its pods to go"
             where = f"an earlier run of {job_id} in namespace {namespace.name}"
             raise BackendUnavailable(f"{where} has to end first: waits for {what}")
+
+    def _newest_run(self, document: JobDocument, namespace: JobNamespace) -> JobRef:
+        """Of the job in that namespace, as the orders of that run name it."""
+        record = document.record
+        name = "" if namespace is self._home else namespace.name
+        return JobRef(id=record.id, run=record.newest_run, namespace=name)
 
     async def take_over(
         self,
@@ -450,9 +456,3 @@ class KubernetesBackend(AgentBackend):
             await namespace.agents.close()
         await self.watch.close()
         await self._api.close()
-
-
-def _newest_run(document: JobDocument, namespace: JobNamespace) -> JobRef:
-    """Of the job in that namespace, as orders of that run name it."""
-    record = document.record
-    return JobRef(id=record.id, run=record.newest_run, namespace=namespace.name)
