@@ -26,12 +26,22 @@ STEPS, KILLED_AT = 120, 30
 
 
 def in_pods(site: Site) -> dict[str, Any]:
-    """The example's document for two pods of one rank each, which mount its folder."""
-    mount = {"name": "storage", "mountPath": STORAGE}
-    volume = {"name": "storage", "hostPath": {"path": str(site.storage)}}
+    """The example's document for two pods of one rank each, which mount its folder and PyTorch.
+
+    PyTorch is mounted where it is: a pod's own /tmp hides a checkout below that of the machine.
+    """
+    environment = PYTHON.parents[1]
+    mounts = [
+        {"name": "storage", "mountPath": STORAGE},
+        {"name": "pytorch", "mountPath": str(environment), "readOnly": True},
+    ]
+    volumes = [
+        {"name": "storage", "hostPath": {"path": str(site.storage)}},
+        {"name": "pytorch", "hostPath": {"path": str(environment)}},
+    ]
     # The interpreter with PyTorch is root's own.
     as_root = {"runAsUser": 0, "runAsGroup": 0, "runAsNonRoot": False}
-    train = {"name": "train", "volumeMounts": [mount]}
+    train = {"name": "train", "volumeMounts": mounts}
     return {
         "cluster": "pods",
         "image": "machine",
@@ -41,7 +51,7 @@ def in_pods(site: Site) -> dict[str, Any]:
         "processes_per_node": 1,
         "env": {"STEPS": str(STEPS)},
         "pod_template": {
-            "spec": {"volumes": [volume], "securityContext": as_root, "containers": [train]}
+            "spec": {"volumes": volumes, "securityContext": as_root, "containers": [train]}
         },
     }
 
