@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
+from activities.visibility import FAILS_VISIBLY_FROM, TOLD_WITHIN, tell_waiting, visible
 from everstep.backends.base import Backend
+from everstep.core import names
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
@@ -29,25 +28,8 @@ from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
 from everstep.telemetry.logs import log_with
 
-TOLD_WITHIN = timedelta(seconds=2)
-WAITING_SHOWN = 300
 WATCHED_BY = "worker"
 """The key of a monitor's heartbeat with the identity of its worker."""
-
-
-async def tell_waiting(
-    job: str, plan: str | None, what: str | None, *, is_refusal: bool = False
-) -> None:
-    """Report to the job what its plan, or its watch, waits for.
-
-    Only for display: if the signal fails, the wait goes on.
-    """
-    handle = activity.client().get_workflow_handle(job)
-    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
-    try:
-        await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
-    except RPCError as error:
-        activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
@@ -61,49 +43,6 @@ async def report_takeover(job: JobRef, *, earlier: str) -> None:
         activity.logger.info(
             "the job could not be sent that %s watches it: %s", client.identity, error
         )
-
-
-FAILS_VISIBLY_FROM = 2
-"""A step that fails once is not worth a word: it is tried again at once."""
-
-FAILS_IN_EVENTS_AT = 4
-"""The attempt whose failure is an event as well. It is a number of `is_worth_a_line`."""
-
-
-@asynccontextmanager
-async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterator[None]:
-    """Report an activity that fails again and again in the job's status and events.
-
-    The reports become ever rarer, because each is a signal in the job's history. A step of a plan, and a
-    refusal of other books, is reported from the second failure on, any other from the fourth on.
-    """
-    attempt = activity.info().attempt
-    try:
-        with translated():
-            yield
-    except Exception as error:
-        is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
-        is_early = is_refusal or plan is not None
-        shown_from = FAILS_VISIBLY_FROM if is_early else FAILS_IN_EVENTS_AT
-        if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
-            pass
-        elif is_refusal:
-            await tell_waiting(
-                job, plan, _sentence(error), is_refusal=attempt == FAILS_VISIBLY_FROM
-            )
-        else:
-            tried = f"{doing}, which failed {attempt} times: {_sentence(error)}"
-            is_event = attempt == FAILS_IN_EVENTS_AT
-            await tell_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
-        raise
-    if attempt > FAILS_VISIBLY_FROM:
-        await tell_waiting(job, plan, None)
-
-
-def _sentence(error: Exception) -> str:
-    """What an error says; the name of its type only if that is all there is."""
-    message = error.message if isinstance(error, ApplicationError) else str(error)
-    return message or type(error).__name__
 
 
 def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> None:
@@ -224,15 +163,17 @@ class ClusterActivities:
 
     @activity.defn(name="reach")
     async def reach(self) -> ClusterReached:
-        """The backend's time, and which books the job is in from now on."""
-        async with heartbeating():
+        """The backend's time, and which books the job is in from now on. The quarantine asks for it too."""
+        caller = activity.info()
+        job = caller.workflow_id if caller.workflow_type == names.TRAINING_JOB else None
+        async with heartbeating(), nullcontext() if job is None else visible("reach", job):
             books = await self.backend.identity()
             return ClusterReached(now=await self.backend.clock(), books=books)
 
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
         """Has the books of this worker take over a job that is missing in them, or incomplete."""
-        async with heartbeating():
+        async with heartbeating(), visible("adopt", job.id):
             return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
 
     @activity.defn(name="count_faults")

@@ -7,16 +7,17 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.heartbeat import heartbeating
+from activities.visibility import visible
 from everstep.core import names
 
 
 @activity.defn(name="end_recovery")
-async def end_recovery(workflow_id: str, job: str) -> str:
+async def end_recovery(workflow_id: str, job: str, plan: str | None = None) -> str:
     """End the Recovery that an earlier run of this job started, and return nothing.
 
-    Any other workflow lives on; its type is returned.
+    Any other workflow lives on; its type is returned. `plan`: the key of the plan that needs the ID.
     """
-    async with heartbeating():
+    async with heartbeating(), visible("end_recovery", job, plan):
         client = activity.client()
         try:
             description = await client.get_workflow_handle(workflow_id).describe()

@@ -60,13 +60,6 @@ def not_begun(error: BaseException) -> str | None:
     return None
 
 
-def _is_untaken(error: ActivityError) -> bool:
-    cause = error.cause
-    return (
-        isinstance(cause, exceptions.TimeoutError) and cause.type is TimeoutType.SCHEDULE_TO_START
-    )
-
-
 def newest_heartbeat(error: BaseException) -> object:
     """What the activity reported last, of an activity whose worker was lost."""
     cause = error.cause if isinstance(error, ActivityError) else None

@@ -92,7 +92,7 @@ async def end_recovery(workflow_id: str, plan: Plan) -> str:
     """
     taken_by: str = await workflow.execute_activity(
         "end_recovery",
-        args=[workflow_id, plan.job.id],
+        args=[workflow_id, plan.job.id, plan.key],
         result_type=str,
         task_queue=names.cluster_queue(plan.cluster),
         summary="end what an earlier run of this job left under the same ID",

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from temporalio import activity
 from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
 from activities.cluster_activities import ClusterActivities
 from activities.quarantine_client import TemporalQuarantine
+from activities.recovery_ids import end_recovery
+from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
@@ -365,3 +371,95 @@ async def test_isolations_that_no_worker_hands_over_are_shown_by_the_job_that_en
             assert await refusals(job, "has hand_over") == 1
         async with at_work(actor(client, backend, quarantine=quarantine)):
             assert (await job.result())["status"] == "Completed"
+
+
+class Unsound(FakeBackend):
+    """A backend with a bug of ours in two verbs that are no steps."""
+
+    is_repaired = True
+
+    async def clock(self) -> float:
+        self._fail_unless_repaired()
+        return await super().clock()
+
+    async def ensure_adopted(
+        self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
+    ) -> str:
+        self._fail_unless_repaired()
+        return await super().ensure_adopted(job, generation=generation, folders=folders)
+
+    def _fail_unless_repaired(self) -> None:
+        if not self.is_repaired:
+            raise KeyError("no such key")
+
+
+async def test_a_cluster_whose_time_cannot_be_read_is_shown_until_it_can(client: Client) -> None:
+    backend = Unsound(FakeSettings(nodes=6))
+    backend.is_repaired = False
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, document())
+        status = await until_it_waits_for(job, "no such key")
+        assert status["waiting_for"].startswith("reach, which failed 4 times")
+        assert status["state"] == "pending"
+        assert await refusals(job, "no such key") == 1
+        backend.is_repaired = True
+        assert (await job.result())["status"] == "Completed"
+        assert (await job.query("status"))["waiting_for"] is None
+
+
+async def test_an_adoption_that_fails_is_shown_until_it_does_not(client: Client) -> None:
+    backend = Unsound(FakeSettings(nodes=6))
+    clock = StandingClock(backend)
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, counted())
+        await until_state(job, "running")
+        await clock.hold()  # what a monitor reports would be news of the job, and end the wait
+        backend.is_repaired = False
+        adoption = asyncio.ensure_future(job.execute_update("adopt", {}))
+        status = await until_it_waits_for(job, "no such key")
+        assert status["waiting_for"].startswith("adopt, which failed 4 times")
+        assert await refusals(job, "no such key") == 1
+        backend.is_repaired = True
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await adoption
+        assert "nothing to adopt" in str(refused.value.cause)
+        await until_state(job, "running")
+        await clock.let_go()
+        await job.execute_update("stop", {})
+        assert (await job.result())["status"] == "Terminated"
+
+
+class ServerWithoutAnswers:
+    """A client whose requests fail, but for signals."""
+
+    def __init__(self) -> None:
+        self.signals: list[tuple[str, Mapping[str, Any]]] = []
+
+    def get_workflow_handle(self, workflow_id: str) -> Any:
+        async def describe() -> None:
+            raise RPCError("no answer", RPCStatusCode.UNAVAILABLE, b"")
+
+        async def signal(_name: str, notice: Mapping[str, Any], **_options: Any) -> None:
+            self.signals.append((workflow_id, notice))
+
+        return SimpleNamespace(describe=describe, signal=signal)
+
+
+FAILED = "end_recovery, which failed"
+
+
+async def test_the_id_of_a_restart_that_cannot_be_freed_is_shown() -> None:
+    """By itself: no real server refuses this request alone."""
+    client = ServerWithoutAnswers()
+    attempts = ActivityEnvironment(client=cast("Client", client))
+    for attempt in range(1, 6):
+        attempts.info = replace(attempts.info, attempt=attempt)
+        with pytest.raises(RPCError):
+            await attempts.run(end_recovery, "demo/main/recovery-1", "demo", "the plan")
+    assert client.signals == [
+        (
+            "demo",
+            {"plan": "the plan", "what": f"{FAILED} {n} times: no answer", "is_refusal": n == 4},
+        )
+        for n in (2, 4)
+    ]

@@ -1,0 +1,72 @@
+"""What an activity waits for, or how it fails again and again, for the status and the events of its job."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
+
+TOLD_WITHIN = timedelta(seconds=2)
+WAITING_SHOWN = 300
+FAILS_VISIBLY_FROM = 2
+"""A step that fails once is not worth a word: it is tried again at once."""
+
+FAILS_IN_EVENTS_AT = 4
+"""The attempt whose failure is an event as well. It is a number of `is_worth_a_line`."""
+
+
+async def tell_waiting(
+    job: str, plan: str | None, what: str | None, *, is_refusal: bool = False
+) -> None:
+    """Report to the job what its plan, or its watch, waits for.
+
+    Only for display: if the signal fails, the wait goes on.
+    """
+    handle = activity.client().get_workflow_handle(job)
+    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
+    try:
+        await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
+    except RPCError as error:
+        activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
+
+
+@asynccontextmanager
+async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterator[None]:
+    """Report an activity that fails again and again in the job's status and events.
+
+    The reports become ever rarer, because each is a signal in the job's history. A step of a plan, and a
+    refusal of other books, is reported from the second failure on, any other from the fourth on.
+    """
+    attempt = activity.info().attempt
+    try:
+        with translated():
+            yield
+    except Exception as error:
+        is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
+        is_early = is_refusal or plan is not None
+        shown_from = FAILS_VISIBLY_FROM if is_early else FAILS_IN_EVENTS_AT
+        if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
+            pass
+        elif is_refusal:
+            await tell_waiting(
+                job, plan, _sentence(error), is_refusal=attempt == FAILS_VISIBLY_FROM
+            )
+        else:
+            tried = f"{doing}, which failed {attempt} times: {_sentence(error)}"
+            is_event = attempt == FAILS_IN_EVENTS_AT
+            await tell_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
+        raise
+    if attempt > FAILS_VISIBLY_FROM:
+        await tell_waiting(job, plan, None)
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; the name of its type only if that is all there is."""
+    message = error.message if isinstance(error, ApplicationError) else str(error)
+    return message or type(error).__name__
