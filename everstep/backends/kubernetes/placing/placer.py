@@ -85,9 +85,9 @@ class PodPlacer:
         gang = gang_of(order, stored)
         is_grouped = manifest.is_grouped_by_us(order, self.settings)
         due = [entry for entry in missing if entry.created_from <= now]
+        if missing:  # before anything is created: it may be refused
+            await self.books.claim(order.job.id, self._claims(order, example))
         before: list[Coroutine[Any, Any, str | None]] = []
-        if missing:
-            before.append(self.books.claim(order.job.id, self._claims(order, example)))
         if due:
             before.append(self._ensure_secret(order.job.id, stored))
         if is_grouped and gang.size and not self.withdrawals.are_bound(gang, stored):

@@ -1,4 +1,4 @@
-"""What is of a job's wanted pods: remove those that leave, store what the API server reports, name ends.
+"""Bring the pods of a job and its record in line: remove pods that leave, store what became of the others.
 
 Any worker may do it at any time, and again.
 """
