@@ -108,6 +108,19 @@ def condition(found: Json, kind: str) -> Json:
     return next((dict(one) for one in conditions if one["type"] == kind), {})
 
 
+def taints(node: Json) -> set[str]:
+    return {taint["key"] for taint in node["spec"].get("taints", ())}
+
+
+def is_ready(node: Json) -> bool:
+    return bool(condition(node, "Ready").get("status") == "True")
+
+
+def takes_pods(node: Json) -> bool:
+    """Whether pods land on the node: a controller removes its taint only after it is ready."""
+    return is_ready(node) and not taints(node)
+
+
 async def until_node(api: Api, name: str, claim: Callable[[Json], object]) -> Json:
     """The node, once the claim holds."""
     node: Json = {}

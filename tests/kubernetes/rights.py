@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
+from everstep.backends.kubernetes import gangs
+from everstep.backends.kubernetes.api import KubernetesApi
 from tests.testbed.api import Api, ApiError, Json
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
@@ -22,6 +26,7 @@ ACCOUNT = "everstep-worker"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding"}
 _OF_THE_CLUSTER = {"nodes", "leases"}  # read of all namespaces
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 def manifest(path: Path = MANIFEST) -> list[Json]:
@@ -32,6 +37,37 @@ def granted(path: Path = MANIFEST) -> set[tuple[str, str]]:
     """Resource and verb of every right."""
     rules = [rule for one in manifest(path) for rule in one.get("rules", ())]
     return {(name, verb) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, *, below: str = "/") -> set[tuple[str, str]]:
+    """The rights that requests of workers need from now on, for paths with this part."""
+    used: set[tuple[str, str]] = set()
+    send = KubernetesApi._response
+
+    def response(
+        self: KubernetesApi,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        method: str = "GET",
+        **rest: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        if path != gangs.API and below in path:  # what an API server has, every user may read
+            used.add(_right(method, path, query))
+        return send(self, path, query, method=method, **rest)
+
+    monkeypatch.setattr(KubernetesApi, "_response", response)
+    return used
+
+
+def _right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
+    """The resource and verb that the API server checks for a request."""
+    groups = 2 if path.startswith("/api/") else 3  # /api/v1 or /apis/GROUP/VERSION
+    parts = path.strip("/").split("/")[groups:]
+    resource, *name = parts[2:] if parts[0] == "namespaces" else parts
+    if method != "GET":
+        return resource, _VERBS[method]
+    return resource, "watch" if "watch" in query else "get" if name else "list"
 
 
 async def grant(api: Api, namespace: str) -> None:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from everstep.backends.kubernetes import gangs
 from everstep.backends.kubernetes import rights as of_workers
-from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
@@ -23,7 +19,6 @@ from tests.kubernetes.conftest import make_namespace
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
-from tests.kubernetes.test_rights import right
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
@@ -147,22 +142,7 @@ async def test_the_namespace_of_other_workers_is_left_to_them(
 async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
     lab: KubernetesLab, api: Api, team: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    used = set()
-    send = KubernetesApi._response
-
-    def recorded(
-        self: KubernetesApi,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        method: str = "GET",
-        **rest: Any,
-    ) -> AbstractAsyncContextManager[Any]:
-        if path != gangs.API and f"/namespaces/{team}/" in path:
-            used.add(right(method, path, query))
-        return send(self, path, query, method=method, **rest)
-
-    monkeypatch.setattr(KubernetesApi, "_response", recorded)
+    used = rights.recorded(monkeypatch, below=f"/namespaces/{team}/")
     await lab.another_worker()
     job = KubernetesRun(lab, id="rights", env=NEVER_ENDS, namespace=team)
     await job.launch()

@@ -8,8 +8,18 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.kubernetes.conftest import OWN_NODES
-from tests.kubernetes.objects import Pods, condition, ending, processes_with, until, until_node
-from tests.testbed.api import Api, Json
+from tests.kubernetes.objects import (
+    Pods,
+    condition,
+    ending,
+    is_ready,
+    processes_with,
+    taints,
+    takes_pods,
+    until,
+    until_node,
+)
+from tests.testbed.api import Api
 from tests.testbed.machines import Machines
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
@@ -26,7 +36,7 @@ async def node(machines: Machines, api: Api, namespace: str) -> AsyncIterator[st
     """A new node for one test, which has it alone."""
     name = f"{namespace}-{secrets.token_hex(3)}"
     await machines.add_node(name, labels={OWN_NODES: namespace})
-    await until_node(api, name, lambda found: is_ready(found) and not taints(found))
+    await until_node(api, name, takes_pods)
     yield name
     await machines.remove_node(name)
 
@@ -60,7 +70,7 @@ async def test_a_node_that_comes_back_is_ready_again_and_reports_its_dead(
     await machines.fault("node-crash", node=node)
     await until_node(api, node, lambda found: UNREACHABLE in taints(found))
     await machines.fault("node-return", node=node)
-    await until_node(api, node, lambda found: is_ready(found) and not taints(found))
+    await until_node(api, node, takes_pods)
     assert ending(await pods.until_phase("rebooted", "Failed"))["exitCode"] == 137
 
 
@@ -176,11 +186,3 @@ async def test_a_gang_is_bound_together_or_not_at_all(
             await pods.until_phase(name, "Running")
     finally:
         await machines.remove_node(f"{namespace}-fourth")
-
-
-def taints(node: Json) -> set[str]:
-    return {taint["key"] for taint in node["spec"].get("taints", ())}
-
-
-def is_ready(node: Json) -> bool:
-    return bool(condition(node, "Ready").get("status") == "True")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer, Refused, tls_link
-from everstep.backends.kubernetes import gangs, manifest
-from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
@@ -24,39 +20,12 @@ from tests.kubernetes.objects import until
 from tests.testbed.api import Api
 from worker import MESSAGES
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-
-
-def right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
-    """The resource and verb that the API server checks for a request."""
-    groups = 2 if path.startswith("/api/") else 3  # /api/v1 or /apis/GROUP/VERSION
-    parts = path.strip("/").split("/")[groups:]
-    resource, *name = parts[2:] if parts[0] == "namespaces" else parts
-    if method != "GET":
-        return resource, _VERBS[method]
-    return resource, "watch" if "watch" in query else "get" if name else "list"
-
 
 async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     lab: KubernetesLab, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One rule less in the manifest: a request is refused here. One more: nothing uses it."""
-    used = set()
-    send = KubernetesApi._response
-
-    def recorded(
-        self: KubernetesApi,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        method: str = "GET",
-        **rest: Any,
-    ) -> AbstractAsyncContextManager[Any]:
-        if path != gangs.API:  # what an API server has, every user may read
-            used.add(right(method, path, query))
-        return send(self, path, query, method=method, **rest)
-
-    monkeypatch.setattr(KubernetesApi, "_response", recorded)
+    used = rights.recorded(monkeypatch)
     # As every worker of a cluster, it reads messages of observers.
     lab.settings = replace(lab.settings, messages=MESSAGES[:1])
     await lab.another_worker()

@@ -19,7 +19,7 @@ from everstep.processes import free_port
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import STORAGE, KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import takes_pods, until, until_node
 from tests.kubernetes.site import Site
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api, Json
@@ -251,6 +251,8 @@ async def test_pods_of_a_job_prefer_to_share_a_domain(
     for node, rack in racks.items():
         labels = {OWN_NODES: namespace, "pool": "racks", "rack": rack}
         await machines.add_node(node, labels=labels)
+    for node in racks:  # a preference is for what there is at that moment
+        await until_node(api, node, takes_pods)
     job = KubernetesRun(lab, id="close", slots=(0, 1, 2), env=NEVER_ENDS)
     await job.new_generation("launch")
     placed = await job.place(pod_template=template(lab, nodeSelector={"pool": "racks"}))
