@@ -163,7 +163,7 @@ class ClusterActivities:
 
     @activity.defn(name="reach")
     async def reach(self) -> ClusterReached:
-        """The backend's time, and which books the job is in from now on. The quarantine asks for it too."""
+        """The backend's time, and which books the job is in from now on. The quarantine orders it as well."""
         caller = activity.info()
         job = caller.workflow_id if caller.workflow_type == names.TRAINING_JOB else None
         async with heartbeating(), nullcontext() if job is None else visible("reach", job):
