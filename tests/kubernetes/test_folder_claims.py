@@ -122,6 +122,8 @@ async def test_one_volume_under_two_paths_collides_and_one_path_on_two_volumes_d
         await second.place(**on(lab, "one", "/data"))
     pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     assert [pod["metadata"]["name"] for pod in pods] == ["first-0-g1"]
+    secrets = (await api.get(f"/api/v1/namespaces/{namespace}/secrets"))["items"]
+    assert [one["metadata"]["name"] for one in secrets] == ["everstep-agent-first"]
     await third.place(**on(lab, "two", "/models"))
     await lab.another_worker()  # whichever worker it is
     with pytest.raises(FolderTaken):
