@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.cases.case import FATAL, HBM, ONCE, RUNS, Case, Deed, Row, device, ends, exits
 
@@ -29,9 +30,16 @@ AGAIN = Row(
 IN_PLACE = {"recover-strategy": "recover-in-place"}
 UNWELL, TO_BE_LEFT, RESET, NEW_RUN = "80818C06", "110001024", "40F84E00", "80C98009"
 
+SWITCH = "node=n2 code=[0x08520003,na,L2,na]"
+
 
 def lost(start: int, node: str) -> Deed:
     return Deed(start=start, what=f"node-down {node}")
+
+
+def switch(start: int, what: str, **k: Any) -> Deed:
+    """What an observer reports of the switch between the chips of n2."""
+    return Deed(start=start, what=f"fact JOB device.{what} {SWITCH}", **k)
 
 
 CASES: tuple[Case, ...] = (
@@ -151,6 +159,28 @@ CASES: tuple[Case, ...] = (
         counts=ONCE,
         restarts=1,
         is_real=False,
+    ),
+    *(
+        Case(
+            number=55,
+            name=f"a switch that is down for {lasts_s:g} s, and {strategy}",
+            labels={**FORCE, POD: "on", SUB_HEALTHY: strategy},
+            deeds=(
+                switch(1, "fault", notes=1),
+                switch(1, "healed", at_s=RUNS + lasts_s),
+                ends(len(rows) + 1, at_s=5 * RUNS),
+            ),
+            rows=rows,
+            restarts=len(rows),
+            pods={0: (0, 0), 1: (0, 0), 2: (0, 1), 3: (0, 0)} if rows else {},
+            is_real=False,
+        )
+        for strategy, lasts_s, rows in (
+            ("forceExit", 299.0, ()),
+            ("forceExit", 301.0, (MOVED,)),
+            ("hotSwitch", 301.0, (MOVED,)),
+            ("ignore", 301.0, ()),
+        )
     ),
     *(
         Case(
