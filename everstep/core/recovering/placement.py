@@ -165,7 +165,14 @@ def size(
     if now < not_before:
         return Wait(until=not_before)
     if places is None:
-        return _next_try(rules, staying=staying, wanted=wanted, since=since, now=now)
+        return _next_try(
+            rules,
+            staying=staying,
+            wanted=wanted,
+            since=since,
+            tried_since=max(since, not_before),
+            now=now,
+        )
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
     if now >= since + rules.spare_s and possible:
         return GoOnWith(slots=first(possible[0], wanted, staying=staying))
@@ -185,11 +192,15 @@ def _next_try(
     staying: tuple[int, ...],
     wanted: tuple[int, ...],
     since: float,
+    tried_since: float,
     now: float,
 ) -> GoOnWith | NoPlace:
-    """Where places are unknown: all wanted slots first, then each smaller number, then again."""
+    """Where places are unknown: all wanted slots first, then each smaller number, then again.
+
+    Without a worker nothing was tried, so that each number has its time after that.
+    """
     numbers = usable(rules.least, len(wanted), bad=rules.bad)
-    all_until = since + max(rules.spare_s, TRY_S)
+    all_until = max(since + rules.spare_s, tried_since + TRY_S)
     if rules.wait_s is not None:
         deadline = max(since + rules.wait_s, all_until + TRY_S * (len(numbers) - 1))
         if now >= deadline:

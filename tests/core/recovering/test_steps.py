@@ -233,6 +233,25 @@ def test_smaller_orders_are_tried_where_places_are_unknown(
     assert size(rules, staying=(), wanted=ALL, places=None, since=0.0, now=now) == answer
 
 
+BACK_AT = 40.0
+AFTERWARDS = (
+    ("what is wanted comes first again", ELASTIC, 40.0, GoOnWith(slots=ALL, until=45.0)),
+    ("then one fewer", ELASTIC, 45.0, GoOnWith(slots=THREE, until=50.0)),
+    ("and it fails once each had its time", ELASTIC, 55.0, NoPlace(waited_s=55.0)),
+    ("a spare is waited for no longer than before", JOB, 59.9, GoOnWith(slots=ALL, until=60.0)),
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "now", "answer"), [r[1:] for r in AFTERWARDS], ids=[f"15 {r[0]}" for r in AFTERWARDS]
+)
+def test_a_time_without_a_worker_tried_nothing(
+    rules: PlaceRules, now: float, answer: object
+) -> None:
+    found = size(rules, staying=(), wanted=ALL, places=None, since=0.0, not_before=BACK_AT, now=now)
+    assert found == answer
+
+
 def test_slots_that_stay_come_first() -> None:
     found = size(ELASTIC, staying=(2, 3), wanted=(0, 1, 2, 3), places=3, since=0.0, now=0.0)
     assert found == GoOnWith(slots=(0, 2, 3))
