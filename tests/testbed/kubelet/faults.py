@@ -30,6 +30,11 @@ async def kubelet_death(kubelet: Kubelet, node: str) -> None:
     _node(kubelet, node).stop_kubelet()
 
 
+async def lease_stop(kubelet: Kubelet, node: str) -> None:
+    """The kubelet renews its lease no longer. It reports its status: the node is not called not ready."""
+    _node(kubelet, node).keeps_lease = False
+
+
 async def partition(kubelet: Kubelet, node: str) -> None:
     """The node does not reach the API server. Its kubelet and its processes go on."""
     _node(kubelet, node).connected.clear()
@@ -132,6 +137,7 @@ async def device_config_map(kubelet: Kubelet, node: str, device_info: Mapping[st
 FAULTS: Mapping[str, Fault] = {
     "node-crash": node_crash,
     "kubelet-death": kubelet_death,
+    "lease-stop": lease_stop,
     "partition": partition,
     "node-return": node_return,
     "container-kill": container_kill,

@@ -60,6 +60,7 @@ class Node:
         self.spec = spec
         self.ip = _free_address()
         self.connected = asyncio.Event()
+        self.keeps_lease = True
         self.start_delay_s = 0.0
         self.pods_may_begin = asyncio.Event()
         self.pods_may_begin.set()
@@ -102,6 +103,7 @@ class Node:
     async def come_back(self) -> None:
         """Power, kubelet and network are there again, whatever of it was missing."""
         self.connected.set()
+        self.keeps_lease = True
         if self._is_running:
             await self.post_status()
         else:
@@ -206,7 +208,7 @@ class Node:
         while True:
             await self.connected.wait()
             try:
-                await self._renew_lease()
+                await (self._renew_lease() if self.keeps_lease else self.post_status())
             except (ApiError, *UNREACHABLE) as error:
                 logger.warning("lease of node %s: %s", self.name, error)
             await asyncio.sleep(self.spec.lease_every_s)
