@@ -36,6 +36,10 @@ class PodPlace(Protocol):
         """Whether it is certain that its agent answers no more."""
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether others than Everstep end it."""
+
+    @property
     def cut_off_since(self) -> float | None:
         """When its node went out of reach, if that is known from elsewhere than its agent."""
 
@@ -66,6 +70,8 @@ def _prewarm_bytes(state: wire.AgentState | None) -> int | None:
 def _state(pod: PodPlace, state: wire.AgentState | None, *, silent: bool) -> PodState:
     if pod.is_out:
         return PodState.LOST
+    if pod.is_deleted and state is not None:
+        return PodState.LEAVING
     if silent:
         return PodState.UNREACHABLE
     if state is None:

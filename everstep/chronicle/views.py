@@ -141,7 +141,7 @@ def _pods(state: JobState) -> list[dict[str, Any]]:
     return [_pod(state, slot, ranks) for slot in sorted(state.slots)]
 
 
-RUN = frozenset({PodState.RUNNING, PodState.EXITED, PodState.UNREACHABLE})
+RUN = frozenset({PodState.RUNNING, PodState.EXITED, PodState.UNREACHABLE, PodState.LEAVING})
 """Pods in these states were last seen with processes of the newest generation."""
 
 

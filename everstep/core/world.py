@@ -25,6 +25,7 @@ class PodState(StrEnum):
     STOPPED = "stopped"
     EXITED = "exited"
     UNREACHABLE = "unreachable"
+    LEAVING = "leaving"  # others than Everstep end it; its agent may answer for a while
     LOST = "lost"
     ABSENT = "absent"
 

@@ -24,7 +24,9 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
-CANNOT_WORK = frozenset({PodState.LOST, PodState.ABSENT})
+ENDED = frozenset({PodState.LOST, PodState.ABSENT})
+CANNOT_WORK = ENDED | {PodState.LEAVING}
+"""Pods in which no rank is started any more."""
 POLL_S = 1.0
 """Real seconds between two observations while nothing is new."""
 WAITED_S = 1.0

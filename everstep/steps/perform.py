@@ -34,7 +34,7 @@ from everstep.core.world import (
     StopOrder,
 )
 from everstep.steps.looking import (
-    CANNOT_WORK,
+    ENDED,
     ContainersGone,
     GivesWay,
     QuarantineUnreachable,
@@ -95,7 +95,7 @@ async def _standby(step: StepRun) -> StepResult:
 
 
 def _ended_slots(observation: Observation) -> list[int]:
-    return [pod.slot for pod in observation.pods if pod.exits or pod.state in CANNOT_WORK]
+    return [pod.slot for pod in observation.pods if pod.exits or pod.state in ENDED]
 
 
 def _left_alone(step: StepRun, kind: str, message: str) -> StepResult:

@@ -1,7 +1,8 @@
 """A real process that trains as the contract wants it: steps, checkpoints, ends on demand.
 
 STEPS, STEP_S, CHECKPOINT_EVERY and CRASH_AT_STEP (`rank:step:code`) say how; CONTROL is a folder in
-which a file named `<job>-<rank>` says with which code to end now. SIGTERM asks for a checkpoint and an end.
+which a file named `<job>-<rank>` says with which code to end now. SIGTERM asks for a checkpoint and an end;
+with IGNORES_SIGTERM it asks for nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Training:
         sys.exit(0)
 
     def run(self) -> None:
-        signal.signal(signal.SIGTERM, self.asked_to_end)
+        is_deaf = "IGNORES_SIGTERM" in os.environ
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else self.asked_to_end)
         while self.step < int(os.environ.get("STEPS", "100")):
             time.sleep(float(os.environ.get("STEP_S", "0.02")))
             if CONTROL.exists():

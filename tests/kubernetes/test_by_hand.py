@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from everstep.core.errors import OtherBooks
@@ -9,6 +11,8 @@ from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 from tests.testbed.machines import Machines
 
@@ -21,6 +25,28 @@ async def resumed(job: KubernetesRun, key: str, *, recreate: tuple[int, ...]) ->
     await job.fence()
     saved = await job.backend.checkpoints(job.ref)
     await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
+
+
+async def test_a_deleted_pod_is_replaced_at_once_while_its_agent_still_answers(
+    site: Site, worker: WorkerProcess, api: Api, namespace: str
+) -> None:
+    """Its ranks ignore the kubelet's request to end, so its agent lives for all of its grace time."""
+    assert worker.pid
+    site.submit("by-hand", STEPS="120", STEP_S="0.05", IGNORES_SIGTERM="yes")
+    await until((site.storage / "by-hand" / "checkpoints" / "step-40.json").exists)
+    before = uids_by_slot(site, "by-hand")
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/by-hand-1-g1")
+    await until(lambda: site.status("by-hand")["state"] in {"completed", "failed"})
+    status, after = site.status("by-hand"), uids_by_slot(site, "by-hand")
+    assert status["state"] == "completed"
+    [record] = json.loads(site.everstep("restarts", "by-hand", "--json"))
+    assert (record["fault"]["kind"], record["level"]) == ("pod.deleted", "pod")
+    assert after[0] == before[0]
+    assert after[1] != before[1]
+
+
+def uids_by_slot(site: Site, job: str) -> dict[int, str]:
+    return {pod["slot"]: pod["uid"] for pod in site.status(job)["pods"]}
 
 
 async def test_without_its_secret_a_job_goes_on_with_the_pods_it_has(

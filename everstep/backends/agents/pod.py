@@ -18,6 +18,7 @@ class Pod:
     generation: int  # that made it
     devices: tuple[int, ...] = ()
     is_leaving: bool = False  # it was ordered to end
+    is_deleted: bool = False  # others than Everstep end it, after the time that it has to
     is_lost: bool = False  # its agent ended, proven
     has_answered: bool = (
         False  # its agent did once, to any worker: its absence is an end, not a late start

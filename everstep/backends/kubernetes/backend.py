@@ -163,6 +163,7 @@ class KubernetesBackend(AgentBackend):
             name,
             self._identity,
             service_of=self.watch.service,
+            is_deleted=self.watch.is_deleted,
             faults=self.watch.faults,
         )
         reconciler = PodReconciler(

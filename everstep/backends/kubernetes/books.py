@@ -116,6 +116,7 @@ class JobSession(JobBooks):
         stored: Stored,
         identity: str,
         service_of: ServiceOf,
+        is_deleted: Callable[[str], bool],
         faults: Callable[[], Sequence[Fact]],
     ) -> None:
         self._rest = stored.document  # up to date but for its pods
@@ -123,6 +124,7 @@ class JobSession(JobBooks):
         self._is_new = not stored.version
         self._identity = identity
         self._service_of = service_of
+        self._is_deleted = is_deleted
         self._faults = faults
 
     @property
@@ -178,6 +180,8 @@ class JobSession(JobBooks):
             generation=entry.generation,
             devices=tuple(range(entry.devices)),
             is_leaving=entry.is_leaving,
+            # Neither the record nor a withdrawal ordered that.
+            is_deleted=not (entry.is_leaving or entry.is_withdrawn) and self._is_deleted(entry.uid),
             is_lost=entry.is_lost,
             has_answered=entry.has_answered,
             dead_at=entry.dead_at,
@@ -258,12 +262,14 @@ class ConfigMapBooks(Books):
         identity: str,
         *,
         service_of: ServiceOf,
+        is_deleted: Callable[[str], bool] = lambda _uid: False,
         faults: Callable[[], Sequence[Fact]] = tuple,
     ) -> None:
         self.maps = f"/api/v1/namespaces/{namespace}/configmaps"
         self._api = api
         self._identity = identity
         self._service_of = service_of
+        self._is_deleted = is_deleted
         self._faults = faults
         self._folders = FolderClaims(api=api, maps=self.maps, lives=self._lives)
         self._newest: dict[str, Stored] = {}  # by job
@@ -290,7 +296,9 @@ class ConfigMapBooks(Books):
             try:
                 stored = start or await self.read(job_id)
                 start = None
-                session = JobSession(stored, self._identity, self._service_of, self._faults)
+                session = JobSession(
+                    stored, self._identity, self._service_of, self._is_deleted, self._faults
+                )
                 result = work(session)
                 if (document := session.document) != stored.document:
                     stored = await self._write(stored, document)

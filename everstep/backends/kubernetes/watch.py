@@ -13,6 +13,7 @@ from itertools import chain
 from everstep.backends.kubernetes import names, node_facts, pod_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.node_facts import node_service
+from everstep.backends.kubernetes.pod_facts import PodReport
 from everstep.backends.kubernetes.reflector import Reflector
 from everstep.backends.rules.nodes import Service
 from everstep.backends.settings import ObserverMessages
@@ -157,6 +158,11 @@ class ClusterWatch:
         """At which the other pods and we reach this one; None: it has none yet."""
         pod = self.pod(uid)
         return None if pod is None else pod.get("status", {}).get("podIP")
+
+    def is_deleted(self, uid: str) -> bool:
+        """Whether this pod is about to be removed, by whatever order."""
+        pod = self.pod(uid)
+        return pod is not None and PodReport(pod=pod).is_deleted
 
     # -- nodes -----------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class PlaybookRow:
     is_hardware: bool = False
     is_proven: bool = True
     is_harmless: bool = False  # only noted, whatever the ladder of its class says
+    is_cause: bool = False  # others of its class follow from it, whichever was seen first
 
     def matches(self, fact: Fact) -> bool:
         return any(_kind_matches(kind, fact.kind) for kind in self.kinds) and self.only_if(fact)
@@ -253,6 +254,13 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         why="the container used more memory than its limit",
     ),
     PlaybookRow(
+        kinds=("pod.deleted",),
+        cls=_C.CRASH,
+        owner=Owner.UNKNOWN,
+        is_cause=True,
+        why="somebody deleted the pod, and its ranks end with it",
+    ),
+    PlaybookRow(
         kinds=("process.", "agent.", "pod.", "start."),
         cls=_C.CRASH,
         owner=Owner.UNKNOWN,
@@ -319,10 +327,14 @@ def row_for(fact: Fact) -> PlaybookRow:
     return next((row for row in PLAYBOOK if row.matches(fact)), CATCH_ALL)
 
 
-def weight(fact: Fact) -> tuple[bool, int, float]:
-    """Sorts a group: what is no cause by itself last, then by precedence of the class, then by time."""
+def weight(fact: Fact) -> tuple[bool, int, bool, float]:
+    """Sorts a group: what is no cause by itself last, then by precedence of the class, then by time.
+
+    Within a class a fact from which the others follow comes first.
+    """
     row = row_for(fact)
-    return row.is_harmless or fact.kind == WORLD_MOVED, PRECEDENCE.index(row.cls), fact.at
+    is_nothing = row.is_harmless or fact.kind == WORLD_MOVED
+    return is_nothing, PRECEDENCE.index(row.cls), not row.is_cause, fact.at
 
 
 def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:

@@ -340,7 +340,15 @@ def _older(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
     return {rank: state.older.get(rank, state.generation) for rank in plan.keep}
 
 
-_UP = frozenset({PodState.PENDING, PodState.STARTING, PodState.RUNNING, PodState.UNREACHABLE})
+_UP = frozenset(
+    {
+        PodState.PENDING,
+        PodState.STARTING,
+        PodState.RUNNING,
+        PodState.UNREACHABLE,
+        PodState.LEAVING,
+    }
+)
 
 
 def cleared(state: JobState) -> JobState:

@@ -147,6 +147,7 @@ def _settle(
         return WaitFor(until=settled_at)
     doomed = {fact.node for fact in watch.facts if fact.family == "node"}
     silent = tuple(p for p in silent if p.node not in doomed and _is_broken(watch))
+    silent = tuple(p for p in silent if p.state is not PodState.LEAVING)
     patience_ends = first_at + order.limits.unreachable_s
     if silent and observation.now < patience_ends:
         return WaitFor(until=patience_ends)
@@ -430,7 +431,7 @@ def _alive_until(order: WatchOrder, observation: Observation, pods: Pods) -> flo
     )
 
 
-_NOT_THERE = frozenset({"lost", "absent", "pending"})
+_NOT_THERE = frozenset({"leaving", "lost", "absent", "pending"})
 
 
 # -- Heartbeats ------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
-from everstep.core.world import JobRef, Observation, PodView
+from everstep.core.world import JobRef, Observation, PodState, PodView
 from tests.support.builders import START, fact, pod, running, sighting, with_ladder
 
 CRASH = fact("process.exit", at=100.0, slot=1, rank=1, exit_code=1, generation=1)
@@ -108,6 +108,14 @@ def test_a_crash_is_named_at_once_when_the_silent_slot_has_a_verdict() -> None:
     assert report.facts == (CRASH, down)
 
 
+def test_a_pod_that_others_end_is_replaced_at_once_although_its_agent_is_silent() -> None:
+    deleted = fact("pod.deleted", at=100.0, slot=3, node="n3", generation=1)
+    leaving = silent(3)._replace(state=PodState.LEAVING)
+    report = look(deleted, now=100.1, pods=(pod(0), pod(1), pod(2), leaving))
+    assert isinstance(report, WatchReport)
+    assert report.gone == (3,)
+
+
 @pytest.mark.parametrize("kind", ["device.healed", "device.fault", "subhealth.power"])
 def test_a_fact_that_stopped_nothing_is_no_reason_to_give_up_a_silent_slot(kind: str) -> None:
     warning = fact(kind, at=100.0, node="n0", device=0, severity="warning")
@@ -142,6 +150,13 @@ def test_of_several_crashes_the_earliest_names_the_rank() -> None:
     fault, _ = playbook.name((later, earlier))
     assert (fault.rank, fault.slot) == (2, 2)
     assert fault.slots == (0, 2)
+
+
+def test_a_deleted_pod_explains_exits_of_ranks_that_were_seen_earlier() -> None:
+    ended = fact("process.exit", at=101.0, slot=0, rank=0, exit_code=1)
+    deleted = fact("pod.deleted", at=102.0, slot=2)
+    fault, _ = playbook.name((ended, deleted))
+    assert (fault.kind, fault.slot) == ("pod.deleted", 2)
 
 
 def test_rules_of_the_user_look_at_the_whole_group() -> None:
