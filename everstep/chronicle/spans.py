@@ -13,7 +13,13 @@ from typing import NamedTuple
 from everstep.chronicle.chronicle import Chronicle, QueuedSpan, Record, Start, Traced
 from everstep.chronicle.records import of_phase
 from everstep.core.bounds import cut
-from everstep.core.loop.job_events import JobEnding, JobEvent, PhaseBegan, PhaseEnded
+from everstep.core.loop.job_events import (
+    JobEnding,
+    JobEvent,
+    LaunchEnded,
+    PhaseBegan,
+    PhaseEnded,
+)
 
 SPANS_KEPT = 30
 """Where no worker publishes, the oldest are given up."""
@@ -35,6 +41,8 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         return replace(chronicle, traced=Traced())
     if chronicle.phase is None or (chronicle.totals.ended and not isinstance(event, JobEnding)):
         return chronicle
+    if isinstance(event, LaunchEnded):
+        return _queued(chronicle, _launch(_phase_key(chronicle), event))
     is_over = chronicle.phase.is_over or isinstance(event, PhaseEnded | JobEnding)
     chronicle = _with_runs(_with_incidents(_with_restarts(chronicle), event.at, is_over=is_over))
     if is_over and not chronicle.traced.has_phase:
@@ -60,6 +68,23 @@ def _phase_key(chronicle: Chronicle) -> str:
 def run_key(phase: str, generation: int) -> str:
     """The span of a generation's run: the parent of what its ranks trace themselves."""
     return f"phase/{phase}/generation/{generation}"
+
+
+def _launch(phase_key: str, event: LaunchEnded) -> QueuedSpan:
+    """From when the phase waits for its places until all its processes were started, or could not be."""
+    return QueuedSpan(
+        key=f"{phase_key}/launch/{event.generation}",
+        parent=phase_key,
+        name="launch",
+        began=event.at - sum(event.stages_s.values()),
+        ended=event.at,
+        is_error=event.result == "failed",
+        attributes=_attributes(
+            {"generation": event.generation, "nodes": event.nodes, "result": event.result}
+        ),
+        stages_s=event.stages_s,
+        works=event.works,
+    )
 
 
 def _records(chronicle: Chronicle) -> tuple[Record, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ def children(spans: list[Span], parent: bytes) -> Counter[tuple[str, Any]]:
     )
 
 
+def named(spans: list[Span], name: str) -> Span:
+    (span,) = [span for span in spans if span.name == name]
+    return span
+
+
+def stages(spans: list[Span], whole: Span) -> dict[str, Span]:
+    return {span.name: span for span in spans if span.parent_span_id == whole.span_id}
+
+
 @pytest.mark.long
 async def test_agents_add_what_they_did_once_though_the_worker_is_killed(tmp_path: Path) -> None:
     async with receiver() as received:
@@ -43,17 +53,25 @@ async def test_agents_add_what_they_did_once_though_the_worker_is_killed(tmp_pat
             await r.until(lambda: "job" in {span.name for span in traces.spans}, "the last span")
     assert gist(report) == [("crash", "in_place", "success")]
 
-    by_name = {span.name: span for span in traces.spans}
     spans = of_agents(traces)
-    assert children(spans, by_name["stop"].span_id) == {("agent stop", 0): 1, ("agent stop", 1): 1}
-    in_start = children(spans, by_name["start"].span_id)
-    assert in_start[("agent fence", 0)] == in_start[("agent checkpoints", 0)] == 1
-    assert (in_start[("agent start", 0)], in_start[("agent start", 1)]) == (1, 1)
-    restart = by_name["restart in_place"]
-    for span in spans:
-        assert span.trace_id == restart.trace_id
-        assert restart.start_time_unix_nano <= span.start_time_unix_nano
-        assert span.start_time_unix_nano <= span.end_time_unix_nano <= restart.end_time_unix_nano
+    stages_of = partial(stages, traces.spans)
+    launch, restart = (named(traces.spans, name) for name in ("launch", "restart in_place"))
+    stop = stages_of(restart)["stop"]
+    assert children(spans, stop.span_id) == {("agent stop", 0): 1, ("agent stop", 1): 1}
+    for whole in (launch, restart):
+        start = stages_of(whole)["start"]
+        done = children(spans, start.span_id)
+        assert done[("agent fence", 0)] == done[("agent checkpoints", 0)] == 1
+        assert (done[("agent start", 0)], done[("agent start", 1)]) == (1, 1)
+        for span in (span for span in spans if span.parent_span_id == start.span_id):
+            assert span.trace_id == whole.trace_id
+            assert whole.start_time_unix_nano <= span.start_time_unix_nano
+            assert span.start_time_unix_nano <= span.end_time_unix_nano
+            assert span.end_time_unix_nano <= whole.end_time_unix_nano
+    assert {span.parent_span_id for span in spans} == {
+        *(stages_of(whole)["start"].span_id for whole in (launch, restart)),
+        stop.span_id,
+    }
     places = {(attributes(span)["slot"], attributes(span)["node"]) for span in spans}
     assert places == {(0, "n0"), (1, "n1")}
 

@@ -56,6 +56,7 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
     assert {span.parent_span_id for span in spans.values()} <= {*spans, b""}, "a parent is missing"
     names = Counter(span.name for span in spans.values())
     assert (names["phase warmup"], names["phase main"], names["run"]) == (1, 1, 4)
+    assert names["launch"] == 2, "one of each phase"
     assert (names["incident crash"], names["incident node"]) == (1, 1)
     assert names["first_step"] == 0
     records = [record for phase in report["phases"] for record in phase["restarts"]]

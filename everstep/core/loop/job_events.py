@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from everstep.core.deciding.decision import Decision, Waited
+from everstep.core.deciding.decision import Decision, Result, Waited
 from everstep.core.facts import Fact
 from everstep.core.world import AgentWork, Checkpoint
 
@@ -56,6 +56,17 @@ class PhaseBegan(_Event):
     model_dir: str | None
     workdir: str | None = None
     nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEnded(_Event):
+    """The first start of a phase came to its end, well or not."""
+
+    generation: int
+    result: Result
+    nodes: int
+    stages_s: Mapping[str, float]
+    works: tuple[AgentWork, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +276,7 @@ JobEvent = (
     | NoticesWanted
     | DocumentChanged
     | PhaseBegan
+    | LaunchEnded
     | Started
     | FirstStepSeen
     | Paused

@@ -132,7 +132,7 @@ def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
             state, plan=None, repeats=state.repeats + 1
         )  # it is repeated: steps are safe
     outcome = event.outcome
-    state = outcomes.launched(state, plan, outcome)
+    state = happened(outcomes.launched(state, plan, outcome), outcomes.launch_ended(outcome))
     if outcome.result == "success" and not outcome.facts:
         return replace(state, mode=Mode.WATCHING)
     cause = (outcome.cause,) if outcome.cause is not None else ()

@@ -14,6 +14,7 @@ from everstep.core.loop.bookkeeping import ended
 from everstep.core.loop.job_events import (
     BillReturned,
     JobEnding,
+    LaunchEnded,
     NodeIsolated,
     Prechecked,
     RestartEnded,
@@ -40,6 +41,17 @@ from everstep.core.world import Checkpoint, PodState
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """After a launch: the slots it made, and where the training resumes from."""
     return _began(state, _moved(_after(state, outcome), plan, outcome), outcome)
+
+
+def launch_ended(outcome: Outcome) -> LaunchEnded:
+    return LaunchEnded(
+        at=outcome.now,
+        generation=outcome.generation,
+        result=outcome.result,
+        nodes=len(outcome.living),
+        stages_s=outcome.stages_s,
+        works=outcome.works,
+    )
 
 
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
