@@ -8,7 +8,6 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.world import AgentWork, slowest
 from tests.support.builders import Told, job_spec, running, sighting
 
-
 LAUNCH = "phase/main/launch/1"
 
 
