@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
 import signal
 import socket
@@ -21,6 +22,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from tests.support import at_work
 from tests.support.child import Child, ChildFailed
+from tests.support.costs import Costs
 from tests.support.devserver import DevServer
 from tests.support.hook import hooked
 from tests.support.patience import HUNG_S
@@ -251,3 +253,11 @@ def test_no_collection_falls_into_the_parsing_of_a_source() -> None:
     assert len(tree.body) == 100
     assert during == 0
     assert gc.isenabled()
+
+
+def test_a_run_interrupted_within_its_first_file_has_costs_to_show(
+    pytestconfig: pytest.Config,
+) -> None:
+    printed = io.StringIO()
+    Costs(pytestconfig).pytest_terminal_summary(pytest.TerminalReporter(pytestconfig, printed))
+    assert printed.getvalue().split()[-5:] == ["0.0", "0.0", "0.0", "0", "all"]

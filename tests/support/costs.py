@@ -26,12 +26,13 @@ SHOWN = 60
 
 # Of a file, in seconds: the test process, its children, real time; and the number of its tests.
 Cost = list[float]
+NOTHING: Cost = [0.0, 0.0, 0.0, 0.0]
 
 
 class Costs:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._files: dict[str, Cost] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        self._files: dict[str, Cost] = defaultdict(lambda: [*NOTHING])
         self._mark = [0.0, 0.0, time.monotonic()]
         self._tests = 0.0
         self._real_s: dict[str, float] = defaultdict(float)
@@ -73,7 +74,8 @@ class Costs:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows = sorted(self._files.items(), key=lambda row: -row[1][0] - row[1][1])
-        total = [sum(column) for column in zip(*self._files.values(), strict=True)]
+        # Nothing is charged yet where a run is interrupted before the first file has ended.
+        total = [sum(column) for column in zip(NOTHING, *self._files.values(), strict=True)]
         terminalreporter.section("processor time: here, children; real time; tests")
         for file, (here, children, real, tests) in [("all", total), *rows[:SHOWN]]:
             terminalreporter.line(f"{here:8.1f} {children:8.1f} {real:8.1f} {tests:6.0f}  {file}")
