@@ -121,7 +121,7 @@ class Pod:
             agent.wait()
         # Its warden is no child of ours and carries no mark; it ends once it has nothing to guard.
         until(lambda: not self.left(), what="the end of everything")
-        remove_cgroups(self.home)
+        until(lambda: remove_cgroups(self.home), what="the removal of its cgroups")
 
     def left(self) -> list[proc.Process]:
         found = Members(self.home, self.uid).look().living

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from everstep.agent.processes.members import FILE, remove_cgroups
 from everstep.backends.local.faults import rehearse
 from everstep.processes import free_port
 from tests.support.patience import HUNG_S
@@ -96,7 +97,7 @@ class Machine:
         return found
 
     def end(self) -> None:
-        """Nothing of it runs any more, whatever the test did."""
+        """Nothing of it runs any more, whatever the test did, and its cgroups are gone."""
         deadline = time.monotonic() + HUNG_S
         while left := self.processes():
             assert time.monotonic() < deadline, f"processes {left} cannot be ended"
@@ -104,6 +105,10 @@ class Machine:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)  # between two looks: the kernel tells nobody that strangers have ended
+        # A warden that was killed with its agent could remove nothing.
+        while not all(remove_cgroups(path.parent) for path in self.home.glob(f"agents/*/{FILE}")):
+            assert time.monotonic() < deadline, "the cgroups of its pods cannot be removed"
+            time.sleep(0.01)  # the kernel takes the killed ones apart
 
     def processes(self) -> list[int]:
         """Whatever runs with this state directory in its command line or its environment."""

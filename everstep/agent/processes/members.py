@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ WARDEN = b"warden"
 """Marks in the command lines of an agent and of its warden; the warden's ends with uid and folder."""
 WRITTEN_MOST = 2000
 """Most processes in the list before those that have ended are removed from it."""
+LEAVE_S = 10.0
+"""Longest wait for processes that are ending in the cgroup."""
+AGAIN_S = 0.02
 _MOST = 16 * 1024 * 1024
 _MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 
@@ -127,11 +131,19 @@ class Members:
             self.note(family.now().values())
 
     def leave(self) -> None:
-        """Leave the cgroup and remove it if it is empty. For the last process of the pod."""
-        for path in filter(None, self._written.cgroups):
+        """Leave the cgroup and remove it. For the last process of the pod.
+
+        A process that was killed stays in it until the kernel has taken it apart, the agent too.
+        """
+        with contextlib.suppress(OSError):
+            self._read()
+        paths = [Path(path) for path in self._written.cgroups if path]
+        for path in paths:
             with contextlib.suppress(OSError):
-                (Path(path).parent / "cgroup.procs").write_text("0")
-        remove_cgroups(self._file.parent)
+                (path.parent / "cgroup.procs").write_text("0")
+        gives_up_at = time.monotonic() + LEAVE_S
+        while not _remove(paths) and time.monotonic() < gives_up_at:
+            time.sleep(AGAIN_S)
 
     def _replace(self) -> None:
         """Write the list. It outlives this process, and not the machine: it is not synced."""
@@ -281,10 +293,16 @@ def _unless_gone(error: OSError) -> None:
         raise error
 
 
-def remove_cgroups(home: Path) -> None:
-    """Remove the cgroups of a pod without members. One that is not empty stays."""
+def remove_cgroups(home: Path) -> bool:
+    """Remove the cgroups of a pod without members; whether all are gone. One that is not empty stays."""
     with contextlib.suppress(OSError):
-        for path in filter(None, MemberList.of(_text(home / FILE)).cgroups):
-            for folder, _, _ in os.walk(path, topdown=False):
-                with contextlib.suppress(OSError):
-                    Path(folder).rmdir()
+        return _remove([Path(path) for path in MemberList.of(_text(home / FILE)).cgroups if path])
+    return True  # no agent ever began here
+
+
+def _remove(paths: Iterable[Path]) -> bool:
+    for path in paths:
+        for folder, _, _ in os.walk(path, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+    return not any(path.exists() for path in paths)

@@ -60,7 +60,8 @@ class Warden:
             if 0 in ready and not self._hear():
                 self.helper = None
                 self._end("its agent is gone")
-                self._members.leave()
+                if not self._is_followed():
+                    self._members.leave()
                 return
             if self._read in ready:
                 os.read(self._read, 4096)

@@ -127,6 +127,34 @@ def test_who_escaped_is_found_when_its_agent_is_gone(any_pod: Pod) -> None:
     until(lambda: not is_running(mute), what="its end")
 
 
+def cgroup_of(pod: Pod) -> Path:
+    (path,) = members.MemberList.of((pod.home / members.FILE).read_text()).cgroups
+    if not path:
+        pytest.skip("this machine gives nobody a cgroup of his own")
+    return Path(path)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_the_cgroup_of_a_pod_goes_with_its_agent(pod: Pod, has_run: bool) -> None:
+    folder = cgroup_of(pod)
+    if has_run:
+        pod.runs(FOREVER)
+    signal_to(pod.agent.pid, signal.SIGKILL)
+    until(lambda: not folder.exists(), what="the removal of its cgroup")
+
+
+def test_a_warden_waits_for_what_still_ends_in_the_cgroup(pod: Pod) -> None:
+    folder, warden = cgroup_of(pod), warden_of(pod)
+    with subprocess.Popen(["sleep", "600"]) as late:
+        (folder / "cgroup.procs").write_text(str(late.pid))
+        signal_to(pod.agent.pid, signal.SIGKILL)
+        listed = folder / "cgroup.procs"
+        until(lambda: str(warden) not in listed.read_text().split(), what="its leaving")
+        assert folder.exists()
+        late.kill()
+    until(lambda: not folder.exists(), what="the removal of the cgroup")
+
+
 def test_warden_ends_who_escaped(any_pod: Pod) -> None:
     pod = any_pod
     pod.runs(ESCAPED)
