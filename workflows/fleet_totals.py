@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 from everstep.chronicle import totals
 from everstep.core import names
 from workflows import options
+from workflows.inputs import read, required
 
 
 @workflow.defn(name=names.FLEET_TOTALS)
@@ -19,11 +21,14 @@ class FleetTotals:
     """One per cluster whose workers export metrics."""
 
     @workflow.init
-    def __init__(self, before: totals.FleetTotals | None = None) -> None:
-        self._totals = before or totals.FleetTotals()
+    def __init__(self, *raw: Any) -> None:
+        new = totals.FleetTotals()
+        self._input = read(raw or (new,), totals.FleetTotals)
+        self._totals = new if isinstance(self._input, ApplicationError) else self._input
 
     @workflow.run
-    async def run(self, _before: totals.FleetTotals | None = None) -> None:
+    async def run(self, *_raw: Any) -> None:
+        required(self._input)
         await workflow.wait_condition(self._is_full)
         workflow.continue_as_new(self._totals)
 

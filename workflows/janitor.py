@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 
 from everstep.core import names
 from everstep.core.escaping import in_markdown
 from workflows import options
+from workflows.inputs import read, required
 
 
 @workflow.defn(name=names.JANITOR)
@@ -14,7 +17,8 @@ class Janitor:
     """An activity that looks again and again, and one more each time that something was removed."""
 
     @workflow.run
-    async def run(self, cluster: str) -> None:
+    async def run(self, *raw: Any) -> None:
+        cluster = required(read(raw, str))
         while not workflow.info().is_continue_as_new_suggested():
             removed = await workflow.execute_activity(
                 "keep_swept",

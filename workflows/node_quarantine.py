@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 from everstep.chronicle import shapes
 from everstep.core import names
@@ -16,6 +17,7 @@ from everstep.core.recovering import fault_counts, quarantine
 from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options
+from workflows.inputs import read, required
 
 LEAST_WAIT_S = 1.0
 """Between two looks at the clock of a cluster."""
@@ -34,14 +36,18 @@ class NodeQuarantine:
     """One per cluster, reached by update-with-start."""
 
     @workflow.init
-    def __init__(self, opening: Opening) -> None:
+    def __init__(self, *raw: Any) -> None:
+        self._input = read(raw, Opening)
+        nothing = Opening(cluster="")  # until `run` fails
+        opening = nothing if isinstance(self._input, ApplicationError) else self._input
         self._book = opening.known or Quarantine(cluster=opening.cluster)
         self._is_known = opening.known is not None
         self._cluster_time = 0.0  # as it was reported last
         self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
 
     @workflow.run
-    async def run(self, _opening: Opening) -> None:
+    async def run(self, *_raw: Any) -> None:
+        required(self._input)
         await self._learn()
         while not self._is_full():
             await self._wait_until_due()

@@ -15,7 +15,8 @@ from everstep.core import names
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from workflows import options
-from workflows.recovery import raise_cause, typed
+from workflows.inputs import typed
+from workflows.recovery import raise_cause
 
 LOCAL_FAILURES = (ActivityError, ApplicationError)
 """A local activity's failure comes as it is, one of its time-outs as an ActivityError."""

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
@@ -24,8 +24,7 @@ from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
 from everstep.core.world import GoneState
 from workflows import attending, attributes
-
-T = TypeVar("T")
+from workflows.inputs import read, required, typed
 
 
 @workflow.defn(name=names.RECOVERY)
@@ -33,7 +32,8 @@ class Recovery:
     """One restart of one job: a row to find by job, phase, cause, code, node and level."""
 
     @workflow.run
-    async def run(self, plan: Plan) -> Outcome:
+    async def run(self, *raw: Any) -> Outcome:
+        plan = required(read(raw, Plan))
         try:
             outcome = await carry_out(plan, partial(_show, plan))
         except (ActivityError, asyncio.CancelledError) as error:
@@ -171,13 +171,6 @@ def failed_outcome(error: BaseException) -> Outcome | None:
     """The outcome of a Recovery whose level failed; None if it ended in another way."""
     failure = _behind(error, names.RECOVERY_FAILED)
     return None if failure is None else typed(failure.details[0], Outcome)
-
-
-def typed(value: Any, kind: type[T]) -> T:
-    """What came without its type, read again with it."""
-    converter = workflow.payload_converter()
-    read: T = converter.from_payload(converter.to_payload(value), kind)
-    return read
 
 
 def raise_cause(error: ActivityError | ApplicationError) -> NoReturn:
