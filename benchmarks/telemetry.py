@@ -19,6 +19,7 @@ from everstep.chronicle.publishing import Unpublished
 from everstep.chronicle.totals import JobReport
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
+from everstep.core.world import WORKS_KEPT, AgentWork
 from everstep.telemetry.traces import OtlpSpans
 from tests.support.builders import Told, running, sighting
 from tests.support.devserver import DevServer
@@ -26,6 +27,12 @@ from tests.telemetry.receiver import receiver
 
 GOAL_MS = 5.0
 RUNS = 200
+WORKS = tuple(
+    AgentWork(slot=slot, node=f"n{slot}", name=name, began=1_000.0, ended=1_000.0 + slot)
+    for name in ("stop", "fence", "checkpoints", "start")
+    for slot in range(WORKS_KEPT)
+)
+"""Of agents, as many as a restart reports at most."""
 
 
 def restarted() -> tuple[Chronicle, tuple[JobEvent, ...], Told]:
@@ -33,7 +40,7 @@ def restarted() -> tuple[Chronicle, tuple[JobEvent, ...], Told]:
     told = running()
     before, known = told.chronicle, len(told.events)
     told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
+    told.succeeds(works=WORKS)
     told.report(first_step_at=told.state.now + 7.0)
     return before, tuple(told.events[known:]), told
 

@@ -20,6 +20,10 @@ from tests.telemetry.receiver import Samples, receiver
 from tests.telemetry.test_worker_metrics import recovery_began, until_scraped
 
 
+WORDS = "ZeroDivisionError"
+"""A rank's last ones."""
+
+
 def attributes(span: Span) -> Mapping[str, Any]:
     return {
         each.key.removeprefix("everstep."): getattr(
@@ -37,7 +41,7 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
     async with receiver() as received:
         env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"http://127.0.0.1:{received.port}"}
         async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
-            for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
+            for fault in (f"at 35s kill demo 2 exit 1 exception={WORDS}", "at 80s node-down n2"):
                 await stage.admin.fault(fault)
             phases = [{"name": "warmup", "env": {"STEPS": "20"}}, {"name": "main"}]
             job = await stage.submit(document(phases=phases))
@@ -67,6 +71,8 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
         assert found["fault.class"] == record["fault"]["class"]
         assert (found["result"], found["reason"]) == (record["recover_result"], record["reason"])
         assert [event.name for event in span.events] == record["seen"]
+        if found["fault.class"] == "crash":
+            assert [event.name for event in span.events if WORDS in event.name]
         steps = {s.name for s in spans.values() if s.parent_span_id == span.span_id}
         took = {name for name, s in record["stages_s"].items() if s and name != "first_step"}
         assert steps == took
