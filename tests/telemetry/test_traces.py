@@ -19,7 +19,6 @@ from tests.support.stage import StageOfProcesses, document
 from tests.telemetry.receiver import Samples, receiver
 from tests.telemetry.test_worker_metrics import recovery_began, until_scraped
 
-
 WORDS = "ZeroDivisionError"
 """A rank's last ones."""
 
