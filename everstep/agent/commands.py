@@ -124,6 +124,7 @@ def _is_text(value: Any) -> bool:
 
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
+    "CheckpointsQuestion": lambda value: isinstance(value, dict),  # `read` on its own
     "RankPlan": _has_fields(wire.RankPlan),
     "PrefetchPlan": _has_fields(wire.PrefetchPlan),
     "bool": lambda value: isinstance(value, bool),

@@ -32,6 +32,9 @@ SOON_S = 0.25
 READ_S = 0.5
 """Longest read of the fences before a start: the sender waits a second for its answer."""
 
+LISTING_S = 0.5
+"""Longest read of the checkpoints for the answer of a fence. A longer one is a request of its own."""
+
 LOG_LIMIT = 256 * 1024
 LOG_LIMIT_MAX = 4 * 1024 * 1024
 
@@ -127,11 +130,14 @@ class Handlers:
 
     def fence(self, _query: Fields, body: Fields) -> Any:
         command: wire.FenceCommand = commands.read(body, wire.FenceCommand)
+        question: wire.CheckpointsQuestion | None = command["checkpoints"] and commands.read(
+            command["checkpoints"], wire.CheckpointsQuestion
+        )
         self.polled()
         self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
         new = fence.Fence(self.agent.job, command["run"], command["cluster"], command["generation"])
         with self._worked("fence"):
-            return fencing.fenced(
+            answer = fencing.fenced(
                 new,
                 command["folders"],
                 command["left"],
@@ -139,6 +145,29 @@ class Handlers:
                 workdir=command["workdir"],
                 begins=command["begins"],
             )
+        if question is not None and fencing.is_written(answer):
+            answer["listing"] = self._listing(question, command["generation"])
+        return answer
+
+    def _listing(
+        self, question: wire.CheckpointsQuestion, generation: int
+    ) -> wire.CheckpointListing | None:
+        """None: the storage could not be read in time, and what is there is unknown."""
+        moved_before = partial(
+            set_aside.ensure,
+            Path(question["path"]),
+            [],
+            resume=None,
+            generation=generation,
+            pattern=question["pattern"],
+        )
+        left_s = fencing.time_left(LISTING_S)
+        try:
+            saved = self._saved(question, within_s=left_s())
+            moved, _ = reading.read(question["path"], moved_before, within_s=left_s())
+        except OSError:
+            return None
+        return {"checkpoints": saved, "set_aside": moved}
 
     @contextmanager
     def _worked(self, name: str) -> Iterator[None]:
@@ -150,6 +179,11 @@ class Handlers:
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
+        return {"checkpoints": self._saved(question, within_s=wire.LOOK_S)}
+
+    def _saved(
+        self, question: wire.CheckpointsQuestion, *, within_s: float
+    ) -> list[wire.SavedState]:
         path = question["path"]
         watch = self._judgements_of(
             path, question["format"], question["pattern"], question["phase"]
@@ -165,7 +199,7 @@ class Handlers:
             phase=question["phase"],
         )
         with self._worked("checkpoints"):
-            return {"checkpoints": reading.read(path, look, within_s=wire.LOOK_S)}
+            return reading.read(path, look, within_s=within_s)
 
     def _judgements_of(self, *layout: str | None) -> Verdicts:
         if self.saves is None or self.saves[0] != layout:

@@ -306,6 +306,7 @@ class FenceCommand(TypedDict):
     earlier: list[str]  # clusters that had the job before; their generations are outdated
     workdir: Folder | None  # never created
     begins: dict[str, str]  # folder: the phase whose first save there is to come
+    checkpoints: CheckpointsQuestion | None  # answered once the fence is written
 
 
 class FenceAnswer(TypedDict):
@@ -316,6 +317,14 @@ class FenceAnswer(TypedDict):
     is_held: bool  # the newer one is of a run of this job that has not ended
     taken: TakenFolder | None
     no_folder: str  # why a folder cannot be made; empty: it is there or can be made
+    listing: CheckpointListing | None  # None: not asked for, or not read in time
+
+
+class CheckpointListing(TypedDict):
+    """What is saved in a folder whose fence was just written."""
+
+    checkpoints: list[SavedState]
+    set_aside: list[str]  # that the generation of the fence renamed before
 
 
 class TakenFolder(TypedDict):

@@ -16,7 +16,7 @@ from everstep.agent_client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
 from everstep.core.errors import FolderTaken
-from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
+from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import to_yaml
 
 TIMES = frozenset({"start_time", "end_time"})
@@ -39,10 +39,12 @@ async def write_fence(
     cluster: str,
     left: Collection[str],
     earlier: Collection[str] = (),
+    question: wire.CheckpointsQuestion | None = None,
 ) -> wire.FenceAnswer:
     """The answer of the agent. `left`: where earlier generations may still write; it is outdated there.
 
     `earlier`: clusters that had the job before it was adopted; their generations are outdated everywhere.
+    `question`: what to list once the fence is written. `listing` of the answer has the list.
 
     Raises NoAnswer or Refused, and FolderTaken if a folder is that of another job which has not ended.
     """
@@ -56,6 +58,7 @@ async def write_fence(
         "earlier": [*earlier],
         "workdir": order.workdir,
         "begins": _begins(order),
+        "checkpoints": question,
     }
     reply = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
     answer: wire.FenceAnswer = reply  # type: ignore[assignment]  # an agent answers with this
@@ -65,6 +68,17 @@ async def write_fence(
         folder, owner = claim["folder"], f"{claim['job']}{where}"
         raise FolderTaken(folders[folder], folder, owner, is_ours=is_ours)
     return answer
+
+
+def listing(answer: wire.FenceAnswer) -> CheckpointListing | None:
+    """What the agent listed behind the fence; None: unknown, as from an agent of an earlier version."""
+    reply = answer.get("listing")
+    if reply is None:
+        return None
+    return CheckpointListing(
+        checkpoints=tuple(views.checkpoint(saved) for saved in reply["checkpoints"]),
+        set_aside=tuple(reply["set_aside"]),
+    )
 
 
 def _begins(order: FenceOrder) -> dict[str, str]:

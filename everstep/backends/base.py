@@ -155,6 +155,9 @@ class Backend(Protocol):
         the storage takes no fence, the answer says what is wrong with it. If a newer generation of the
         job is found there, or one of a job that has ended, the answer has it (`newer`): the job needs a
         generation above it. Raises `FolderTaken` if a folder is that of another job which has not ended.
+
+        Where every older process was proven gone before the fence was written, the answer that it is
+        done may have what is saved (`listing`), as `checkpoints` and `ensure_set_aside` would return it.
         """
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:

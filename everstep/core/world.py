@@ -366,6 +366,14 @@ class FenceOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointListing:
+    """The complete checkpoints of a job, newest first, and the new paths of those that were set aside."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    set_aside: tuple[str, ...] | None = None  # by the newest generation; None: unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FenceState:
     """Done once every older pod is proven stopped, or has had the time to stop after reading the fence.
 
@@ -378,6 +386,7 @@ class FenceState:
     unwritable: str = ""
     newer: int = 0
     no_folder: bool = False  # something else is in the place of a folder, or its workdir is missing
+    listing: CheckpointListing | None = None  # read behind the fence by its writer; None: not read
 
     @classmethod
     def refused(cls, why: str, *, no_folder: bool = False) -> FenceState:

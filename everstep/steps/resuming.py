@@ -8,11 +8,19 @@ from itertools import takewhile
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP
-from everstep.core.world import Checkpoint, FenceOrder, SetAside, SetAsideOrder
+from everstep.core.world import (
+    Checkpoint,
+    CheckpointListing,
+    FenceOrder,
+    FenceState,
+    SetAside,
+    SetAsideOrder,
+)
 from everstep.steps.looking import StepRun, look_then_report
 
 STORAGE_POLL_S = 5.0
 SET_ASIDE = ".everstep/set_aside"
+NOTHING = CheckpointListing(checkpoints=())
 
 
 async def resume(step: StepRun) -> StepResult:
@@ -31,16 +39,19 @@ async def resume(step: StepRun) -> StepResult:
         begins=not plan.n,
         kept=plan.keep,
     )
-    if ended := await _fenced(step, fence):
-        return ended
-    checkpoints = await _saved(step)
-    if not checkpoints and _are_expected(plan):
-        if (await _moved_aside(step, (), None)).moved:  # by a try that was killed afterwards
-            return await _set_aside(step, (), None)
-        checkpoints = await _saved_again(step)
-        if not checkpoints:
+    state = await _fenced(step, fence)
+    if isinstance(state, StepResult):
+        return state
+    listing = state.listing or await _saved(step)
+    if not listing.checkpoints and _are_expected(plan):
+        moved_before = await _moved_aside(step, listing, (), None)
+        if moved_before.moved:  # by a try that was killed afterwards
+            return await _set_aside(step, listing, (), None)
+        listing = await _saved_again(step)
+        if not listing.checkpoints:
             message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
+    checkpoints = listing.checkpoints
     chosen = _to_load(checkpoints, plan)
     if chosen is None and any(one.good for one in checkpoints):
         names = ", ".join(_described(one) for one in checkpoints)
@@ -55,11 +66,14 @@ async def resume(step: StepRun) -> StepResult:
         message = f"no good checkpoint is left to resume from (there are: {names})"
         return step.failed(step.cause("checkpoint.none_left", message))
     newer = tuple(takewhile(lambda one: one != chosen, checkpoints))
-    return replace(await _set_aside(step, newer, chosen), resume=chosen)
+    return replace(await _set_aside(step, listing, newer, chosen), resume=chosen)
 
 
-async def _fenced(step: StepRun, order: FenceOrder) -> StepResult | None:
-    """Wait until the fence holds; for storage that cannot be written at most `requeue_s`."""
+async def _fenced(step: StepRun, order: FenceOrder) -> FenceState | StepResult:
+    """Wait until the fence holds; for storage that cannot be written at most `requeue_s`.
+
+    A result ends the step.
+    """
     wait_s, is_launch = step.order.plan.phase.limits.requeue_s, not step.order.plan.n
     deadline = None if wait_s is None else step.order.since + wait_s
     step.needs = frozenset(step.order.living)
@@ -77,7 +91,7 @@ async def _fenced(step: StepRun, order: FenceOrder) -> StepResult | None:
         await step.report_wait(state.waiting_for)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
-    return None
+    return state
 
 
 def _are_expected(plan: Plan) -> bool:
@@ -86,42 +100,45 @@ def _are_expected(plan: Plan) -> bool:
     return has_path and plan.saved_as is not None and not plan.keep
 
 
-async def _saved_again(step: StepRun) -> tuple[Checkpoint, ...]:
+async def _saved_again(step: StepRun) -> CheckpointListing:
     """Wait until checkpoints are there again, at most `requeue_s`: training must not start without."""
     wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
-    checkpoints: tuple[Checkpoint, ...] = ()
-    while not checkpoints and (deadline is None or step.now < deadline):
+    listing = NOTHING
+    while not listing.checkpoints and (deadline is None or step.now < deadline):
         await step.report_wait("the checkpoints to be there again")
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
-        checkpoints = await _saved(step)
-    return checkpoints
+        listing = await _saved(step)
+    return listing
 
 
-async def _saved(step: StepRun) -> tuple[Checkpoint, ...]:
+async def _saved(step: StepRun) -> CheckpointListing:
     """The checkpoints as an agent lists them. A look between two tries finds an agent that is lost."""
     if step.order.plan.phase.checkpoints_path is None:
-        return ()  # checkpoints of the phase before do not count
+        return NOTHING  # checkpoints of the phase before do not count
     while True:
         try:
-            return await step.context.backend.checkpoints(step.order.plan.job)
+            checkpoints = await step.context.backend.checkpoints(step.order.plan.job)
+            return CheckpointListing(checkpoints=checkpoints)
         except NobodyToAsk as nobody:
             await look_then_report(step, step.now + STORAGE_POLL_S, str(nobody))
 
 
 async def _set_aside(
-    step: StepRun, newer: tuple[Checkpoint, ...], chosen: Checkpoint | None
+    step: StepRun,
+    listing: CheckpointListing,
+    newer: tuple[Checkpoint, ...],
+    chosen: Checkpoint | None,
 ) -> StepResult:
     """Rename newer checkpoints, so that a script that loads the newest one finds the chosen one.
 
-    The agent is called even if nothing is newer: a killed try may have renamed all and not reported it.
     Training goes on if it fails.
     """
     plan = step.order.plan
     if plan.keep or plan.phase.checkpoints_path is None:
         return replace(step.done(), stays=bool(newer))
-    done = await _moved_aside(step, newer, chosen)
+    done = await _moved_aside(step, listing, newer, chosen)
     notes = [f"checkpoint set aside: {path}" for path in done.moved]
     if remain := bool(newer and done.why):
         names = ", ".join(_described(one) for one in newer)
@@ -132,9 +149,18 @@ async def _set_aside(
 
 
 async def _moved_aside(
-    step: StepRun, newer: tuple[Checkpoint, ...], chosen: Checkpoint | None
+    step: StepRun,
+    listing: CheckpointListing,
+    newer: tuple[Checkpoint, ...],
+    chosen: Checkpoint | None,
 ) -> SetAside:
-    """What this generation has set aside, after these too, if an agent can reach it."""
+    """What this generation has set aside, after these too, if an agent can reach it.
+
+    Where nothing is newer, the listing has that; if it does not, an agent reports it: a killed try may
+    have renamed all and not reported it.
+    """
+    if not newer and listing.set_aside is not None:
+        return SetAside(moved=listing.set_aside)
     order = SetAsideOrder(
         job=step.order.plan.job,
         generation=step.generation,

@@ -7,9 +7,11 @@ from types import MappingProxyType
 
 import pytest
 
+from everstep.agent import wire
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.core.world import PodState
 from tests.backends.lab import left_on, uids_of
+from tests.backends.resuming import commands_to, resumed
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import objects_of, until
@@ -48,6 +50,21 @@ async def test_a_rank_that_crashes_is_restarted_in_the_pods_that_there_are(
     await job.again("restart-1")
     after = await job.step(30)
     assert uids_of(after) == before
+    await job.gone()
+
+
+async def test_a_restart_sends_one_request_between_the_end_of_the_old_ranks_and_the_new(
+    lab: KubernetesLab,
+) -> None:
+    job = KubernetesRun(lab, id="one-request", env=NEVER_ENDS)
+    await job.launch()
+    await job.step(15)
+    await job.new_generation("restart-1")
+    await job.stop()
+    commands = commands_to(lab.backend.agent_cluster.agents)
+    result = await resumed(job)
+    assert (result.end, result.resume is not None) == ("done", True)
+    assert commands == [wire.FENCE]
     await job.gone()
 
 

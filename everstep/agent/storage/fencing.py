@@ -32,6 +32,7 @@ def fenced(
         "is_held": False,
         "taken": None,
         "no_folder": "",
+        "listing": None,
     }
     to_write = _to_write({folder: real[folder] for folder in folders})
     within = [folder for folder in to_write if workdir and Path(folder).is_relative_to(workdir)]
@@ -61,6 +62,10 @@ def fenced(
     for folder, phase in begins.items():
         ask(folder, phase_mark.ensure, phase)
     return answer
+
+
+def is_written(answer: wire.FenceAnswer) -> bool:
+    return not answer["newer"] and answer["taken"] is None and not answer["no_folder"]
 
 
 def _no_folder(folder: str) -> str:

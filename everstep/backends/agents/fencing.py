@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from everstep.agent import wire
 from everstep.agent_client import ranks, storage
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.backends.agents import job_record
+from everstep.backends.agents import job_record, job_storage
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
@@ -24,8 +24,8 @@ async def ensure_fenced(
         order.job.id, lambda books: owned_record(books, order.job, order.generation)
     )
     if record.fenced != order.generation:
-        if refused := await _write(cluster, order, record):
-            return refused, None
+        if state := await _write(cluster, order, record):
+            return state, None
         record = await cluster.books.change(order.job.id, lambda books: books.record)
     if record.fence_holds:
         return FenceState(done=True), None
@@ -33,12 +33,22 @@ async def ensure_fenced(
 
 
 async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) -> FenceState | None:
-    """Write the fence through the agent of the lowest slot. Returns what prevents that, if anything."""
+    """Write the fence through the agent of the lowest slot. None: it is written, and is to be proven.
+
+    Where the proof is there before, what is saved is read behind the fence, by the same request.
+    """
     written_at: float | None = None
     real: Collection[str] = ()
+    listing = None
+    pods, may_have_unknown_pods = await _older_pods(cluster, order)
+    is_proven = not may_have_unknown_pods and not await _unproven(
+        cluster, pods, order, may_ask=False
+    )
     if wait := fencing.unwritten(order, unwritable=record.unwritable):
-        record, writer = await cluster.books.change(
-            order.job.id, lambda books: _writer(books, order, is_writable=not wait.unwritable)
+        if wait.unwritable:
+            return wait
+        record, writer, question = await cluster.books.change(
+            order.job.id, lambda books: _writer(cluster, books, order, may_ask=is_proven)
         )
         if writer is None:
             return wait
@@ -50,6 +60,7 @@ async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) ->
                 cluster=cluster.books.identity,
                 left=record.folders,
                 earlier=record.earlier(cluster.books.identity),
+                question=question,
             )
         except Refused as refused:
             return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
@@ -61,23 +72,33 @@ async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) ->
             await _note_newer(cluster, order, newer, is_held=answer["is_held"])
             return fencing.newer_on_storage(newer)
         written_at, real = cluster.now(), answer["real"].values()
+        listing = storage.listing(answer)
 
     def note(books: JobBooks) -> None:
         books.record = job_record.with_fence(books.record, order, written_at, real)
+        if is_proven:
+            books.record = job_record.with_held_fence(books.record, order.generation)
 
     await cluster.books.change(order.job.id, note)
-    return None
+    return FenceState(done=True, listing=listing) if is_proven else None
 
 
 def _writer(
-    books: JobBooks, order: FenceOrder, *, is_writable: bool
-) -> tuple[JobRecord, Pod | None]:
-    """The pod through which the fence can be written now. Its folders are recorded before."""
+    cluster: AgentCluster, books: JobBooks, order: FenceOrder, *, may_ask: bool
+) -> tuple[JobRecord, Pod | None, wire.CheckpointsQuestion | None]:
+    """The pod through which the fence can be written now, and the question that goes with the order.
+
+    Its folders and the ends of writers are recorded before.
+    """
     writer = next((pod for pod in books.pods() if pod.slot == order.lowest_slot), None)
-    if not is_writable or writer is None:
-        return books.record, None
+    if writer is None:
+        return books.record, None, None
     books.record = job_record.with_folders(books.record, storage.fence_folders(order))
-    return books.record, writer
+    question = None
+    if may_ask:
+        place = job_record.place_in(order)
+        question = job_storage.checkpoints_question(cluster, books, place)
+    return books.record, writer, question
 
 
 async def _note_newer(
@@ -100,11 +121,8 @@ async def _prove(
         fence_s=cluster.settings.ranks.fence_s,
         margin_s=cluster.settings.fence_margin_s,
     )
-    pods, knows_half = await cluster.books.change(
-        order.job.id,
-        lambda books: ([*books.pods(), *books.leaving()], books.record.may_have_unknown_pods),
-    )
-    unproven = [pod for pod in pods if not await _is_proven(cluster, pod, order)]
+    pods, knows_half = await _older_pods(cluster, order)
+    unproven = await _unproven(cluster, pods, order, may_ask=True)
     state = fencing.state(
         [str(pod) for pod in unproven],
         knows_half=knows_half,
@@ -120,8 +138,25 @@ async def _prove(
     return state, None
 
 
-async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder) -> bool:
-    """Whether nothing older than the generation can run in this pod."""
+async def _older_pods(cluster: AgentCluster, order: FenceOrder) -> tuple[list[Pod], bool]:
+    """The pods in which something older may run, and whether there may be others."""
+    return await cluster.books.change(
+        order.job.id,
+        lambda books: ([*books.pods(), *books.leaving()], books.record.may_have_unknown_pods),
+    )
+
+
+async def _unproven(
+    cluster: AgentCluster, pods: Sequence[Pod], order: FenceOrder, *, may_ask: bool
+) -> list[Pod]:
+    return [pod for pod in pods if not await _is_proven(cluster, pod, order, may_ask=may_ask)]
+
+
+async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_ask: bool) -> bool:
+    """Whether nothing older than the generation can run in this pod.
+
+    Without `may_ask` its agent gets no request.
+    """
     generation = order.generation
     if pod.dead_at is not None:
         return True
@@ -135,6 +170,8 @@ async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder) -> bool
         return True
     if pod.generation >= generation:  # made for it: nothing older ever ran here
         return True
+    if not may_ask:
+        return False
     # Its agent was not there when the older processes were stopped, or this worker has not heard it since.
     stopped = await ranks.stop(cluster.agents, pod.uid, generation, keep=order.kept)
     return stopped is not None and stopped.is_done

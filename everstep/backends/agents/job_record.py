@@ -126,6 +126,16 @@ def outdone(record: JobRecord, newer: int, *, is_held: bool) -> JobRecord:
     )
 
 
+def place_in(order: FenceOrder | StartOrder) -> CheckpointPlace:
+    """Where the order's generation saves."""
+    return CheckpointPlace(
+        path=order.checkpoints_path,
+        format=order.checkpoints_format,
+        pattern=order.checkpoints_pattern,
+        phase=order.checkpoints_of,
+    )
+
+
 def with_fence(
     record: JobRecord, order: FenceOrder, at: float | None, real: Collection[str]
 ) -> JobRecord:
@@ -134,12 +144,8 @@ def with_fence(
     record = with_folders(record, real)
     if record.fenced == order.generation:
         return record
-    place = CheckpointPlace(
-        path=order.checkpoints_path or record.checkpoints.path,
-        format=order.checkpoints_format,
-        pattern=order.checkpoints_pattern,
-        phase=order.checkpoints_of,
-    )
+    place = place_in(order)
+    place = replace(place, path=place.path or record.checkpoints.path)
     return replace(
         record, fenced=order.generation, fenced_at=at, fence_holds=False, checkpoints=place
     )
@@ -157,13 +163,7 @@ def with_held_fence(record: JobRecord, generation: int) -> JobRecord:
 
 def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
     """The order's generation begins. Its ranks meet at this port, unless they have one already."""
-    place = CheckpointPlace(
-        path=order.checkpoints_path,
-        format=order.checkpoints_format,
-        pattern=order.checkpoints_pattern,
-        phase=order.checkpoints_of,
-    )
-    record = replace(record, checkpoints=place)
+    record = replace(record, checkpoints=place_in(order))
     if record.port_of == order.generation:
         return record
     return replace(record, port=port, port_of=order.generation)

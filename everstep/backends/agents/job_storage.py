@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from everstep.agent import wire
 from everstep.agent_client import storage
 from everstep.backends.agents import endings
+from everstep.backends.agents.job_record import CheckpointPlace
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.transactions import owned_record, record_of
@@ -19,25 +20,34 @@ async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, .
     """The job's complete checkpoints, newest first. Raises NobodyToAsk."""
 
     def read(books: JobBooks) -> tuple[wire.CheckpointsQuestion | None, list[str]]:
-        newest = record_of(books, job).newest
-        agents = [cluster.agents.known.get(pod.uid) for pod in books.pods()]
-        for agent in agents:
-            note_endings(cluster, books, agent)
-        place = books.record.checkpoints
-        if place.path is None:
-            return None, []
-        question: wire.CheckpointsQuestion = {
-            "path": place.path,
-            "format": place.format,
-            "pattern": place.pattern,
-            "phase": place.phase,
-            "ended": [float(at) for at in books.record.endings],
-            "is_over": all(endings.are_well(agent, newest) for agent in agents),
-        }
-        return question, _uids(books)
+        place = record_of(books, job).checkpoints
+        return checkpoints_question(cluster, books, place), _uids(books)
 
     question, uids = await cluster.books.change(job.id, read)
     return () if question is None else await storage.checkpoints(cluster.agents, uids, question)
+
+
+def checkpoints_question(
+    cluster: AgentCluster, books: JobBooks, place: CheckpointPlace
+) -> wire.CheckpointsQuestion | None:
+    """The question to an agent of the job; None where nothing is saved.
+
+    The ends of writers that it names are in the books from now on.
+    """
+    agents = [cluster.agents.known.get(pod.uid) for pod in books.pods()]
+    for agent in agents:
+        note_endings(cluster, books, agent)
+    if place.path is None:
+        return None
+    newest = books.record.newest
+    return {
+        "path": place.path,
+        "format": place.format,
+        "pattern": place.pattern,
+        "phase": place.phase,
+        "ended": [float(at) for at in books.record.endings],
+        "is_over": all(endings.are_well(agent, newest) for agent in agents),
+    }
 
 
 async def ensure_set_aside(cluster: AgentCluster, order: SetAsideOrder) -> SetAside:

@@ -205,6 +205,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     real = {folder: folder for folder in folders}
     answer = {"real": real, "newer": 0, "is_held": False, "taken": None, "no_folder": ""}
+    answer |= {"listing": None}
     assert pod.ask("POST", wire.FENCE, asked) == answer
     said = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
@@ -286,6 +287,31 @@ def test_what_is_in_the_place_of_a_folder_is_named(
     answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
     assert answer["no_folder"] == why
     assert not (model / ".everstep").exists()
+
+
+def test_what_is_saved_is_listed_behind_a_fence_that_was_written(pod: Pod, tmp_path: Path) -> None:
+    model, saved = tmp_path / "model", tmp_path / "model" / "saved"
+    (saved / ".everstep" / "set_aside").mkdir(parents=True)
+    (saved / ".everstep" / "set_aside" / "4-step-20.json").write_text("{}")
+    (saved / ".everstep" / "set_aside" / "3-step-30.json").write_text("{}")
+    (saved / "step-10.json").write_text("{}")
+    question: dict[str, object] = {"path": str(saved), "ended": [], "is_over": False}
+    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": [str(model)]}
+    with pytest.raises(Exception, match="400"):
+        pod.ask("POST", wire.FENCE, {**asked, "checkpoints": {**question, "ended": 7}})
+    assert not (model / ".everstep").exists(), "an order that makes no sense writes nothing"
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": question})
+    listing = answer["listing"]
+    assert listing is not None
+    assert [one["step"] for one in listing["checkpoints"]] == [10]
+    assert listing["set_aside"] == [str(saved / ".everstep" / "set_aside" / "4-step-20.json")]
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    unreadable = {**question, "path": str(tmp_path / "loop")}
+    answer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": unreadable})
+    assert answer["listing"] is None, "unknown is not absent"
+    fence.write(str(model), Fence("demo", "r2", "", 9))
+    answer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": question})
+    assert (answer["newer"], answer["listing"]) == (9, None)
 
 
 def test_fence_that_cannot_be_written_is_told(pod: Pod) -> None:

@@ -174,7 +174,15 @@ class HollowAgent:
 def _written(folders: Sequence[str]) -> wire.FenceAnswer:
     """Every fence is written."""
     real = {folder: folder for folder in folders}
-    return {"real": real, "newer": 0, "is_held": False, "taken": None, "no_folder": ""}
+    nothing: wire.CheckpointListing = {"checkpoints": [], "set_aside": []}
+    return {
+        "real": real,
+        "newer": 0,
+        "is_held": False,
+        "taken": None,
+        "no_folder": "",
+        "listing": nothing,
+    }
 
 
 class HollowAgents:

@@ -1,0 +1,64 @@
+"""The step `resume` over a backend of agents, and the requests that agents get meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everstep.agent_client.link import ASK_S, Link
+from everstep.agent_client.watch import Agents
+from everstep.core.deciding.decision import StepOrder, StepResult
+from everstep.core.levels import FaultClass, Step
+from everstep.simulation import QuarantineInMemory
+from everstep.steps.looking import StepContext
+from everstep.steps.perform import perform
+from tests.backends.lab import Run
+from tests.support.builders import running, sighting
+
+
+@dataclass
+class CountedLink(Link):
+    """Writes down the path of each command before it is sent. `is_older`: of the release before this one."""
+
+    link: Link
+    commands: list[str]
+    is_older: bool = False
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    ) -> dict[str, Any]:
+        if method == "POST":
+            self.commands.append(path)
+        answer = await self.link.ask(method, path, body, within_s=within_s)
+        if self.is_older:
+            answer.pop("listing", None)
+        return answer
+
+    def close(self) -> None:
+        self.link.close()
+
+
+def commands_to(agents: Agents, *, are_older: bool = False) -> list[str]:
+    """The paths of all commands that these agents get from now on."""
+    commands: list[str] = []
+    for watched in agents.known.values():
+        watched.link = CountedLink(watched.link, commands, are_older)
+    return commands
+
+
+async def resumed(job: Run, *, older_than_step: int | None = None) -> StepResult:
+    """What the step comes to in the newest generation of the job."""
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    plan = told.plan
+    phase = replace(plan.phase, model_dir=job.model_dir, checkpoints_path=job.checkpoints_path)
+    remedy = replace(plan.remedy, older_than_step=older_than_step)
+    order = StepOrder(
+        step=Step.RESUME,
+        plan=replace(plan, job=job.ref, phase=phase, remedy=remedy),
+        generation=job.generation,
+        since=await job.backend.clock(),
+        cursor=job.cursor,
+        living=job.slots,
+    )
+    return await perform(StepContext(backend=job.backend, quarantine=QuarantineInMemory()), order)
