@@ -14,9 +14,13 @@ from everstep.core.errors import BackendUnavailable, NobodyToAsk
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 2.0
 ANSWERS_PER_S = 100
-RETRY_S = 0.05
+RETRY_LEAST_S, RETRY_S = 0.01, 0.05
+RETRY_SHARE = 0.05
+"""Of the time that an agent has not answered for: after so long it is tried again, within those bounds. One
+that starts takes tenths of a second, and its job waits for its first answer."""
 TRIES_PER_S = 1_000
 """Of requests to agents that do not answer, of which there are thousands while a large job starts."""
+
 
 NOW = f"{wire.STATE}?since=-1&wait_s=0"
 """The state of an agent at this moment."""
@@ -83,6 +87,7 @@ class Agents:
 
     async def _follow(self, uid: str, watched: WatchedAgent) -> None:
         """As long as it lives. One that ends without being forgotten is gone."""
+        first_try: float | None = None  # of those since its newest answer
         while True:
             if self.is_cut_off(uid):
                 await asyncio.sleep(RETRY_S)
@@ -94,15 +99,17 @@ class Agents:
                 path += f"&boot={watched.boot}&after={watched.written}" if watched.written else ""
                 self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
                 self.unheard.discard(uid)
+                first_try = None
             except (NoAnswer, Refused):
                 self.unheard.add(uid)
+                first_try = asked_at if first_try is None else first_try
                 if watched.has_answered and self.is_gone(uid):
                     self.unheard.discard(uid)
                     watched.is_gone = True
                     self.changed(uid)
                     return
                 self.not_heard(uid, watched, asked_at=asked_at)
-                await asyncio.sleep(max(RETRY_S, len(self.unheard) / TRIES_PER_S))
+                await asyncio.sleep(retry_s(self.clock() - first_try, silent=len(self.unheard)))
 
     def _quiet_s(self) -> float:
         """The more agents, the later each answers that all goes on: so many answers come per second."""
@@ -238,6 +245,11 @@ class Agents:
         await asyncio.gather(*tasks, return_exceptions=True)
         for watched in self.known.values():
             watched.link.close()
+
+
+def retry_s(tried_s: float, *, silent: int) -> float:
+    """When to try an agent again that did not answer for this time, as so many others do not."""
+    return max(min(max(tried_s * RETRY_SHARE, RETRY_LEAST_S), RETRY_S), silent / TRIES_PER_S)
 
 
 # -- Times of an agent in the cluster's time --------------------------------------------------------

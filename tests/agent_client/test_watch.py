@@ -13,7 +13,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.facts import Facts
 from everstep.agent_client.link import Link, NoAnswer
-from everstep.agent_client.watch import TRIES_PER_S, Agents
+from everstep.agent_client.watch import TRIES_PER_S, Agents, retry_s
 from tests.agent_client.test_clocks import told
 from tests.support.patience import HUNG_S
 
@@ -104,6 +104,22 @@ async def worker(pod: Pod) -> AsyncIterator[Worker]:
     working = Worker(pod, set())
     yield working
     await working.agents.close()
+
+
+@pytest.mark.parametrize(
+    ("tried_s", "silent", "again_s"),
+    [
+        (0.0, 1, 0.01),
+        (0.3, 1, 0.015),
+        (10.0, 1, 0.05),
+        (10.0, 2_000, 2.0),
+        (0.0, 2_000, 2.0),
+    ],
+)
+def test_an_agent_that_starts_is_tried_sooner_than_one_that_is_silent_for_long(
+    tried_s: float, silent: int, again_s: float
+) -> None:
+    assert retry_s(tried_s, silent=silent) == pytest.approx(again_s)
 
 
 async def test_it_is_said_only_once_it_is_in_the_books_and_not_before(
