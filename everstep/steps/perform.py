@@ -11,6 +11,7 @@ from everstep.core.deciding.playbook import log_rules, weight
 from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, bounded
 from everstep.core.levels import Level, Step
 from everstep.core.recovering.placement import (
+    Attempt,
     GoOnWith,
     NoPlace,
     Wait,
@@ -28,6 +29,7 @@ from everstep.core.world import (
     JobRef,
     Observation,
     PlaceOrder,
+    PlaceState,
     PrecheckOrder,
     SlotStart,
     StartOrder,
@@ -267,9 +269,9 @@ async def _place(step: StepRun) -> StepResult:
     staying = tuple(sorted(set(order.living) - set(recreated)))
     wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted_slots) & set(staying)))
-    since, not_before = order.since - order.missing_s, None
+    since, not_before, attempt = order.since - order.missing_s, None, None
     while True:
-        state = await step.context.backend.ensure_placed(_place_order(step, slots))
+        state, attempt = await _order(step, slots, attempt)
         step.needs = frozenset(slots)
         if state.placed:
             new = {*plan.remedy.recreate, *(await step.pods_now())}
@@ -281,6 +283,7 @@ async def _place(step: StepRun) -> StepResult:
             rules,
             staying=staying,
             wanted=wanted_slots,
+            attempt=attempt,
             places=state.places,
             since=since,
             not_before=not_before,
@@ -300,6 +303,16 @@ async def _place(step: StepRun) -> StepResult:
                 if state.places is None or state.places < len(slots):
                     await step.report_wait(state.waiting_for or None)
                 await step.look(until)
+
+
+async def _order(
+    step: StepRun, slots: tuple[int, ...], attempt: Attempt | None
+) -> tuple[PlaceState, Attempt]:
+    """How far these slots are, and since when the cluster tries to place them: their pods are created by now."""
+    state = await step.context.backend.ensure_placed(_place_order(step, slots))
+    if attempt is None or attempt.slots != slots:
+        attempt = Attempt(slots=slots, since=step.now)
+    return state, attempt
 
 
 async def _settles_at(step: StepRun, since: float) -> float:

@@ -68,7 +68,8 @@ class PodEntry:
     failures: int = 0  # pods of this name that ended before their agent answered
     failed_at: float = 0.0  # when the newest of them was removed
     failure: str = ""  # why it ended
-    is_withdrawn: bool = False  # it gives its place back, as others of its gang have none
+    is_withdrawn: bool = False  # its pod is removed and created again, as its gang found no places
+    group: int = 0  # which group of its generation the pod joins
 
     @property
     def created_from(self) -> float:

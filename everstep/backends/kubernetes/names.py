@@ -32,9 +32,9 @@ def pod(job: str, *, slot: int, generation: int) -> str:
     return f"{job_label(job)}-{slot}-g{generation}"
 
 
-def group(job: str, *, generation: int) -> str:
-    """Of the pods that one generation creates."""
-    return f"{job_label(job)}-g{generation}"
+def group(job: str, *, generation: int, number: int = 0) -> str:
+    """Of the pods that one generation creates, for the first number of them that is tried or a later one."""
+    return f"{job_label(job)}-g{generation}" + (f"-{number}" if number else "")
 
 
 def releaser(job: str, *, generation: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -151,27 +150,32 @@ def first(count: int, slots: Collection[int], *, staying: Collection[int]) -> tu
     return tuple(sorted((*sorted(staying), *sorted({*slots} - {*staying}))[:count]))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """The slots of the newest order, and since when the cluster tries to place them."""
+
+    slots: tuple[int, ...]
+    since: float
+
+
 def size(
     rules: PlaceRules,
     *,
     staying: tuple[int, ...],
     wanted: tuple[int, ...],
+    attempt: Attempt,
     places: int | None,
     since: float,
     now: float,
     not_before: float = 0.0,
 ) -> Wait | GoOnWith | NoPlace:
-    """What to do while not all wanted slots have a place: wait, go on with fewer, or give up."""
+    """What to do while not all slots of the newest order have a place: wait, go on with fewer, or give up."""
     if now < not_before:
         return Wait(until=not_before)
     if places is None:
+        attempt = replace(attempt, since=max(attempt.since, not_before))
         return _next_try(
-            rules,
-            staying=staying,
-            wanted=wanted,
-            since=since,
-            tried_since=max(since, not_before),
-            now=now,
+            rules, staying=staying, wanted=wanted, attempt=attempt, since=since, now=now
         )
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
     if now >= since + rules.spare_s and possible:
@@ -191,23 +195,24 @@ def _next_try(
     *,
     staying: tuple[int, ...],
     wanted: tuple[int, ...],
+    attempt: Attempt,
     since: float,
-    tried_since: float,
     now: float,
 ) -> GoOnWith | NoPlace:
     """Where places are unknown: all wanted slots first, then each smaller number, then again.
 
-    Without a worker nothing was tried, so that each number has its time after that.
+    Each has its time from its order on, however long no worker was there to give that.
     """
-    numbers = usable(rules.least, len(wanted), bad=rules.bad)
-    all_until = max(since + rules.spare_s, tried_since + TRY_S)
-    if rules.wait_s is not None:
-        deadline = max(since + rules.wait_s, all_until + TRY_S * (len(numbers) - 1))
-        if now >= deadline:
-            return NoPlace(waited_s=now - since)
-    tries = max(math.floor((now - all_until) / TRY_S) + 1, 0)
-    count = numbers[tries % len(numbers)]
-    return GoOnWith(slots=first(count, wanted, staying=staying), until=all_until + tries * TRY_S)
+    numbers = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)
+    index = numbers.index(len(attempt.slots)) if len(attempt.slots) in numbers else -1
+    until = attempt.since + TRY_S if index else max(attempt.since + TRY_S, since + rules.spare_s)
+    if index >= 0 and now < until:
+        return GoOnWith(slots=attempt.slots, until=until)
+    is_last = index == len(numbers) - 1
+    if is_last and rules.wait_s is not None and now >= since + rules.wait_s:
+        return NoPlace(waited_s=now - since)
+    count = numbers[(index + 1) % len(numbers)]
+    return GoOnWith(slots=first(count, wanted, staying=staying), until=now + TRY_S)
 
 
 def node_ranks(living: Iterable[int]) -> dict[int, int]:

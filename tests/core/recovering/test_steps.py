@@ -9,7 +9,15 @@ import pytest
 from everstep.core.deciding.decision import Decision, PlaceRules
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import watch_order
-from everstep.core.recovering.placement import GoOnWith, NoPlace, Wait, first, node_ranks, size
+from everstep.core.recovering.placement import (
+    Attempt,
+    GoOnWith,
+    NoPlace,
+    Wait,
+    first,
+    node_ranks,
+    size,
+)
 from everstep.core.spec import Match, Policy, Rule
 from everstep.core.world import Checkpoint, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
@@ -204,56 +212,84 @@ SIZES = (
     ("rules", "places", "now", "answer"), [r[1:] for r in SIZES], ids=[f"15 {r[0]}" for r in SIZES]
 )
 def test_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
-    found = size(rules, staying=(), wanted=(0, 1, 2, 3), places=places, since=0.0, now=now)
+    wanted = (0, 1, 2, 3)
+    newest = Attempt(slots=wanted, since=0.0)
+    found = size(
+        rules, staying=(), wanted=wanted, attempt=newest, places=places, since=0.0, now=now
+    )
     assert found == answer
 
 
 ALL, THREE, TWO = (0, 1, 2, 3), (0, 1, 2), (0, 1)
+
+
+def attempt(slots: tuple[int, ...], since: float = 0.0) -> Attempt:
+    return Attempt(slots=slots, since=since)
+
+
+def on_with(slots: tuple[int, ...], until: float) -> GoOnWith:
+    return GoOnWith(slots=slots, until=until)
+
+
 TRIES = (
-    ("first what is wanted, a few seconds at least", ELASTIC, 0.0, GoOnWith(slots=ALL, until=5.0)),
-    ("then one fewer", ELASTIC, 5.0, GoOnWith(slots=THREE, until=10.0)),
-    ("then the minimum", ELASTIC, 14.9, GoOnWith(slots=TWO, until=15.0)),
-    ("and fails without any", ELASTIC, 15.0, NoPlace(waited_s=15.0)),
-    ("a number that does not work is passed by", NOT_WITH_3, 5.0, GoOnWith(slots=TWO, until=10.0)),
-    ("as long as it waits for a spare", JOB, 59.0, GoOnWith(slots=ALL, until=60.0)),
-    ("then each smaller one", JOB, 60.0, GoOnWith(slots=THREE, until=65.0)),
-    ("then from the largest on again", JOB, 71.0, GoOnWith(slots=ALL, until=75.0)),
-    ("until its time is over", JOB, 1_800.0, NoPlace(waited_s=1_800.0)),
-    ("a job of one size waits for it", LAUNCH, 9_001.0, GoOnWith(slots=ALL, until=9_005.0)),
+    ("first what is wanted, a few seconds", ELASTIC, attempt(ALL), 0.0, on_with(ALL, 5.0)),
+    ("then one fewer", ELASTIC, attempt(ALL), 5.0, on_with(THREE, 10.0)),
+    ("as long as the others", ELASTIC, attempt(THREE, 7.0), 11.9, on_with(THREE, 12.0)),
+    ("then the minimum", ELASTIC, attempt(THREE, 7.0), 12.0, on_with(TWO, 17.0)),
+    ("and fails without any", ELASTIC, attempt(TWO, 12.0), 17.0, NoPlace(waited_s=17.0)),
+    ("a number that does not work is passed by", NOT_WITH_3, attempt(ALL), 5.0, on_with(TWO, 10.0)),
+    ("as long as it waits for a spare", JOB, attempt(ALL), 59.0, on_with(ALL, 60.0)),
+    ("then each smaller one", JOB, attempt(ALL), 60.0, on_with(THREE, 65.0)),
+    ("then from the largest on again", JOB, attempt(TWO, 65.0), 70.0, on_with(ALL, 75.0)),
+    ("which is not the last one", JOB, attempt(ALL, 1_790.0), 1_800.0, on_with(THREE, 1_805.0)),
+    ("until its time is over", JOB, attempt(TWO, 1_795.0), 1_800.0, NoPlace(waited_s=1_800.0)),
+    ("a job of one size waits for it", LAUNCH, attempt(ALL), 9_001.0, on_with(ALL, 9_006.0)),
+    (
+        "also when no size works",
+        replace(ELASTIC, bad=(2, 3, 4)),
+        attempt(ALL),
+        4.0,
+        on_with(ALL, 5.0),
+    ),
 )
 
 
 @pytest.mark.parametrize(
-    ("rules", "now", "answer"), [r[1:] for r in TRIES], ids=[f"15 {r[0]}" for r in TRIES]
+    ("rules", "newest", "now", "answer"),
+    [r[1:] for r in TRIES],
+    ids=[f"15 {r[0]}" for r in TRIES],
 )
 def test_smaller_orders_are_tried_where_places_are_unknown(
-    rules: PlaceRules, now: float, answer: object
+    rules: PlaceRules, newest: Attempt, now: float, answer: object
 ) -> None:
     """A scheduler of somebody else's does not say how many places there are."""
-    assert size(rules, staying=(), wanted=ALL, places=None, since=0.0, now=now) == answer
-
-
-BACK_AT = 40.0
-AFTERWARDS = (
-    ("what is wanted comes first again", ELASTIC, 40.0, GoOnWith(slots=ALL, until=45.0)),
-    ("then one fewer", ELASTIC, 45.0, GoOnWith(slots=THREE, until=50.0)),
-    ("and it fails once each had its time", ELASTIC, 55.0, NoPlace(waited_s=55.0)),
-    ("a spare is waited for no longer than before", JOB, 59.9, GoOnWith(slots=ALL, until=60.0)),
-)
+    found = size(rules, staying=(), wanted=ALL, attempt=newest, places=None, since=0.0, now=now)
+    assert found == answer
 
 
 @pytest.mark.parametrize(
-    ("rules", "now", "answer"), [r[1:] for r in AFTERWARDS], ids=[f"15 {r[0]}" for r in AFTERWARDS]
+    ("now", "answer"),
+    [(41.0, Wait(until=43.0)), (47.0, on_with(ALL, 48.0)), (48.0, on_with(THREE, 53.0))],
 )
-def test_a_time_without_a_worker_tried_nothing(
-    rules: PlaceRules, now: float, answer: object
-) -> None:
-    found = size(rules, staying=(), wanted=ALL, places=None, since=0.0, not_before=BACK_AT, now=now)
+def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> None:
+    """One that takes over at 40 s lets the old pods end until 43 s; only then all of them have a place."""
+    found = size(
+        ELASTIC,
+        staying=(),
+        wanted=ALL,
+        attempt=attempt(ALL, 40.0),
+        places=None,
+        since=0.0,
+        not_before=43.0,
+        now=now,
+    )
     assert found == answer
 
 
 def test_slots_that_stay_come_first() -> None:
-    found = size(ELASTIC, staying=(2, 3), wanted=(0, 1, 2, 3), places=3, since=0.0, now=0.0)
+    found = size(
+        ELASTIC, staying=(2, 3), wanted=ALL, attempt=attempt(ALL), places=3, since=0.0, now=0.0
+    )
     assert found == GoOnWith(slots=(0, 2, 3))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from everstep.backends.agents.transactions import owned_record
@@ -20,6 +20,7 @@ def want_pods(
     ownership.refuse_ended(record, order.generation)
     entries = _by_slot(session.entries, stands_by=False)
     made_in = {slot: entry.generation for slot, entry in entries.items()}
+    before = _created_by(order, entries)
     for slot in placing.outdated(order, made_in):
         session.update(replace(entries.pop(slot), is_leaving=True))
     for slot, entry in _by_slot(session.entries, stands_by=True).items():
@@ -29,11 +30,36 @@ def want_pods(
         else:
             session.update(replace(entry, is_leaving=True))
     devices = manifest.devices_of(order)
+    leaving_names = {entry.name for entry in session.entries if entry.is_leaving}
     for slot in set(order.slots) - entries.keys():
         name = names.pod(order.job.id, slot=slot, generation=order.generation)
-        session.update(PodEntry(name=name, slot=slot, generation=order.generation, devices=devices))
+        entry = PodEntry(name=name, slot=slot, generation=order.generation, devices=devices)
+        session.update(replace(entry, is_withdrawn=name in leaving_names))
+    _regroup(session, order, before)
     session.keep_template(order.image or "", order.pod_template)
     session.record = replace(session.record, placed=order.generation)
+
+
+def _created_by(order: PlaceOrder, entries: Mapping[int, PodEntry]) -> dict[int, PodEntry]:
+    """Those of the pods that the generation of this order creates."""
+    return {s: e for s, e in entries.items() if is_created_in(e, order.job.id, order.generation)}
+
+
+def _regroup(session: JobSession, order: PlaceOrder, before: Mapping[int, PodEntry]) -> None:
+    """Replace the pods by those of a new group when their number changes and none of them has a node.
+
+    A scheduler backs off from a group that it could not schedule: the more often it tried, the longer, and
+    whatever its size is now. A new one is scheduled at once.
+    """
+    gang = _created_by(order, _by_slot(session.entries, stands_by=False))
+    number = max((entry.group for entry in before.values()), default=0)
+    is_new = bool(before) and gang.keys() != before.keys()
+    if is_new and not any(entry.node for entry in before.values()):
+        number += 1
+    for slot, entry in gang.items():
+        if entry.group != number:
+            is_withdrawn = entry.is_withdrawn or slot in before
+            session.update(replace(entry, group=number, is_withdrawn=is_withdrawn))
 
 
 def want_standbys(
@@ -84,9 +110,10 @@ def owner(stored: Stored) -> dict[str, str]:
 
 def gang_of(order: PlaceOrder, stored: Stored) -> manifest.Gang:
     """The pods of the order that its generation creates: the others run already."""
-    name = names.group(order.job.id, generation=order.generation)
-    size = len(members(stored, manifest.Gang(name=name, size=0)))
-    return manifest.Gang(name=name, size=size)
+    created = _created_by(order, wanted_entries(stored)).values()
+    number = max((entry.group for entry in created), default=0)
+    name = names.group(order.job.id, generation=order.generation, number=number)
+    return manifest.Gang(name=name, size=len(created))
 
 
 def members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
@@ -94,7 +121,7 @@ def members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
     return [
         entry
         for entry in wanted_entries(stored).values()
-        if names.group(job, generation=entry.generation) == gang.name
+        if names.group(job, generation=entry.generation, number=entry.group) == gang.name
         and is_created_in(entry, job, entry.generation)
     ]
 

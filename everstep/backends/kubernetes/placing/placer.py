@@ -111,13 +111,9 @@ class PodPlacer:
             if stuck_in_s <= 0:
                 await self.withdrawals.withdraw(gang, stored)
         state = self._state(order.slots, wanted_entries(stored), refusal)
-        if (
-            is_grouped
-            and gang.needs_group
-            and not state.placed
-            and not self.withdrawals.are_bound(gang, stored)
-        ):
-            # All of them or none: how many could live shows a try.
+        # All of them or none: how many could live shows a try.
+        is_tried = is_grouped and (gang.needs_group or gang.size == len(order.slots))
+        if is_tried and not state.placed and not self.withdrawals.are_bound(gang, stored):
             state = replace(state, places=None)
         return state, min(again, default=None)
 

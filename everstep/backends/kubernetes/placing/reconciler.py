@@ -90,7 +90,7 @@ class PodReconciler:
         leaves the job, and the next fence waits for what may run there.
         """
         pod = self.watch.pod(entry.uid)
-        if pod is None and (entry.uid or entry.is_leaving):
+        if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
             pod = await self._confirmed(entry)
         if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
             entry = replace(entry, uid=pod["metadata"]["uid"])
