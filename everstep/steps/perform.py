@@ -308,7 +308,7 @@ async def _place(step: StepRun) -> StepResult:
 async def _order(
     step: StepRun, slots: tuple[int, ...], attempt: Attempt | None
 ) -> tuple[PlaceState, Attempt]:
-    """How far these slots are, and since when the cluster tries to place them: their pods are created by now."""
+    """How far these slots are, and since when the cluster tries to place them: their pods are created."""
     state = await step.context.backend.ensure_placed(_place_order(step, slots))
     if attempt is None or attempt.slots != slots:
         attempt = Attempt(slots=slots, since=step.now)
