@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,50 @@ async def test_what_a_job_terminated_by_force_left_is_found_and_removed_by_anoth
     await job.until_done(lambda: lab.backend.ensure_gone(left))
     assert await objects_of(api, namespace, "terminated") == {"configmaps/everstep-job-terminated"}
     assert left not in await left_on(lab)
+
+
+@dataclass
+class Rounds:
+    """How often requests to the API server began while none was under way: so many follow one another."""
+
+    count: int = 0
+    under_way: int = 0
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        request = KubernetesApi._request
+
+        async def counted(api: KubernetesApi, *words: Any, **options: Any) -> Json:
+            self.count += not self.under_way
+            self.under_way += 1
+            try:
+                return await request(api, *words, **options)
+            finally:
+                self.under_way -= 1
+
+        monkeypatch.setattr(KubernetesApi, "_request", counted)
+
+
+async def test_a_pod_is_replaced_after_few_requests_that_follow_one_another(
+    lab: KubernetesLab, machines: Machines, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = KubernetesRun(lab, id="replaced", env=NEVER_ENDS)
+    await job.launch()
+    await job.step(15)
+    await machines.fault("container-kill", namespace=namespace, pod="replaced-1-g1")
+    await job.fact("pod.exited")
+    await job.new_generation("restart-1")
+    await job.stop()
+    (rounds := Rounds()).watch(monkeypatch)
+    order = job.place_order(recreate=(1,))
+    assert not (await job.backend.ensure_placed(order)).placed
+    # Record and isolated nodes; the wanted pods; end of the old one and Secret; the new pod; its uid.
+    assert rounds.count == 5
+    await job.place(recreate=(1,))
+    rounds.count = 0
+    assert (await job.backend.ensure_placed(order)).placed
+    assert rounds.count == 1
+    monkeypatch.undo()
+    await job.gone()
 
 
 async def test_a_look_at_a_quiet_job_reads_its_record_once(

@@ -53,8 +53,6 @@ from everstep.backends.rules.ownership import FolderClaim, refuse_strange
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.world import (
-    FenceOrder,
-    FenceState,
     GoneState,
     HealState,
     JobRef,
@@ -400,13 +398,6 @@ class KubernetesBackend(AgentBackend):
             state, again_at = await self._of(order.job).placer.ensure_standby(order)
         if again_at is not None:
             self.news.add_later(order.job.id, again_at - self._now())
-        return state
-
-    async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        state = await super().ensure_fenced(order)
-        if state.done:
-            # Removes the pods that it no longer waits for.
-            await self._of(order.job).reconciler.sync(order.job.id)
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

@@ -99,6 +99,12 @@ def standby_entries(stored: Stored) -> dict[int, PodEntry]:
     return _by_slot(stored.document.pods, stands_by=True)
 
 
+def missing_pods(order: PlaceOrder, stored: Stored) -> list[PodEntry]:
+    """The pods of the order that are to be created."""
+    entries = wanted_entries(stored).values()
+    return [entry for entry in entries if not entry.uid and entry.slot in order.slots]
+
+
 def nodes_to_avoid(order: PlaceOrder) -> set[str]:
     """A pod requests a number of devices, not some of them: a device is avoided with its node."""
     return {*order.avoid, *(node for node, _ in order.avoid_devices)}

@@ -6,9 +6,8 @@ The wanted pods are stored before anything is done; what is done may be repeated
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.kubernetes import credentials, folders, gangs, manifest, names
@@ -24,6 +23,7 @@ from everstep.backends.kubernetes.placing.answers import place_state
 from everstep.backends.kubernetes.placing.entries import (
     gang_of,
     is_created_in,
+    missing_pods,
     nodes_to_avoid,
     owner,
     standby_entries,
@@ -66,7 +66,9 @@ class PodPlacer:
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
         # A pod requests a number of devices, not some of them: a device is avoided with its node.
-        isolated = await reached(isolated_nodes(self.api, self.home))
+        isolated, stored = await asyncio.gather(
+            reached(isolated_nodes(self.api, self.home)), reached(self.books.read(order.job.id))
+        )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys())
         no_owner = {"name": "", "uid": ""}
         # Before anything is changed: a document that cannot work.
@@ -75,36 +77,32 @@ class PodPlacer:
         )
         may_be_used = self._usable(order, isolated)
         _, stored = await self.books.transacted(
-            order.job.id, lambda session: want_pods(session, order, may_be_used)
+            order.job.id, lambda session: want_pods(session, order, may_be_used), start=stored
         )
-        stored = await self.reconciler.sync(order.job.id, stored)
-        missing = [
-            e for e in wanted_entries(stored).values() if not e.uid and e.slot in order.slots
-        ]
         now = self.agents.clock()
-        gang = gang_of(order, stored)
-        is_grouped = manifest.is_grouped_by_us(order, self.settings)
-        due = [entry for entry in missing if entry.created_from <= now]
-        if missing:  # before anything is created: it may be refused
+        due = {entry.name for entry in missing_pods(order, stored) if entry.created_from <= now}
+        if due:  # before anything is created: it may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
-        before: list[Coroutine[Any, Any, str | None]] = []
+        sync = self.reconciler.sync(order.job.id, stored)
         if due:
-            before.append(self._ensure_secret(order.job.id, stored))
-        if is_grouped and gang.size and not self.withdrawals.are_bound(gang, stored):
-            group = self.groups.ensure(
-                order.job.id,
-                gang,
-                owner=owner(stored),
-                priority_class=example["spec"].get("priorityClassName", ""),
+            stored, _ = await asyncio.gather(sync, self._ensure_secret(order.job.id, stored))
+        else:
+            stored = await sync
+        missing = missing_pods(order, stored)
+        to_create = [entry for entry in missing if entry.name in due]
+        gang = gang_of(order, stored)
+        group = self._ensure_group(order, gang, stored, example)
+        if gang.needs_group:  # before its pods: it may be refused
+            group_refusal = await group
+            refusal, stored = await self._create(order, stored, to_create, hosts, gang)
+        else:
+            (refusal, stored), group_refusal = await asyncio.gather(
+                self._create(order, stored, to_create, hosts, gang), group
             )
-            before.append(group)
-        refusals = await asyncio.gather(*before)
-        if due:
-            refused, stored = await self._create(order, stored, due, hosts, gang)
-            refusals.insert(0, refused)
-        refusal = next(filter(None, refusals), "")
+        refusal = refusal or group_refusal
         self.reconciler.watch_agents(stored)
-        again = [entry.created_from for entry in missing if entry.created_from > now]
+        again = [entry.created_from for entry in missing if entry not in to_create]
+        is_grouped = manifest.is_grouped_by_us(order, self.settings)
         if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
             stuck_in_s = stuck_at - self.api.server_time()
             again.append(now + max(0.0, stuck_in_s) + _MOMENT_S)
@@ -167,6 +165,20 @@ class PodPlacer:
             name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
             for name, node in nodes
         }
+
+    async def _ensure_group(
+        self, order: PlaceOrder, gang: manifest.Gang, stored: Stored, pod: Json
+    ) -> str:
+        """Why the group of these pods cannot be scheduled yet, if there is to be one. `pod`: one of them."""
+        is_grouped = manifest.is_grouped_by_us(order, self.settings)
+        if not is_grouped or not gang.size or self.withdrawals.are_bound(gang, stored):
+            return ""
+        return await self.groups.ensure(
+            order.job.id,
+            gang,
+            owner=owner(stored),
+            priority_class=pod["spec"].get("priorityClassName", ""),
+        )
 
     async def _ensure_secret(self, job: str, stored: Stored) -> None:
         metadata = {

@@ -5,6 +5,7 @@ Any worker may do it at any time, and again.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -66,18 +67,22 @@ class PodReconciler:
             change = await self._synced(entry, stored, deletions)
             if change != entry:
                 changes[entry.name] = change
-        await all_at_once(map(self._delete, deletions))
         faults = [*self._pod_ends(stored), *self._node_faults(stored)]
+
+        def note(session: JobSession) -> None:
+            for entry in session.entries:
+                if entry.name in changes and entry.uid == uids[entry.name]:
+                    _update(session, entry, changes[entry.name])
+            for fault in faults:
+                session.add_fact(fault)
+
+        deletion = all_at_once(map(self._delete, deletions))
         if changes or faults:
-
-            def note(session: JobSession) -> None:
-                for entry in session.entries:
-                    if entry.name in changes and entry.uid == uids[entry.name]:
-                        _update(session, entry, changes[entry.name])
-                for fault in faults:
-                    session.add_fact(fault)
-
-            _, stored = await self.books.transacted(job_id, note, start=stored)
+            storing = self.books.transacted(job_id, note, start=stored)
+            (_, newest), _ = await asyncio.gather(storing, deletion)
+            stored = newest
+        else:
+            await deletion
         self.watch_agents(stored)
         return stored
 
