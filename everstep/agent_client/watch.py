@@ -12,7 +12,7 @@ from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 
 POLL_S = 10.0
-QUIET_S, QUIET_S_MAX = 0.5, 2.0
+QUIET_S, QUIET_S_MAX = 0.5, 5.0
 ANSWERS_PER_S = 100
 RETRY_LEAST_S, RETRY_S = 0.01, 0.05
 RETRY_SHARE = 0.05
