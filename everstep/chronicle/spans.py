@@ -11,9 +11,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from everstep.chronicle.chronicle import Chronicle, QueuedSpan, Record, Start, Traced
-from everstep.chronicle.records import of_phase
+from everstep.chronicle.records import SEEN_CHARACTERS, SEEN_LINES, of_phase
 from everstep.core.bounds import cut
+from everstep.core.deciding.decision import Decision, Fault
+from everstep.core.levels import Level
 from everstep.core.loop.job_events import (
+    FaultNoted,
+    GivenUp,
     JobEnding,
     JobEvent,
     LaunchEnded,
@@ -23,6 +27,8 @@ from everstep.core.loop.job_events import (
 
 SPANS_KEPT = 30
 """Where no worker publishes, the oldest are given up."""
+NOTES_KEPT = 10
+"""Where so many wait, notes are left out: a flood of them takes the place of no restart."""
 TEXT_MOST = 200
 
 Attributes = Mapping[str, str | int | bool]
@@ -41,13 +47,25 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         return replace(chronicle, traced=Traced())
     if chronicle.phase is None or (chronicle.totals.ended and not isinstance(event, JobEnding)):
         return chronicle
-    if isinstance(event, LaunchEnded):
-        return _queued(chronicle, _launch(_phase_key(chronicle), event))
     is_over = chronicle.phase.is_over or isinstance(event, PhaseEnded | JobEnding)
+    chronicle = _with_launch_or_decision(chronicle, event)
     chronicle = _with_runs(_with_incidents(_with_restarts(chronicle), event.at, is_over=is_over))
     if is_over and not chronicle.traced.has_phase:
         chronicle = _with_phase(chronicle, event.at)
     return _with_job(chronicle, event) if isinstance(event, JobEnding) else chronicle
+
+
+def _with_launch_or_decision(chronicle: Chronicle, event: JobEvent) -> Chronicle:
+    """What has a span as soon as it happened."""
+    match event:
+        case LaunchEnded():
+            return _queued(chronicle, _launch(_phase_key(chronicle), event))
+        case FaultNoted(decision=decision) if len(chronicle.spans) < NOTES_KEPT:
+            return _queued(chronicle, _without_steps(chronicle, decision))
+        case GivenUp(decision=decision):
+            return _queued(chronicle, _without_steps(chronicle, decision))
+        case _:
+            return chronicle
 
 
 def sent(chronicle: Chronicle, last: int) -> Chronicle:
@@ -87,6 +105,22 @@ def _launch(phase_key: str, event: LaunchEnded) -> QueuedSpan:
     )
 
 
+def _without_steps(chronicle: Chronicle, decision: Decision) -> QueuedSpan:
+    """A decision that the job carries out by itself: to note a fault, or to fail."""
+    phase_key, records = _phase_key(chronicle), _records(chronicle)
+    is_of_incident = not decision.new_incident and records
+    return QueuedSpan(
+        key=f"{phase_key}/{decision.level}/{decision.at:.3f}",
+        parent=f"{phase_key}/incident/{records[-1].incident}" if is_of_incident else phase_key,
+        name=f"{decision.level} {decision.fault.cls}",
+        began=min(decision.fault.at, decision.at),
+        ended=decision.at,
+        is_error=decision.level is Level.FAIL,
+        attributes=_attributes({**_fault(decision.fault), **_decided(decision)}),
+        seen=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),
+    )
+
+
 def _records(chronicle: Chronicle) -> tuple[Record, ...]:
     return of_phase(chronicle, chronicle.phase.name) if chronicle.phase is not None else ()
 
@@ -108,7 +142,7 @@ def _without_works(chronicle: Chronicle, record: Record) -> Chronicle:
 
 
 def _restart(phase_key: str, record: Record) -> QueuedSpan:
-    decision, fault = record.decision, record.decision.fault
+    decision = record.decision
     began = decision.at - record.stages_s.get("detect", 0.0)
     stages_s = {name: s for name, s in record.stages_s.items() if name != "first_step"}
     return QueuedSpan(
@@ -120,11 +154,10 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
         is_error=record.result not in ("success", "terminated"),
         attributes=_attributes(
             {
-                **_fault(record),
+                **_fault_of(record),
+                **_decided(decision),
                 "restart": record.n,
-                "level": str(decision.level),
                 "result": record.result,
-                "reason": cut(decision.reason, TEXT_MOST),
                 "isolated": record.isolated,
                 "generation.from": record.generation_from,
                 "generation.to": record.generation_to,
@@ -132,8 +165,6 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
                 "bills": " ".join(f"{name}={n}" for name, n in record.bills.items()) or None,
                 "refused_by": record.refused_by,
                 "evidence": record.evidence,
-                "device": fault.device,
-                "rank": fault.rank,
             }
         ),
         seen=decision.seen,
@@ -142,17 +173,25 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
     )
 
 
-def _fault(record: Record) -> dict[str, str | int | bool | None]:
-    fault = record.decision.fault
+def _fault_of(record: Record) -> dict[str, str | int | None]:
+    fault = _fault(record.decision.fault)
+    return {"phase": record.phase, "incident": record.incident, **fault}
+
+
+def _fault(fault: Fault) -> dict[str, str | int | None]:
     return {
-        "phase": record.phase,
-        "incident": record.incident,
         "fault.class": str(fault.cls),
         "fault.kind": fault.kind,
         "fault.code": fault.code,
         "fault.owner": str(fault.owner),
         "node": fault.node,
+        "device": fault.device,
+        "rank": fault.rank,
     }
+
+
+def _decided(decision: Decision) -> dict[str, str]:
+    return {"level": str(decision.level), "reason": cut(decision.reason, TEXT_MOST)}
 
 
 def _attributes(attributes: Mapping[str, str | int | bool | None]) -> dict[str, str | int | bool]:
@@ -175,7 +214,7 @@ def _with_incidents(chronicle: Chronicle, now: float, *, is_over: bool) -> Chron
             began=window.began,
             ended=window.ended,
             is_error=of_one[-1].result != "success",
-            attributes=_attributes({**_fault(of_one[0]), "restarts": len(of_one)}),
+            attributes=_attributes({**_fault_of(of_one[0]), "restarts": len(of_one)}),
         )
         chronicle = replace(
             _queued(chronicle, span), traced=chronicle.traced._replace(incident=incident)

@@ -16,6 +16,12 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
+from tests.documents.test_mindcluster_documents import (
+    CONFIG_MAP,
+    ascend_job,
+    deployment,
+    volcano_job,
+)
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.stage import StageOfProcesses, document
 
@@ -88,6 +94,26 @@ async def test_a_good_document_runs_and_is_started_once(
     report: dict[str, Any] = await stage.client.get_workflow_handle("good").result()
     assert report["status"] == "Completed"
     assert (await start(stage, "good", [text], tmp_path)).code != 0
+
+
+MANIFESTS = {
+    "ascend-job": ascend_job(),
+    "volcano-job": volcano_job(),
+    "deployment": deployment(),
+    "list": {"apiVersion": "v1", "kind": "List", "items": [CONFIG_MAP, ascend_job()]},
+}
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+async def test_a_manifest_of_mindcluster_runs_too(
+    stage: StageOfProcesses, name: str, tmp_path: Path
+) -> None:
+    said = {"env": {"STEPS": "20"}, "model_dir": f"out/{name}"}
+    text = json.dumps({**MANIFESTS[name], "everstep": said})
+    assert (await start(stage, name, [text], tmp_path)).code == 0
+    report: dict[str, Any] = await stage.client.get_workflow_handle(name).result()
+    assert report["status"] == "Completed"
+    assert report["runs"][0]["nodes"] == (4 if name in ("ascend-job", "list") else 2)
 
 
 @pytest.mark.parametrize("name", SAMPLE)

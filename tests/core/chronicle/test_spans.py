@@ -5,7 +5,9 @@ from __future__ import annotations
 from everstep.chronicle import spans
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass, Step
+from everstep.core.state import Mode
 from everstep.core.world import AgentWork, slowest
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import Told, job_spec, running, sighting
 
 LAUNCH = "phase/main/launch/1"
@@ -69,6 +71,36 @@ def test_a_launch_that_failed_is_there_before_the_restart_that_follows() -> None
     assert (launch.key, launch.is_error) == (LAUNCH, True)
     told.succeeds()
     assert keys(told.chronicle) == [LAUNCH, "phase/main/restart/1"]
+
+
+def test_a_fault_that_is_noted_or_ends_the_job_has_its_decision_and_evidence() -> None:
+    told = running(modelarts(job_retry=None))
+    told.see(sighting(FaultClass.SUBHEALTH))
+    told.see(sighting(FaultClass.CRASH))
+    by_name = {span.name: span for span in told.chronicle.spans}
+    note, fail = by_name["note subhealth"], by_name["fail crash"]
+    assert (note.is_error, fail.is_error) == (False, True)
+    assert {note.parent, fail.parent} == {"phase/main"}
+    assert "exit_code=1" in fail.seen[0]
+    assert fail.attributes["everstep.level"] == "fail"
+    assert keys(told.chronicle)[-2:] == ["phase/main", "job"], "and the job ends after it"
+
+
+def test_the_last_decision_of_an_incident_is_below_it() -> None:
+    told = running(modelarts(job_retry=8, pod_retry=1))
+    told.see(sighting(FaultClass.NODE))
+    while told.state.mode is Mode.RECOVERING:
+        told.fails("place.none", at=Step.PLACE)
+    by_name = {span.name: span for span in told.chronicle.spans}
+    assert by_name["fail node"].parent == by_name["incident node"].key
+
+
+def test_a_flood_of_notes_takes_the_place_of_nothing_else() -> None:
+    told = running()
+    for n in range(2 * spans.SPANS_KEPT):
+        told.see(sighting(FaultClass.SUBHEALTH, at=told.state.now, node=f"n{n % 4}"))
+    assert len(told.chronicle.spans) == spans.NOTES_KEPT
+    assert keys(told.chronicle)[0] == LAUNCH
 
 
 def test_the_slowest_agents_of_each_kind_of_work_are_named() -> None:
