@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from everstep.core.deciding.decision import Outcome, Plan, Result, StepEnd, StepOrder, StepResult
 from everstep.core.levels import Step
@@ -31,6 +32,19 @@ STAGE: Mapping[Step, str] = {
     Step.START: "start",
 }
 """Under which name of a record's `stages_s` the time of a step is counted."""
+
+_START, _PLACES = frozenset({Step.START}), frozenset({Step.PLACE, Step.STANDBY})
+READERS: Mapping[str, tuple[Any, frozenset[Step]]] = {
+    "command": ((), _START),
+    "env": ({}, _START),
+    "env_from": ({}, _START),
+    "files": ({}, _START),
+    "log_pattern": (None, _START),
+    "prefetch": (None, _START),
+    "prewarm": ((), _START),
+    "pod_template": ({}, _PLACES),  # often a hundred lines of YAML
+}
+"""Fields of a phase that may be large and few steps read: what the others get instead, and those steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +106,9 @@ def _missing_s(progress: PlanProgress) -> float:
 
 
 def _for(step: Step, plan: Plan) -> Plan:
-    """What the command reads is for its start alone: every order is kept in the history."""
-    if step is Step.START or not plan.phase.files:
-        return plan
-    return replace(plan, phase=replace(plan.phase, files={}))
+    """The plan without what other steps alone read of its phase: every order is kept in the history."""
+    unread = {name: value for name, (value, readers) in READERS.items() if step not in readers}
+    return replace(plan, phase=replace(plan.phase, **unread))
 
 
 def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
