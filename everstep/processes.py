@@ -73,7 +73,7 @@ class Process:
         self.log = log
         with open(log, "wb", opener=permissions.opener) as out:  # only this takes one
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

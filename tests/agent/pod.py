@@ -84,7 +84,7 @@ class Pod:
         told = ("--home", str(self.home), "--job", "demo", "--slot", "0", "--node", "n0")
         with (self.home / "agent.log").open("ab") as log:
             agent = subprocess.Popen(
-                [PYTHON, "-I", str(self.pyz), *told, "--uid", self.uid, *more],
+                [PYTHON, "-I", "-S", str(self.pyz), *told, "--uid", self.uid, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

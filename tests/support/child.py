@@ -53,7 +53,7 @@ class Child:
         self._log_from = log.stat().st_size if log.exists() else 0
         with log.open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _BECOME, str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +106,7 @@ def _fresh(
 ) -> Iterator[tuple[int, str]]:
     """Beside this path a file of this content, under a name of its own; it does not keep that."""
     with _folder(path, within) as folder:
-        name = f"{path.name}.{secrets.token_hex(8)}.tmp"
+        name = f"{path.name}.{os.urandom(8).hex()}.tmp"
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
         try:
             with os.fdopen(file, "wb") as out:

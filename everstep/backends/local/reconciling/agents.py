@@ -79,7 +79,7 @@ def spawn(
     words += ["--namespace"] * has_namespace
     with open(folder.path / "agent.log", "ab", opener=permissions.opener) as log:
         child = subprocess.Popen(
-            [sys.executable, "-I", str(build.ensure(agent)), *words],
+            [sys.executable, "-I", "-S", str(build.ensure(agent)), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -22,7 +22,7 @@ _START_S = 20.0
 
 async def release(agent: Path, command: wire.ReleaseCommand) -> None:
     """Other jobs may have the folders. One that cannot be reached stays the job's."""
-    words = [sys.executable, "-I", str(build.ensure(agent)), "release", json.dumps(command)]
+    words = [sys.executable, "-I", "-S", str(build.ensure(agent)), "release", json.dumps(command)]
     process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE)
     within_s = _START_S + WITHIN_S * len(command["folders"])
     try:
