@@ -24,6 +24,9 @@ from tests.support.stage import Handle, Stage
 
 Said = Mapping[str, Any]
 
+LOOK_S, LONGER, LOOK_MOST_S = 0.02, 1.3, 0.2
+"""Between two looks at a job: a query costs milliseconds, and some waits last for seconds."""
+
 
 class Scene:
     """A job in the middle of its life, while time stands still."""
@@ -86,6 +89,7 @@ async def refusal(job: Handle, name: str, *arguments: Any) -> str:
 
 async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status of which the claim is true."""
+    look_s = LOOK_S
     async with asyncio.timeout(HUNG_S):
         while True:
             try:
@@ -97,7 +101,8 @@ async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[st
             else:
                 if claim(status):
                     return status
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(look_s)
+            look_s = min(look_s * LONGER, LOOK_MOST_S)
 
 
 async def until_state(job: Handle, state: str) -> dict[str, Any]:
