@@ -1,4 +1,8 @@
-"""A shell completes commands, options, jobs and nodes; bash itself is asked, of the others what they run."""
+"""A shell completes commands, options, jobs and nodes.
+
+bash itself completes a line of each kind. What `everstep` prints to it and to the other shells is shown
+in this process: an interpreter for each line takes half a second.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -53,18 +58,29 @@ def completed_by_bash(line: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def completed(shell: str, line: str) -> str:
-    env = {
-        **os.environ,
-        "_EVERSTEP_COMPLETE": f"complete_{shell}",
-        "_TYPER_COMPLETE_ARGS": line,
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    done = subprocess.run(
-        EVERSTEP, env=env, capture_output=True, text=True, check=False, timeout=HUNG_S
-    )
-    assert done.stderr == ""
-    return done.stdout
+Completed = Callable[[str, str], str]
+
+
+@pytest.fixture
+def completed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Completed:
+    """What `everstep` prints to a shell that completes a line."""
+
+    def complete(shell: str, line: str) -> str:
+        words = len(line.split()) - (not line.endswith(" "))
+        env = {
+            "_EVERSTEP_COMPLETE": f"complete_{shell}",
+            **({"COMP_WORDS": line, "COMP_CWORD": str(words)} if shell == "bash" else {}),
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        with monkeypatch.context() as here:
+            for name, value in env.items():
+                here.setenv(name, value)
+            ended = cli()
+        assert ended.err == ""
+        return ended.out
+
+    return complete
 
 
 @pytest.mark.parametrize(
@@ -75,8 +91,8 @@ def completed(shell: str, line: str) -> str:
         ("everstep completion ", {"bash", "zsh", "fish"}),
     ],
 )
-def test_bash_completes(line: str, expected: set[str]) -> None:
-    assert completed_by_bash(line) == expected
+def test_everstep_completes_for_bash(line: str, expected: set[str], completed: Completed) -> None:
+    assert set(completed("bash", line).split()) == expected
 
 
 def test_bash_offers_every_command() -> None:
@@ -84,22 +100,19 @@ def test_bash_offers_every_command() -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_other_scripts_get_the_same(shell: str) -> None:
+def test_the_other_scripts_get_the_same(shell: str, cli: Cli, completed: Completed) -> None:
     names = completed(shell, "everstep resta")
     assert "restart" in names
     assert "status" not in names
     assert "--tail" in completed(shell, "everstep logs demo --ta")
-    script = subprocess.run(
-        [*EVERSTEP, "completion", shell], capture_output=True, text=True, check=True
-    ).stdout
-    assert f"_EVERSTEP_COMPLETE=complete_{shell}" in script
+    assert f"_EVERSTEP_COMPLETE=complete_{shell}" in cli("completion", shell).out
 
 
 # -- Jobs and nodes -------------------------------------------------------------------------------
 
 
 async def test_the_shell_completes_ids_of_jobs_the_open_ones_where_only_those_make_sense(
-    served: AsyncCli, client: Client
+    served: AsyncCli, client: Client, completed: Completed
 ) -> None:
     async with working(client):
         await ended(served, client, "failed", "nightly-6")
@@ -110,34 +123,40 @@ async def test_the_shell_completes_ids_of_jobs_the_open_ones_where_only_those_ma
             return len((await served("list", "--json")).json) == 3
 
         await until(are_listed)
-        asked = ("everstep status ni", "everstep pause n", "everstep report ", "everstep list ni")
-        found = [await asyncio.to_thread(completed_by_bash, line) for line in asked]
+        by_bash = await asyncio.to_thread(completed_by_bash, "everstep status ni")
+        lines = ("everstep pause n", "everstep report ", "everstep list ni")
+        found = [await asyncio.to_thread(completed, "bash", line) for line in lines]
         zsh = await asyncio.to_thread(completed, "zsh", "everstep logs night")
         fish = await asyncio.to_thread(completed, "fish", "everstep logs night")
         for name in ("nightly-7", "demo"):
             assert (await served("stop", name)).code == 0
     both = {"nightly-6", "nightly-7"}
-    assert found == [both, {"nightly-7"}, {*both, "demo"}, set()]
+    assert by_bash == both
+    assert [set(text.split()) for text in found] == [{"nightly-7"}, {*both, "demo"}, set()]
     assert all(name in zsh and name in fish for name in both)
     assert "demo" not in zsh + fish
 
 
 async def test_the_shell_completes_nodes_those_of_this_machine_and_the_isolated_ones(
-    served: AsyncCli, client: Client
+    client: Client, completed: Completed, served: AsyncCli
 ) -> None:
     settings = LocalSettings(home=Path(os.environ["EVERSTEP_HOME"]), nodes=3, devices=1)
     store = Store(settings.database)
     await store.run(lambda db: nodes.set_up(db, settings))
     store.close()
-    asked = ("isolate n", "fault node-d", "fault node-down n", "release gpu", "release n")
+    lines = ("fault node-d", "fault node-down n", "release gpu", "release n")
     async with working(client):
         await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
-        found = [await asyncio.to_thread(completed_by_bash, f"everstep {line}") for line in asked]
+        by_bash = await asyncio.to_thread(completed_by_bash, "everstep isolate n")
+        found = [await asyncio.to_thread(completed, "bash", f"everstep {line}") for line in lines]
     here = {"n0", "n1", "n2"}
-    assert found == [here, {"node-down"}, here, {"gpu-07"}, set()]
+    assert by_bash == here
+    assert [set(text.split()) for text in found] == [{"node-down"}, here, {"gpu-07"}, set()]
 
 
-def test_where_no_server_answers_nothing_is_completed_and_nothing_printed(cli: Cli) -> None:
+def test_where_no_server_answers_nothing_is_completed_and_nothing_printed(
+    cli: Cli, completed: Completed
+) -> None:
     assert cli("list").code == 4
     assert completed("fish", "everstep status d").strip() == ""
     assert completed("fish", "everstep release n").strip() == ""

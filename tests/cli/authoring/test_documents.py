@@ -460,13 +460,12 @@ RULES = ("everstep.core.loop", "everstep.core.deciding", "everstep.chronicle.vie
     ("words", "unneeded"),
     [
         (("--version",), ("temporalio", "pydantic", "yaml", "everstep.core.spec")),
-        (("validate", FULL), ("temporalio",)),
+        (("validate", FULL), ("temporalio", *OTHER_DIALECTS)),
         (("explain", FULL), ("temporalio",)),
         (
             ("run", "--print", "--", "true"),
             (*OTHER_DIALECTS, "everstep.backends.local.database", *RULES),
         ),
-        (("validate", FULL), OTHER_DIALECTS),
         (("status", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
         (("list", "--help"), ("everstep.dialects.registry", "yaml", *RULES)),
     ],
