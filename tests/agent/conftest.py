@@ -27,6 +27,17 @@ def pod(idle: Pod) -> Pod:
     return idle.start()
 
 
+@pytest.fixture(scope="module")
+def lasting_pod(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pod]:
+    """A pod with a living agent for all tests of a file that change nothing of it."""
+    uid = f"demo-0-{uuid.uuid4().hex[:8]}"
+    pod = Pod(pyz, tmp_path_factory.mktemp("pod") / uid, uid)
+    try:
+        yield pod.start()
+    finally:
+        pod.end()
+
+
 @pytest.fixture
 def warm(pod: Pod) -> Warm:
     return Warm(pod)

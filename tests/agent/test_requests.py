@@ -76,21 +76,21 @@ from tests.support.starving import without_descriptors
     ],
 )
 def test_nonsense_is_refused_and_breaks_nothing(
-    pod: Pod, method: str, path: str, raw: bytes, status: int
+    lasting_pod: Pod, method: str, path: str, raw: bytes, status: int
 ) -> None:
     with pytest.raises(Refused) as refused:
-        pod.ask(method, path, raw=raw)
+        lasting_pod.ask(method, path, raw=raw)
     assert refused.value.status == status
     assert refused.value.said["error"]
-    assert pod.state()["generation"] == 0
+    assert lasting_pod.state()["generation"] == 0
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x", "ünknown"])
-def test_wrong_token_is_refused(pod: Pod, token: str) -> None:
+def test_wrong_token_is_refused(lasting_pod: Pod, token: str) -> None:
     with pytest.raises(Refused) as refused:
-        pod.ask("POST", wire.STOP, {"generation": 3}, token=token)
+        lasting_pod.ask("POST", wire.STOP, {"generation": 3}, token=token)
     assert refused.value.status == wire.UNAUTHORIZED
-    assert pod.state()["generation"] == 0
+    assert lasting_pod.state()["generation"] == 0
 
 
 def test_huge_body_is_refused_unread(pod: Pod) -> None:
