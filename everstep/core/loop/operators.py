@@ -109,12 +109,22 @@ def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
-    """Goes on where it was: with the launch, with the open incident, or with a planned restart."""
+    """Goes on where it was: with the launch, with the open incident, or with a planned restart.
+
+    A launch and a planned restart are also the restart that waited behind the pause, if one did.
+    """
     state = happened(replace(state, paused_reason=""), Resumed(at=state.now))
-    if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
-        return replace(state, mode=Mode.LAUNCHING)
     if state.incident is not None:
         return replace(state, mode=Mode.DECIDING)
+    restarts = [command for command in state.commands if command.name == "restart"]
+    others = tuple(command for command in state.commands if command.name != "restart")
+    state = replace(state, commands=others)
+    if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
+        return replace(state, mode=Mode.LAUNCHING)
+    for (
+        restart
+    ) in restarts:  # its fact is the first: of two that weigh the same, that has the level
+        state = _restart(state, restart.args)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 

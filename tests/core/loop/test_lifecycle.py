@@ -211,6 +211,40 @@ def test_a_pause_keeps_the_pods_and_a_resume_runs_the_command_again() -> None:
     assert (told.decisions[-1].level, told.decisions[-1].bills) == (Level.IN_PLACE, {})
 
 
+@pytest.mark.parametrize("level", [Level.IN_PLACE, Level.JOB])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_restart_that_waits_behind_a_pause_is_the_one_with_which_the_job_resumes(
+    *, reads: bool, level: Level
+) -> None:
+    """Both wait together after a reset, which sends again what was sent before."""
+    told = running()
+    if reads:
+        told.report("moved")
+    told.command("restart", level=str(level))
+    told.command("pause")
+    told.interrupted()
+    told.succeeds()
+    assert told.state.mode is Mode.PAUSED
+    told.command("resume")
+    told.interrupted()
+    assert told.plan.level is level
+    told.succeeds()
+    assert (told.state.mode, told.state.commands) == (Mode.WATCHING, ())
+    assert len(told.decisions) == 1
+
+
+def test_a_launch_after_a_pause_is_the_restart_that_waited_behind_it() -> None:
+    told = Told(spec=job_spec())
+    told.command("restart")
+    told.command("pause")
+    told.interrupted()
+    told.succeeds()
+    told.command("resume")
+    told.interrupted()
+    told.succeeds()
+    assert (told.state.mode, told.state.commands, told.records) == (Mode.WATCHING, (), ())
+
+
 def test_after_a_pause_in_an_incident_the_same_level_runs_again_free_of_charge() -> None:
     told = running()
     first = told.see(sighting(_C.NODE))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle, WorkflowQueryFailedError
 from temporalio.exceptions import CancelledError, TerminatedError
 
 from everstep.core import names
@@ -311,6 +312,36 @@ async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_a
         report = await stage.client.get_workflow_handle("demo").result()
         assert report["status"] == status
         assert await stage.fake.leftovers() == ()
+
+
+async def test_a_restart_that_a_reset_sends_again_before_a_pause_runs_once_with_the_resume(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
+        await stage.admin.release()
+        await job.execute_update("restart", {"reason": "a try"})
+        await job.execute_update("pause", {})
+        await until_state(job, "paused")
+        run = await reset(job)
+        again = stage.client.get_workflow_handle("demo", run_id=run)
+        await until_state(again, "paused")
+        before = await starts(stage)
+        await again.execute_update("resume", {})
+        report = await again.result()
+
+        assert report["status"] == "Completed"
+        later = (what for what in await starts(stage) if what not in before)
+        assert len({what.split()[-1] for what in later}) == 1, "one more generation"
+
+
+async def until_state(job: Handle, state: str) -> None:
+    """Wait until the job is in this state; one that was just reset may not answer yet."""
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            with contextlib.suppress(WorkflowQueryFailedError):
+                if (await job.query("status"))["state"] == state:
+                    return
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("to", [1, pytest.param(LAST, marks=pytest.mark.long)])
