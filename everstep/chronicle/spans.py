@@ -59,7 +59,7 @@ def _with_launch_or_decision(chronicle: Chronicle, event: JobEvent) -> Chronicle
     """What has a span as soon as it happened."""
     match event:
         case LaunchEnded():
-            return _queued(chronicle, _launch(_phase_key(chronicle), event))
+            return _queued(chronicle, _launch(chronicle, event))
         case FaultNoted(decision=decision) if len(chronicle.spans) < NOTES_KEPT:
             return _queued(chronicle, _without_steps(chronicle, decision))
         case GivenUp(decision=decision):
@@ -88,10 +88,11 @@ def run_key(phase: str, generation: int) -> str:
     return f"phase/{phase}/generation/{generation}"
 
 
-def _launch(phase_key: str, event: LaunchEnded) -> QueuedSpan:
+def _launch(chronicle: Chronicle, event: LaunchEnded) -> QueuedSpan:
     """From when the phase waits for its places until all its processes were started, or could not be."""
+    phase_key = _phase_key(chronicle)
     return QueuedSpan(
-        key=f"{phase_key}/launch/{event.generation}",
+        key=f"{phase_key}/launch/{chronicle.span_number + 1}",
         parent=phase_key,
         name="launch",
         began=event.at - sum(event.stages_s.values()),
@@ -110,7 +111,7 @@ def _without_steps(chronicle: Chronicle, decision: Decision) -> QueuedSpan:
     phase_key, records = _phase_key(chronicle), _records(chronicle)
     is_of_incident = not decision.new_incident and records
     return QueuedSpan(
-        key=f"{phase_key}/{decision.level}/{decision.at:.3f}",
+        key=f"{phase_key}/{decision.level}/{chronicle.span_number + 1}",
         parent=f"{phase_key}/incident/{records[-1].incident}" if is_of_incident else phase_key,
         name=f"{decision.level} {decision.fault.cls}",
         began=min(decision.fault.at, decision.at),

@@ -86,6 +86,14 @@ def test_a_fault_that_is_noted_or_ends_the_job_has_its_decision_and_evidence() -
     assert keys(told.chronicle)[-2:] == ["phase/main", "job"], "and the job ends after it"
 
 
+def test_two_notes_of_one_moment_are_two_spans() -> None:
+    told = running()
+    now = told.state.now + 10.0
+    for node in ("n1", "n2"):
+        told.see(sighting(FaultClass.SUBHEALTH, node=node, at=now), now=now)
+    assert len({*keys(told.chronicle)}) == len(keys(told.chronicle)) == 3
+
+
 def test_the_last_decision_of_an_incident_is_below_it() -> None:
     told = running(modelarts(job_retry=8, pod_retry=1))
     told.see(sighting(FaultClass.NODE))

@@ -153,7 +153,20 @@ GONE_TWICE_WHILE_UNWRITABLE = History(
 its only unit was spent the job level was forgotten. All of these were found among the thousands."""
 
 
+TWO_NOTES_AT_ONCE = History(
+    faults=((103, "storage demo unwritable"), (127, "storage demo writable")),
+    tricks=(("twice", 4), ("lost", 6), ("broken off", 5)),
+    commands=((47, 0), (104, 4), (110, 4)),
+    repeats_facts=True,
+    policy="modelarts",
+    nodes_min=2,
+    clearing_s=None,
+)
+"""Each needs a span of its own in the trace."""
+
+
 @examples(QUICK)
+@example(TWO_NOTES_AT_ONCE)
 @example(BROKEN_TWICE_AND_TOLD)
 @example(BROKEN_AND_TAKEN_AWAY)
 @example(GONE_TWICE_WHILE_UNWRITABLE)
