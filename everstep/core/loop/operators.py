@@ -117,8 +117,8 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     if state.incident is not None:
         return replace(state, mode=Mode.DECIDING)
     restarts = [command for command in state.commands if command.name == "restart"]
-    others = tuple(command for command in state.commands if command.name != "restart")
-    state = replace(state, commands=others)
+    remaining = tuple(command for command in state.commands if command.name != "restart")
+    state = replace(state, commands=remaining)
     if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
         return replace(state, mode=Mode.LAUNCHING)
     for (
