@@ -68,6 +68,7 @@ async def cluster(
                     env={
                         "EVERSTEP_KUBECONFIG": kubeconfig,
                         "EVERSTEP_KUBE_NAMESPACE": NAMESPACE,
+                        "MALLOC_ARENA_MAX": "2",  # as in deploy/kubernetes
                     },
                 )
                 started.append(await worker.start())
