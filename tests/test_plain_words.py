@@ -59,8 +59,7 @@ def test_no_room_has_more_private_words_than_it_may() -> None:
 def test_limits_only_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_words, "LIMITS", tmp_path / "limits.json")
     plain_words.LIMITS.write_text('{"everstep/core": [5, 0], "everstep/gone": [1, 1]}')
-    here = plain_words.Count()
-    here.add(parsed(SOURCE))
+    here = plain_words.Count.of(parsed(SOURCE))
     assert here.numbers == [7, 6]
     plain_words.lower({"everstep/core": here, "everstep/new": here})
     assert plain_words.limits() == {"everstep/core": [5, 0], "everstep/new": [7, 6]}

@@ -77,8 +77,13 @@ def text_of(path: Path) -> str:
         return ""
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return parsed(text_of(path))
+
+
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(parsed(text_of(path))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -91,7 +96,7 @@ def test_every_module_says_what_belongs_in_it() -> None:
     silent = [
         named(path)
         for path in modules()
-        if text_of(path).strip() and not ast.get_docstring(parsed(text_of(path)))
+        if text_of(path).strip() and not ast.get_docstring(tree_of(path))
     ]
     assert not silent, "add a docstring: what belongs here and what does not"
 

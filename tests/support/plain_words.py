@@ -130,9 +130,16 @@ class Count:
         self.names: collections.Counter[str] = collections.Counter()
         self.words: collections.Counter[str] = collections.Counter()
 
-    def add(self, tree: ast.Module) -> None:
-        self.names.update(name.strip("_").lower() for name in names(tree))
-        self.words.update(people_words(tree))
+    @classmethod
+    def of(cls, tree: ast.Module) -> Count:
+        count = cls()
+        count.names.update(name.strip("_").lower() for name in names(tree))
+        count.words.update(people_words(tree))
+        return count
+
+    def add(self, other: Count) -> None:
+        self.names.update(other.names)
+        self.words.update(other.words)
 
     @property
     def numbers(self) -> list[int]:
@@ -144,9 +151,8 @@ def count() -> tuple[dict[str, Count], dict[str, Count]]:
     rooms: dict[str, Count] = {}
     files: dict[str, Count] = {}
     for path in sorted(file for top in PRODUCT for file in (ROOT / top).rglob("*.py")):
-        tree = parsed(path.read_text())
-        rooms.setdefault(room(path), Count()).add(tree)
-        files.setdefault(str(path.relative_to(ROOT)), Count()).add(tree)
+        here = files[str(path.relative_to(ROOT))] = Count.of(parsed(path.read_text()))
+        rooms.setdefault(room(path), Count()).add(here)
     return rooms, files
 
 
