@@ -130,12 +130,13 @@ def test_shares_take_as_long_as_each_other_where_tests_were_measured() -> None:
     assert max(totals_s) - min(totals_s) <= 5.0
 
 
-def test_seconds_are_updated_for_what_ran_and_dropped_with_its_file(tmp_path: Path) -> None:
+def test_seconds_are_updated_for_what_ran_and_dropped_with_their_test(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     for name in ("slow", "fast", "other"):
-        (tmp_path / "tests" / f"test_{name}.py").touch()
+        (tmp_path / "tests" / f"test_{name}.py").write_text("async def test_it() -> None: ...")
+    (tmp_path / "tests" / "test_renamed.py").write_text("def test_it_all() -> None: ...")
     table = tmp_path / "tests" / "seconds.json"
-    names = ("slow", "fast", "other", "gone")
+    names = ("slow", "fast", "other", "gone", "renamed")
     table.write_text(json.dumps({f"tests/test_{name}.py::test_it": 9.0 for name in names}))
     measured = {"tests/test_slow.py::test_it": 7.04, "tests/test_fast.py::test_it": 0.5}
     seconds.update(measured, table)
