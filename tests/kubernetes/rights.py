@@ -76,27 +76,34 @@ async def grant(api: Api, namespace: str) -> None:
         await api.create(_collection(body["kind"], namespace), body)
 
 
-async def grant_all_but(api: Api, namespace: str, left_out: tuple[str, str] | None) -> None:
-    """Replace the rules of all roles by those of the manifest without one right: resource and verb."""
-    for body in _manifest_for(namespace):
+async def grant_all_but(
+    api: Api, namespace: str, left_out: tuple[str, str] | None, *, workers_in: str = ""
+) -> None:
+    """Replace the rules of all roles by those of the manifest without one right: resource and verb.
+
+    `workers_in`: the namespace is one that documents may name, and its workers are in that one.
+    """
+    for body in _of_jobs(workers_in) if workers_in else _manifest_for(namespace):
         rules = [_without(rule, left_out) for rule in body.get("rules", ())]
         if rules:
             path = f"{_collection(body['kind'], namespace)}/{body['metadata']['name']}"
             await api.patch(path, {"rules": [rule for rule in rules if rule["verbs"]]})
 
 
-async def is_allowed(api: Api, namespace: str, resource: str, verb: str) -> bool:
-    """Whether the API server would let a worker do that."""
+async def is_allowed(
+    api: Api, namespace: str, resource: str, verb: str, *, workers_in: str = ""
+) -> bool:
+    """Whether the API server would let a worker do that. `workers_in` as above."""
     groups = [
         rule["apiGroups"]
-        for one in manifest()
+        for one in manifest(OF_JOBS if workers_in else MANIFEST)
         for rule in one.get("rules", ())
         if resource in rule["resources"]
     ]
     attributes = {"group": groups[0][0], "resource": resource, "verb": verb}
     if resource not in _OF_THE_CLUSTER:
         attributes["namespace"] = namespace
-    user = f"system:serviceaccount:{namespace}:{ACCOUNT}"
+    user = f"system:serviceaccount:{workers_in or namespace}:{ACCOUNT}"
     review = {"spec": {"user": user, "resourceAttributes": attributes}}
     reply = await api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review)
     return bool(reply["status"]["allowed"])
@@ -125,10 +132,15 @@ def _without(rule: Json, left_out: tuple[str, str] | None) -> Json:
 
 async def grant_for_jobs(api: Api, namespace: str, *, workers_in: str) -> None:
     """Let the workers of one namespace make pods in another one."""
+    for body in _of_jobs(workers_in):
+        await api.create(_collection(body["kind"], namespace), body)
+
+
+def _of_jobs(workers_in: str) -> Iterator[Json]:
     for body in manifest(OF_JOBS):
         for subject in body.get("subjects", ()):
             subject["namespace"] = workers_in
-        await api.create(_collection(body["kind"], namespace), body)
+        yield body
 
 
 async def kubeconfig(cluster: ClusterAccess, api: Api, namespace: str, path: Path) -> str:

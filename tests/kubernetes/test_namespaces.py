@@ -150,12 +150,10 @@ async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
     await job.fact("agent.gone")
     restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
     await lab.backend.ensure_recorded(job.ref, (restart,))
-    await job.new_generation("one that no node can take, then a smaller one")
-    nowhere = {"spec": {**lab.pod["pod_template"]["spec"], "nodeSelector": {"pool": "absent"}}}
-    for slots in (job.slots, job.slots[:1]):
-        order = job.place_order(pod_template=nowhere, slots=slots, recreate=slots)
-        for _ in range(2):
-            await lab.backend.ensure_placed(order)
+    await job.new_generation("two new pods, and one more while these have nodes: their group grows")
+    await job.place(recreate=job.slots)
+    more = (*job.slots, 2)
+    await lab.backend.ensure_placed(job.place_order(slots=more, recreate=more))
     await lab.backend.leftovers()
     await job.gone()
     assert used == rights.granted(rights.OF_JOBS)
@@ -164,6 +162,29 @@ async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
         for name, verbs in of_workers.IN_JOB_NAMESPACE.items()
         for verb in verbs
     }
+
+
+@pytest.mark.parametrize("right", sorted(rights.granted(rights.OF_JOBS)), ids="-".join)
+async def test_no_other_rule_of_job_namespaces_grants_a_right_again(
+    api: Api, namespace: str, team: str, right: tuple[str, str]
+) -> None:
+    """So a worker that uses each of them, as above, is refused something without any one."""
+
+    async def is_refused() -> bool:
+        return not await rights.is_allowed(api, team, *right, workers_in=namespace)
+
+    assert not await is_refused()
+    await rights.grant_all_but(api, team, right, workers_in=namespace)
+    try:
+        await until(is_refused)
+        others = rights.granted(rights.OF_JOBS) - {right}
+        are_allowed = [
+            await rights.is_allowed(api, team, *one, workers_in=namespace) for one in others
+        ]
+        assert all(are_allowed)
+    finally:
+        await rights.grant_all_but(api, team, None, workers_in=namespace)
+    await until(lambda: rights.is_allowed(api, team, *right, workers_in=namespace))
 
 
 # -- As users and operators see it ------------------------------------------------------------------

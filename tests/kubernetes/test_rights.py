@@ -36,12 +36,10 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
     await lab.backend.ensure_recorded(job.ref, (restart,))
     await lab.backend.ensure_isolated("a-node", reason="test")
-    await job.new_generation("one that no node can take, then a smaller one")
-    nowhere = {"spec": {**lab.pod["pod_template"]["spec"], "nodeSelector": {"pool": "absent"}}}
-    for slots in (job.slots, job.slots[:1]):
-        order = job.place_order(pod_template=nowhere, slots=slots, recreate=slots)
-        for _ in range(2):
-            await lab.backend.ensure_placed(order)
+    await job.new_generation("two new pods, and one more while these have nodes: their group grows")
+    await job.place(recreate=job.slots)
+    more = (*job.slots, 2)
+    await lab.backend.ensure_placed(job.place_order(slots=more, recreate=more))
     await lab.backend.ensure_released("a-node")
     await left_on(lab)
     await job.gone()
