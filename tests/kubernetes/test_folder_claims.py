@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everstep.backends.kubernetes import folders
-from everstep.backends.rules.ownership import Place
+from everstep.backends.kubernetes.folder_claims import FolderClaims
+from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.core.errors import FolderTaken
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
@@ -58,9 +58,10 @@ def test_the_closest_mount_counts() -> None:
     ]
 
 
-@pytest.fixture
-async def volumes(api: Api, namespace: str, tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+async def volumes(api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two claims, each with a volume of its own."""
+    tmp_path = tmp_path_factory.mktemp("volumes")
     names = ["one", "two"]
     for name in names:
         folder = tmp_path / name
@@ -136,15 +137,61 @@ async def test_one_volume_under_two_paths_collides_and_one_path_on_two_volumes_d
     path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-folders"
     assert (await api.get(path)).get("data", {}) == {}
     # A worker that was killed between the end of a job and that of its claim.
-    key = await _key_of_a_claim(lab, api, path)
+    key = await _key_of_a_claim(lab, api, path, probe="probe")
     await api.patch(path, {"data": {key: "first"}})
     await second.new_generation("again")
     await second.place(**on(lab, "one", "/data"))
     await second.gone()
 
 
-async def _key_of_a_claim(lab: KubernetesLab, api: Api, path: str) -> str:
-    job = KubernetesRun(lab, id="probe", slots=(0,), env=NEVER_ENDS)
+async def test_a_void_claim_is_not_taken_while_its_owner_begins_again(
+    lab: KubernetesLab, api: Api, namespace: str, volumes: list[str]
+) -> None:
+    first = KubernetesRun(lab, id="begins", slots=(0,), env=NEVER_ENDS)
+    claims = await _with_a_void_claim(first, lab, api, namespace)
+    folder = FolderClaim(
+        path="/m/run", field="model_dir", places=(Place(f"claim {namespace}/one", "/run"),)
+    )
+    with pytest.raises(FolderTaken, match="job begins, which has not ended"):
+        await claims.claim("second", [folder])
+    await first.gone()
+
+
+async def test_a_claim_is_not_given_up_that_its_owner_made_anew(
+    lab: KubernetesLab, api: Api, namespace: str, volumes: list[str]
+) -> None:
+    first = KubernetesRun(lab, id="anew", slots=(0,), env=NEVER_ENDS)
+    claims = await _with_a_void_claim(first, lab, api, namespace)
+    await claims.release("anew")  # by a worker that was slow to end the run before
+    stored = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/everstep-folders")
+    assert list(stored["data"].values()) == ["anew"]
+    await first.gone()
+
+
+async def _with_a_void_claim(
+    job: KubernetesRun, lab: KubernetesLab, api: Api, namespace: str
+) -> FolderClaims:
+    """The claims as a worker sees them that finds the job ended, just before the job begins again."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-folders"
+    key = await _key_of_a_claim(lab, api, path, probe=f"before-{job.id}")
+    await api.patch(path, {"data": {key: job.id}})
+    books = lab.backend.books
+    began: list[str] = []
+
+    async def lives(owner: str) -> bool:
+        does_live = (await books.read(owner)).document.record.placed is not None
+        if not began:
+            began.append(owner)
+            assert not does_live
+            await job.new_generation("again")
+            await job.place(**on(lab, "one", "/models"))
+        return does_live
+
+    return FolderClaims(api=lab.backend._api, maps=books.maps, lives=lives)
+
+
+async def _key_of_a_claim(lab: KubernetesLab, api: Api, path: str, *, probe: str) -> str:
+    job = KubernetesRun(lab, id=probe, slots=(0,), env=NEVER_ENDS)
     await job.new_generation("launch")
     await job.place(**on(lab, "one", "/data"))
     [key] = (await api.get(path))["data"]

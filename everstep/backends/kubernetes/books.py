@@ -357,8 +357,7 @@ class ConfigMapBooks(Books):
 
     async def release(self, job_id: str) -> None:
         """Give up the claims of a job of which nothing is left, unless it has begun again. Repeatable."""
-        if not await self._lives(job_id):
-            await self._folders.release(job_id)
+        await self._folders.release(job_id)
 
     async def _lives(self, job_id: str) -> bool:
         stored = await reached(self.read(job_id))

@@ -1,6 +1,7 @@
 """Whose each folder is: one ConfigMap for all jobs of a namespace, replaced only where it is as it was read.
 
-A claim counts as long as its job lives. One that a killed worker did not give up is void.
+A claim counts as long as its job lives. One that a killed worker did not give up is void; a job that begins
+again gives it up first, so that a job that saw it void does not replace it afterwards.
 """
 
 from __future__ import annotations
@@ -46,12 +47,17 @@ class FolderClaims:
             await asyncio.sleep(_RETRY_S * random.random())  # another job was first
 
     async def release(self, job_id: str) -> None:
-        """Give up all claims of the job. Raises BackendUnavailable."""
+        """Give up all claims of a job of which nothing is left. Repeatable. Raises BackendUnavailable.
+
+        The claims are read first: a job that begins again meanwhile keeps those that it makes then.
+        """
         while True:
             stored = await self._read()
             entries: Mapping[str, str] = stored.get("data") or {}
             rest = {key: job for key, job in entries.items() if job != job_id}
-            if rest == entries or await self._is_written(stored, rest):
+            if rest == entries or await self.lives(job_id):
+                return
+            if await self._is_written(stored, rest):
                 return
             await asyncio.sleep(_RETRY_S * random.random())
 

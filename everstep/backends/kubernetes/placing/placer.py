@@ -76,6 +76,8 @@ class PodPlacer:
             order, order.slots[0], owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
         )
         may_be_used = self._usable(order, isolated)
+        if stored.document.record.placed is None:
+            await self.books.release(order.job.id)
         _, stored = await self.books.transacted(
             order.job.id, lambda session: want_pods(session, order, may_be_used), start=stored
         )
