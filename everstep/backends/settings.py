@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from everstep.backends.base import Backend
+from everstep.core.errors import InvalidSpec
 from everstep.core.facts import ObserverReport
 
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,6 +35,15 @@ class BackendSettings(BaseSettings):
 
     scales_time: ClassVar[bool] = False
     """Whether EVERSTEP_TIME_SCALE has an effect: only clusters for rehearsals have a scale of time."""
+
+    def __init__(self, **values: Any) -> None:
+        """Raises InvalidSpec for a variable that is to be JSON and is not, ValidationError for others."""
+        try:
+            super().__init__(**values)
+        except SettingsError as error:
+            name = f"EVERSTEP_{str(error).split(chr(34))[1]}".upper()
+            what = f"is {os.environ.get(name)!r}, which is not JSON"
+            raise InvalidSpec([(name, what)]) from None
 
     @abstractmethod
     async def open(

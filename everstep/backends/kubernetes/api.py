@@ -17,11 +17,14 @@ from urllib.request import getproxies_environment
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
 
 Json = dict[str, Any]
 """An object of the API, as the server wrote it."""
 
+_OF_NO_KUBECONFIG = (YAMLError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What the official client raises where a file has another content or shape."""
 _REQUEST_S = 30.0
 _MERGE = "application/merge-patch+json"
 _NO_QUERY: Mapping[str, str] = {}
@@ -54,9 +57,18 @@ class KubernetesApi:
 
     @classmethod
     async def from_kubeconfig(cls, path: str | None, *, context: str | None = None) -> Self:
+        """Raises ConfigException for a file that is no kubeconfig."""
         configuration = Configuration()
         load: Any = load_kube_config  # has no types
-        await load(path, context=context, client_configuration=configuration)
+        try:
+            await load(path, context=context, client_configuration=configuration)
+        except (ConfigException, *_OF_NO_KUBECONFIG) as error:
+            what = (
+                str(error).splitlines()[0]
+                if isinstance(error, ConfigException)
+                else "no kubeconfig"
+            )
+            raise ConfigException(f"{path or '~/.kube/config'}: {what}") from None
         return cls(configuration)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kubernetes.aio.config import ConfigException
+from pydantic import ValidationError
 
 from everstep.backends.kubernetes import checks, dry_run, looking, manifest
 from everstep.backends.kubernetes.api import KubernetesApi
@@ -12,16 +13,26 @@ from everstep.backends.kubernetes.pod_logs import PodLogs
 from everstep.backends.kubernetes.reaching import reached
 from everstep.backends.kubernetes.worker_settings import KubernetesWorkerSettings
 from everstep.backends.tools import ClusterCheck, LogLine, LogReader, RankLog, Tools
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.spec import JobSpec
 from everstep.core.world import NodeView
+
+
+def _settings() -> KubernetesWorkerSettings:
+    """What the environment says. Raises InvalidSpec for what makes no sense there."""
+    try:
+        return KubernetesWorkerSettings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"EVERSTEP_{'__'.join(map(str, first['loc']))}".upper()
+        raise InvalidSpec([(name, f"is {first['input']!r}: {first['msg']}")]) from None
 
 
 class KubernetesTools(Tools):
     """Of the namespaces that EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name."""
 
     def __init__(self) -> None:
-        self._settings = KubernetesWorkerSettings()
+        self._settings = _settings()
         self._logs: PodLogs | None = None
 
     async def nodes(self) -> tuple[NodeView, ...]:

@@ -245,7 +245,9 @@ async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
 def _of_cluster(cluster: str) -> list[CheckLine]:
     try:
         checks = asyncio.run(machine.tools(cluster).check_cluster())
-    except (BackendUnavailable, InvalidSpec) as error:
+    except InvalidSpec as error:
+        return [problem("cluster", f"a setting makes no sense: {error}")]
+    except BackendUnavailable as error:
         hint = "EVERSTEP_KUBECONFIG, else KUBECONFIG, names a kubeconfig"
         return [note("cluster", f"it cannot be looked at from here: {error}", hint)]
     return [CheckLine(each.name, each.what, each.hint, each.state) for each in checks]
