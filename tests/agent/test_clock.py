@@ -57,7 +57,8 @@ def set_pod(idle: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
     begin.write_text(BEGIN.format(told=str(tmp_path / "clock")))
     wrapper = tmp_path / "python"
     wrapper.write_text(
-        f'#!/bin/sh\nshift\npyz="$1"\nshift\nexec {sys.executable} -I {begin} "$pyz" "$@"\n'
+        '#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\n'  # options of the interpreter
+        f'exec {sys.executable} -I {begin} "$@"\n'
     )
     wrapper.chmod(0o755)
     monkeypatch.setattr("tests.agent.pod.PYTHON", str(wrapper))
