@@ -155,7 +155,8 @@ async def test_a_pod_is_replaced_after_few_requests_that_follow_one_another(
     order = job.place_order(recreate=(1,))
     assert not (await job.backend.ensure_placed(order)).placed
     # Record and isolated nodes; the wanted pods; end of the old one and Secret; the new pod; its uid.
-    assert rounds.count == 5
+    # The removal of the old PodGroup goes on beside the last two: while it is under way they count as one.
+    assert 4 <= rounds.count <= 5
     await job.place(recreate=(1,))
     rounds.count = 0
     assert (await job.backend.ensure_placed(order)).placed
