@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from everstep.backends.kubernetes import names, node_facts, pod_facts
+from everstep.backends.kubernetes import keeping, names, node_facts, pod_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.kubernetes.pod_facts import PodReport
@@ -23,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ENDS_KEPT = 10_000
-_OF_API_SERVER = frozenset({"managedFields", "ownerReferences"})
-"""What only the API server needs of an object's metadata."""
 
 
 @dataclass(slots=True)
@@ -55,15 +53,13 @@ class ClusterWatch:
             self.api,
             "/api/v1/nodes",
             on_change=self._node_changed,
-            trimmed=partial(
-                _trimmed, spec={"taints", "unschedulable"}, status={"conditions", "allocatable"}
-            ),
+            trimmed=partial(keeping.kept, fields=keeping.NODE),
         )
         self.leases = Reflector(
             self.api,
             _LEASES,
             on_change=self._lease_changed,
-            trimmed=partial(_trimmed, spec={"renewTime"}),
+            trimmed=partial(keeping.kept, fields=keeping.LEASE),
         )
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
@@ -76,7 +72,7 @@ class ClusterWatch:
             path,
             query=query,
             on_change=self._pod_changed,
-            trimmed=partial(_trimmed, spec={"nodeName"}),
+            trimmed=partial(keeping.kept, fields=keeping.POD),
         )
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
@@ -215,16 +211,6 @@ class ClusterWatch:
         """What observers report of this node: since this time, or earlier and still there."""
         facts = (fact for fact in self._reported() if fact.node == name)
         return [fact for fact in facts if fact.at >= since or _is_there(fact)]
-
-
-def _trimmed(item: Json, *, spec: Collection[str], status: Collection[str] | None = None) -> Json:
-    """The object with these fields of its spec and its status alone; None: with all of its status."""
-    smaller = {key: value for key, value in item.items() if key in {"metadata", "status"}}
-    smaller["metadata"] = {k: v for k, v in item["metadata"].items() if k not in _OF_API_SERVER}
-    smaller["spec"] = {key: value for key, value in item.get("spec", {}).items() if key in spec}
-    if status is not None:
-        smaller["status"] = {k: v for k, v in item.get("status", {}).items() if k in status}
-    return smaller
 
 
 def _troubles(node: Json) -> tuple[object, frozenset[str]]:
