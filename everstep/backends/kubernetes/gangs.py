@@ -6,7 +6,6 @@ replacement needs none. Kueue and Volcano form groups of their own, by what the 
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.pod_facts import created_at
-from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.reaching import allowing, both, reached
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
 API = "/apis/scheduling.k8s.io/v1beta1"
@@ -57,7 +56,7 @@ class PodGroups:
         scheduler takes only a group of the priority that its pods have.
         """
         groups = {group["metadata"]["name"]: group for group in await self._of(job)}
-        _, why = await asyncio.gather(
+        _, why = await both(
             self.remove(job, keep=gang.name, groups=groups.values()),
             self._have(
                 job, gang, groups.get(gang.name), owner=owner, priority_class=priority_class

@@ -10,6 +10,7 @@ from everstep.backends.kubernetes.api import Refused, Unreachable
 from everstep.core.errors import BackendUnavailable
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _AT_ONCE = 32
 """Requests to the API server for one job."""
@@ -42,4 +43,21 @@ async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         async with places:
             return await request
 
-    return await asyncio.gather(*map(answer, requests))
+    return await _together(*map(answer, requests))
+
+
+async def both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    """The answers of two requests at once. Where one raises, the other has ended when this raises."""
+    answers: tuple[Any, Any] = tuple(await _together(first, second))
+    return answers
+
+
+async def _together(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
+    """As `asyncio.gather`, which would let the others go on after the first error."""
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -5,7 +5,6 @@ The wanted pods are stored before anything is done; what is done may be repeated
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -34,7 +33,7 @@ from everstep.backends.kubernetes.placing.entries import (
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
+from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -66,7 +65,7 @@ class PodPlacer:
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
         # A pod requests a number of devices, not some of them: a device is avoided with its node.
-        isolated, stored = await asyncio.gather(
+        isolated, stored = await both(
             reached(isolated_nodes(self.api, self.home)), reached(self.books.read(order.job.id))
         )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys())
@@ -87,7 +86,7 @@ class PodPlacer:
             await self.books.claim(order.job.id, self._claims(order, example))
         sync = self.reconciler.sync(order.job.id, stored)
         if due:
-            stored, _ = await asyncio.gather(sync, self._ensure_secret(order.job.id, stored))
+            stored, _ = await both(sync, self._ensure_secret(order.job.id, stored))
         else:
             stored = await sync
         missing = missing_pods(order, stored)
@@ -98,7 +97,7 @@ class PodPlacer:
             group_refusal = await group
             refusal, stored = await self._create(order, stored, to_create, hosts, gang)
         else:
-            (refusal, stored), group_refusal = await asyncio.gather(
+            (refusal, stored), group_refusal = await both(
                 self._create(order, stored, to_create, hosts, gang), group
             )
         refusal = refusal or group_refusal

@@ -5,7 +5,6 @@ Any worker may do it at any time, and again.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEn
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
 from everstep.backends.kubernetes.pod_facts import PodReport, created_at, end_of, trouble
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
+from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
@@ -79,7 +78,7 @@ class PodReconciler:
         deletion = all_at_once(map(self._delete, deletions))
         if changes or faults:
             storing = self.books.transacted(job_id, note, start=stored)
-            (_, newest), _ = await asyncio.gather(storing, deletion)
+            (_, newest), _ = await both(storing, deletion)
             stored = newest
         else:
             await deletion
