@@ -88,3 +88,10 @@ def shown(value: object) -> str:
             return ", ".join(shown(item) for item in value) or "-"
         case _:
             return "".join(c if c.isprintable() else " " for c in for_terminal(str(value)))
+
+
+def not_empty(name: str | None) -> str | None:
+    """The name as it is. Raises BadParameter for one without a character."""
+    if name is not None and not name.strip():
+        raise typer.BadParameter("may not be empty")
+    return name

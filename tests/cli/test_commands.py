@@ -35,6 +35,16 @@ def test_an_empty_job_id_is_wrong_usage(
     assert re.search(r"Invalid value for '\[?ID\]?': may not be empty", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    "words", [["doctor"], ["nodes"], ["isolate", "n1"], ["release", "n1"], ["validate", "-"]]
+)
+def test_an_empty_name_of_a_cluster_is_wrong_usage(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main([*words, "--cluster", ""]) == Exit.USAGE
+    assert "Invalid value for '--cluster': may not be empty" in capsys.readouterr().err
+
+
 def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["statsu"]) == Exit.USAGE
     assert "Did you mean 'status'" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from everstep.agent.observing import hardware
 from everstep.cli import completion, machine, pages
 from everstep.cli.authoring import missing
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.output import AsJson, show
+from everstep.cli.output import AsJson, not_empty, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
 from everstep.dialects import registry
@@ -58,7 +58,10 @@ def validate(
     command: CommandOption = None,
     cluster: Annotated[
         str | None,
-        typer.Option(help="Ask the API server of this cluster too, by a dry run of the pods."),
+        typer.Option(
+            callback=not_empty,
+            help="Ask the API server of this cluster too, by a dry run of the pods.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

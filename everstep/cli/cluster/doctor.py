@@ -39,7 +39,7 @@ from everstep.cli.connection import (
 )
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
-from everstep.cli.output import AsJson, Page, show
+from everstep.cli.output import AsJson, Page, not_empty, show
 from everstep.cli.running_here import holding, pollers
 from everstep.cli.state import home, open_to_others
 from everstep.cli.tables import Column, table
@@ -75,7 +75,9 @@ problem = partial(CheckLine, state="problem")
 
 
 def doctor(
-    cluster: Annotated[str, typer.Option(help="The cluster whose worker is looked for.")] = "local",
+    cluster: Annotated[
+        str, typer.Option(callback=not_empty, help="The cluster whose worker is looked for.")
+    ] = "local",
     as_json: AsJson = False,
 ) -> int:
     """Check that this machine, its server and its workers are as a job needs them.

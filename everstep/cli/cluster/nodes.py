@@ -16,12 +16,12 @@ from everstep.cli import completion, machine, pages
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import ask, tell
-from everstep.cli.output import AsJson, show, shown
+from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import NodeView
 
-ClusterOption = Annotated[str, typer.Option(help="The name of the cluster.")]
+ClusterOption = Annotated[str, typer.Option(callback=not_empty, help="The name of the cluster.")]
 
 BLANK: dict[str, Any] = dict.fromkeys(
     ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts")

@@ -19,17 +19,11 @@ from everstep.cli import completion
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers
+from everstep.cli.output import not_empty
 from everstep.core import names
 from everstep.dialects import job_memo
 
 T = TypeVar("T")
-
-
-def not_empty(job_id: str | None) -> str | None:
-    """The ID as it is. Raises BadParameter for one without a character."""
-    if job_id is not None and not job_id.strip():
-        raise typer.BadParameter("may not be empty")
-    return job_id
 
 
 JobId = Annotated[

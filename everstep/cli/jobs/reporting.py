@@ -23,8 +23,8 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.history import all_records, records_of_rows, with_newest
-from everstep.cli.jobs.job import FoundJob, find, look_up, not_empty
-from everstep.cli.output import AsJson, show
+from everstep.cli.jobs.job import FoundJob, find, look_up
+from everstep.cli.output import AsJson, not_empty, show
 from everstep.core import names
 from everstep.dialects import job_memo
 from everstep.report.fleet_report import FleetSource, fleet_report
