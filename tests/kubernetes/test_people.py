@@ -137,6 +137,14 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
     )
 
 
+def test_doctor_says_of_a_missing_namespace_that_alone(site: Site) -> None:
+    site.env["EVERSTEP_KUBE_NAMESPACE"] = "no-such-place"
+    value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    checks = {check["name"]: (check["state"], check["what"]) for check in value["checks"]}
+    assert checks["namespace"] == ("problem", "there is no namespace no-such-place")
+    assert "rights" not in checks
+
+
 def test_doctor_names_a_cluster_that_does_not_answer(site: Site, tmp_path: Path) -> None:
     kubeconfig = json.loads(Path(site.env["KUBECONFIG"]).read_text())
     kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

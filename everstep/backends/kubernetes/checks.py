@@ -35,12 +35,30 @@ async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[Clus
         return [problem(name="cluster", what=f"{api.address}: {error}", hint=hint)]
     what = f"{api.address} answers, Kubernetes {version['gitVersion']}"
     checks = [ClusterCheck(name="cluster", what=what)]
-    for look in (_namespace, _rights, _nodes, _gangs, _storage, _clock):
+    missing = [name for name in namespaces if await _is_missing(api, name)]
+    hint = "EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name them"
+    checks += [
+        problem(name="namespace", what=f"there is no namespace {name}", hint=hint)
+        for name in missing
+    ]
+    of_namespaces: tuple[Look, ...] = () if missing else (_namespace, _rights)
+    for look in (*of_namespaces, _nodes, _gangs, _storage, _clock):
         checks += [check async for check in _guarded(look, api, namespaces)]
     return checks
 
 
 Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
+
+
+async def _is_missing(api: KubernetesApi, namespace: str) -> bool:
+    """Whether the API server says so; one that does not show namespaces to this user does not."""
+    try:
+        await api.get(f"/api/v1/namespaces/{namespace}")
+    except Refused as error:
+        return error.status == 404
+    except Unreachable:
+        return False
+    return False
 
 
 async def _guarded(
