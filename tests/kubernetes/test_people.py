@@ -137,7 +137,7 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
     )
 
 
-def test_doctor_says_of_a_missing_namespace_that_alone(site: Site) -> None:
+def test_a_missing_namespace_is_the_only_problem_of_doctor_with_namespaces(site: Site) -> None:
     site.env["EVERSTEP_KUBE_NAMESPACE"] = "no-such-place"
     value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
     checks = {check["name"]: (check["state"], check["what"]) for check in value["checks"]}

@@ -51,7 +51,7 @@ Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
 
 
 async def _is_missing(api: KubernetesApi, namespace: str) -> bool:
-    """Whether the API server says so; one that does not show namespaces to this user does not."""
+    """Whether the answer is 404. A user without the right to see namespaces gets another one."""
     try:
         await api.get(f"/api/v1/namespaces/{namespace}")
     except Refused as error:
