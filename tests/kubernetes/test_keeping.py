@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from everstep.backends.kubernetes.keeping import LEASE, NODE, POD, Fields, kept
+from everstep.backends.kubernetes.keeping import LEASE, NODE, POD, Fields, only
 
 METADATA: dict[str, Any] = {
     "name": "one",
@@ -25,7 +25,7 @@ STATE = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
 
 def copied(item: object, fields: Fields) -> dict[str, Any]:
     """Of the object as it comes from the API server: each with strings of its own."""
-    return kept(json.loads(json.dumps(item)), fields)
+    return only(json.loads(json.dumps(item)), fields)
 
 
 def test_of_a_pod_only_what_its_job_is_told_is_kept() -> None:

@@ -48,23 +48,23 @@ NODE: Fields = {
 LEASE: Fields = {"metadata": _IDENTITY, "spec": {"renewTime": _ALL}}
 
 
-def kept(item: Json, fields: Fields) -> Json:
+def only(item: Json, fields: Fields) -> Json:
     """A copy of the object with these fields; `metadata` and `spec` are always there.
 
     Each name is one string for all objects: the JSON of an object brings its own.
     """
-    smaller: Json = _kept(item, fields)
+    smaller: Json = _only(item, fields)
     smaller.setdefault("spec", {})
     return smaller
 
 
-def _kept(value: Any, fields: Fields | None) -> Any:
+def _only(value: Any, fields: Fields | None) -> Any:
     if isinstance(value, list):
-        return [_kept(member, fields) for member in value]
+        return [_only(member, fields) for member in value]
     if not isinstance(value, dict):
         return value
-    names_kept = value if fields is None else [name for name in fields if name in value]
+    names = value if fields is None else [name for name in fields if name in value]
     return {
-        sys.intern(name): _kept(value[name], None if fields is None else fields[name])
-        for name in names_kept
+        sys.intern(name): _only(value[name], None if fields is None else fields[name])
+        for name in names
     }

@@ -53,13 +53,13 @@ class ClusterWatch:
             self.api,
             "/api/v1/nodes",
             on_change=self._node_changed,
-            trimmed=partial(keeping.kept, fields=keeping.NODE),
+            trimmed=partial(keeping.only, fields=keeping.NODE),
         )
         self.leases = Reflector(
             self.api,
             _LEASES,
             on_change=self._lease_changed,
-            trimmed=partial(keeping.kept, fields=keeping.LEASE),
+            trimmed=partial(keeping.only, fields=keeping.LEASE),
         )
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
@@ -72,7 +72,7 @@ class ClusterWatch:
             path,
             query=query,
             on_change=self._pod_changed,
-            trimmed=partial(keeping.kept, fields=keeping.POD),
+            trimmed=partial(keeping.only, fields=keeping.POD),
         )
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:
