@@ -47,17 +47,18 @@ async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def both(first: Coroutine[Any, Any, T], second: Coroutine[Any, Any, U]) -> tuple[T, U]:
-    """The answers of two requests at once. Where one raises, the other has ended when this raises."""
+    """The answers of two requests at once. Where one raises, the other is awaited first."""
     answers: tuple[Any, Any] = tuple(await _together(first, second))
     return answers
 
 
 async def _together(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
-    """As `asyncio.gather`, which would let the others go on after the first error."""
-    tasks = [asyncio.ensure_future(request) for request in requests]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    """All answers, or the first error once each request has its answer.
+
+    None is cancelled: a deletion that is refused for ever would keep the others from ever being done.
+    """
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return answers
