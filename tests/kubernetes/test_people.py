@@ -145,6 +145,18 @@ def test_a_missing_namespace_is_the_only_problem_of_doctor_with_namespaces(site:
     assert "rights" not in checks
 
 
+async def test_doctor_checks_the_namespaces_that_are_there_beside_one_that_is_missing(
+    site: Site, worker: WorkerProcess, namespace: str
+) -> None:
+    site.env["EVERSTEP_KUBE_JOB_NAMESPACES"] = '["no-such-place"]'
+    value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    checks = [(check["name"], check["state"], check["what"]) for check in value["checks"]]
+    assert ("namespace", "problem", "there is no namespace no-such-place") in checks
+    has_account = f"{namespace} has the service account everstep-worker"
+    assert ("namespace", "ok", has_account) in checks
+    assert [state for name, state, _ in checks if name == "rights"] == ["ok"]
+
+
 def test_doctor_names_a_cluster_that_does_not_answer(site: Site, tmp_path: Path) -> None:
     kubeconfig = json.loads(Path(site.env["KUBECONFIG"]).read_text())
     kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

@@ -41,9 +41,11 @@ async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[Clus
         problem(name="namespace", what=f"there is no namespace {name}", hint=hint)
         for name in missing
     ]
-    of_namespaces: tuple[Look, ...] = () if missing else (_namespace, _rights)
+    # Rights are those of the service account in the workers' namespace: without it there are none to check.
+    of_namespaces: tuple[Look, ...] = () if namespaces[0] in missing else (_namespace, _rights)
+    present = [name for name in namespaces if name not in missing]
     for look in (*of_namespaces, _nodes, _gangs, _storage, _clock):
-        checks += [check async for check in _guarded(look, api, namespaces)]
+        checks += [check async for check in _guarded(look, api, present)]
     return checks
 
 
@@ -54,10 +56,8 @@ async def _is_missing(api: KubernetesApi, namespace: str) -> bool:
     """Whether the answer is 404. A user without the right to see namespaces gets another one."""
     try:
         await api.get(f"/api/v1/namespaces/{namespace}")
-    except Refused as error:
-        return error.status == 404
-    except Unreachable:
-        return False
+    except (Refused, Unreachable) as error:
+        return isinstance(error, Refused) and error.status == 404
     return False
 
 
