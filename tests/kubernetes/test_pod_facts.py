@@ -1,4 +1,4 @@
-"""What the status of a pod and a node says, row by row."""
+"""What the status of a pod and a node says, row by row, read from the fields that a worker stores."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from everstep.backends.kubernetes import node_facts, pod_facts
+from everstep.backends.kubernetes import node_facts, object_fields, pod_facts
 from everstep.backends.kubernetes.pod_facts import PodReport
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
 from everstep.core.levels import NEVER_BILLED
 
 Json = dict[str, Any]
-BEGAN = "2026-01-02T03:04:05Z"
+MADE, BEGAN = "2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z"
 
 
 def disrupted(reason: str, message: str = "why") -> Json:
@@ -30,16 +30,18 @@ def pod(status: Json, *, is_deleted: bool = False) -> Json:
     metadata = {"name": "demo-1-g1", "creationTimestamp": BEGAN}
     if is_deleted:
         metadata["deletionTimestamp"] = BEGAN
-    return {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status}
+    whole = {"metadata": metadata, "spec": {"nodeName": "n1"}, "status": status}
+    return object_fields.trimmed(whole, object_fields.POD)
 
 
 def node(*conditions: Json, taints: tuple[Json, ...] = (), is_cordoned: bool = False) -> Json:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": BEGAN}
-    return {
-        "metadata": {"name": "n1", "creationTimestamp": BEGAN},
+    whole = {
+        "metadata": {"name": "n1", "creationTimestamp": MADE},
         "spec": {"taints": list(taints), **({"unschedulable": True} if is_cordoned else {})},
         "status": {"conditions": [ready, *conditions]},
     }
+    return object_fields.trimmed(whole, object_fields.NODE)
 
 
 def condition(kind: str, status: str, reason: str = "", message: str = "") -> Json:
@@ -184,6 +186,11 @@ def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
 ) -> None:
     [fact] = node_facts.faults_of(found, now=1.0)
     assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
+
+
+def test_a_fault_of_a_node_began_when_its_condition_changed() -> None:
+    [fact] = node_facts.faults_of(node(condition("KernelDeadlock", "True")), now=1.0)
+    assert fact.at == pod_facts.created_at({"metadata": {"creationTimestamp": BEGAN}})
 
 
 @pytest.mark.parametrize(

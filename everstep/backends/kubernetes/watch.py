@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from everstep.backends.kubernetes import keeping, names, node_facts, pod_facts
+from everstep.backends.kubernetes import names, node_facts, object_fields, pod_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.kubernetes.pod_facts import PodReport
@@ -53,13 +53,13 @@ class ClusterWatch:
             self.api,
             "/api/v1/nodes",
             on_change=self._node_changed,
-            trimmed=partial(keeping.only, fields=keeping.NODE),
+            trimmed=partial(object_fields.trimmed, fields=object_fields.NODE),
         )
         self.leases = Reflector(
             self.api,
             _LEASES,
             on_change=self._lease_changed,
-            trimmed=partial(keeping.only, fields=keeping.LEASE),
+            trimmed=partial(object_fields.trimmed, fields=object_fields.LEASE),
         )
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
@@ -72,7 +72,7 @@ class ClusterWatch:
             path,
             query=query,
             on_change=self._pod_changed,
-            trimmed=partial(keeping.only, fields=keeping.POD),
+            trimmed=partial(object_fields.trimmed, fields=object_fields.POD),
         )
 
     def _reports_reflector(self, messages: ObserverMessages) -> Reflector:

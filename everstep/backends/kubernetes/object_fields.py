@@ -1,4 +1,4 @@
-"""The fields that are kept of an object of the API server: those that are read. Pure."""
+"""The fields of pods, nodes and leases that a worker reads, and so stores. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
 
 Fields = Mapping[str, Any]
-"""By name what is kept of a field: `_ALL`, or fields of its own. Those of a list are those of its members."""
+"""Name of a field -> `_ALL` of it, or the fields that it has itself; for a list, those of each member."""
 
 _ALL: None = None
 _IDENTITY = {"name": _ALL, "uid": _ALL, "resourceVersion": _ALL}
@@ -48,23 +48,23 @@ NODE: Fields = {
 LEASE: Fields = {"metadata": _IDENTITY, "spec": {"renewTime": _ALL}}
 
 
-def only(item: Json, fields: Fields) -> Json:
-    """A copy of the object with these fields; `metadata` and `spec` are always there.
+def trimmed(item: Json, fields: Fields) -> Json:
+    """A copy of the object that has these fields alone; `spec` is there even if it is empty.
 
-    Each name is one string for all objects: the JSON of an object brings its own.
+    All copies share the strings of their field names, of which each parsed JSON text has new ones.
     """
-    smaller: Json = _only(item, fields)
+    smaller: Json = _trimmed(item, fields)
     smaller.setdefault("spec", {})
     return smaller
 
 
-def _only(value: Any, fields: Fields | None) -> Any:
+def _trimmed(value: Any, fields: Fields | None) -> Any:
     if isinstance(value, list):
-        return [_only(member, fields) for member in value]
+        return [_trimmed(member, fields) for member in value]
     if not isinstance(value, dict):
         return value
-    names = value if fields is None else [name for name in fields if name in value]
+    present = value if fields is None else [name for name in fields if name in value]
     return {
-        sys.intern(name): _only(value[name], None if fields is None else fields[name])
-        for name in names
+        sys.intern(name): _trimmed(value[name], None if fields is None else fields[name])
+        for name in present
     }

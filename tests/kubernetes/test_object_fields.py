@@ -1,11 +1,11 @@
-"""What a worker keeps of each object is what it reads, and not what it never does."""
+"""A worker stores of each object the fields that it reads, and no others."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from everstep.backends.kubernetes.keeping import LEASE, NODE, POD, Fields, only
+from everstep.backends.kubernetes.object_fields import LEASE, NODE, POD, Fields, trimmed
 
 METADATA: dict[str, Any] = {
     "name": "one",
@@ -25,10 +25,10 @@ STATE = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
 
 def copied(item: object, fields: Fields) -> dict[str, Any]:
     """Of the object as it comes from the API server: each with strings of its own."""
-    return only(json.loads(json.dumps(item)), fields)
+    return trimmed(json.loads(json.dumps(item)), fields)
 
 
-def test_of_a_pod_only_what_its_job_is_told_is_kept() -> None:
+def test_of_a_pod_only_what_a_job_reads_is_stored() -> None:
     pod = {
         "metadata": METADATA,
         "spec": {"nodeName": "node", "containers": [{"name": "everstep"}]},
@@ -57,7 +57,7 @@ def test_of_a_pod_only_what_its_job_is_told_is_kept() -> None:
     }
 
 
-def test_of_a_node_only_its_service_and_its_devices_are_kept() -> None:
+def test_of_a_node_only_its_service_and_its_devices_are_stored() -> None:
     node = {
         "metadata": METADATA,
         "spec": {"unschedulable": True, "podCIDR": "10.0.0.0/24"},
@@ -82,7 +82,7 @@ def test_of_a_node_only_its_service_and_its_devices_are_kept() -> None:
     }
 
 
-def test_of_a_lease_only_the_time_of_its_renewal_is_kept() -> None:
+def test_of_a_lease_only_the_time_of_its_renewal_is_stored() -> None:
     lease = {"metadata": METADATA, "spec": {"holderIdentity": "one", "renewTime": "now"}}
     assert copied(lease, LEASE) == {"metadata": IDENTITY, "spec": {"renewTime": "now"}}
 
