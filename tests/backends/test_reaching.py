@@ -83,3 +83,13 @@ async def test_two_answers_come_in_the_order_of_their_requests() -> None:
         return text
 
     assert await both(answer("first"), answer("second")) == ("first", "second")
+
+
+async def test_an_error_that_is_an_answer_is_not_raised() -> None:
+    """A creation answers with the refusal where the pod may be taken later."""
+    error = BackendUnavailable("quota")
+
+    async def answer() -> BackendUnavailable:
+        return error
+
+    assert await all_at_once([answer()]) == [error]

@@ -57,8 +57,6 @@ async def _together(*requests: Coroutine[Any, Any, Any]) -> list[Any]:
 
     None is cancelled: a deletion that is refused for ever would keep the others from ever being done.
     """
-    answers = await asyncio.gather(*requests, return_exceptions=True)
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            raise answer
-    return answers
+    tasks = [asyncio.ensure_future(request) for request in requests]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]  # an error may also be an answer, unlike for `gather`
