@@ -12,6 +12,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.service import RPCError
 
+from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
 from activities.visibility import FAILS_VISIBLY_FROM, TOLD_WITHIN, tell_waiting, visible
@@ -87,6 +88,7 @@ class ClusterActivities:
             end_recovery,
             self.count_faults,
             self.devices_of,
+            earlier_quarantine,
             self.marks,
             self.mark,
             self.release_mark,

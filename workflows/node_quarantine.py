@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalio import workflow
@@ -61,12 +61,19 @@ class NodeQuarantine:
         return suggested or info.get_current_history_length() > options.EVENTS_KEPT
 
     async def _learn(self) -> None:
-        """A new quarantine reads the cluster's own marks first: after a terminate nothing is lost."""
+        """After a terminate nothing is lost: read what the run before kept, and the cluster's own marks."""
         if self._is_known:
             return
+        earlier: Quarantine = await self._call(
+            "earlier_quarantine", result_type=Quarantine, summary="read what the run before kept"
+        )
         marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
-        self._book = quarantine.learned(self._book, marks, workflow.time())
+        earlier = replace(earlier, cluster=self._book.cluster)
+        self._book = quarantine.learned(earlier, marks, workflow.time())
         self._is_known = True
+        self._show()
+        for node in sorted(earlier.nodes.keys() - marks.keys()):
+            await self._settle(node)
 
     async def _wait_until_due(self) -> None:
         """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
@@ -125,6 +132,12 @@ class NodeQuarantine:
             summary=summary,
             **options.CALL,
         )
+
+    @workflow.query(
+        name="state", description="all that a new run begins with; nothing before it has been read"
+    )
+    def state(self, _argument: Any = None) -> Quarantine | None:
+        return self._book if self._is_known else None
 
     @workflow.query(
         name="nodes",

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from temporalio.client import WorkflowHandle
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 
+from activities import earlier_quarantine
 from activities.quarantine_client import TemporalQuarantine
+from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
 from tests.support.byhand import BODY, NODE, at, isolated_nodes, reset, shown
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Incident, isolated
 from tests.support.playing.durable import until
-from tests.support.stage import Stage
+from tests.support.scene import tell
+from tests.support.stage import Handle, Stage
 from workflows import options
 
 TWO_NODES = Incident(body=BODY, faults=["at 35s node-down n2", "at 50s node-down n3"], begins_s=34)
@@ -24,6 +28,23 @@ LATER = Call("ensure_isolated", "before", 2)
 
 def quarantine(stage: Stage) -> WorkflowHandle[object, object]:
     return stage.client.get_workflow_handle(names.quarantine_id(stage.cluster))
+
+
+async def started(stage: Stage, *, task_queue: str = names.TASK_QUEUE) -> Handle:
+    opening = {"cluster": stage.cluster}
+    workflow_id = names.quarantine_id(stage.cluster)
+    return await stage.client.start_workflow(
+        names.NODE_QUARANTINE, opening, id=workflow_id, task_queue=task_queue
+    )
+
+
+FAULT = {"node": "n1", "device": 1, "code": "80E01801", "times": 3, "window_s": 86_400.0}
+UNTIL = "2027-01-01T00:00:00Z"
+
+
+async def no_runs(*_: object) -> list[str]:
+    """As once the retention of the namespace is over."""
+    return []
 
 
 async def isolated_names(stage: Stage) -> list[tuple[str, str]]:
@@ -45,20 +66,56 @@ async def test_a_quarantine_terminated_while_it_isolates_is_started_again(
         assert [name for name, _ in await isolated_names(stage)] == ["n2"]
 
 
-@pytest.mark.parametrize("end", ["terminate", "cancel"])
-async def test_a_new_quarantine_reads_the_marks_of_the_cluster(
-    server: DevServer, namespace: str, tmp_path: Path, end: str
+@pytest.mark.parametrize("end", [WorkflowHandle.terminate, WorkflowHandle.cancel])
+@pytest.mark.parametrize(("is_readable", "by"), [(True, "demo"), (False, "cluster")])
+async def test_a_new_quarantine_reads_the_run_before_or_else_the_marks_of_the_cluster(
+    server: DevServer,
+    namespace: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    end: Callable[[WorkflowHandle[object, object]], Awaitable[None]],
+    is_readable: bool,
+    by: str,
 ) -> None:
+    if not is_readable:
+        monkeypatch.setattr(earlier_quarantine, "_earlier_runs", no_runs)
     moment = Call("ensure_generation", "after", 2)
     async with at(server, namespace, tmp_path, TWO_NODES, moment) as (stage, job):
-        old = quarantine(stage)
-        await (old.terminate("by hand") if end == "terminate" else old.cancel())
+        await end(quarantine(stage))
+        with pytest.raises(WorkflowFailureError):  # a cancellation may come beside the next request
+            await quarantine(stage).result()
         await stage.admin.release()
         report = await job.result()
 
         assert report["phases"][0]["isolated_nodes"] == ["n2", "n3"]
-        assert await isolated_names(stage) == [("n2", "cluster"), ("n3", "demo")]
+        assert await isolated_names(stage) == [("n2", by), ("n3", "demo")]
         assert await isolated_nodes(stage) == ["n2", "n3"]
+
+
+@pytest.mark.parametrize("runs_between", [0, 1])
+async def test_counts_isolations_and_their_ends_outlive_a_quarantine(
+    server: DevServer, namespace: str, tmp_path: Path, *, runs_between: int
+) -> None:
+    """A run between that ended before it could read anything is passed by."""
+    async with Stage(server, namespace, tmp_path) as stage:
+        book = await started(stage)
+        for n in range(2):
+            await tell(book, "note_faults", faults=[{**FAULT, "at": EPOCH + n}], now=EPOCH + 10)
+        await tell(book, "isolate", node="n3", reason="it smokes", by="me", until=UNTIL)
+        rows = await book.query("nodes", {"counts": True})
+        for _run in range(runs_between):
+            await quarantine(stage).terminate("by hand")
+            await started(stage, task_queue="no worker")
+        await quarantine(stage).terminate("by hand")
+        await stage.fake.ensure_released("n3")  # as a kill just before the mark leaves it
+
+        book = await started(stage)
+        await tell(book, "note_faults", faults=[], now=EPOCH + 10)
+        assert await book.query("nodes", {"counts": True}) == rows
+        assert await isolated_nodes(stage) == ["n3"]
+        third = await tell(book, "note_faults", faults=[{**FAULT, "at": EPOCH + 9}], now=EPOCH + 10)
+        assert third["isolated"] == ["n1/1"]
 
 
 async def test_a_quarantine_that_is_reset_remembers_everything(

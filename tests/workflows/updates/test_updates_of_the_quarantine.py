@@ -10,6 +10,7 @@ import pytest
 
 from everstep.backends.fake.gates import Side
 from everstep.core import names
+from everstep.core.recovering.quarantine import Quarantine
 from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, refusal, tell, unreadable
 from tests.support.stage import Handle
@@ -19,7 +20,7 @@ from workflows.node_quarantine import Opening
 @pytest.fixture
 async def quarantine(shared: Scene) -> AsyncIterator[Handle]:
     await shared.new_cluster()
-    opening = Opening(cluster="local")
+    opening = Opening(cluster="local", known=Quarantine(cluster="local"))
     handle = await shared.stage.client.start_workflow(
         names.NODE_QUARANTINE,
         opening,
