@@ -54,9 +54,8 @@ def _parsed(raw: tuple[Any, ...], kind: type[T]) -> T:
     if isinstance(raw[0], Unreadable):
         raise ValueError(f"not readable JSON ({raw[0].why})")
     value = typed(raw[0], kind)
-    if not isinstance(
-        value, kind
-    ):  # null and bytes have converters of their own, which ask for no type
+    # Null and bytes have converters of their own, which ignore the type.
+    if not isinstance(value, kind):
         raise ValueError("neither null nor bytes can be read as JSON")
     return value
 

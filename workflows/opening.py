@@ -44,11 +44,8 @@ def carried_over(raw: tuple[Any, ...]) -> Carried | None:
     """What an earlier run handed over. A document of a user cannot pass for it: it has no earlier run."""
     if workflow.info().continued_run_id is None or len(raw) != 1 or not isinstance(raw[0], dict):
         return None
-    if raw[0].keys() != {
-        "document",
-        "state",
-        "chronicle",
-    }:  # the next run of a cron schedule brings a document
+    # The next run of a cron schedule gets a user's document.
+    if raw[0].keys() != {"document", "state", "chronicle"}:
         return None
     return typed(raw[0], Carried)
 

@@ -119,9 +119,8 @@ class RunSeen(TypedDict):
     free_bytes: int | None  # where they are written; None: unknown
     # Since when lines are printed of which none matches the log pattern.
     unmatched_since: float | None
-    unrecognised: (
-        Unrecognised | None
-    )  # files under its checkpoints path, as long as none is a checkpoint
+    # Files under its checkpoints path, as long as none is a checkpoint.
+    unrecognised: Unrecognised | None
     unread: bool  # the log pattern was too slow for what is printed: no more steps are read
     counts: dict[str, int]  # schedule_count and process_start_count of its RunCommand
     prewarmed: bool | None  # every rank is a fork of the helper; None: not requested

@@ -114,9 +114,8 @@ class Entry:
     run: int  # the run of this line; 0: none
     text: str
     about: int = 0  # the run that `row` is about, if it is another one's line
-    row: Mapping[str, SummaryValue] = field(
-        default_factory=dict
-    )  # of summary.json: all that is known of it
+    # The fields of the run in summary.json, as far as they are known.
+    row: Mapping[str, SummaryValue] = field(default_factory=dict)
     workdir: str | None = None  # never made for the sake of a folder in it
     beside: DialectFiles | None = None  # where the job's document asks for words of its own
     restart: str = ""  # a restart that this line ends, as a sentence that needs no other line
@@ -160,9 +159,8 @@ class PhaseChronicle:
     workdir: str | None = None
     began: float
     run: int = 0  # the newest start of all processes
-    row: Mapping[str, SummaryValue] = field(
-        default_factory=dict
-    )  # of summary.json: what it says of the run
+    # The fields of that run in summary.json.
+    row: Mapping[str, SummaryValue] = field(default_factory=dict)
     is_over: bool = False
 
 

@@ -1,7 +1,7 @@
-"""The events of a job for its user, and the notices that some of them become.
+"""The events that a user sees of a job, and the notices that are sent of some of them.
 
-The newest events are kept. A notice waits until it was sent, or until too many events
-came after it.
+A `Happening` is such an event; a `JobEvent` is what the loop emits. The newest happenings are kept. A
+notice that was not sent is dropped once its happening is not among them.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from everstep.core.loop.job_events import (
 
 TEXT_KEPT = 120
 REFUSALS_COMPARED = 10
-"""A refusal whose words are among so many newest events is left out."""
+"""A refusal is left out if one of so many newest events has the same text."""
 WORKERS_NAMED = 8
-"""So many workers of a group have a line of their own; the others are counted."""
+"""The most workers of a group that get a line each; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class HappeningKind:
     level: str = "Info"
     source: str = "Job"
     event: str | None = None
-    is_followed: bool = False  # its incident has another notice, which says what came of it
+    is_followed: bool = False  # its incident ends with another notice, sent by default instead
 
 
 KINDS: Mapping[str, HappeningKind] = {
@@ -99,19 +99,19 @@ EVENTS: tuple[str, ...] = tuple(
 )
 """Names of all notices."""
 
-BROKEN = frozenset(
+HARDWARE_CLASSES = frozenset(
     {FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL, FaultClass.NODE}
 )
 
-ENDED_BY = ("exit code ", "signal ")
-"""How the message of an end begins; its words follow."""
+EXIT_PREFIXES = ("exit code ", "signal ")
+"""How the message of an exit begins; the exception follows."""
 
-HappeningParts = tuple[str, float, str]
-"""Kind, time, text."""
+EventText = tuple[str, float, str]
+"""Kind, time and text of a happening."""
 
 
 def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
-    """The chronicle with what the event says to a job's user."""
+    """The chronicle with the happenings of this event."""
     if isinstance(event, RunBegan):
         if chronicle.first_run:
             return chronicle
@@ -119,20 +119,22 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     if isinstance(event, NoticesWanted):
         return replace(chronicle, wanted=event.wanted)
     generation = event.generation if isinstance(event, Started) else 0
-    for kind, at, text in _happenings_of(chronicle, event):
-        chronicle = _with(chronicle, kind, at, _short(text), generation)
+    for kind, at, text in _texts_of(chronicle, event):
+        chronicle = _append(chronicle, kind, at, _cut(text), generation)
     return chronicle
 
 
-def _with(chronicle: Chronicle, kind: str, at: float, text: str, generation: int = 0) -> Chronicle:
+def _append(
+    chronicle: Chronicle, kind: str, at: float, text: str, generation: int = 0
+) -> Chronicle:
     number = chronicle.happening_number + 1
     new = Happening(number=number, at=at, kind=kind, text=text, generation=generation)
     happenings = (*chronicle.happenings, new)
-    given_up = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(chronicle, h)]
+    undelivered = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(chronicle, h)]
     chronicle = replace(
         chronicle, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number
     )
-    for h in given_up:
+    for h in undelivered:
         name = f"{h.number} {KINDS[h.kind].event}"
         chronicle = journal.line(
             chronicle, at, f"event {name} was not delivered in time and is dropped"
@@ -141,9 +143,9 @@ def _with(chronicle: Chronicle, kind: str, at: float, text: str, generation: int
 
 
 def repeats_a_refusal(chronicle: Chronicle, text: str) -> bool:
-    """Whether one of the newest events is a refusal with these words."""
+    """Whether one of the newest events is a refusal with this text."""
     newest = chronicle.happenings[-REFUSALS_COMPARED:]
-    return any((h.kind, h.text) == ("refused", _short(text)) for h in newest)
+    return any((h.kind, h.text) == ("refused", _cut(text)) for h in newest)
 
 
 def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
@@ -151,10 +153,10 @@ def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
     lost = chronicle.entries_lost + len(chronicle.entries)
     what = "1 line" if lost == 1 else f"{lost} lines"
     text = f"{what} of run.log could not be written"
-    return _with(chronicle, "lines_lost", at, text) if lost else chronicle
+    return _append(chronicle, "lines_lost", at, text) if lost else chronicle
 
 
-def _short(text: str) -> str:
+def _cut(text: str) -> str:
     return text if len(text) <= TEXT_KEPT else f"{text[: TEXT_KEPT - 1]}…"
 
 
@@ -170,7 +172,7 @@ class Notice:
     at: float
     level: str
     message: str
-    incident: IncidentSummary | None = None  # that it is the end of
+    incident: IncidentSummary | None = None  # the one that ended with this event
 
 
 def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
@@ -200,24 +202,24 @@ def _notice(chronicle: Chronicle, happening: Happening) -> Notice:
 
 
 def _incident(chronicle: Chronicle, happening: Happening) -> IncidentSummary | None:
-    """The incident that the event is the end of."""
+    """The incident that ended with this event."""
     if happening.kind == "restarted":
         return closed_by(chronicle, happening.generation)
     return given_up(chronicle) if happening.kind == "failed" else None
 
 
 def sent(chronicle: Chronicle, last: int) -> Chronicle:
-    """The chronicle once everything up to this number was taken."""
+    """The chronicle after all notices up to this number were sent."""
     return replace(chronicle, sent=max(chronicle.sent, last))
 
 
 def events(chronicle: Chronicle) -> list[dict[str, Any]]:
-    """The newest ones, oldest first, as a list."""
+    """The newest events as JSON, oldest first."""
     return [_as_json(happening) for happening in chronicle.happenings]
 
 
 def of_an_end(kind: str, reason: str, at: float) -> list[dict[str, Any]]:
-    """The only event of a job that left none: its document was refused, or it was terminated."""
+    """One event, as JSON, for a job without any: its document was refused, or it was terminated."""
     return [_as_json(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
 
 
@@ -233,10 +235,10 @@ def _as_json(happening: Happening) -> dict[str, Any]:
     }
 
 
-# -- What each event says -------------------------------------------------------------------------
+# -- Kind and text of each event --------------------------------------------------------------------
 
 
-def _happenings_of(chronicle: Chronicle, event: JobEvent) -> Iterator[HappeningParts]:  # noqa: C901  # a table of events
+def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # noqa: C901  # a table of events
     match event:
         case RunBegan(at=at, job=job):
             yield "created", at, f"job {job} was created"
@@ -245,11 +247,11 @@ def _happenings_of(chronicle: Chronicle, event: JobEvent) -> Iterator[HappeningP
         case PhaseBegan(at=at, phase=phase, nodes=nodes):
             yield "queued", at, f"phase {phase} is queued for {_nodes(nodes)}"
         case Prechecked():
-            yield from _of_a_precheck(event)
+            yield from _precheck_texts(event)
         case Started():
-            yield from _of_a_start(chronicle, event)
+            yield from _start_text(chronicle, event)
         case ProcessesEnded(ends=ends):
-            yield from _of_ends(ends)
+            yield from _exit_texts(ends)
         case AllEndedWell(at=at, slots=slots):
             yield "exited_well", at, f"{_workers(slots)}: exit code 0"
         case WarningBegan(at=at, text=text):
@@ -259,10 +261,10 @@ def _happenings_of(chronicle: Chronicle, event: JobEvent) -> Iterator[HappeningP
         case LevelRefused(decision=decision, budget=budget):
             yield "refused", decision.at, f"level {decision.level} refused: quota {budget} used up"
         case FaultNoted(decision=decision) | GivenUp(decision=decision):
-            yield from _of_a_matter(decision)
+            yield from _fault_text(decision)
         case RestartDecided(decision=decision, n=n):
-            yield from _of_a_matter(decision)
-            is_broken = decision.new_incident and decision.fault.cls in BROKEN
+            yield from _fault_text(decision)
+            is_broken = decision.new_incident and decision.fault.cls in HARDWARE_CLASSES
             text = f"restart {n}, level {decision.level}: {decision.reason}"
             yield "broken" if is_broken else "answered", decision.at, text
         case NodeIsolated(at=at, node=node, reason=why):
@@ -292,7 +294,7 @@ def _workers(slots: tuple[int, ...]) -> str:
     return f"all {len(slots)} workers"
 
 
-def _of_a_precheck(event: Prechecked) -> Iterator[HappeningParts]:
+def _precheck_texts(event: Prechecked) -> Iterator[EventText]:
     took = f"after {event.at - event.began:.1f} s"
     yield "prechecking", event.began, f"{_workers(event.slots)}: the pre-check started"
     for fact in event.failed[:WORKERS_NAMED]:
@@ -308,7 +310,7 @@ def _of_a_precheck(event: Prechecked) -> Iterator[HappeningParts]:
         yield "prechecked", event.at, f"{_workers(event.slots)}: the pre-check passed {took}"
 
 
-def _of_a_start(chronicle: Chronicle, event: Started) -> Iterator[HappeningParts]:
+def _start_text(chronicle: Chronicle, event: Started) -> Iterator[EventText]:
     phase = chronicle.phase.name if chronicle.phase is not None else ""
     what = f"phase {phase} on {_nodes(len(event.slots))}, from {journal.origin(event)}"
     if event.waited:
@@ -322,18 +324,18 @@ def _of_a_start(chronicle: Chronicle, event: Started) -> Iterator[HappeningParts
         yield "restarted", event.at, f"restarted: {what}"
 
 
-def _of_ends(facts: tuple[Fact, ...]) -> Iterator[HappeningParts]:
+def _exit_texts(facts: tuple[Fact, ...]) -> Iterator[EventText]:
     ends = list({fact.slot: fact for fact in reversed(facts)}.values())[::-1]
     for fact in ends[:WORKERS_NAMED]:
         who = f"worker-{fact.slot}" if fact.slot is not None else "a worker"
         how, _, words = fact.message.partition(": ")
-        why = words if how.startswith(ENDED_BY) else fact.details.get("exception")
+        why = words if how.startswith(EXIT_PREFIXES) else fact.details.get("exception")
         yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}" + (f": {why}" if why else "")
     if len(ends) > WORKERS_NAMED:
         yield "exited", ends[-1].at, f"and {len(ends) - WORKERS_NAMED} more workers ended"
 
 
-def _of_a_matter(decision: Decision) -> Iterator[HappeningParts]:
+def _fault_text(decision: Decision) -> Iterator[EventText]:
     fault, is_noted = decision.fault, decision.level is Level.NOTE
     if decision.new_incident and fault.cls is FaultClass.HANG:
         kind = "hanged" if is_noted else "hang_answered"

@@ -55,9 +55,8 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
 
 
 def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
-    chronicle = _ended(
-        chronicle, event.at, MOVED
-    )  # if it still ran: the world moved behind our back
+    # A run without a reported end was replaced outside of this loop.
+    chronicle = _ended(chronicle, event.at, MOVED)
     last = records.executed(chronicle)
     start = Start(
         phase=chronicle.phase.name if chronicle.phase is not None else "",

@@ -118,9 +118,8 @@ ELSEWHERE: Mapping[str, str] = {
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fault": {"ignore_unknown_options": True, "help_option_names": []},
-    "set-budget": {
-        "ignore_unknown_options": True
-    },  # -1 is a limit, though not one that is accepted
+    # -1 is read as a limit, which is then refused, and not as an option.
+    "set-budget": {"ignore_unknown_options": True},
 }
 
 

@@ -23,9 +23,8 @@ class JobSource:
     records: Sequence[Value]  # every restart, oldest first
     now: float
     document: Any = None  # as submitted; None where the server has forgotten it
-    isolation: Mapping[str, Value] = field(
-        default_factory=dict
-    )  # by node, as `everstep nodes` has it
+    # By node, as `everstep nodes` returns it.
+    isolation: Mapping[str, Value] = field(default_factory=dict)
     gaps: Sequence[str] = ()  # sentences about what could not be read
 
 

@@ -1,4 +1,4 @@
-"""The step between the end of the old processes and the start of new ones: fence, proof, checkpoint."""
+"""The `resume` step: write the fence, prove that older processes ended, choose the checkpoint to load."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
-from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP
+from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.world import (
     Checkpoint,
     CheckpointListing,
@@ -20,13 +20,38 @@ from everstep.steps.looking import StepRun, look_then_report
 
 STORAGE_POLL_S = 5.0
 SET_ASIDE = ".everstep/set_aside"
-NOTHING = CheckpointListing(checkpoints=())
+NO_CHECKPOINTS = CheckpointListing(checkpoints=())
 
 
 async def resume(step: StepRun) -> StepResult:
-    """Fence, prove the end of older processes, then choose the checkpoint: none may still be written."""
+    """Write the fence and wait for its proof, then choose the checkpoint that the new ranks load.
+
+    In this order: until its end is proven, an older process may still write a checkpoint.
+    """
+    plan = step.order.plan
+    fence = await _wait_for_fence(step, _fence_order(step))
+    if isinstance(fence, StepResult):
+        return fence
+    listing = fence.listing or await _list_checkpoints(step)
+    if not listing.checkpoints and _expects_checkpoints(plan):
+        renamed = await _rename_newer(step, listing, (), None)
+        if renamed.moved:  # by a try that was killed afterwards
+            return await _result_after_renaming(step, listing, (), None)
+        listing = await _wait_for_checkpoints(step)
+        if not listing.checkpoints:
+            message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
+            return step.failed(step.cause(STORAGE_GIVEN_UP, message))
+    checkpoints = listing.checkpoints
+    chosen = _choose(checkpoints, plan)
+    if chosen is None and (cause := _none_to_load(step, checkpoints)) is not None:
+        return step.failed(cause)
+    newer = tuple(takewhile(lambda one: one != chosen, checkpoints))
+    return replace(await _result_after_renaming(step, listing, newer, chosen), resume=chosen)
+
+
+def _fence_order(step: StepRun) -> FenceOrder:
     order, plan = step.order, step.order.plan
-    fence = FenceOrder(
+    return FenceOrder(
         job=plan.job,
         generation=step.generation,
         lowest_slot=min(order.living),
@@ -39,40 +64,28 @@ async def resume(step: StepRun) -> StepResult:
         begins=not plan.n,
         kept=plan.keep,
     )
-    state = await _fenced(step, fence)
-    if isinstance(state, StepResult):
-        return state
-    listing = state.listing or await _saved(step)
-    if not listing.checkpoints and _are_expected(plan):
-        moved_before = await _moved_aside(step, listing, (), None)
-        if moved_before.moved:  # by a try that was killed afterwards
-            return await _set_aside(step, listing, (), None)
-        listing = await _saved_again(step)
-        if not listing.checkpoints:
-            message = f"nothing of what was saved is in {plan.phase.checkpoints_path} any more"
-            return step.failed(step.cause(STORAGE_GIVEN_UP, message))
-    checkpoints = listing.checkpoints
-    chosen = _to_load(checkpoints, plan)
-    if chosen is None and any(one.good for one in checkpoints):
-        names = ", ".join(_described(one) for one in checkpoints)
-        message = (
-            f"no good checkpoint is older than {plan.remedy.older_than_step} (there are: {names})"
-        )
-        return step.failed(step.cause(NONE_OLDER, message))
-    if chosen is None and _was_one_there(checkpoints, plan):
-        names = ", ".join(_described(checkpoint) for checkpoint in checkpoints) or "none"
-        if plan.remedy.older_than_step is not None:
-            names += f"; earlier ones are in {SET_ASIDE} beside them"
-        message = f"no good checkpoint is left to resume from (there are: {names})"
-        return step.failed(step.cause("checkpoint.none_left", message))
-    newer = tuple(takewhile(lambda one: one != chosen, checkpoints))
-    return replace(await _set_aside(step, listing, newer, chosen), resume=chosen)
 
 
-async def _fenced(step: StepRun, order: FenceOrder) -> FenceState | StepResult:
-    """Wait until the fence holds; for storage that cannot be written at most `requeue_s`.
+def _none_to_load(step: StepRun, checkpoints: tuple[Checkpoint, ...]) -> Fact | None:
+    """Why no checkpoint can be loaded although there were some. None: training may begin without one."""
+    plan = step.order.plan
+    names = ", ".join(_describe(checkpoint) for checkpoint in checkpoints) or "none"
+    limit = plan.remedy.older_than_step
+    if any(checkpoint.good for checkpoint in checkpoints):
+        message = f"no good checkpoint is older than {limit} (there are: {names})"
+        return step.cause(NONE_OLDER, message)
+    if not _had_whole_checkpoint(checkpoints, plan):
+        return None
+    if limit is not None:
+        names += f"; earlier ones are in {SET_ASIDE} beside them"
+    message = f"no good checkpoint is left to resume from (there are: {names})"
+    return step.cause("checkpoint.none_left", message)
 
-    A result ends the step.
+
+async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | StepResult:
+    """Wait until the fence holds, for storage that cannot be written at most `requeue_s`.
+
+    Returns a `StepResult` where the step ends here.
     """
     wait_s, is_launch = step.order.plan.phase.limits.requeue_s, not step.order.plan.n
     deadline = None if wait_s is None else step.order.since + wait_s
@@ -94,38 +107,38 @@ async def _fenced(step: StepRun, order: FenceOrder) -> FenceState | StepResult:
     return state
 
 
-def _are_expected(plan: Plan) -> bool:
-    """Whether a checkpoint was ever seen. Ranks that are kept need none: they have the state."""
+def _expects_checkpoints(plan: Plan) -> bool:
+    """Whether a checkpoint of this phase was observed before. Kept ranks need none: they have the state."""
     has_path = plan.phase.checkpoints_path is not None
     return has_path and plan.saved_as is not None and not plan.keep
 
 
-async def _saved_again(step: StepRun) -> CheckpointListing:
-    """Wait until checkpoints are there again, at most `requeue_s`: training must not start without."""
+async def _wait_for_checkpoints(step: StepRun) -> CheckpointListing:
+    """Wait until checkpoints are listed again, at most `requeue_s`: training must not start without."""
     wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
-    listing = NOTHING
+    listing = NO_CHECKPOINTS
     while not listing.checkpoints and (deadline is None or step.now < deadline):
         await step.report_wait("the checkpoints to be there again")
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
-        listing = await _saved(step)
+        listing = await _list_checkpoints(step)
     return listing
 
 
-async def _saved(step: StepRun) -> CheckpointListing:
-    """The checkpoints as an agent lists them. A look between two tries finds an agent that is lost."""
+async def _list_checkpoints(step: StepRun) -> CheckpointListing:
+    """The checkpoints as an agent lists them. Between two tries the step looks for lost agents."""
     if step.order.plan.phase.checkpoints_path is None:
-        return NOTHING  # checkpoints of the phase before do not count
+        return NO_CHECKPOINTS  # checkpoints of the phase before do not count
     while True:
         try:
             checkpoints = await step.context.backend.checkpoints(step.order.plan.job)
             return CheckpointListing(checkpoints=checkpoints)
-        except NobodyToAsk as nobody:
-            await look_then_report(step, step.now + STORAGE_POLL_S, str(nobody))
+        except NobodyToAsk as error:
+            await look_then_report(step, step.now + STORAGE_POLL_S, str(error))
 
 
-async def _set_aside(
+async def _result_after_renaming(
     step: StepRun,
     listing: CheckpointListing,
     newer: tuple[Checkpoint, ...],
@@ -133,31 +146,31 @@ async def _set_aside(
 ) -> StepResult:
     """Rename newer checkpoints, so that a script that loads the newest one finds the chosen one.
 
-    Training goes on if it fails.
+    Returns the result of the step: it is done even if renaming fails.
     """
     plan = step.order.plan
     if plan.keep or plan.phase.checkpoints_path is None:
         return replace(step.done(), stays=bool(newer))
-    done = await _moved_aside(step, listing, newer, chosen)
+    done = await _rename_newer(step, listing, newer, chosen)
     notes = [f"checkpoint set aside: {path}" for path in done.moved]
     if remain := bool(newer and done.why):
-        names = ", ".join(_described(one) for one in newer)
+        names = ", ".join(_describe(one) for one in newer)
         notes.append(f"checkpoints not set aside ({names}): {done.why}")
     if notes and chosen is None:
         notes.insert(0, "the only checkpoint is bad: training starts from the beginning")
     return replace(step.done(), notes=tuple(notes), stays=remain)
 
 
-async def _moved_aside(
+async def _rename_newer(
     step: StepRun,
     listing: CheckpointListing,
     newer: tuple[Checkpoint, ...],
     chosen: Checkpoint | None,
 ) -> SetAside:
-    """What this generation has set aside, after these too, if an agent can reach it.
+    """Rename the newer checkpoints, and return all that this generation has renamed.
 
-    Where nothing is newer, the listing has that; if it does not, an agent reports it: a killed try may
-    have renamed all and not reported it.
+    Where none is newer, a killed try may have renamed all without reporting it: the listing or an agent
+    has the new paths.
     """
     if not newer and listing.set_aside is not None:
         return SetAside(moved=listing.set_aside)
@@ -173,16 +186,16 @@ async def _moved_aside(
         return SetAside(why=str(error))
 
 
-def _to_load(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
-    """The newest that is known to be whole; where none is, the newest that may be."""
+def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
+    """The newest checkpoint proven whole; without one, the newest that may be whole."""
     limit = plan.remedy.older_than_step
     older = [c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit)]
     good = next((c for c in older if c.good), None)
     return good or next((c for c in older if not c.is_sure), None)
 
 
-def _was_one_there(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether a whole checkpoint existed. A single bad one may never have been whole, or was overwritten."""
+def _had_whole_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
+    """Whether a whole checkpoint ever existed: a single bad one may never have been whole."""
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
     if checkpoints and not any(one.is_sure for one in checkpoints):
         return is_strict
@@ -191,5 +204,5 @@ def _was_one_there(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
     return any(is_strict or plan.saved_as not in (None, one.path) for one in checkpoints)
 
 
-def _described(checkpoint: Checkpoint) -> str:
+def _describe(checkpoint: Checkpoint) -> str:
     return checkpoint.name.removeprefix("step ") + ("" if checkpoint.good else " is bad")

@@ -11,8 +11,8 @@ HOUR = 3600.0
 NOW = 1_000_000.0
 
 
-def told(*, now: float) -> wire.AgentState:
-    """A state in which everything happened a known time ago."""
+def agent_state_at(*, now: float) -> wire.AgentState:
+    """The state of an agent whose clock shows `now`: every time in it is a fixed offset from that."""
     rank: wire.RankSeen = {
         "rank": 0,
         "local_rank": 0,
@@ -83,17 +83,17 @@ def told(*, now: float) -> wire.AgentState:
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
 def test_everything_is_as_old_as_the_agent_says(ahead: float) -> None:
-    state = told(now=NOW + ahead)
-    assert in_ours(state, ahead_s(state, now=NOW, before_s=None)) == told(now=NOW)
+    state = agent_state_at(now=NOW + ahead)
+    assert in_ours(state, ahead_s(state, now=NOW, before_s=None)) == agent_state_at(now=NOW)
 
 
 def test_way_of_an_answer_is_no_other_clock() -> None:
-    state = told(now=NOW - 0.5)
+    state = agent_state_at(now=NOW - 0.5)
     assert in_ours(state, ahead_s(state, now=NOW, before_s=None)) is state
 
 
 def test_answer_that_came_late_does_not_count() -> None:
-    state = told(now=NOW)
+    state = agent_state_at(now=NOW)
     soon = ahead_s(state, now=NOW + 0.01, before_s=None)
     assert ahead_s(state, now=NOW + 30, before_s=soon) == soon
     late = ahead_s(state, now=NOW + 30, before_s=None)

@@ -14,7 +14,7 @@ from everstep.agent import wire
 from everstep.agent.facts import Facts
 from everstep.agent_client.link import Link, NoAnswer
 from everstep.agent_client.watch import TRIES_PER_S, Agents, retry_s
-from tests.agent_client.test_clocks import told
+from tests.agent_client.test_clocks import agent_state_at
 from tests.support.patience import HUNG_S
 
 UID = "u"
@@ -44,7 +44,7 @@ class Pod(Link):
         self.facts.take_over(earlier)
 
     def state(self) -> wire.AgentState:
-        state = told(now=NOW)
+        state = agent_state_at(now=NOW)
         state["boot"], state["version"] = self.boot, self.version
         state["facts"], state["facts_seen"] = self.facts.open, self.facts.count
         return state

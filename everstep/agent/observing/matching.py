@@ -67,7 +67,6 @@ def matching_rules(patterns: Mapping[str, str], text: str) -> tuple[list[str], b
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     try:
         return re.compile(pattern)
-    except (
-        re.error
-    ):  # a pattern of another dialect: the playbook matches it against the fact's text
+    except re.error:
+        # A pattern in another regex syntax: the playbook matches it against the fact's text.
         return None

@@ -30,9 +30,8 @@ class Population:
     def __init__(self, members: Members, note: Callable[[str], None]) -> None:
         # Children that were not waited for, so no other process can have their numbers.
         self.spared: set[int] = set()
-        self.helper_sessions: set[int] = (
-            set()
-        )  # sessions that are the pod's, and none of the run's doing
+        # Sessions of the pod's own helpers, which the run did not start.
+        self.helper_sessions: set[int] = set()
         self.keeps: set[tuple[int, int]] = set()  # ranks that an ending leaves alone, by identity
         self._members = members
         self._note = note

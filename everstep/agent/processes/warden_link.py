@@ -98,9 +98,8 @@ class WardenLink:
         if self._is_heard():
             self._has_begun, self._silent_s = True, 0.0
         else:
-            self._silent_s += min(
-                passed, TICK_S
-            )  # a stall of the agent is no silence of the warden
+            # A stall of the agent must not count as silence of the warden.
+            self._silent_s += min(passed, TICK_S)
         if self._pid and self._silent_s > (MUTE_S if self._has_begun else BEGINS_S):
             self._agent.note("the warden was mute, and was replaced")
             self._replace()

@@ -54,9 +54,8 @@ class JobRecord:
     fence_holds: bool = False
     port: int = 0  # where the ranks of the generation `port_of` meet
     port_of: int = 0
-    endings: tuple[
-        int, ...
-    ] = ()  # wall-clock seconds at which ranks ended in the middle of something
+    # Wall-clock seconds at which ranks ended in the middle of something.
+    endings: tuple[int, ...] = ()
     checks: Mapping[str, Mapping[int, tuple[Fact, ...]]] = field(default_factory=dict)
     """What the checks before a start found, by pod and generation."""
 

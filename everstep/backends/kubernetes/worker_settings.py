@@ -22,12 +22,10 @@ class KubernetesWorkerSettings(BackendSettings):
     kube_context: str | None = None  # of the kubeconfig; else its current one
     kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
     kube_job_namespaces: tuple[str, ...] = ()  # others that documents may name
-    kube_resources: Mapping[str, str] = Field(
-        default_factory=dict
-    )  # accelerator -> its plugin's name
-    kube_priority_classes: Mapping[int, str] = Field(
-        default_factory=dict
-    )  # least priority of a document -> its PriorityClass
+    # Accelerator -> its plugin's name.
+    kube_resources: Mapping[str, str] = Field(default_factory=dict)
+    # Least priority of a document -> its PriorityClass.
+    kube_priority_classes: Mapping[int, str] = Field(default_factory=dict)
     kube_topology: tuple[str, ...] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     kube_device_info: bool = (
         False  # read what device plugins write into kube-system: needs a right there

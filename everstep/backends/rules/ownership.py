@@ -81,9 +81,8 @@ class FolderClaim:
 
     path: str  # as its document names it
     field: str  # of the document
-    places: tuple[
-        Place, ...
-    ]  # several where volumes overlap; two folders that share one are the same
+    # Several where volumes overlap. Two folders that share a place are the same.
+    places: tuple[Place, ...]
 
 
 def claimed(

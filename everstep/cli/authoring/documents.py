@@ -27,9 +27,8 @@ from everstep.dialects.native.template import TEMPLATE
 from everstep.documents.text import BYTES, read_text
 
 if TYPE_CHECKING:
-    from everstep.cli.jobs.job import (
-        FoundJob,
-    )  # a client, which takes longer to import than most run
+    # Imports the Temporal client, which takes longer than most commands of this module.
+    from everstep.cli.jobs.job import FoundJob
     from everstep.core.state import JobState
 
 FILE = typer.Argument(metavar="FILE", help="The job document, YAML or JSON; - is standard input.")

@@ -194,18 +194,13 @@ ENDS_BEHIND = (Level.FAIL, Level.ROLLBACK)
 def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, walk: _Walk) -> str:
     parts = [_head(diagnosis.fault), *diagnosis.remarks]
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
-    if not (
-        diagnosis.is_asked and diagnosis.ladder[:1] == (level,)
-    ):  # nobody needs to hear why they asked
+    is_requested = diagnosis.is_asked and diagnosis.ladder[:1] == (level,)
+    if not is_requested:  # the request itself is the reason
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
         parts += [why for over, why in walk.passed_over if (level, over) == ENDS_BEHIND]
     row = row_of(inputs, diagnosis.fault)
-    if (
-        level is Level.FAIL
-        and row.why
-        and diagnosis.ladder == row.levels
-        and not diagnosis.is_fixed
-    ):
+    is_by_row = diagnosis.ladder == row.levels and not diagnosis.is_fixed
+    if level is Level.FAIL and row.why and is_by_row:
         parts.append(row.why)
     return "; ".join(parts)
 

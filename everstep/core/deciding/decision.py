@@ -166,17 +166,13 @@ class Decision:
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
     instead_of: Level | None = None  # the level first chosen, when that one failed
     beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery isolates
-    later: tuple[
-        str, ...
-    ] = ()  # facts that this decision does not answer: they come again after it
+    later: tuple[str, ...] = ()  # facts left unanswered: decided about after this one
     occurrences: tuple[Occurrence, ...] = ()
     waiting_for: str | None = None
     checking: Checking | None = None  # of the numbers, from this restart on; None: as before
     run_end: RunEnd | None = None  # of the run that this decision finds ended
     bad_size: int | None = None  # a number of nodes that did not work: it is not used again
-    repeats: int | None = (
-        None  # the record whose level this one tries again, and whose bill it uses
-    )
+    repeats: int | None = None  # the record whose level this tries again, with the bill of that
 
     @property
     def is_executed(self) -> bool:
@@ -216,7 +212,7 @@ class Plan:
     generation: int  # of the processes running when the plan was made
     since: float
     cursor: str
-    slots: BySlot[Counts]  # who shall live
+    slots: BySlot[Counts]  # that are to run
     remedy: Remedy = Remedy()
     known: tuple[str, ...] = ()  # facts that the job has: repeated, they are no reason to give way
     keep: Slots = ()  # ranks that go on with their process
@@ -227,7 +223,7 @@ class Plan:
     reissued: bool = False
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
-    n: int = 0  # the record this plan belongs to; 0: a launch
+    n: int = 0  # number of the record this plan belongs to; 0: a launch
     restarts: int = 0  # of the phase, counting this one
     tried: tuple[int, ...] = ()  # numbers of nodes of which it is known whether they work
     began: float = 0.0  # the phase
@@ -247,7 +243,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOrder:
-    """One step of a plan, with what the steps before it brought."""
+    """One step of a plan, with the effects of the steps before it that it needs."""
 
     step: Step
     plan: Plan
@@ -272,7 +268,7 @@ class Waited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEffects:
-    """What steps bring: one of them, or all until now."""
+    """The effects of one step, or of all steps of a plan so far."""
 
     now: float
     cursor: str
@@ -299,7 +295,7 @@ StepEnd = Literal["done", "failed", "superseded", "outdone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult(StepEffects):
-    """What a step came to, and what it brought beyond the steps before it."""
+    """How a step ended, with the effects that the steps before it did not have."""
 
     end: StepEnd
     newer: int = 0  # a generation on storage that outdoes this one
@@ -310,7 +306,7 @@ Result = Literal["success", "failed", "superseded"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(StepEffects):
-    """What a plan came to, and all that its steps brought."""
+    """How a plan ended, with the effects of all its steps."""
 
     result: Result
     step: Step | None = None  # where it failed or gave way

@@ -73,7 +73,7 @@ def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobE
 
 
 def _refused(state: JobState, why: str) -> JobState:
-    """Whatever was planned: this job is not to be."""
+    """End a job that the cluster refuses, whatever was planned for it."""
     if state.plan is not None and state.plan.n:
         state = outcomes.lost(state, state.plan)
     return outcomes.ending(state, "Invalid", why)
@@ -128,9 +128,8 @@ def _begin(state: JobState, _event: Begun) -> JobState:
 def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
     plan = state.plan or launch_plan(state)
     if event.outcome is None:
-        return replace(
-            state, plan=None, repeats=state.repeats + 1
-        )  # it is repeated: steps are safe
+        # The launch is repeated, which its steps allow.
+        return replace(state, plan=None, repeats=state.repeats + 1)
     outcome = event.outcome
     state = happened(outcomes.launched(state, plan, outcome), outcomes.launch_ended(outcome))
     if outcome.result == "success" and not outcome.facts:
@@ -276,7 +275,7 @@ def _not_answered(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
 
 
 def _decided(state: JobState, event: Decided) -> JobState:
-    """The books first, then the deed."""
+    """Bill and record the decision, then hand out its plan."""
     decision = event.decision
     later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
     answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)

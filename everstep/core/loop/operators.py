@@ -1,4 +1,4 @@
-"""What operators' commands do to a job, and when: at once, at the next turn, or after what is running."""
+"""Apply operators' commands to the state of a job: at once, at the next turn, or after the running plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def is_told_to_end(state: JobState) -> bool:
 
 
 def obey(state: JobState) -> JobState:
-    """Carries out the commands whose time has come, hard ones first; the others wait."""
+    """Apply each command that the mode allows, `stop` and `cancel` first. The others stay queued."""
     for command in sorted(state.commands, key=lambda c: c.name not in _HARD):
         handler = OBEY.get((state.mode, command.name)) or OBEY_ANYWHERE.get(command.name)
         if handler is None:
@@ -69,7 +69,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _without_plan(state: JobState) -> JobState:
-    """The state without what was about to be carried out; the books of a Recovery are closed."""
+    """The state without its plan. The record of a Recovery under way is closed as lost."""
     if state.mode is Mode.RECOVERING and state.plan is not None:
         state = outcomes.lost(state, state.plan)
     return replace(state, plan=None, lost_plan=None)
@@ -109,9 +109,9 @@ def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
-    """Goes on where it was: with the launch, with the open incident, or with a planned restart.
+    """Resume the job where it was paused: with the launch, the open incident, or a planned restart.
 
-    A launch and a planned restart are also the restart that waited behind the pause, if one did.
+    A launch or a planned restart is also the restart that was requested during the pause, if any.
     """
     state = happened(replace(state, paused_reason=""), Resumed(at=state.now))
     if state.incident is not None:
@@ -121,9 +121,8 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     state = replace(state, commands=remaining)
     if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
         return replace(state, mode=Mode.LAUNCHING)
-    for (
-        restart
-    ) in restarts:  # its fact is the first: of two that weigh the same, that has the level
+    # Before the fact of the resume: of two facts with the same weight, the first one has the level.
+    for restart in restarts:
         state = _restart(state, restart.args)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))

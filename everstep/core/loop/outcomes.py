@@ -1,4 +1,7 @@
-"""What an outcome does to the books: slots, starts, records, bills that come back."""
+"""Apply the outcome of a plan to the state: slots, starts, records, refunds.
+
+A function named by a participle (`launched`, `recovered`) returns the state after that.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +42,9 @@ from everstep.core.world import Checkpoint, PodState
 
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """After a launch: the slots it made, and where the training resumes from."""
-    return _began(state, _moved(_after(state, outcome), plan, outcome), outcome)
+    """The state after a launch: its slots, and the checkpoint that training resumes from."""
+    after = _with_new_generation(_with_old_facts(state, outcome), plan, outcome)
+    return _with_new_processes(state, after, outcome)
 
 
 def launch_ended(outcome: Outcome) -> LaunchEnded:
@@ -57,18 +61,19 @@ def launch_ended(outcome: Outcome) -> LaunchEnded:
 def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The state after a Recovery that returned its outcome."""
     if outcome.step is Step.STANDBY:
-        return _untouched(state, plan, outcome)
+        return _ended_in_standby(state, plan, outcome)
     before, mark = state, state.ledger.mark
-    state = found_further(_moved(_after(state, outcome), plan, outcome), mark)
+    state = _with_new_generation(_with_old_facts(state, outcome), plan, outcome)
+    state = found_further(state, mark)
     if outcome.result == "failed":
-        state = _one_more_failure(_given_back(_never_went_back(state, plan, outcome)))
-    state = happened(state, _outcome_of(plan, outcome, before, state))
-    state = _began(before, state, outcome)
+        state = _with_failure(_with_refunds(_without_rollback(state, plan, outcome)))
+    state = happened(state, _restart_ended(plan, outcome, before, state))
+    state = _with_new_processes(before, state, outcome)
     return replace(state, incident=None) if outcome.result == "success" else state
 
 
-def _untouched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """After a Recovery that ended before it stopped anything: what it was billed comes back."""
+def _ended_in_standby(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """The state after a Recovery that ended before it stopped anything: its bill is refunded."""
     state = replace(
         state,
         now=max(state.now, outcome.now),
@@ -78,13 +83,13 @@ def _untouched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     )
     before = state
     if outcome.result == "failed":
-        state = _one_more_failure(_given_back(state, always=True))
+        state = _with_failure(_with_refunds(state, refund_all=True))
         is_none = outcome.cause is not None and outcome.cause.kind == STANDBY_NONE
         state = with_ledger(state, no_standby=state.ledger.no_standby or is_none)
-    return happened(state, _outcome_of(plan, outcome, before, state))
+    return happened(state, _restart_ended(plan, outcome, before, state))
 
 
-def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState) -> RestartEnded:
+def _restart_ended(plan: Plan, outcome: Outcome, before: JobState, after: JobState) -> RestartEnded:
     old, new = _changed_nodes(before.slots, after.slots)
     return RestartEnded(
         at=outcome.now,
@@ -104,9 +109,9 @@ def _outcome_of(plan: Plan, outcome: Outcome, before: JobState, after: JobState)
     )
 
 
-def _after(state: JobState, outcome: Outcome) -> JobState:
-    """The state with the facts of a plan, without those of the ranks that it started."""
-    before = (fact for fact in _seen_by(outcome) if fact.generation != outcome.generation)
+def _with_old_facts(state: JobState, outcome: Outcome) -> JobState:
+    """The state with the facts of a plan, except those of the ranks that it started."""
+    before = (fact for fact in _facts_of(outcome) if fact.generation != outcome.generation)
     if outcome.prechecked is None:
         return ended(state, before)
     began, at = outcome.prechecked
@@ -114,22 +119,23 @@ def _after(state: JobState, outcome: Outcome) -> JobState:
         at=at,
         began=began,
         slots=outcome.living,
-        failed=tuple(f for f in _seen_by(outcome) if f.family == "precheck"),
+        failed=tuple(f for f in _facts_of(outcome) if f.family == "precheck"),
         passed=outcome.step is not Step.PRECHECK,
     )
     return ended(happened(state, event), before)
 
 
-def _seen_by(outcome: Outcome) -> tuple[Fact, ...]:
+def _facts_of(outcome: Outcome) -> tuple[Fact, ...]:
     cause = () if outcome.cause is None else (outcome.cause,)
     return tuple({fact.id: fact for fact in (*cause, *outcome.facts)}.values())
 
 
-def _began(before: JobState, state: JobState, outcome: Outcome) -> JobState:
+def _with_new_processes(before: JobState, state: JobState, outcome: Outcome) -> JobState:
+    """The state with the start of the plan's ranks, then the facts of those ranks."""
     is_new = before.generation != state.generation or before.running_since is None
     if is_new and state.running_since is not None:
         state = started(state, state.running_since, waited=outcome.waited)
-    return ended(state, (f for f in _seen_by(outcome) if f.generation == outcome.generation))
+    return ended(state, (f for f in _facts_of(outcome) if f.generation == outcome.generation))
 
 
 def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:
@@ -213,7 +219,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
         first_step_at=None,
         gone=tuple(slot for slot in state.gone if slot in living),
     )
-    return _at_its_pace(moved, before=state)
+    return _without_pace_if_resized(moved, before=state)
 
 
 def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobState:
@@ -253,15 +259,15 @@ def _changed_nodes(
     return old, {n: after[n].node for n in changed}
 
 
-def _given_back(state: JobState, *, always: bool = False) -> JobState:
-    """Budgets that count successes get their unit back after a failure, whichever try it was billed to.
+def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
+    """Refund the budgets that count successes after a failure, whichever try they were billed to.
 
-    `always`: so do the others, as nothing was done.
+    `refund_all`: refund the others too, as nothing was done.
     """
     used, bills = state.ledger.used, dict(state.ledger.bills)
     for n, bill in state.ledger.bills.items():
         back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
-        back = dict(bill) if always else back
+        back = dict(bill) if refund_all else back
         used = budgets.refund(used, back)
         bills[n] = {name: units for name, units in bill.items() if name not in back}
         if back:
@@ -269,8 +275,8 @@ def _given_back(state: JobState, *, always: bool = False) -> JobState:
     return with_ledger(state, used=used, bills=bills)
 
 
-def _never_went_back(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """A rollback that did not come to choose an older checkpoint is not one of those that a job may make."""
+def _without_rollback(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """Uncount a rollback that failed before it chose a checkpoint."""
     incident, back = state.incident, state.ledger.back
     counted = incident is not None and incident.decision.counts_back
     if not counted or got_past(plan, outcome, Step.RESUME):
@@ -278,7 +284,7 @@ def _never_went_back(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     return with_ledger(state, back=back._replace(times=back.times - 1))
 
 
-def _one_more_failure(state: JobState) -> JobState:
+def _with_failure(state: JobState) -> JobState:
     state = with_ledger(state, failed=state.ledger.failed + 1)
     incident = state.incident
     if incident is None:
@@ -286,9 +292,9 @@ def _one_more_failure(state: JobState) -> JobState:
     return replace(state, incident=replace(incident, failures=incident.failures + 1))
 
 
-def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
-    """The slots after a plan, and everything that counts from a new generation on."""
-    slots, recreate = _moved_slots(state, plan, outcome), frozenset(plan.remedy.recreate)
+def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """The state in the generation of the outcome: its slots, ledger, checkpoint and isolated nodes."""
+    slots, recreate = _slots_after(state, plan, outcome), frozenset(plan.remedy.recreate)
     isolated = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     moved = replace(
         _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
@@ -297,15 +303,15 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         generation=outcome.generation,
         first_generation=state.first_generation or outcome.generation,
         slots=slots,
-        older=_older(state, plan, outcome),
+        older=_older_ranks(state, plan, outcome),
         resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
-        ledger=_ledger(state, plan, outcome),
-        saved=_saved(state, plan, outcome),
+        ledger=_ledger_after(state, plan, outcome),
+        saved=_newest_checkpoint(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},
         deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
-        avoid=tuple(dict.fromkeys((*state.avoid, *_own_avoid(outcome)))),
+        avoid=tuple(dict.fromkeys((*state.avoid, *_nodes_to_avoid(outcome)))),
         avoid_devices=outcome.avoid_devices,
-        running_since=outcome.now if _brought_up(plan, outcome) else None,
+        running_since=outcome.now if _is_running(plan, outcome) else None,
         alive_until=None,
         first_step_at=None,
         unreachable=(),
@@ -314,24 +320,27 @@ def _moved(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         gone=tuple(n for n in state.gone if n not in recreate),
         plan=None,
     )
-    return _at_its_pace(moved, before=state)
+    return _without_pace_if_resized(moved, before=state)
 
 
-def _saved(state: JobState, plan: Plan, outcome: Outcome) -> Checkpoint | None:
+def _newest_checkpoint(state: JobState, plan: Plan, outcome: Outcome) -> Checkpoint | None:
     """The newest checkpoint after a plan: none if it began without one, as the only one was bad."""
     is_chosen = got_past(plan, outcome, Step.RESUME) and not plan.keep
     begins_without = is_chosen and outcome.resume is None
     return None if begins_without else outcome.resume or state.saved
 
 
-def _at_its_pace(state: JobState, *, before: JobState) -> JobState:
-    """What was learned of the pace of so many nodes is forgotten where there are more now, or fewer."""
+def _without_pace_if_resized(state: JobState, *, before: JobState) -> JobState:
+    """Forget the learned pace if the number of nodes changed."""
     is_resized = len(state.living) != len(before.living)
     return replace(state, learned=Learned()) if is_resized else state
 
 
-def _ledger(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
-    """What is there when a run begins is no progress of its own; going back again leads further back."""
+def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
+    """The ledger after a plan. The checkpoint that a run begins with is not progress of that run.
+
+    A rollback records where it resumed, so that the next one goes further back.
+    """
     ledger, resume = state.ledger, outcome.resume
     back = ledger.back
     if plan.remedy.older_than_step is not None and got_past(plan, outcome, Step.RESUME):
@@ -340,19 +349,19 @@ def _ledger(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
 
 
-def _brought_up(plan: Plan, outcome: Outcome) -> bool:
+def _is_running(plan: Plan, outcome: Outcome) -> bool:
     """Whether the plan's slots run now."""
     return outcome.result == "success" and plan.level is not Level.NOTE
 
 
-def _older(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
+def _older_ranks(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
     """The ranks that went on, each with the generation in which its process was started."""
     if outcome.generation == state.generation:
         return state.older
     return {rank: state.older.get(rank, state.generation) for rank in plan.keep}
 
 
-_UP = frozenset(
+LIVE_STATES = frozenset(
     {
         PodState.PENDING,
         PodState.STARTING,
@@ -366,7 +375,7 @@ _UP = frozenset(
 def cleared(state: JobState) -> JobState:
     """The state once nothing of the job runs any more: slots last seen alive are stopped."""
     slots = {
-        n: slot._replace(state=PodState.STOPPED) if slot.state in _UP else slot
+        n: slot._replace(state=PodState.STOPPED) if slot.state in LIVE_STATES else slot
         for n, slot in state.slots.items()
     }
     return replace(state, slots=slots)
@@ -389,16 +398,16 @@ def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
     return {node: why for node, why in state.isolated.items() if node not in new_nodes}
 
 
-def _own_avoid(outcome: Outcome) -> tuple[str, ...]:
-    """What this job avoids from now on, beside the nodes it isolated."""
+def _nodes_to_avoid(outcome: Outcome) -> tuple[str, ...]:
+    """The nodes to avoid from now on, without those that are isolated."""
     return tuple(node for node in outcome.avoid if node not in outcome.isolated)
 
 
-def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
-    """All slots after a plan. Most were only restarted in the pod that they had."""
+def _slots_after(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
+    """All slots after a plan. Most restarted in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
     living, placed = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
-    end = PodState.RUNNING if _brought_up(plan, outcome) else PodState.STOPPED
+    end = PodState.RUNNING if _is_running(plan, outcome) else PodState.STOPPED
     for n, slot in slots.items():
         counts = plan.slots.get(n)
         if counts is not None and n in living:
@@ -412,7 +421,7 @@ def _moved_slots(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slo
 
 
 def _placed(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
-    """The slot after an order for a new pod, whether it came or not."""
+    """The slot after an order for a new pod, whether the pod was created or not."""
     pod = outcome.pods.get(n)
     if pod is None:
         # The old pod was removed, the new one never came.

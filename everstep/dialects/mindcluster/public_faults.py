@@ -70,9 +70,8 @@ class PublicFaults(NamedTuple):
 
     reports: tuple[dict[str, Any], ...] = ()
     dropped: tuple[Problem, ...] = ()
-    lasting: frozenset[str] = (
-        frozenset()
-    )  # reports, by ID, of what is there until a message says `recover`
+    # IDs of the reports of faults that last until a message says `recover`.
+    lasting: frozenset[str] = frozenset()
 
 
 def reports(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -132,9 +132,8 @@ class Store:
     def _opened(self) -> Db:
         if self._db is None:
             permissions.folder(self._path.parent)
-            with contextlib.suppress(
-                FileExistsError
-            ):  # else SQLite makes it, as it goes by the umask
+            # Created here, because SQLite would create it with the permissions of the umask.
+            with contextlib.suppress(FileExistsError):
                 self._path.touch(permissions.FILE, exist_ok=False)
             db = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
             db.row_factory = sqlite3.Row
