@@ -14,11 +14,7 @@ from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import Histogram, MeterProvider
-from opentelemetry.sdk.metrics.export import (
-    MetricExporter,
-    MetricReader,
-    PeriodicExportingMetricReader,
-)
+from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from temporalio.runtime import (
@@ -32,7 +28,7 @@ from temporalio.runtime import (
 )
 
 from everstep import __version__
-from everstep.chronicle.totals import BUCKETS_S, FleetSum
+from everstep.chronicle.totals import BUCKETS_S, FleetSum, Stages
 from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.instruments import (
@@ -45,12 +41,12 @@ from everstep.telemetry.instruments import (
     LONGEST_WAIT,
     LOST_TIME,
     RESTARTS,
-    STAGES,
     TIME,
     TRAINING_RATIO,
     UNREACHABLE_AGENTS,
     Instrument,
 )
+from everstep.telemetry.readers import SCOPE, ExactStages, ExportingReader, PageReader
 
 BUFFER = 50_000
 """Updates of the SDK between two drains; a worker of 200 jobs makes some hundreds a second."""
@@ -72,8 +68,6 @@ class Metrics:
     read_fleet_s: float
     stops: list[Stop] = field(default_factory=list)
     fleet: Fleet | None = None
-    record_stage: Callable[[float, dict[str, str]], None] | None = None
-    _recorded: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
     _forward: Mapping[int, Callable[[Any, Any], None]] = field(default_factory=dict)
 
     async def run(self, fleet: Fleet) -> None:
@@ -89,7 +83,6 @@ class Metrics:
     async def _read_fleet_forever(self, fleet: Fleet) -> None:
         while True:
             await fleet.read()
-            self._record_stages(fleet)
             await asyncio.sleep(self.read_fleet_s)
 
     def drain(self) -> None:
@@ -103,21 +96,10 @@ class Metrics:
             forward[key](value, dict(update.attributes))
         self._forward = forward
 
-    def _record_stages(self, fleet: Fleet) -> None:
-        """Record what came since the last look: of a bucket its mean, as often as it counts.
-
-        A mean lies within its bucket, so counts and sums are those of the records.
-        """
-        if fleet.sum is None or self.record_stage is None:
-            return
-        for stage, buckets in fleet.sum.totals.stages.items():
-            for bucket, (count, total) in buckets.items():
-                old_count, old_total = self._recorded.get((stage, bucket), (0, 0.0))
-                new = count - old_count
-                for _ in range(new):
-                    self.record_stage((total - old_total) / new, {"stage": stage})
-                if new > 0:  # fewer: a job was reset, and a histogram takes nothing back
-                    self._recorded[stage, bucket] = count, total
+    def stages(self) -> Stages | None:
+        """How long the stages of all restarts took; None before the first look at the fleet."""
+        fleet = self.fleet
+        return None if fleet is None or fleet.sum is None else fleet.sum.totals.stages
 
     def close(self) -> None:
         """Send what is left."""
@@ -162,14 +144,14 @@ def _instrument_of(meter: Meter, update: BufferedMetricUpdate) -> Callable[[Any,
 
 def metrics(configuration: MetricsConfiguration) -> Metrics:
     """The metrics of this process; `OSError` where the address cannot be listened on."""
-    readers: list[MetricReader] = []
+    readers: list[PageReader | ExportingReader] = []
     stops: list[Stop] = []
     if configuration.prometheus_address is not None:
         reader, stop = _prometheus(configuration.prometheus_address)
         readers.append(reader)
         stops.append(stop)
     if configuration.otlp_protocol is not None:
-        readers.append(PeriodicExportingMetricReader(_otlp(configuration.otlp_protocol)))
+        readers.append(ExportingReader(_otlp(configuration.otlp_protocol)))
     provider = MeterProvider(
         metric_readers=readers,
         resource=service_resource(),
@@ -194,6 +176,8 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
         stops=stops,
     )
     _observe_fleet(made)
+    for each in readers:
+        each.exact_stages = ExactStages(newest=made.stages)
     return made
 
 
@@ -205,15 +189,14 @@ def service_resource() -> Resource:
     return resource.merge(Resource({SERVICE_NAME: "everstep"}))
 
 
-def _prometheus(address: str) -> tuple[MetricReader, Stop]:
+def _prometheus(address: str) -> tuple[PageReader, Stop]:
     """A page for Prometheus, served from a thread."""
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from prometheus_client import CollectorRegistry, start_http_server
 
     host, port = host_and_port(address)
     registry = CollectorRegistry()
     server, thread = start_http_server(port, host, registry)
-    reader = PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+    reader = PageReader(registry=registry, scope_info_enabled=False)
 
     def stop() -> None:
         server.shutdown()
@@ -238,7 +221,7 @@ def _otlp(protocol: str) -> MetricExporter:
 
 def _observe_fleet(metrics: Metrics) -> None:
     """Gauges whose values are those of the last look at the fleet; none before the first."""
-    meter = metrics.provider.get_meter("everstep", __version__)
+    meter = metrics.provider.get_meter(SCOPE, __version__)
 
     def gauge(instrument: Instrument, values: Callable[[Fleet], Iterable[Observation]]) -> None:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
@@ -267,8 +250,6 @@ def _observe_fleet(metrics: Metrics) -> None:
     gauge(BUDGETS, _budgets)
     gauge(HANG_MARGIN, lambda fleet: _hang_margin(fleet.monitors()))
     gauge(UNREACHABLE_AGENTS, lambda fleet: [Observation(_unreachable(fleet.monitors()))])
-    stages = meter.create_histogram(STAGES.name, STAGES.unit, STAGES.meaning)
-    metrics.record_stage = stages.record
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
     gauge(LONGEST_WAIT, lambda fleet: [Observation(fleet.longest_wait_s)])
     gauge(ISOLATED_NODES, lambda fleet: _of_cluster(fleet, fleet.isolated))

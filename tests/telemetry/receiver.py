@@ -25,6 +25,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
+from opentelemetry.proto.metrics.v1.metrics_pb2 import HistogramDataPoint, ResourceMetrics
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -49,9 +50,10 @@ class TraceReceiver(TraceServiceServicer):
 
 @dataclass(slots=True)
 class Receiver(MetricsServiceServicer):
-    """What was received: the names of metrics, and the services that sent them."""
+    """What was received: the names of metrics, the services that sent them, the newest export itself."""
 
     port: int = 0
+    newest: list[ResourceMetrics] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     services: set[str] = field(default_factory=set)
     traces: TraceReceiver = field(default_factory=TraceReceiver)
@@ -59,11 +61,23 @@ class Receiver(MetricsServiceServicer):
     async def Export(  # noqa: N802 (the name is the service's)
         self, request: ExportMetricsServiceRequest, _context: object
     ) -> ExportMetricsServiceResponse:
-        for resource in request.resource_metrics:
+        self.newest = list(request.resource_metrics)
+        for resource in self.newest:
             attributes = {a.key: a.value.string_value for a in resource.resource.attributes}
             self.services.add(attributes.get("service.name", ""))
             self.names |= {m.name for scope in resource.scope_metrics for m in scope.metrics}
         return ExportMetricsServiceResponse()
+
+    def histogram(self, name: str) -> list[HistogramDataPoint]:
+        """The points of a histogram in the newest export."""
+        return [
+            point
+            for resource in self.newest
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            if metric.name == name
+            for point in metric.histogram.data_points
+        ]
 
 
 @asynccontextmanager
