@@ -86,11 +86,11 @@ class _WithStages(MetricReader):
     exact_stages: ExactStages | None = None
 
     def _receive_metrics(
-        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **others: Any
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **options: Any
     ) -> None:
         if self.exact_stages is not None:
             metrics_data = self.exact_stages.added(metrics_data)
-        super()._receive_metrics(metrics_data, timeout_millis, **others)  # type: ignore[safe-super]
+        super()._receive_metrics(metrics_data, timeout_millis, **options)  # type: ignore[safe-super]
 
 
 class PageReader(_WithStages, PrometheusMetricReader):
