@@ -280,10 +280,39 @@ def test_a_template_that_would_break_the_pod_is_refused(
     assert field in str(refused.value)
 
 
+NO_IMAGES = (
+    "UPPER CASE:??",
+    "Train:1",
+    "train:",
+    "train: 1",
+    "train@sha256:12",
+    "registry.example.com:port/train",
+    "https://registry.example.com/train",
+    "-train",
+    "train:" + 129 * "1",
+)
+IMAGES = (
+    "train",
+    "train:1.0_B-x",
+    "team/sub__team/train-2",
+    "localhost:5000/train",
+    "Registry.Example.com/train:latest",
+    "[::1]:5000/train",
+    f"train:1@sha256:{64 * 'a'}",
+    f"train@sha256:{64 * '0'}",
+)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_each_form_of_an_image_makes_a_pod(image: str) -> None:
+    assert pod(None, image=image)["spec"]["containers"][0]["image"] == image
+
+
 @pytest.mark.parametrize(
     ("field", "changed"),
     [
         ("spec.image", {"image": None}),
+        *(("spec.image", {"image": image}) for image in NO_IMAGES),
         (
             "spec.accelerators_per_node",
             {"accelerator": "nvidia", "accelerators_per_node": "all"},

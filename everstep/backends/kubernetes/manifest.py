@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
-from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes import images, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.credentials import OF_AGENTS
 from everstep.core.errors import InvalidSpec
@@ -120,8 +120,7 @@ def _pod(
     settings: PodSettings,
     hosts_to_avoid: Collection[str],
 ) -> Json:
-    if not order.image:
-        what = "missing: a pod is made from an image that has Python 3.9 or newer"
+    if what := images.problem(order.image):
         raise InvalidSpec([("spec.image", what)])
     template = copy.deepcopy(order.pod_template)  # the job keeps it as it is
     _refuse_reserved(template, settings.namespace)
