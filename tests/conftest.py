@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import everstep.startup  # noqa: F401  # fewer collections from here on
+
+# isort: split
+import gc
 import re
 import signal
 from collections import defaultdict
@@ -77,6 +81,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 UNMEASURED_S = 0.1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays for the whole run: no later collection looks through it."""
+    gc.collect()
+    gc.freeze()
 
 
 def _own_timeout_s(item: pytest.Item) -> float:
