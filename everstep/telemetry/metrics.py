@@ -1,6 +1,6 @@
 """The metrics of one worker: OpenTelemetry's SDK with its exporters, fed from two sides.
 
-The Temporal SDK records into a buffer of its runtime, which is drained into instruments of the same names.
+The Temporal SDK records into a buffer of its runtime, which is drained and exported under the same names.
 What the fleet is like (jobs by state, isolated nodes) is read from the server every few seconds.
 """
 
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter
-from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from temporalio.runtime import (
-    BUFFERED_METRIC_KIND_COUNTER,
-    BUFFERED_METRIC_KIND_GAUGE,
-    BufferedMetricUpdate,
     MetricBuffer,
     MetricBufferDurationFormat,
     Runtime,
@@ -28,7 +25,8 @@ from temporalio.runtime import (
 )
 
 from everstep import __version__
-from everstep.chronicle.totals import BUCKETS_S, FleetSum, Stages
+from everstep.chronicle.totals import BUCKETS_S, FleetSum
+from everstep.telemetry import sdk_metrics
 from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.instruments import (
@@ -41,12 +39,21 @@ from everstep.telemetry.instruments import (
     LONGEST_WAIT,
     LOST_TIME,
     RESTARTS,
+    STAGES,
     TIME,
     TRAINING_RATIO,
     UNREACHABLE_AGENTS,
     Instrument,
 )
-from everstep.telemetry.readers import SCOPE, ExactStages, ExportingReader, PageReader
+from everstep.telemetry.readers import (
+    Distribution,
+    ExportingReader,
+    ObservedHistogram,
+    PageReader,
+)
+from everstep.telemetry.sdk_metrics import SdkMetrics
+
+SCOPE = "everstep"
 
 BUFFER = 50_000
 """Updates of the SDK between two drains; a worker of 200 jobs makes some hundreds a second."""
@@ -65,10 +72,10 @@ class Metrics:
     provider: MeterProvider
     buffer: MetricBuffer
     runtime: Runtime
+    sdk: SdkMetrics
     read_fleet_s: float
     stops: list[Stop] = field(default_factory=list)
     fleet: Fleet | None = None
-    _forward: Mapping[int, Callable[[Any, Any], None]] = field(default_factory=dict)
 
     async def run(self, fleet: Fleet) -> None:
         """Drain the buffer of the SDK and read the fleet until cancelled."""
@@ -87,19 +94,13 @@ class Metrics:
 
     def drain(self) -> None:
         """Record what the SDK recorded since the last call."""
-        meter = self.provider.get_meter("temporalio")
-        forward = dict(self._forward)
-        for update, value in _condensed(self.buffer.retrieve_updates()):
-            key = id(update.metric)
-            if key not in forward:
-                forward[key] = _instrument_of(meter, update)
-            forward[key](value, dict(update.attributes))
-        self._forward = forward
+        self.sdk.take(self.buffer.retrieve_updates())
 
-    def stages(self) -> Stages | None:
-        """How long the stages of all restarts took; None before the first look at the fleet."""
+    def stages(self) -> Iterable[Distribution]:
+        """How long the stages of all restarts took; none before the first look at the fleet."""
         fleet = self.fleet
-        return None if fleet is None or fleet.sum is None else fleet.sum.totals.stages
+        stages = {} if fleet is None or fleet.sum is None else fleet.sum.totals.stages
+        return [_distribution(stage, buckets) for stage, buckets in stages.items()]
 
     def close(self) -> None:
         """Send what is left."""
@@ -110,36 +111,9 @@ class Metrics:
             stop()
 
 
-def _condensed(
-    updates: Sequence[BufferedMetricUpdate],
-) -> Iterable[tuple[BufferedMetricUpdate, float]]:
-    """The updates, those of a counter added up, of a gauge only the last: calls of instruments cost most.
-
-    The SDK hands out the same attributes again and again, so most of them are the same object.
-    """
-    values: dict[tuple[int, int], tuple[BufferedMetricUpdate, float]] = {}
-    for update in updates:
-        kind = update.metric.kind
-        key = id(update.metric), id(update.attributes)  # `updates` keeps both alive
-        if kind == BUFFERED_METRIC_KIND_COUNTER:
-            values[key] = update, update.value + (values[key][1] if key in values else 0)
-        elif kind == BUFFERED_METRIC_KIND_GAUGE:
-            values.pop(key, None)  # the last one comes last
-            values[key] = update, update.value
-        else:
-            yield update, update.value
-    yield from values.values()
-
-
-def _instrument_of(meter: Meter, update: BufferedMetricUpdate) -> Callable[[Any, Any], None]:
-    """The instrument that stands for a metric of the SDK."""
-    metric = update.metric
-    name, unit, about = metric.name, metric.unit or "", metric.description or ""
-    if metric.kind == BUFFERED_METRIC_KIND_COUNTER:
-        return meter.create_counter(name, unit, about).add
-    if metric.kind == BUFFERED_METRIC_KIND_GAUGE:
-        return meter.create_gauge(name, unit, about).set
-    return meter.create_histogram(name, unit, about).record
+def _distribution(stage: str, buckets: Mapping[int, tuple[int, float]]) -> Distribution:
+    counts = [buckets.get(bucket, (0, 0.0))[0] for bucket in range(len(BUCKETS_S) + 1)]
+    return Distribution({"stage": stage}, counts, sum(total for _, total in buckets.values()))
 
 
 def metrics(configuration: MetricsConfiguration) -> Metrics:
@@ -155,12 +129,6 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
     provider = MeterProvider(
         metric_readers=readers,
         resource=service_resource(),
-        views=[
-            View(
-                instrument_type=Histogram,
-                aggregation=ExplicitBucketHistogramAggregation(BUCKETS_S),
-            )
-        ],
         shutdown_on_exit=False,
     )
     buffer = MetricBuffer(BUFFER, duration_format=MetricBufferDurationFormat.SECONDS)
@@ -168,16 +136,21 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
         telemetry=TelemetryConfig(metrics=buffer, attach_service_name=False),
         worker_heartbeat_interval=None,
     )
+    sdk = SdkMetrics(provider.get_meter(sdk_metrics.SCOPE))
     made = Metrics(
         provider=provider,
+        sdk=sdk,
         buffer=buffer,
         runtime=runtime,
         read_fleet_s=configuration.read_fleet_s,
         stops=stops,
     )
     _observe_fleet(made)
+    stages = ObservedHistogram(
+        SCOPE, STAGES.name, STAGES.unit, STAGES.meaning, time.time_ns(), made.stages
+    )
     for each in readers:
-        each.exact_stages = ExactStages(newest=made.stages)
+        each.histograms = lambda: (stages, *sdk.histograms)
     return made
 
 

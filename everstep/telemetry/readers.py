@@ -1,14 +1,14 @@
-"""The histogram of the stages of restarts, made at each export from the sum over all jobs.
+"""Readers of metrics that add histograms made at each export to what they collected.
 
-Histograms of OpenTelemetry's SDK add up what a process recorded and take nothing back; none is observed. The
-readers here add to what they collected the one that the sum has (docs/decisions/0047).
+Histograms of OpenTelemetry's SDK add up what a process recorded, one value after the other, and take nothing
+back; none is observed, as counters and gauges may be (docs/decisions/0047).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -22,80 +22,88 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-from everstep.chronicle.totals import BUCKETS_S, Stages
-from everstep.telemetry.instruments import STAGES
-
-SCOPE = "everstep"
+from everstep.chronicle.totals import BUCKETS_S
 
 
-@dataclass(slots=True)
-class ExactStages:
-    """The histogram as it is now."""
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A point of a histogram: how many values each bucket of BUCKETS_S and the one above have, their sum."""
 
-    newest: Callable[[], Stages | None]  # None: the sum was not read yet
-    since: int = field(default_factory=time.time_ns)
+    attributes: Mapping[str, Any]
+    counts: Sequence[int]
+    total: float
 
-    def added(self, collected: MetricsData) -> MetricsData:
-        """What was collected, and the histogram among the other metrics of its scope."""
-        stages = self.newest()
-        if not stages:
-            return collected
-        resources = [
-            replace(
-                resource,
-                scope_metrics=[
-                    replace(scope, metrics=[*scope.metrics, self._histogram(stages)])
-                    if scope.scope.name == SCOPE
-                    else scope
-                    for scope in resource.scope_metrics
-                ],
-            )
-            for resource in collected.resource_metrics
-        ]
-        return replace(collected, resource_metrics=resources)
 
-    def _histogram(self, stages: Stages) -> Metric:
+@dataclass(frozen=True, slots=True)
+class ObservedHistogram:
+    """A histogram whose points are computed when it is exported; without points it is left out."""
+
+    scope: str
+    name: str
+    unit: str
+    about: str
+    since: int  # nanoseconds
+    points: Callable[[], Iterable[Distribution]]
+
+    def metric(self) -> Metric | None:
         now = time.time_ns()
-        points = [self._point(stage, buckets, now) for stage, buckets in stages.items()]
+        points = [self._point(each, now) for each in self.points()]
+        if not points:
+            return None
         data = Histogram(
             data_points=points, aggregation_temporality=AggregationTemporality.CUMULATIVE
         )
-        return Metric(name=STAGES.name, description=STAGES.meaning, unit=STAGES.unit, data=data)
+        return Metric(name=self.name, description=self.about, unit=self.unit, data=data)
 
-    def _point(
-        self, stage: str, buckets: Mapping[int, tuple[int, float]], now: int
-    ) -> HistogramDataPoint:
-        counts = [buckets.get(bucket, (0, 0.0))[0] for bucket in range(len(BUCKETS_S) + 1)]
-        unknown: Any = None  # the sum has no least and no greatest; the exporters leave them out
+    def _point(self, point: Distribution, now: int) -> HistogramDataPoint:
+        unknown: Any = None  # least and greatest; the exporters leave them out
         return HistogramDataPoint(
-            attributes={"stage": stage},
+            attributes=point.attributes,
             start_time_unix_nano=self.since,
             time_unix_nano=now,
-            count=sum(counts),
-            sum=sum(total for _, total in buckets.values()),
-            bucket_counts=counts,
+            count=sum(point.counts),
+            sum=point.total,
+            bucket_counts=point.counts,
             explicit_bounds=BUCKETS_S,
             min=unknown,
             max=unknown,
         )
 
 
-class _WithStages(MetricReader):
-    """Hands on what it collected together with the histogram, once it has one."""
+def with_histograms(collected: MetricsData, histograms: Iterable[ObservedHistogram]) -> MetricsData:
+    """What was collected, and the histograms among the other metrics of their scopes."""
+    by_scope: dict[str, list[Metric]] = {}
+    for histogram in histograms:
+        if (metric := histogram.metric()) is not None:
+            by_scope.setdefault(histogram.scope, []).append(metric)
+    resources = [
+        replace(
+            resource,
+            scope_metrics=[
+                replace(scope, metrics=[*scope.metrics, *by_scope.get(scope.scope.name, ())])
+                for scope in resource.scope_metrics
+            ],
+        )
+        for resource in collected.resource_metrics
+    ]
+    return replace(collected, resource_metrics=resources)
 
-    exact_stages: ExactStages | None = None
+
+class WithHistograms(MetricReader):
+    """Hands on what it collected together with the histograms."""
+
+    histograms: Callable[[], Iterable[ObservedHistogram]] = tuple
 
     def _receive_metrics(
         self, metrics_data: MetricsData, timeout_millis: float = 10_000, **options: Any
     ) -> None:
-        if self.exact_stages is not None:
-            metrics_data = self.exact_stages.added(metrics_data)
-        super()._receive_metrics(metrics_data, timeout_millis, **options)  # type: ignore[safe-super]
+        complete = with_histograms(metrics_data, self.histograms())
+        super()._receive_metrics(complete, timeout_millis, **options)  # type: ignore[safe-super]
 
 
-class PageReader(_WithStages, PrometheusMetricReader):
+class PageReader(WithHistograms, PrometheusMetricReader):
     """Fills the page that Prometheus scrapes."""
 
 
-class ExportingReader(_WithStages, PeriodicExportingMetricReader):
+class ExportingReader(WithHistograms, PeriodicExportingMetricReader):
     """Sends to a collector again and again."""

@@ -65,6 +65,11 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
             async with asyncio.timeout(HUNG_S):
                 while not received.names >= {"everstep.jobs", "temporal_workflow_completed"}:
                     await asyncio.sleep(0.1)
+                while not received.histogram("temporal_activity_execution_latency"):
+                    await asyncio.sleep(0.1)
+            (point, *_) = received.histogram("temporal_activity_execution_latency")
+            assert 0 < point.count == sum(point.bucket_counts)
+            assert point.sum > 0.0
     assert received.services == {"train-west"}
 
 
