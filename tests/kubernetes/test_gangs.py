@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from everstep.backends.kubernetes.api import KubernetesApi, Unreachable
+from everstep.core.errors import BackendUnavailable
 from everstep.core.world import PlaceState
 from tests.backends.lab import nodes_of, uids_of
 from tests.backends.verbs import NEVER_ENDS
@@ -137,6 +141,66 @@ async def test_a_smaller_gang_takes_the_place_of_a_larger_one_and_grows_when_a_n
         await job.place(recreate=(3,))
         assert len(await bound(api, namespace, "elastic")) == 4
         await job.gone()
+
+
+class Killed:
+    """Requests of a worker that is killed at one of its writes: before it is sent, or before its answer."""
+
+    def __init__(self, at: int, *, is_answered: bool) -> None:
+        self.writes_left = at
+        self.is_answered = is_answered
+
+    async def __call__(self, api: KubernetesApi, method: str, *words: Any, **options: Any) -> Json:
+        self.writes_left -= method != "GET"
+        if self.writes_left > 0 or (method == "GET" and self.writes_left == 0):
+            return await REQUEST(api, method, *words, **options)
+        if self.writes_left == 0 and self.is_answered:
+            self.writes_left -= 1
+            await REQUEST(api, method, *words, **options)
+        raise Unreachable("this worker was killed")
+
+
+REQUEST = KubernetesApi._request
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_worker_killed_at_any_write_of_a_smaller_order_leaves_one_group(
+    lab: KubernetesLab,
+    api: Api,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_answered: bool,
+) -> None:
+    """Only here is the record of new pods in a new group written, and one of its writes never sent."""
+    three = {"slots": ALL[:3], "recreate": ALL[:3]}
+    for write in itertools.count(1):
+        job = KubernetesRun(
+            lab, id=f"{'answer' if is_answered else 'request'}-{write}", slots=ALL, env=NEVER_ENDS
+        )
+        await job.new_generation("launch")
+        await job.stop()
+        await until_refused(job)
+        refused = await uids(api, namespace, job.id)
+        killed = Killed(write, is_answered=is_answered)
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                KubernetesApi, "_request", lambda *a, killed=killed, **k: killed(*a, **k)
+            )
+            with contextlib.suppress(BackendUnavailable):
+                await job.place(**three)
+        await lab.another_worker()
+        placed = await job.place(**three)
+        assert len(nodes_of(placed)) == 3
+        assert await groups(api, namespace, job.id) == {f"{job.id}-g1-1": 3}
+        new = await uids(api, namespace, job.id)
+        assert len(new) == 3
+        assert not new & refused
+        await job.gone()
+        if killed.writes_left > 0:  # it had no further write
+            break
+    assert write > 5
 
 
 async def one_after_the_other(
