@@ -86,7 +86,6 @@ UNMEASURED_S = 0.1
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """What was imported and collected stays for the whole run: no later collection looks through it."""
-    gc.collect()
     gc.freeze()
 
 
