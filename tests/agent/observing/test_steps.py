@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from everstep.agent.observing import steps
+from everstep.agent.observing import matching, steps
 from tests.agent.pod import Pod
 
 # A matcher that goes back and tries again is not done with any of them today.
@@ -49,7 +49,11 @@ def test_default_takes_linear_time(line: bytes) -> None:
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)
-def test_a_pattern_that_backtracks_for_ever_is_given_up(pattern: str) -> None:
+def test_a_pattern_that_backtracks_for_ever_is_given_up(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The agent of the last test here has the usual limit.
+    monkeypatch.setattr(matching, "LIMIT_S", 0.2)
     search = steps.Search(steps.pattern(pattern))
     mine = steps.StepReader(search)
     assert (mine.newest(b"a=1\n"), search.is_given_up) == (1, False)
