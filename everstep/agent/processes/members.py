@@ -141,9 +141,7 @@ class Members:
         for path in paths:
             with contextlib.suppress(OSError):
                 (path.parent / "cgroup.procs").write_text("0")
-        gives_up_at = time.monotonic() + LEAVE_S
-        while not _remove(paths) and time.monotonic() < gives_up_at:
-            time.sleep(AGAIN_S)
+        _remove(paths)
 
     def _replace(self) -> None:
         """Write the list. It outlives this process, and not the machine: it is not synced."""
@@ -301,6 +299,16 @@ def remove_cgroups(home: Path) -> bool:
 
 
 def _remove(paths: Iterable[Path]) -> bool:
+    """Wait for the kernel, which takes processes apart for a while after their end is seen."""
+    gives_up_at = time.monotonic() + LEAVE_S
+    while not _removed(paths):
+        if time.monotonic() > gives_up_at:
+            return False
+        time.sleep(AGAIN_S)
+    return True
+
+
+def _removed(paths: Iterable[Path]) -> bool:
     for path in paths:
         for folder, _, _ in os.walk(path, topdown=False):
             with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,23 @@ def test_a_warden_waits_for_what_still_ends_in_the_cgroup(pod: Pod) -> None:
         assert folder.exists()
         late.kill()
     until(lambda: not folder.exists(), what="the removal of the cgroup")
+
+
+def test_whoever_removes_a_cgroup_waits_for_what_still_ends_in_it(pod: Pod) -> None:
+    """A worker, as it ends the warden with the rest of a pod."""
+    folder = cgroup_of(pod)
+    pod.end()
+    folder.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as late, ThreadPoolExecutor() as threads:
+        (folder / "cgroup.procs").write_text(str(late.pid))
+        removal = threads.submit(members.remove_cgroups, pod.home)
+        try:
+            with pytest.raises(TimeoutError):
+                removal.result(timeout=10 * members.AGAIN_S)
+        finally:
+            late.kill()
+        assert removal.result()
+    assert not folder.exists()
 
 
 def test_warden_ends_who_escaped(any_pod: Pod) -> None:

@@ -165,9 +165,9 @@ class PodReconciler:
         path = self.settings.folder(uid).path
         while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel does not report the end of another's child
             await asyncio.sleep(PROOF_S)
-        tidy(self.settings.folder(uid))
         await self.store.run(lambda db: self._dead(db, pod))
         self.add_news(pod.job)
+        await asyncio.to_thread(tidy, self.settings.folder(uid))
         # Read again now and then: the node may be lost meanwhile, without any event.
         while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
@@ -220,7 +220,7 @@ class PodReconciler:
             liveness.shut(self.settings.folder(uid).path)
             kill_agent(self.settings.folder(uid))
             liveness.sweep(self.settings.folder(uid).path)
-            tidy(self.settings.folder(uid))
+            await asyncio.to_thread(tidy, self.settings.folder(uid))
 
     def _from_these_books(self, db: Db, uids: set[str]) -> list[str]:
         return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
