@@ -125,9 +125,11 @@ def placer_of_a_new_worker(api: KubernetesApi) -> PodPlacer:
     return backend._job_namespace(NAMESPACE, settings).placer
 
 
-async def launched(api: KubernetesApi) -> PodPlacer:
+async def launched(api: KubernetesApi, *, knows_secret: bool = False) -> PodPlacer:
     """A placer of a job that has its first generation and no pods."""
     placer = placer_of_a_new_worker(api)
+    if knows_secret:
+        placer.pods.credentials[JOB.id] = {"token": "secret"}
 
     def give(session: JobSession) -> None:
         session.record, _ = job_record.with_generation(

@@ -44,12 +44,10 @@ def names_of(request: Request) -> str:
     return str(request.body.get("metadata", {}).get("name", ""))
 
 
-async def requests_of(order: PlaceOrder, *before: PlaceOrder) -> list[Request]:
+async def requests_of(order: PlaceOrder, *, knows_secret: bool = False) -> list[Request]:
     """What a placement sends where nothing fails, each request once."""
     api = ObjectsInMemory()
-    placer = await launched(api)
-    for each in before:
-        await placed(placer, each)
+    placer = await launched(api, knows_secret=knows_secret)
     api.requests.clear()
     await placed(placer, order)
     return [*{(one.method, one.path, names_of(one)): one for one in api.requests}.values()]
@@ -74,13 +72,14 @@ ERRORS = {
 @pytest.mark.parametrize("slots", [(0,), (0, 1, 2)], ids=["one pod", "three pods"])
 @pytest.mark.parametrize("error", ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("knows_secret", [False, True])
 async def test_a_request_that_fails_beside_others_loses_nothing_and_the_next_call_completes(
-    slots: tuple[int, ...], error: Callable[[], Exception], moment: str
+    slots: tuple[int, ...], error: Callable[[], Exception], moment: str, *, knows_secret: bool
 ) -> None:
     order = order_of(*slots)
-    for request in await requests_of(order):
+    for request in await requests_of(order, knows_secret=knows_secret):
         api = ObjectsInMemory()
-        placer = await launched(api)
+        placer = await launched(api, knows_secret=knows_secret)
         setattr(api, moment, failing_once(request, error()))
         with pytest.raises(BackendUnavailable):
             await placer.ensure_placed(order)

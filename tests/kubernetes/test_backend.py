@@ -166,8 +166,8 @@ async def test_a_pod_is_replaced_after_few_requests_that_follow_one_another(
     (rounds := Rounds()).watch(monkeypatch)
     order = job.place_order(recreate=(1,))
     assert not (await job.backend.ensure_placed(order)).placed
-    # Record and isolated nodes; the wanted pods; end of the old one and Secret; the new pod; its uid.
-    assert rounds.count == 5
+    # Record and isolated nodes; the wanted pods; the new pod, end of the old one and Secret; its uid.
+    assert rounds.count == 4
     assert rounds.groups_answered_before_the_pod == 0
     await job.place(recreate=(1,))
     rounds.count = 0

@@ -335,6 +335,11 @@ def test_the_document_of_the_page_is_valid_and_makes_a_pod() -> None:
     assert {"name": "models", "mountPath": "/models"} in container(made)["volumeMounts"]
 
 
+def test_an_agent_starts_without_what_the_image_has_installed() -> None:
+    command = container(pod())["command"]
+    assert command[:4] == ["python3", "-I", "-S", f"{manifest.AGENT}/{manifest.AGENT_FILE}"]
+
+
 def test_an_agent_gets_the_settings_of_its_cluster() -> None:
     settings = replace(SETTINGS, orphan_s=60.0, log_mb=64.0)
     made = manifest.pod(ORDER, 1, owner=OWNER, settings=settings)

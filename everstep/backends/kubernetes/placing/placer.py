@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.kubernetes import credentials, folders, gangs, manifest, names
@@ -40,6 +41,8 @@ from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder, PlaceState
 
 _MOMENT_S = 0.1
+Results = Mapping[str, Json | Refused]
+"""By the name of a pod: its object, or the refusal where the API server may take it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +87,19 @@ class PodPlacer:
         due = {entry.name for entry in missing_pods(order, stored) if entry.created_from <= now}
         if due:  # before anything is created: it may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
-        sync = self.reconciler.sync(order.job.id, stored)
-        if due:
-            stored, _ = await both(sync, self._ensure_secret(order.job.id, stored))
-        else:
-            stored = await sync
+        stored, first = await self._synced(order, stored, due, hosts)
         missing = missing_pods(order, stored)
         to_create = [entry for entry in missing if entry.name in due]
         gang = gang_of(order, stored)
+        rest = [entry for entry in to_create if entry.name not in first]
+        create = partial(self._results, order, stored, rest, hosts, gang)
         group = self._ensure_group(order, gang, stored, example)
         if gang.needs_group:  # before its pods: it may be refused
             group_refusal = await group
-            refusal, stored = await self._create(order, stored, to_create, hosts, gang)
+            results = await create()
         else:
-            (refusal, stored), group_refusal = await both(
-                self._create(order, stored, to_create, hosts, gang), group
-            )
+            results, group_refusal = await both(create(), group)
+        refusal, stored = await self._with_uids(order, stored, {**first, **results})
         refusal = refusal or group_refusal
         self.reconciler.watch_agents(stored)
         again = [entry.created_from for entry in missing if entry not in to_create]
@@ -131,11 +131,35 @@ class PodPlacer:
         refusal = ""
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            refusal, stored = await self._create(order, stored, due, hosts)
+            results = await self._results(order, stored, due, hosts)
+            refusal, stored = await self._with_uids(order, stored, results)
         self.reconciler.watch_agents(stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._state(order.recreate, standby_entries(stored), refusal)
         return state, min(again, default=None)
+
+    async def _synced(
+        self, order: PlaceOrder, stored: Stored, due: Collection[str], hosts: Collection[str]
+    ) -> tuple[Stored, Results]:
+        """Have the Secret of the pods that are due, and the others in line with the record.
+
+        Where the Secret was there before, a pod that needs no group is created meanwhile.
+        """
+        sync = self.reconciler.sync(order.job.id, stored)
+        if not due:
+            return await sync, {}
+        gang = gang_of(order, stored)
+        is_prompt = not gang.needs_group and order.job.id in self.pods.credentials
+        prompt = [
+            entry
+            for entry in missing_pods(order, stored)
+            if is_prompt and entry.name in due and not entry.is_withdrawn
+        ]
+        (stored, _), first = await both(
+            both(sync, self._ensure_secret(order.job.id, stored)),
+            self._results(order, stored, prompt, hosts, gang),
+        )
+        return stored, first
 
     def _state(
         self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
@@ -194,15 +218,15 @@ class PodPlacer:
         body = {"metadata": metadata, "immutable": True, "stringData": entries}
         await allowing(self.api.create(f"{self._path}/secrets", body), 409)
 
-    async def _create(
+    async def _results(
         self,
         order: PlaceOrder,
         stored: Stored,
-        entries: Iterable[PodEntry],
+        entries: Sequence[PodEntry],
         hosts: Collection[str],
         gang: manifest.Gang | None = None,
-    ) -> tuple[str, Stored]:
-        """Create the pods and store their uids. Returns why the API server takes none now, if so."""
+    ) -> Results:
+        """Create the pods."""
 
         async def create(entry: PodEntry) -> Json | Refused:
             body = manifest.pod(
@@ -217,15 +241,22 @@ class PodPlacer:
             return await self._create_one(body)
 
         results = await all_at_once(map(create, entries))
-        created = {one["metadata"]["name"]: one for one in results if not isinstance(one, Refused)}
+        return {entry.name: result for entry, result in zip(entries, results, strict=True)}
+
+    async def _with_uids(
+        self, order: PlaceOrder, stored: Stored, results: Results
+    ) -> tuple[str, Stored]:
+        """Store the uids of new pods. Returns why the API server takes one of them not now, if so."""
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
-                if not entry.uid and (pod := created.get(entry.name)):
+                pod = results.get(entry.name)
+                if not entry.uid and pod and not isinstance(pod, Refused):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
         _, stored = await self.books.transacted(order.job.id, note, start=stored)
-        return next((str(one) for one in results if isinstance(one, Refused)), ""), stored
+        refusals = (str(one) for one in results.values() if isinstance(one, Refused))
+        return next(refusals, ""), stored
 
     async def _create_one(self, body: Json) -> Json | Refused:
         """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""
