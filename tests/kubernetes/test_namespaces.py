@@ -15,11 +15,10 @@ from everstep.backends.kubernetes import rights as of_workers
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
-from tests.kubernetes.conftest import make_namespace
+from tests.kubernetes.conftest import make_namespace, worker_process
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
-from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
@@ -191,41 +190,23 @@ async def test_no_other_rule_of_job_namespaces_grants_a_right_again(
 
 
 @pytest.fixture
-async def site(
-    server: DevServer, cluster: ClusterAccess, namespace: str, team: str, tmp_path: Path
-) -> Site:
-    temporal = await server.new_namespace(namespace)
-    one = Site.make(tmp_path, address=server.address, namespace=temporal)
-    one.env |= {
+async def site(site: Site, cluster: ClusterAccess, namespace: str, team: str) -> Site:
+    site.env |= {
         "KUBECONFIG": cluster.kubeconfig,
         "EVERSTEP_KUBE_NAMESPACE": namespace,
         "EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team]),
     }
-    return one
+    return site
 
 
 @pytest.fixture
 async def worker(
-    site: Site, worker_kubeconfig: str, namespace: str, team: str, tmp_path: Path
+    site: Site, worker_kubeconfig: str, namespace: str, team: str
 ) -> AsyncIterator[WorkerProcess]:
-    one = WorkerProcess(
-        address=site.env["TEMPORAL_ADDRESS"],
-        namespace=site.env["TEMPORAL_NAMESPACE"],
-        home=tmp_path / "worker",
-        cluster="pods",
-        backend="kubernetes",
-        env={
-            "EVERSTEP_KUBECONFIG": worker_kubeconfig,
-            "EVERSTEP_KUBE_NAMESPACE": namespace,
-            "EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team]),
-        },
-    )
-    await one.start()
-    try:
+    also = {"EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team])}
+    async with worker_process(site, worker_kubeconfig, namespace, **also) as one:
         yield one
         assert one.wedged() == []
-    finally:
-        one.kill9()
 
 
 async def test_a_document_names_its_namespace(

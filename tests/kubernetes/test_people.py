@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from everstep.backends.kubernetes import rights as of_workers
 from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
-from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
@@ -25,31 +23,10 @@ COLUMNS = "everstep.dev/job,everstep.dev/phase,everstep.dev/slot,everstep.dev/ge
 
 
 @pytest.fixture
-async def site(server: DevServer, cluster: ClusterAccess, namespace: str, tmp_path: Path) -> Site:
+async def site(site: Site, cluster: ClusterAccess, namespace: str) -> Site:
     """Of a user whose kubeconfig reaches the cluster."""
-    temporal = await server.new_namespace(namespace)
-    one = Site.make(tmp_path, address=server.address, namespace=temporal)
-    one.env |= {"EVERSTEP_KUBE_NAMESPACE": namespace, "KUBECONFIG": cluster.kubeconfig}
-    return one
-
-
-@pytest.fixture
-async def worker(
-    site: Site, worker_kubeconfig: str, namespace: str, machines: Machines, tmp_path: Path
-) -> AsyncIterator[WorkerProcess]:
-    one = WorkerProcess(
-        address=site.env["TEMPORAL_ADDRESS"],
-        namespace=site.env["TEMPORAL_NAMESPACE"],
-        home=tmp_path / "worker",
-        cluster="pods",
-        backend="kubernetes",
-        env={"EVERSTEP_KUBECONFIG": worker_kubeconfig, "EVERSTEP_KUBE_NAMESPACE": namespace},
-    )
-    await one.start()
-    try:
-        yield one
-    finally:
-        one.kill9()
+    site.env |= {"EVERSTEP_KUBE_NAMESPACE": namespace, "KUBECONFIG": cluster.kubeconfig}
+    return site
 
 
 async def test_every_command_shows_a_job_of_the_cluster_and_so_does_kubectl(
