@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,17 @@ class Pods:
                 pod["metadata"]["name"] for pod in (await self.api.get(self.path))["items"]
             }:
                 await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def made(api: Api, collection: str, body: Json) -> AsyncIterator[str]:
+    """The path of a new object, which is deleted also when a test fails with it."""
+    await api.create(collection, body)
+    path = f"{collection}/{body['metadata']['name']}"
+    try:
+        yield path
+    finally:
+        await api.delete(path)
 
 
 async def objects_of(api: Api, namespace: str, job: str) -> set[str]:

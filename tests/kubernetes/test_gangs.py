@@ -79,11 +79,8 @@ async def until_refused(job: KubernetesRun, **changes: Any) -> PlaceState:
 @asynccontextmanager
 async def another_node(machines: Machines, namespace: str, name: str) -> AsyncIterator[str]:
     node = f"{namespace}-{name}"
-    await machines.add_node(node, labels={OWN_NODES: namespace})
-    try:
+    async with machines.nodes({node: {OWN_NODES: namespace}}):
         yield node
-    finally:
-        await machines.remove_node(node)
 
 
 async def test_a_gang_of_four_waits_for_a_fourth_node_and_holds_none_meanwhile(
@@ -220,13 +217,17 @@ async def one_after_the_other(
             await task.result().gone()
 
 
-async def halves_of_a_pool(machines: Machines, namespace: str, pool: str) -> list[str]:
+@asynccontextmanager
+async def halves_of_a_pool(
+    machines: Machines, namespace: str, pool: str
+) -> AsyncIterator[list[str]]:
     """Four nodes; two of them are the first gang's and two the second's until `open_all`."""
-    nodes = [f"{namespace}-{pool}-{number}" for number in range(4)]
-    for number, node in enumerate(nodes):
-        half = "a" if number < 2 else "b"
-        await machines.add_node(node, labels={OWN_NODES: namespace, f"{pool}-{half}": "yes"})
-    return nodes
+    labels_of = {
+        f"{namespace}-{pool}-{number}": {OWN_NODES: namespace, f"{pool}-{half}": "yes"}
+        for number, half in enumerate("aabb")
+    }
+    async with machines.nodes(labels_of):
+        yield list(labels_of)
 
 
 async def open_all(api: Api, pool: str, nodes: list[str]) -> None:
@@ -243,28 +244,26 @@ async def test_gangs_that_fit_only_one_after_the_other_never_deadlock(
     lab.settings = replace(lab.settings, uses_pod_groups=uses_pod_groups, gang_s=600.0)
     await lab.another_worker()
     pool = f"pool-{uses_pod_groups}".lower()
-    nodes = await halves_of_a_pool(machines, namespace, pool)
-    jobs = {}
-    for half in ("a", "b"):
-        template = whole_nodes(lab)
-        template["spec"]["nodeSelector"] = {f"{pool}-{half}": "yes"}
-        job = KubernetesRun(lab, id=f"{pool}-{half}", slots=(0, 1, 2), env=NEVER_ENDS)
-        jobs[half] = (job, template)
-        await job.new_generation("launch")
-        await until_refused(job, pod_template=template)
-        held = 0 if uses_pod_groups else 2
+    async with halves_of_a_pool(machines, namespace, pool) as nodes:
+        jobs = {}
+        for half in ("a", "b"):
+            template = whole_nodes(lab)
+            template["spec"]["nodeSelector"] = {f"{pool}-{half}": "yes"}
+            job = KubernetesRun(lab, id=f"{pool}-{half}", slots=(0, 1, 2), env=NEVER_ENDS)
+            jobs[half] = (job, template)
+            await job.new_generation("launch")
+            await until_refused(job, pod_template=template)
+            held = 0 if uses_pod_groups else 2
 
-        async def holds_its_half(name: str = job.id, count: int = held) -> bool:
-            return len(await bound(api, namespace, name)) == count
+            async def holds_its_half(name: str = job.id, count: int = held) -> bool:
+                return len(await bound(api, namespace, name)) == count
 
-        await until(holds_its_half)  # a node may still be about to become ready
-    await open_all(api, pool, nodes)
-    if not uses_pod_groups:
-        lab.settings = replace(lab.settings, gang_s=3.0)
-        await lab.another_worker()
-    await one_after_the_other(api, namespace, list(jobs.values()))
-    for node in nodes:
-        await machines.remove_node(node)
+            await until(holds_its_half)  # a node may still be about to become ready
+        await open_all(api, pool, nodes)
+        if not uses_pod_groups:
+            lab.settings = replace(lab.settings, gang_s=3.0)
+            await lab.another_worker()
+        await one_after_the_other(api, namespace, list(jobs.values()))
 
 
 async def test_without_groups_pods_that_hold_places_for_nothing_give_them_back(

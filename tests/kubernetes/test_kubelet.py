@@ -14,6 +14,7 @@ from tests.kubernetes.objects import (
     Pods,
     condition,
     ending,
+    made,
     processes_with,
     until,
     waiting,
@@ -363,3 +364,25 @@ async def test_machines_without_power_leave_no_process(
         machines.stop()
         await api.delete(f"/api/v1/nodes/{namespace}-brief")
         await until(lambda: not processes_with(mark))
+
+
+async def test_what_a_failing_test_made_is_taken_away(
+    api: Api, machines: Machines, namespace: str
+) -> None:
+    node, maps = f"{namespace}-failing", f"/api/v1/namespaces/{namespace}/configmaps"
+    paths = [f"/api/v1/nodes/{node}"]
+
+    async def fail() -> None:
+        async with (
+            machines.nodes({node: {OWN_NODES: namespace}}),
+            made(api, maps, {"metadata": {"name": "failing"}}) as one,
+        ):
+            paths.append(one)
+            assert all([await api.get(path) for path in paths])
+            raise AssertionError("as a test fails")
+
+    with pytest.raises(AssertionError, match="as a test fails"):
+        await fail()
+    for path in paths:
+        with pytest.raises(ApiError, match="404 NotFound"):
+            await api.get(path)

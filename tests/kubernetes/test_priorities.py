@@ -10,7 +10,7 @@ import pytest
 from everstep.core.errors import InvalidSpec
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import shell_pod, until
+from tests.kubernetes.objects import made, shell_pod, until
 from tests.testbed.api import Api, ApiError
 
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
@@ -19,7 +19,6 @@ CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 @pytest.fixture(scope="module")
 async def urgent(api: Api, namespace: str) -> AsyncIterator[str]:
     name = f"urgent-{namespace}"
-    await api.create(CLASSES, {"metadata": {"name": name}, "value": 1000})
     pods = f"/api/v1/namespaces/{namespace}/pods"
 
     async def is_known() -> bool:
@@ -33,9 +32,9 @@ async def urgent(api: Api, namespace: str) -> AsyncIterator[str]:
             return False
         return True
 
-    await until(is_known)
-    yield name
-    await api.delete(f"{CLASSES}/{name}")
+    async with made(api, CLASSES, {"metadata": {"name": name}, "value": 1000}):
+        await until(is_known)
+        yield name
 
 
 async def test_pods_have_the_class_that_the_settings_name_for_the_priority(

@@ -19,7 +19,7 @@ from everstep.processes import free_port
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import STORAGE, KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import takes_pods, until, until_node
+from tests.kubernetes.objects import made, takes_pods, until, until_node
 from tests.kubernetes.site import Site
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api, Json
@@ -77,17 +77,16 @@ async def test_a_quota_is_waited_for_and_named(
 ) -> None:
     quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
     quota = {"metadata": {"name": "one"}, "spec": {"hard": {"pods": "0"}}}
-    await api.create(quotas, quota)
     job = KubernetesRun(lab, id="quota", slots=(0,))
     await job.new_generation("launch")
+    async with made(api, quotas, quota) as one:
 
-    async def is_counted() -> bool:
-        return "hard" in (await api.get(f"{quotas}/one")).get("status", {})
+        async def is_counted() -> bool:
+            return "hard" in (await api.get(one)).get("status", {})
 
-    await until(is_counted)
-    state = await lab.backend.ensure_placed(job.place_order())
-    assert "exceeded quota: one" in state.waiting_for
-    await api.delete(f"{quotas}/one")
+        await until(is_counted)
+        state = await lab.backend.ensure_placed(job.place_order())
+        assert "exceeded quota: one" in state.waiting_for
     await job.place()
     await job.gone()
 
@@ -124,13 +123,11 @@ async def webhook(api: Api, namespace: str, tmp_path: Path) -> AsyncIterator[Non
     hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
     name = f"hook-{namespace}"
     authority = await asyncio.to_thread(certificate.read_bytes)
-    await api.create(
-        hooks, {"metadata": {"name": name}, "webhooks": [hook(namespace, port, authority)]}
-    )
+    refusing = {"metadata": {"name": name}, "webhooks": [hook(namespace, port, authority)]}
     try:
-        yield
+        async with made(api, hooks, refusing):
+            yield
     finally:
-        await api.delete(f"{hooks}/{name}")
         await runner.cleanup()
 
 
@@ -185,17 +182,26 @@ async def test_a_job_with_a_wrong_template_fails_in_seconds_with_the_sentence_of
     assert 'unknown field "spec.containers[0].resurces"' in shown
 
 
-async def test_a_template_is_used_and_an_isolated_node_is_not(
-    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
-) -> None:
-    """One pod with everything: on the only node that is left of those that the template selects."""
+@pytest.fixture
+async def special(
+    lab: KubernetesLab, machines: Machines, namespace: str
+) -> AsyncIterator[dict[str, str]]:
+    """Two tainted nodes of a pool, one of which is isolated."""
     nodes = {name: f"{namespace}-{name}" for name in ("chosen", "isolated")}
     labels = {OWN_NODES: namespace, "pool": "special"}
     resources = {"cpu": "8", "memory": "32Gi", "pods": "110", "rdma/hca": "2"}
-    for node in nodes.values():
-        await machines.add_node(node, labels=labels, resources=resources)
-        await machines.fault("node-taint", node=node, key="special", effect="NoSchedule")
-    await set_isolated(lab.backend._api, namespace, nodes["isolated"], "test")
+    async with machines.nodes(dict.fromkeys(nodes.values(), labels), resources=resources):
+        for node in nodes.values():
+            await machines.fault("node-taint", node=node, key="special", effect="NoSchedule")
+        await set_isolated(lab.backend._api, namespace, nodes["isolated"], "test")
+        yield nodes
+        await lab.backend.ensure_released(nodes["isolated"])
+
+
+async def test_a_template_is_used_and_an_isolated_node_is_not(
+    lab: KubernetesLab, api: Api, special: dict[str, str], namespace: str
+) -> None:
+    """One pod with everything: on the only node that is left of those that the template selects."""
     mounts = [{"name": "storage", "mountPath": STORAGE}]
     first = {
         "name": "prepare",
@@ -230,15 +236,12 @@ async def test_a_template_is_used_and_an_isolated_node_is_not(
     await job.fence()
     await job.start()
     pods = (await job.step(5)).pods
-    assert [pod.node for pod in pods] == [nodes["chosen"]]
+    assert [pod.node for pod in pods] == [special["chosen"]]
     assert (lab.folder / "control" / "prepared").exists()
     pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/full-0-g1")
     assert all(one["ready"] for one in pod["status"]["containerStatuses"])
     assert [one["hostPort"] for one in pod["spec"]["containers"][0]["ports"]] == [7070]
     await job.gone()
-    await lab.backend.ensure_released(nodes["isolated"])
-    for node in nodes.values():
-        await machines.remove_node(node)
 
 
 async def test_pods_of_a_job_prefer_to_share_a_domain(
@@ -248,16 +251,15 @@ async def test_pods_of_a_job_prefer_to_share_a_domain(
     lab.settings = replace(lab.settings, topology=("rack",))
     await lab.another_worker()
     racks = {f"{namespace}-rack-{n}": f"rack-{n % 2}" for n in range(6)}
-    for node, rack in racks.items():
-        labels = {OWN_NODES: namespace, "pool": "racks", "rack": rack}
-        await machines.add_node(node, labels=labels)
-    for node in racks:  # a preference is for what there is at that moment
-        await until_node(api, node, takes_pods)
-    job = KubernetesRun(lab, id="close", slots=(0, 1, 2), env=NEVER_ENDS)
-    await job.new_generation("launch")
-    placed = await job.place(pod_template=template(lab, nodeSelector={"pool": "racks"}))
-    assert len({racks[ref.node] for ref in placed.pods.values()}) == 1
-    assert len({ref.node for ref in placed.pods.values()}) == 3
-    await job.gone()
-    for node in racks:
-        await machines.remove_node(node)
+    labels_of = {
+        node: {OWN_NODES: namespace, "pool": "racks", "rack": rack} for node, rack in racks.items()
+    }
+    async with machines.nodes(labels_of):
+        for node in racks:  # a preference is for what there is at that moment
+            await until_node(api, node, takes_pods)
+        job = KubernetesRun(lab, id="close", slots=(0, 1, 2), env=NEVER_ENDS)
+        await job.new_generation("launch")
+        placed = await job.place(pod_template=template(lab, nodeSelector={"pool": "racks"}))
+        assert len({racks[ref.node] for ref in placed.pods.values()}) == 1
+        assert len({ref.node for ref in placed.pods.values()}) == 3
+        await job.gone()

@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,6 +74,20 @@ class Machines:
         await self._do(
             "add-node", {"name": name} | {k: v for k, v in options.items() if v is not None}
         )
+
+    @asynccontextmanager
+    async def nodes(
+        self,
+        labels_of: Mapping[str, Mapping[str, str]],
+        *,
+        resources: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[None]:
+        """More nodes, by name, which are removed also when a test fails with them."""
+        async with AsyncExitStack() as added:
+            for name, labels in labels_of.items():
+                await self.add_node(name, labels=labels, resources=resources)
+                added.push_async_callback(self.remove_node, name)
+            yield
 
     async def remove_node(self, name: str) -> None:
         """Take a node away with its processes and its object."""
