@@ -160,10 +160,10 @@ async def test_validate_says_what_the_api_server_would_refuse(
 ) -> None:
     """Nothing is created, and the words are its own."""
 
-    def verdict(code: int, **pod: object) -> str:
+    def verdict(code: int, image: str = "machine", **pod: object) -> str:
         spec = {
             "cluster": "pods",
-            "image": "machine",
+            "image": image,
             "command": ["true"],
             "model_dir": "/storage/x",
             "pod_template": {"spec": pod},
@@ -184,4 +184,5 @@ async def test_validate_says_what_the_api_server_would_refuse(
     mount = {"name": "absent", "mountPath": "/storage"}
     absent = verdict(2, containers=[{"name": "train", "volumeMounts": [mount]}])
     assert 'Not found: "absent"' in absent
+    assert "spec.image" in verdict(2, image="UPPER CASE:??")  # which the API server would take
     assert (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"] == []
