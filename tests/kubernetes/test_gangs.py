@@ -170,7 +170,7 @@ async def test_a_worker_killed_at_any_write_of_a_smaller_order_leaves_one_group(
     *,
     is_answered: bool,
 ) -> None:
-    """Only here is the record of new pods in a new group written, and one of its writes never sent."""
+    """With a scheduler, and PodGroups that stay until their pods end: the quick test of it has neither."""
     three = {"slots": ALL[:3], "recreate": ALL[:3]}
     for write in itertools.count(1):
         job = KubernetesRun(

@@ -292,7 +292,7 @@ def _unless_gone(error: OSError) -> None:
 
 
 def remove_cgroups(home: Path) -> bool:
-    """Remove the cgroups of a pod without members; whether all are gone. One that is not empty stays."""
+    """Remove the cgroups of a pod; whether all are gone. One that has members after LEAVE_S stays."""
     with contextlib.suppress(OSError):
         return _remove([Path(path) for path in MemberList.of(_text(home / FILE)).cgroups if path])
     return True  # no agent ever began here
@@ -301,14 +301,15 @@ def remove_cgroups(home: Path) -> bool:
 def _remove(paths: Iterable[Path]) -> bool:
     """Wait for the kernel, which takes processes apart for a while after their end is seen."""
     gives_up_at = time.monotonic() + LEAVE_S
-    while not _removed(paths):
+    while not _try_to_remove(paths):
         if time.monotonic() > gives_up_at:
             return False
         time.sleep(AGAIN_S)
     return True
 
 
-def _removed(paths: Iterable[Path]) -> bool:
+def _try_to_remove(paths: Iterable[Path]) -> bool:
+    """Whether all are gone. The kernel removes an empty one alone."""
     for path in paths:
         for folder, _, _ in os.walk(path, topdown=False):
             with contextlib.suppress(OSError):

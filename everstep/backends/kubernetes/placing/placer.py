@@ -41,8 +41,8 @@ from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder, PlaceState
 
 _MOMENT_S = 0.1
-Results = Mapping[str, Json | Refused]
-"""By the name of a pod: its object, or the refusal where the API server may take it later."""
+Answers = Mapping[str, Json | Refused]
+"""By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,19 +87,19 @@ class PodPlacer:
         due = {entry.name for entry in missing_pods(order, stored) if entry.created_from <= now}
         if due:  # before anything is created: it may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
-        stored, first = await self._synced(order, stored, due, hosts)
+        stored, prompt_answers = await self._synced(order, stored, due, hosts)
         missing = missing_pods(order, stored)
         to_create = [entry for entry in missing if entry.name in due]
         gang = gang_of(order, stored)
-        rest = [entry for entry in to_create if entry.name not in first]
-        create = partial(self._results, order, stored, rest, hosts, gang)
+        rest = [entry for entry in to_create if entry.name not in prompt_answers]
+        create = partial(self._create, order, stored, rest, hosts, gang)
         group = self._ensure_group(order, gang, stored, example)
         if gang.needs_group:  # before its pods: it may be refused
             group_refusal = await group
-            results = await create()
+            answers = await create()
         else:
-            results, group_refusal = await both(create(), group)
-        refusal, stored = await self._with_uids(order, stored, {**first, **results})
+            answers, group_refusal = await both(create(), group)
+        refusal, stored = await self._with_uids(order, stored, {**prompt_answers, **answers})
         refusal = refusal or group_refusal
         self.reconciler.watch_agents(stored)
         again = [entry.created_from for entry in missing if entry not in to_create]
@@ -131,8 +131,8 @@ class PodPlacer:
         refusal = ""
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            results = await self._results(order, stored, due, hosts)
-            refusal, stored = await self._with_uids(order, stored, results)
+            answers = await self._create(order, stored, due, hosts)
+            refusal, stored = await self._with_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._state(order.recreate, standby_entries(stored), refusal)
@@ -140,7 +140,7 @@ class PodPlacer:
 
     async def _synced(
         self, order: PlaceOrder, stored: Stored, due: Collection[str], hosts: Collection[str]
-    ) -> tuple[Stored, Results]:
+    ) -> tuple[Stored, Answers]:
         """Have the Secret of the pods that are due, and the others in line with the record.
 
         Where the Secret was there before, a pod that needs no group is created meanwhile.
@@ -155,11 +155,11 @@ class PodPlacer:
             for entry in missing_pods(order, stored)
             if is_prompt and entry.name in due and not entry.is_withdrawn
         ]
-        (stored, _), first = await both(
+        (stored, _), answers = await both(
             both(sync, self._ensure_secret(order.job.id, stored)),
-            self._results(order, stored, prompt, hosts, gang),
+            self._create(order, stored, prompt, hosts, gang),
         )
-        return stored, first
+        return stored, answers
 
     def _state(
         self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
@@ -218,14 +218,14 @@ class PodPlacer:
         body = {"metadata": metadata, "immutable": True, "stringData": entries}
         await allowing(self.api.create(f"{self._path}/secrets", body), 409)
 
-    async def _results(
+    async def _create(
         self,
         order: PlaceOrder,
         stored: Stored,
         entries: Sequence[PodEntry],
         hosts: Collection[str],
         gang: manifest.Gang | None = None,
-    ) -> Results:
+    ) -> Answers:
         """Create the pods."""
 
         async def create(entry: PodEntry) -> Json | Refused:
@@ -240,22 +240,22 @@ class PodPlacer:
             body["metadata"]["name"] = entry.name
             return await self._create_one(body)
 
-        results = await all_at_once(map(create, entries))
-        return {entry.name: result for entry, result in zip(entries, results, strict=True)}
+        answers = await all_at_once(map(create, entries))
+        return {entry.name: answer for entry, answer in zip(entries, answers, strict=True)}
 
     async def _with_uids(
-        self, order: PlaceOrder, stored: Stored, results: Results
+        self, order: PlaceOrder, stored: Stored, answers: Answers
     ) -> tuple[str, Stored]:
         """Store the uids of new pods. Returns why the API server takes one of them not now, if so."""
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
-                pod = results.get(entry.name)
+                pod = answers.get(entry.name)
                 if not entry.uid and pod and not isinstance(pod, Refused):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
         _, stored = await self.books.transacted(order.job.id, note, start=stored)
-        refusals = (str(one) for one in results.values() if isinstance(one, Refused))
+        refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
         return next(refusals, ""), stored
 
     async def _create_one(self, body: Json) -> Json | Refused:
