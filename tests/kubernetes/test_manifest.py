@@ -248,6 +248,18 @@ def test_names_of_different_jobs_differ() -> None:
             {"spec": {"initContainers": [{"name": "train"}]}},
         ),
         (
+            "spec.pod_template.spec.containers.1.image: is 'Side: 1': an image is",
+            {"spec": {"containers": [{"name": "train"}, {"name": "side", "image": "Side: 1"}]}},
+        ),
+        (
+            "spec.pod_template.spec.initContainers.0.image: is 'Fetch:1': an image is",
+            {"spec": {"initContainers": [{"name": "fetch", "image": "Fetch:1"}]}},
+        ),
+        (
+            "spec.pod_template.spec.volumes.0.image.reference: is 'Data:1': an image is",
+            {"spec": {"volumes": [{"name": "data", "image": {"reference": "Data:1"}}]}},
+        ),
+        (
             "spec.pod_template.metadata.namespace: is theirs, and the workers of this cluster make",
             {"metadata": {"namespace": "theirs"}},
         ),

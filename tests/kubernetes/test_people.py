@@ -185,4 +185,6 @@ async def test_validate_says_what_the_api_server_would_refuse(
     absent = verdict(2, containers=[{"name": "train", "volumeMounts": [mount]}])
     assert 'Not found: "absent"' in absent
     assert "spec.image" in verdict(2, image="UPPER CASE:??")  # which the API server would take
+    fetch = {"name": "fetch", "image": "Fetch: 1"}  # and this one
+    assert "spec.pod_template.spec.initContainers.0.image" in verdict(2, initContainers=[fetch])
     assert (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"] == []

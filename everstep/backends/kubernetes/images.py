@@ -13,10 +13,17 @@ _IMAGE = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST
 _RULE = "an image is REPOSITORY[:TAG][@DIGEST], the repository in lower case: example.com/team/train:1.0"
 
 
-def problem(image: str | None) -> str:
-    """Why no pod can be made from this image; empty where one can."""
-    if not image:
-        return "missing: a pod is made from an image that has Python 3.9 or newer"
+def problem_of_job(image: str | None) -> str:
+    """Why no pod of a job can be made from this image; empty where one can."""
+    return (
+        problem(image)
+        if image
+        else "missing: a pod is made from an image that has Python 3.9 or newer"
+    )
+
+
+def problem(image: str) -> str:
+    """Why no kubelet could pull it; empty where one could."""
     if not _IMAGE.fullmatch(image):
         return f"is {image!r}: {_RULE}"
     return ""

@@ -125,7 +125,7 @@ def _pod(
     settings: PodSettings,
     hosts_to_avoid: Collection[str],
 ) -> Json:
-    if what := images.problem(order.image):
+    if what := images.problem_of_job(order.image):
         raise InvalidSpec([("spec.image", what)])
     template = copy.deepcopy(order.pod_template)  # the job keeps it as it is
     _refuse_reserved(template, settings.namespace)
@@ -402,21 +402,29 @@ def _of_elements(
 
 def _container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
-        return []
+        return _image_problems(container.get("image"), f"{where}.image")
     what = f"of container `{CONTAINER}` is the agent's: say `command` and `image` in spec"
     return [(f"{where}.{name}", what) for name in ("command", "args", "image") if name in container]
 
 
 def _init_container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
-        return []
+        return _image_problems(container.get("image"), f"{where}.image")
     return [(f"{where}.name", f"`{CONTAINER}` is the container of the agent")]
 
 
 def _volume_problems(volume: Json, where: str) -> Problems:
     if volume["name"].removeprefix("everstep-") in VOLUMES and volume["name"] not in VOLUMES:
         return [(f"{where}.name", "is reserved for Everstep")]
-    return []
+    source = volume.get("image")
+    reference = source.get("reference") if isinstance(source, dict) else None
+    return _image_problems(reference, f"{where}.image.reference")
+
+
+def _image_problems(image: Any, where: str) -> Problems:
+    """None where there is no text: that the API server refuses, or fills in."""
+    what = images.problem(image) if isinstance(image, str) and image else ""
+    return [(where, what)] if what else []
 
 
 def _refuse_duplicates(spec: Json) -> None:
