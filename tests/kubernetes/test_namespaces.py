@@ -108,7 +108,6 @@ async def test_what_an_earlier_run_left_in_another_namespace_ends_first(
     await earlier.launch()
     await earlier.step(1)
     job = KubernetesRun(lab, id="moved", run="run-2", env=NEVER_ENDS)
-    waits = set()
 
     async def has_a_generation() -> bool:
         try:
@@ -118,9 +117,19 @@ async def test_what_an_earlier_run_left_in_another_namespace_ends_first(
             return False
         return True
 
+    async def has_no_pods() -> bool:
+        return not await names_in(api, team, "pods", "moved")
+
+    waits = set[str]()
+    assert not await has_a_generation()
+    await until(has_no_pods)  # nothing that is watched is left of it, but its Secret
     await until(has_a_generation)
     assert waits == {f"an earlier run of moved in namespace {team}"}
-    assert await names_in(api, team, "pods", "moved") == []
+    assert [await names_in(api, team, kind, "moved") for kind in ("secrets", "podgroups")] == [
+        [],
+        [],
+    ]
+    assert await lab.backend.leftovers() == ()
     await job.gone()
 
 

@@ -45,7 +45,7 @@ from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
 from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
@@ -326,8 +326,7 @@ class KubernetesBackend(AgentBackend):
         left: list[Leftover] = []
         for namespace in self._namespaces.values():
             for document in await reached(namespace.books.jobs()):
-                # A job that was placed has pods or a Secret, until `ensure_gone` is done with it.
-                if document.removable or document.record.placed is not None:
+                if document.has_objects:
                     job = self._newest_run(document, namespace)
                     left.append(Leftover(job=job, server=document.record.server))
         return tuple(left)
@@ -337,15 +336,15 @@ class KubernetesBackend(AgentBackend):
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        job_namespace = self._of(job)
-        for namespace in self._namespaces.values():
-            if namespace is not job_namespace and self.watch.of_job(job.id, namespace.name):
-                await self._end_earlier_run(job.id, namespace)
+        others = [one for one in self._namespaces.values() if one is not self._of(job)]
+        await all_at_once(self._end_earlier_run(job.id, namespace) for namespace in others)
         return await super().ensure_generation(job, key, folders=folders, above=above)
 
     async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
         """End what a run of this ID left that was ended by force, in a namespace that was its own."""
         stored = await reached(namespace.books.read(job_id))
+        if not (stored.document.has_objects or self.watch.of_job(job_id, namespace.name)):
+            return
         state = await self.ensure_gone(self._newest_run(stored.document, namespace))
         if not state.done or self.watch.of_job(job_id, namespace.name):
             what = state.waiting_for or "its pods to go"

@@ -94,6 +94,11 @@ class JobDocument:
         """The pods of which an object may be there."""
         return tuple(entry for entry in self.pods if not entry.has_vanished)
 
+    @property
+    def has_objects(self) -> bool:
+        """A job that was placed has pods or a Secret, until `ensure_gone` is done with it."""
+        return bool(self.removable) or self.record.placed is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
