@@ -19,7 +19,7 @@ from temporalio.client import Client
 from everstep.agent.build import build
 from tests.support import seconds
 from tests.support.child import die_with_parent
-from tests.support.devserver import DevServer
+from tests.support.devserver import ONE_PARTITION, ONE_PROCESSOR, DevServer
 from tests.support.shards import Shard, current_commit
 
 # How long something takes is for benchmarks to say: no test fails because a machine is slow.
@@ -104,7 +104,9 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
     """A tuned server in memory. A test that kills its server starts one of its own."""
     log = tmp_path_factory.mktemp("temporal") / "temporal.log"
-    async with await DevServer.start(log=log) as running:
+    async with await DevServer.start(
+        log=log, settings=ONE_PARTITION, environment=ONE_PROCESSOR
+    ) as running:
         yield running
 
 

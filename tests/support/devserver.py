@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import shutil
 import sys
@@ -50,6 +51,18 @@ FOR_MANY_NAMESPACES: Mapping[str, str] = {"worker.perNamespaceWorkerCount": "0"}
 With 80 namespaces they take 1.6 % of a processor for as long as the server lives instead of 0.6 %.
 """
 
+ONE_PARTITION: Mapping[str, str] = {
+    "matching.numTaskqueueReadPartitions": "1",
+    "matching.numTaskqueueWritePartitions": "1",
+}
+"""With the usual four partitions of a task queue, one forwards tasks and polls to another."""
+
+ONE_PROCESSOR: Mapping[str, str] = {"GOMAXPROCS": "1", "GOGC": "400"}
+"""Its threads do not search idle processors for work, and it collects garbage less often.
+
+With both and one partition, a job that loses a node takes 0.23 s of the server's processor time, not 0.31 s.
+"""
+
 
 class DevServer:
     """One `temporal server start-dev` on loopback.
@@ -67,12 +80,14 @@ class DevServer:
         log: Path | None,
         settings: Mapping[str, str],
         pragmas: Mapping[str, str],
+        environment: Mapping[str, str],
     ) -> None:
         self.port = port
         self.ui_port = ui_port
         self.db_file = db_file
         self.settings = settings
         self.pragmas = pragmas
+        self.environment = environment
         self._scratch = tempfile.TemporaryDirectory(prefix="everstep-test-")
         self.log = log or Path(self._scratch.name, "temporal.log")
         self._child: Child | None = None
@@ -87,10 +102,11 @@ class DevServer:
         port: int | None = None,
         log: Path | None = None,
         settings: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> Self:
         """A server that answers. `stock`: with the server's own settings instead of `TUNED`.
 
-        `settings` are more of its dynamic configuration, name to JSON.
+        `settings` are more of its dynamic configuration, name to JSON; `environment` is added to ours.
         """
         while True:
             server = cls(
@@ -100,6 +116,7 @@ class DevServer:
                 log=log,
                 settings={**({} if stock else {**TUNED, **FOR_MANY_NAMESPACES}), **settings},
                 pragmas={} if stock else PRAGMAS,
+                environment=environment,
             )
             try:
                 await server.restart()
@@ -123,7 +140,12 @@ class DevServer:
     async def restart(self) -> None:
         """Kill it if it lives, start it on the same port, return when it answers."""
         self.kill()
-        self._child = Child(self._command(), name="temporal server", log=self.log)
+        self._child = Child(
+            self._command(),
+            name="temporal server",
+            log=self.log,
+            env={**os.environ, **self.environment},
+        )
         try:
             await self._child.until(self._answers, within_s=HUNG_S)
         except BaseException:
