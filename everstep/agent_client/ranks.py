@@ -101,8 +101,7 @@ def run_command(
 ) -> wire.RunCommand:
     """The command to the agent of this slot; the folders of the order are absolute."""
     start = order.slots[slot]
-    node_ranks = {slot: one.node_rank for slot, one in order.slots.items()}
-    ranks = ranks_of(slot, node_ranks, order.processes_per_node)
+    ranks = ranks_of(slot, {slot: start.node_rank}, order.processes_per_node)
     shared = _shared(order, slot, pod, meeting)
     keep = [rank for rank in ranks if rank in order.kept]
     env = {
