@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from everstep.agent import wire
 from everstep.agent.storage import files
@@ -35,11 +36,20 @@ UNREADABLE = (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, V
 
 
 class NoAnswer(Exception):
-    """The agent did not answer: it is not there yet, not there any more, or stopped."""
+    """The agent did not answer: it is not there yet, not there any more, or stopped.
+
+    `waited_s`: how long the request was with the agent, without the time that it waited for its turn.
+    """
+
+    def __init__(self, why: str, *, waited_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.waited_s = waited_s
 
 
 class Refused(Exception):
     """The agent answered that it will not, or cannot do that: `why`."""
+
+    waited_s: ClassVar[float] = 0.0
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(f"{status}: {why}")
@@ -82,39 +92,74 @@ class Response(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class HttpLink(Link):
-    """Keeps one idle connection for the next request; mostly a long poll is using it."""
+    """Keeps one idle connection for the next request; mostly a long poll is using it.
+
+    `turns` bounds how many links are in a handshake at once: each takes this process some of its time, and a
+    thousand of them at once would all be too late. The time limit of a request begins with its turn.
+    """
 
     name: str
-    dial: Callable[[], Awaitable[Streams]]
+    connect: Callable[[], Awaitable[socket.socket]]
     token: Callable[[], str]
+    tls: ssl.SSLContext | None = None
+    connect_s: float = ASK_S  # a host that is off answers nothing for minutes
+    turns: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     is_closed: bool = False
     idle: Streams | None = field(default=None, repr=False)
 
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
-        try:
-            async with asyncio.timeout(within_s):
-                answer = await self._sent(method, path, body)
-        except UNREADABLE as error:
-            raise NoAnswer(f"{self.name}: {error!r}") from None
+        answer = await self._sent(method, path, body, within_s)
         if answer.status >= 400:
             raise Refused(answer.status, str(answer.content.get("error", answer.content)))
         return answer.content
 
-    async def _sent(self, method: str, path: str, body: Any) -> Response:
+    async def _sent(self, method: str, path: str, body: Any, within_s: float) -> Response:
+        async with self._limit(within_s):
+            request = self._request(method, path, body)
+            idle, self.idle = self.idle, None
+            if idle is not None:
+                # The agent may have ended, or closed an idle connection: then a new one is made.
+                with suppress(ConnectionError, asyncio.IncompleteReadError):
+                    return await self._answered(idle, request)
+        streams = await self._dial()
+        async with self._limit(within_s):
+            return await self._answered(streams, request)
+
+    @asynccontextmanager
+    async def _limit(self, within_s: float) -> AsyncIterator[None]:
+        """Raise NoAnswer where this takes longer, or fails."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except UNREADABLE as error:
+            raise NoAnswer(f"{self.name}: {error!r}", waited_s=clock() - began) from None
+
+    def _request(self, method: str, path: str, body: Any) -> bytes:
         payload = b"" if body is None else json.dumps(body).encode()
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: agent\r\nAuthorization: Bearer {self.token()}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n\r\n"
         )
-        request = head.encode() + payload
-        idle, self.idle = self.idle, None
-        if idle is not None:
-            # The agent may have ended, or closed an idle connection: then a new one is made.
-            with suppress(ConnectionError, asyncio.IncompleteReadError):
-                return await self._answered(idle, request)
-        return await self._answered(await self.dial(), request)
+        return head.encode() + payload
+
+    async def _dial(self) -> Streams:
+        async with self._limit(self.connect_s):
+            connection = await self.connect()
+        waits = True
+        try:
+            async with self.turns, self._limit(self.connect_s):
+                waits = False
+                name = None if self.tls is None else wire.HOST_NAME
+                return await asyncio.open_connection(
+                    sock=connection, ssl=self.tls, server_hostname=name, limit=HEAD_MOST
+                )
+        finally:
+            if waits:  # else it is the transport's to close
+                connection.close()
 
     async def _answered(self, streams: Streams, request: bytes) -> Response:
         reader, writer = streams
@@ -158,30 +203,52 @@ async def _read(reader: asyncio.StreamReader) -> Response:
 def unix_link(folder: Path) -> HttpLink:
     """To an agent on this machine, by the socket and the token in its folder."""
 
-    async def dial() -> Streams:
+    async def connect() -> socket.socket:
         # The folder's own path may be too long for a socket's address.
         handle = os.open(folder, os.O_PATH | os.O_DIRECTORY)
         try:
-            address = f"/proc/self/fd/{handle}/{wire.SOCKET}"
-            return await asyncio.open_unix_connection(address, limit=HEAD_MOST)
+            return await _connected(socket.AF_UNIX, f"/proc/self/fd/{handle}/{wire.SOCKET}")
         finally:
             os.close(handle)
 
     def token() -> str:
         return files.read(folder / wire.TOKEN, wire.WORDS_MOST).decode().strip()
 
-    return HttpLink(name=folder.name, dial=dial, token=token)
+    return HttpLink(name=folder.name, connect=connect, token=token)
 
 
 def tls_link(
-    name: str, *, host: str, port: int, tls: ssl.SSLContext, token: str, connect_s: float = ASK_S
+    name: str,
+    *,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext,
+    token: str,
+    connect_s: float = ASK_S,
+    turns: AbstractAsyncContextManager[object] | None = None,
 ) -> HttpLink:
     """To an agent that listens on a port. `tls` trusts the job's authority alone, which signed its own."""
 
-    async def dial() -> Streams:
-        async with asyncio.timeout(connect_s):  # a host that is off answers nothing for minutes
-            return await asyncio.open_connection(
-                host, port, ssl=tls, server_hostname=wire.HOST_NAME, limit=HEAD_MOST
-            )
+    async def connect() -> socket.socket:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return await _connected(family, (host, port))
 
-    return HttpLink(name=name, dial=dial, token=lambda: token)
+    return HttpLink(
+        name=name,
+        connect=connect,
+        token=lambda: token,
+        tls=tls,
+        connect_s=connect_s,
+        turns=turns or nullcontext(),
+    )
+
+
+async def _connected(family: socket.AddressFamily, address: object) -> socket.socket:
+    connection = socket.socket(family)
+    try:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, address)  # type: ignore[arg-type]
+    except BaseException:
+        connection.close()
+        raise
+    return connection

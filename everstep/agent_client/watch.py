@@ -100,7 +100,7 @@ class Agents:
                 self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
                 self.unheard.discard(uid)
                 first_try = None
-            except (NoAnswer, Refused):
+            except (NoAnswer, Refused) as error:
                 self.unheard.add(uid)
                 first_try = asked_at if first_try is None else first_try
                 if watched.has_answered and self.is_gone(uid):
@@ -108,7 +108,7 @@ class Agents:
                     watched.is_gone = True
                     self.changed(uid)
                     return
-                self.not_heard(uid, watched, asked_at=asked_at)
+                self.not_heard(uid, watched, asked_at=self.clock() - error.waited_s)
                 await asyncio.sleep(retry_s(self.clock() - first_try, silent=len(self.unheard)))
 
     def _quiet_s(self) -> float:
@@ -224,11 +224,11 @@ class Agents:
 
     async def look(self, uid: str) -> wire.AgentState | None:
         """Request the agent's state now; None if there is no answer."""
-        watched, asked_at = self.watch(uid), self.clock()
+        watched = self.watch(uid)
         try:
             return self.hear(uid, await self.ask(uid, "GET", f"{NOW}&fresh=1"))
-        except (NoAnswer, Refused):
-            self.not_heard(uid, watched, asked_at=asked_at)
+        except (NoAnswer, Refused) as error:
+            self.not_heard(uid, watched, asked_at=self.clock() - error.waited_s)
             return None
 
     async def command(self, uid: str, path: str, body: Any) -> wire.AgentState | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client.link import HttpLink, NoAnswer, Refused, unix_link
 from tests.support.patience import HUNG_S
+
+WITHIN_S = 0.4
 
 
 class Agent:
@@ -25,6 +28,7 @@ class Agent:
         self.heads: list[str] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.left = asyncio.Event()  # the client of some connection
         self.says_close = False
         self.status = "200 OK"
 
@@ -43,6 +47,7 @@ class Agent:
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
+            self.left.set()
             writer.close()
 
     async def hang_up(self) -> None:
@@ -166,6 +171,43 @@ async def test_a_closed_link_keeps_nothing(link: HttpLink, agent: Agent) -> None
     agent.may_answer.set()
     assert await last == (1, 1)
     assert link.idle is None
+
+
+async def test_a_request_that_waits_for_its_turn_is_not_late(link: HttpLink, agent: Agent) -> None:
+    """Its limit is for the agent, and begins when a handshake may."""
+    link.turns = turns = asyncio.Semaphore(0)
+    request = asyncio.create_task(asked(link, within_s=WITHIN_S))
+    await asyncio.wait({request}, timeout=2 * WITHIN_S)
+    assert not request.done()
+    assert not agent.heads
+    turns.release()
+    assert await request == (1, 1)
+
+
+async def test_the_time_until_its_turn_is_no_silence_of_an_agent(
+    link: HttpLink, agent: Agent
+) -> None:
+    agent.may_answer.clear()
+    link.turns = turns = asyncio.Semaphore(0)
+    request = asyncio.create_task(asked(link, within_s=WITHIN_S))
+    await asyncio.wait({request}, timeout=2 * WITHIN_S)
+    began = time.monotonic()
+    turns.release()
+    with pytest.raises(NoAnswer) as error:
+        await request
+    assert WITHIN_S <= error.value.waited_s <= time.monotonic() - began
+
+
+async def test_a_request_that_ends_before_its_turn_leaves_no_connection(
+    link: HttpLink, agent: Agent
+) -> None:
+    link.turns = asyncio.Semaphore(0)
+    request = asyncio.create_task(asked(link))
+    async with asyncio.timeout(HUNG_S):
+        while not agent.writers:
+            await asyncio.sleep(0)
+        request.cancel()
+        await agent.left.wait()
 
 
 async def test_nobody_is_there(tmp_path: Path) -> None:

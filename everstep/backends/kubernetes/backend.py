@@ -65,6 +65,9 @@ from everstep.core.world import (
 from everstep.faults.telling import with_meaning
 
 _OPEN_S = 30.0
+_HANDSHAKES = 32
+"""With agents, at once. Each takes this process a millisecond, on a busy machine ten: so many are done
+within the second that an agent has for one."""
 _ONE = {"limit": "1"}
 
 
@@ -85,6 +88,7 @@ class KubernetesBackend(AgentBackend):
             messages=settings.messages,
         )
         self._namespaces: dict[str, JobNamespace] = {}
+        self._handshakes = asyncio.Semaphore(_HANDSHAKES)
 
     @property
     def _namespace_names(self) -> list[str]:
@@ -148,7 +152,7 @@ class KubernetesBackend(AgentBackend):
         await allowing(self._api.create(maps, agent), 409)
 
     def _job_namespace(self, name: str, pod_settings: manifest.PodSettings) -> JobNamespace:
-        pods = KubernetesPods(self._api, name, self.watch)
+        pods = KubernetesPods(self._api, name, self.watch, self._handshakes)
         agents = Agents(
             link=pods.link,
             is_gone=pods.is_gone,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 from base64 import b64decode
@@ -59,6 +60,7 @@ class KubernetesPods(Pods):
     api: KubernetesApi
     namespace: str
     watch: ClusterWatch
+    handshakes: asyncio.Semaphore
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)  # by job
     contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)  # the same, for connections
 
@@ -76,6 +78,7 @@ class KubernetesPods(Pods):
                 port=manifest.PORT,
                 tls=self.contexts[job],
                 token=secret[wire.TOKEN],
+                turns=self.handshakes,
             )
 
         return PodLink(make)

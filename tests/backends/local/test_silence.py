@@ -23,17 +23,18 @@ UID = "demo-0-g1-c0ffee"
 
 
 class Slow(Link):
-    """An agent that lives and leaves every question unanswered for ten seconds."""
+    """An agent that lives and leaves every question unanswered for ten seconds, after two until its turn."""
 
     async def ask(self, *_: object, **__: object) -> dict[str, Any]:
-        NOW.append(NOW[-1] + 10.0)
-        raise NoAnswer("it is stopped")
+        NOW.append(NOW[-1] + TURN_S + 10.0)
+        raise NoAnswer("it is stopped", waited_s=10.0)
 
     def close(self) -> None:
         """There is no connection."""
 
 
 NOW = [1_000.0]
+TURN_S = 2.0
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ async def test_the_time_of_a_question_is_when_it_was_put(
     mine.heard_at = began - 4.0
     await asyncio.wait_for(told.wait(), HUNG_S)
     await agents.close()
-    assert mine.silent_since == began
+    assert mine.silent_since == began + TURN_S
 
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
