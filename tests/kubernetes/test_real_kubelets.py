@@ -17,7 +17,7 @@ from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import condition, until_node
+from tests.kubernetes.objects import condition, until, until_node
 from tests.kubernetes.test_lost_pods import old_ranks, replace_last_pod, trained
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
@@ -87,6 +87,24 @@ async def test_a_killed_container_is_told_and_its_pod_alone_is_replaced(
     after = await job.step(30)
     assert uids_of(after, [0]) == uids_of(before, [0])
     assert uids_of(after, [1]) != uids_of(before, [1])
+    await job.gone()
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_within_ten_seconds(
+    containers: LabOfContainers,
+) -> None:
+    """In the words of a real kubelet: nothing listens at that registry."""
+    job = KubernetesRun(containers, id="no-image", slots=(0,))
+    await job.new_generation("launch")
+    order = job.place_order(image="127.0.0.1:1/trainer:1")
+    began = await containers.backend.clock()
+
+    async def is_named() -> bool:
+        waiting_for = (await containers.backend.ensure_placed(order)).waiting_for
+        return "ImagePull" in waiting_for and "127.0.0.1:1/trainer:1" in waiting_for
+
+    await until(is_named)
+    assert await containers.backend.clock() - began < 10.0
     await job.gone()
 
 
