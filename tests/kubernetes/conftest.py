@@ -84,12 +84,9 @@ async def worker_kubeconfig(
     cluster: ClusterAccess, api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[str]:
     """With the rights that deploy/kubernetes gives a worker: one that lacks there fails tests here."""
-    await rights.grant(api, namespace)
     path = tmp_path_factory.mktemp("rights") / "kubeconfig"
-    try:
-        yield await rights.kubeconfig(cluster, api, namespace, path)
-    finally:
-        await rights.revoke_cluster_wide(api, namespace)
+    async with rights.of_workers(cluster, api, namespace, path) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest.fixture

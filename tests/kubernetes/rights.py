@@ -155,7 +155,19 @@ async def kubeconfig(cluster: ClusterAccess, api: Api, namespace: str, path: Pat
     return str(path)
 
 
-async def revoke_cluster_wide(api: Api, namespace: str) -> None:
+@asynccontextmanager
+async def of_workers(
+    cluster: ClusterAccess, api: Api, namespace: str, path: Path
+) -> AsyncIterator[str]:
+    """The kubeconfig, at this path, of workers with the rights of deploy/kubernetes in this namespace."""
+    await grant(api, namespace)
+    try:
+        yield await kubeconfig(cluster, api, namespace, path)
+    finally:
+        await _revoke_cluster_wide(api, namespace)
+
+
+async def _revoke_cluster_wide(api: Api, namespace: str) -> None:
     for body in manifest():
         if body["kind"] in _CLUSTER_WIDE:
             name = f"{body['metadata']['name']}-{namespace}"

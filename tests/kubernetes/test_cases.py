@@ -75,22 +75,23 @@ async def play(part: Part, server: DevServer, ground: Ground, folder: Path) -> l
     case, kills_worker = part
     api = ground.api
     namespace = await new_namespace(api, f"case-{case.number}")
-    await rights.grant(api, namespace)
-    player = OnKubernetes(
-        server,
-        await server.connect(await server.new_namespace("case")),
-        case,
-        home=folder / "storage",
-        ground=ground,
-        namespace=namespace,
-        kubeconfig=await rights.kubeconfig(ground.cluster, api, namespace, folder / "kubeconfig"),
-    )
-    try:
-        async with rights.to_read_device_info(api, namespace):
+    async with (
+        rights.of_workers(ground.cluster, api, namespace, folder / "kubeconfig") as kubeconfig,
+        rights.to_read_device_info(api, namespace),
+    ):
+        player = OnKubernetes(
+            server,
+            await server.connect(await server.new_namespace("case")),
+            case,
+            home=folder / "storage",
+            ground=ground,
+            namespace=namespace,
+            kubeconfig=kubeconfig,
+        )
+        try:
             return differences(case, await player.play(kills_worker=kills_worker))
-    finally:
-        await player.end()
-        await rights.revoke_cluster_wide(api, namespace)
+        finally:
+            await player.end()
 
 
 Played = Mapping[str, asyncio.Task[list[str]]]

@@ -25,6 +25,7 @@ from tests.backends.contract import (
     test_stops,
 )
 from tests.backends.lab import NODES, Run
+from tests.kubernetes import rights
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import KubernetesLab
 from tests.testbed.api import Api
@@ -35,10 +36,12 @@ _NODES = "which node a slot gets is the scheduler's choice: lost nodes are in te
 _DEVICES = "a pod gets a number of devices, not some of them, and no fault of one is rehearsed"
 _PENDING = "a pod without a node keeps off the nodes that were isolated when it was created"
 _QUEUE = "the scheduler of the cluster decides who waits for what"
-_GANG = "pods that have no node yet are there: gang scheduling comes later"
+_GANG = "a gang without a place waits as pods that have no node: test_gangs.py"
 _VOLUME = "no pod lives any more, and only in pods the volume is reached"
 _STORAGE = "the volume of a test cannot be made unwritable for a pod's user"
-_CLAIMS = "claims of folders come later: the fence on the volume refuses a second job"
+_CLAIMS = (
+    "volumes are those of an order to place, so that it is refused there: test_folder_claims.py"
+)
 
 PROMISES: tuple[ModuleType, ...] = (
     test_fences,
@@ -109,7 +112,7 @@ async def machines(
 
 
 @pytest.fixture
-async def lab(  # everything is real
+async def lab(  # everything is real, also the rights of a worker
     cluster: ClusterAccess,
     api: Api,
     namespace: str,
@@ -121,12 +124,13 @@ async def lab(  # everything is real
     annotations = {"scheduler.alpha.kubernetes.io/node-selector": f"{OWN_NODES}={namespace}"}
     await api.create("/api/v1/namespaces", {"metadata": {"name": name, "annotations": annotations}})
     await until_pods_can_be_created(api, name)
-    lab = await KubernetesLab.open(cluster.kubeconfig, name, tmp_path / "storage")
-    try:
-        yield lab
-    finally:
-        await lab.backend.close()
-        await api.delete_all(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="1")
+    async with rights.of_workers(cluster, api, name, tmp_path / "kubeconfig") as kubeconfig:
+        lab = await KubernetesLab.open(kubeconfig, name, tmp_path / "storage")
+        try:
+            yield lab
+        finally:
+            await lab.backend.close()
+            await api.delete_all(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="1")
 
 
 @pytest.fixture
