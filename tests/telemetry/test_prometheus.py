@@ -122,6 +122,8 @@ async def test_a_prometheus_evaluates_dashboard_and_rules_over_a_real_run(
             await until(api, text, named=name)
         total = await api.values("sum(everstep_restarts_total)")
         assert list(total.values()) == [len(records)] == [2]
+        for name in ("Restarts by cause, each hour A", "Restarts by level and result, each hour A"):
+            assert sum((await api.values(panels[name])).values()) == len(records)
         quantiles = await api.values(panels["Time of each stage of a restart, 90th percentile A"])
         assert not all(math.isnan(value) for value in quantiles.values())
         async with asyncio.timeout(HUNG_S):
