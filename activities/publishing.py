@@ -68,17 +68,24 @@ class Progress:
     span: int = 0
     is_end_left: bool = False
     is_end_counted: bool = False
+    first_step: int | None = None
+    is_first_step_counted: bool = False
     trouble: str = "the webhook takes no notices"
 
     @property
     def published(self) -> Published:
         return Published(
-            entry=self.entry, notice=self.notice, span=self.span, is_end_left=self.is_end_left
+            entry=self.entry,
+            notice=self.notice,
+            span=self.span,
+            is_end_left=self.is_end_left,
+            first_step=self.first_step,
         )
 
     @property
     def is_nothing(self) -> bool:
-        return not (self.entry or self.notice or (self.is_end_counted and not self.is_end_left))
+        is_counted = self.is_first_step_counted or (self.is_end_counted and not self.is_end_left)
+        return not (self.entry or self.notice or is_counted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +106,8 @@ class Publishing:
 
         A canceled attempt returns how far it came, so that nothing is published twice without need.
         """
-        progress = Progress()
+        exports = self.counters is not None or self.span_exporter is not None
+        progress = Progress(first_step=0 if exports else None)
         log_with(
             job=publication.job.id, trace_id=trace_id(publication.job.id, publication.first_run)
         )
@@ -154,6 +162,9 @@ class Publishing:
             if problem:
                 activity.logger.warning(problem)
         progress.is_end_counted = publication.is_end_due
+        progress.is_first_step_counted = publication.is_first_step_due
+        if progress.first_step is not None:
+            progress.first_step = publication.first_step
 
     async def _trace(self, publication: Unpublished, progress: Progress) -> None:
         """Spans that were not taken go out with the next publication, the last ones with the end."""

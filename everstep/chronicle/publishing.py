@@ -31,10 +31,13 @@ class Unpublished:
     at: float = 0.0
     spans: tuple[QueuedSpan, ...] = ()  # sent along too
     is_end_due: bool = False  # the job has ended, and its totals with the end were not sent yet
+    first_step: int = 0  # the number of the newest first step in the totals
+    is_first_step_due: bool = False  # it was not sent yet, and is exported
 
     @property
     def is_empty(self) -> bool:
-        return not self.entries and not self.notices and not self.is_end_due
+        is_due = self.is_end_due or self.is_first_step_due
+        return not self.entries and not self.notices and not is_due
 
     @property
     def newest(self) -> Published:
@@ -54,7 +57,8 @@ class Unpublished:
             return not self.is_empty
         newest, before = self.newest, other.newest
         is_newer = newest.entry > before.entry or newest.notice > before.notice
-        return is_newer or (self.is_end_due and not other.is_end_due)
+        is_step_newer = self.is_first_step_due and self.first_step > other.first_step
+        return is_newer or is_step_newer or (self.is_end_due and not other.is_end_due)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +69,8 @@ class Published:
     notice: int = 0
     span: int = 0
     is_end_left: bool = False  # the end was due and could not be sent
+    # The newest first step that was sent; None: the worker exports neither metrics nor traces.
+    first_step: int | None = None
 
 
 def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
@@ -79,20 +85,23 @@ def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
         at=state.now,
         spans=chronicle.spans,
         is_end_due=bool(chronicle.totals.ended) and not chronicle.is_end_counted,
+        first_step=chronicle.first_steps,
+        is_first_step_due=chronicle.is_exported
+        and chronicle.first_steps > chronicle.first_steps_sent,
     )
 
 
 def due(chronicle: Chronicle, state: JobState) -> Unpublished:
-    """What is to be published now. A restart under way is not disturbed for lines of a log alone.
+    """What is to be published now. A restart under way is not disturbed for lines of a log or a first step.
 
-    It takes an agent to write them: all of it goes out before the last pod does.
+    It takes an agent to write lines: all of it goes out before the last pod does.
     """
     left = unpublished(chronicle, state)
     if state.mode is Mode.CLOSING and left.entries:  # and no notice is waited for with them
         return replace(left, notices=())
     if state.mode in AT_REST or left.notices or _leaves_all_pods(state):
         return left
-    return replace(left, entries=())
+    return replace(left, entries=(), is_first_step_due=False)
 
 
 def _leaves_all_pods(state: JobState) -> bool:
@@ -105,4 +114,9 @@ def published(chronicle: Chronicle, publication: Unpublished, done: Published) -
     chronicle = happenings.sent(journal.written(chronicle, done.entry), done.notice)
     chronicle = spans.sent(chronicle, done.span)
     is_counted = publication.is_end_due and not done.is_end_left
-    return replace(chronicle, is_end_counted=chronicle.is_end_counted or is_counted)
+    return replace(
+        chronicle,
+        is_end_counted=chronicle.is_end_counted or is_counted,
+        first_steps_sent=max(chronicle.first_steps_sent, done.first_step or 0),
+        is_exported=done.first_step is not None,
+    )

@@ -89,6 +89,7 @@ def _with_record(totals: JobTotals, record: Record) -> JobTotals:
 
 def _with_first_step(chronicle: Chronicle, generation: int) -> Chronicle:
     """The last stage of a restart that was counted without it."""
+    chronicle = replace(chronicle, first_steps=chronicle.first_steps + 1)
     record = find(chronicle, chronicle.settled)
     if record is None or record.generation_to != generation:
         return chronicle

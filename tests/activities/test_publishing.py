@@ -215,13 +215,31 @@ async def count(counters: Counters, publication: Unpublished) -> Published:
 
 async def test_an_end_that_could_not_be_counted_is_left() -> None:
     ended = replace(unpublished(notices=0), is_end_due=True)
-    assert await count(Counters(), ended) == Published(entry=2)
-    assert await count(Counters(is_away=True), ended) == Published(entry=2, is_end_left=True)
+    assert await count(Counters(), ended) == Published(entry=2, first_step=0)
+    assert await count(Counters(is_away=True), ended) == Published(
+        entry=2, first_step=0, is_end_left=True
+    )
     with pytest.raises(ApplicationError, match="the server is away"):
         await count(Counters(is_away=True), replace(ended, entries=()))
     alone = Counters()
-    assert await count(alone, replace(ended, entries=())) == Published()
+    assert await count(alone, replace(ended, entries=())) == Published(first_step=0)
     assert [report.key for report in alone.reports] == ["demo/r1"]
+
+
+async def test_a_first_step_that_could_not_be_counted_is_left() -> None:
+    due = replace(unpublished(notices=0), first_step=2, is_first_step_due=True)
+    assert await count(Counters(), due) == Published(entry=2, first_step=2)
+    assert await count(Counters(is_away=True), due) == Published(entry=2, first_step=0)
+    with pytest.raises(ApplicationError, match="the server is away"):
+        await count(Counters(is_away=True), replace(due, entries=()))
+    assert await count(Counters(), replace(due, entries=())) == Published(first_step=2)
+
+
+async def test_a_first_step_waits_for_no_collector() -> None:
+    """Its spans go out with the next publication."""
+    due = replace(unpublished(entries=0, notices=0), first_step=2, is_first_step_due=True)
+    assert await trace(Collector(is_away=True), due) == Published(first_step=2)
+    assert await trace(None, due) == Published()
 
 
 class Collector:
@@ -245,18 +263,20 @@ async def trace(collector: Collector | None, publication: Unpublished) -> Publis
 async def test_spans_that_were_not_taken_are_left_and_so_is_the_end() -> None:
     span = QueuedSpan(key="job", parent="", name="job", began=1.0, ended=2.0, number=7)
     publication = replace(unpublished(notices=0), spans=(span,))
-    assert await trace(Collector(), publication) == Published(entry=2, span=7)
+    assert await trace(Collector(), publication) == Published(entry=2, span=7, first_step=0)
     assert await trace(None, publication) == Published(entry=2, span=7)
-    assert await trace(Collector(is_away=True), publication) == Published(entry=2)
+    assert await trace(Collector(is_away=True), publication) == Published(entry=2, first_step=0)
     ended = replace(publication, is_end_due=True)
-    assert await trace(Collector(is_away=True), ended) == Published(entry=2, is_end_left=True)
+    assert await trace(Collector(is_away=True), ended) == Published(
+        entry=2, first_step=0, is_end_left=True
+    )
     with pytest.raises(ApplicationError, match="the collector takes no spans"):
         await trace(Collector(is_away=True), replace(ended, entries=()))
 
 
 async def test_totals_that_never_can_be_sent_hold_up_no_end() -> None:
     ended = replace(unpublished(entries=0, notices=0), is_end_due=True)
-    assert await count(Counters("totals/local is a Stranger"), ended) == Published()
+    assert await count(Counters("totals/local is a Stranger"), ended) == Published(first_step=0)
 
 
 async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_same() -> None:

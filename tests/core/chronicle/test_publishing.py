@@ -93,6 +93,68 @@ def test_what_was_tried_in_other_books_is_tried_again() -> None:
     assert now_due(told).has_more_than(tried)
 
 
+def exported() -> Told:
+    """It runs, and a worker that exports totals and spans has published everything."""
+    told = running()
+    newest = told.unpublished.newest
+    told.chronicle = published(told.chronicle, told.unpublished, replace(newest, first_step=0))
+    return told
+
+
+def restarted(told: Told) -> Told:
+    """A restart whose end is published; its first step was not seen yet."""
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    publication = told.unpublished
+    acknowledged = replace(publication.newest, first_step=publication.first_step)
+    told.chronicle = published(told.chronicle, publication, acknowledged)
+    assert now_due(told).is_empty
+    return told
+
+
+def test_a_first_step_is_due_where_a_worker_exports_it() -> None:
+    told = restarted(exported())
+    tried = now_due(told)
+    told.report(first_step_at=told.state.now + 7.0)
+    publication = now_due(told)
+    assert publication.is_first_step_due
+    assert publication.has_more_than(tried)
+    assert publication.has_more_than(None)
+    assert not now_due(told).has_more_than(publication)
+    done = Published(first_step=publication.first_step)
+    told.chronicle = published(told.chronicle, publication, done)
+    assert now_due(told).is_empty
+
+
+def test_a_first_step_alone_is_not_published_where_nothing_exports_it() -> None:
+    told = quiet()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    newest = told.unpublished.newest
+    told.publishes(entry=newest.entry, notice=newest.notice)
+    told.report(first_step_at=told.state.now + 7.0)
+    assert now_due(told).is_empty
+
+
+def test_a_publication_of_an_earlier_first_step_does_not_acknowledge_the_next() -> None:
+    told = restarted(exported())
+    told.report(first_step_at=told.state.now + 7.0)
+    early = now_due(told)
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds()
+    told.report(first_step_at=told.state.now + 7.0)
+    told.chronicle = published(told.chronicle, early, Published(first_step=early.first_step))
+    assert now_due(told).is_first_step_due
+
+
+def test_a_restart_under_way_is_not_disturbed_for_a_first_step() -> None:
+    told = restarted(exported())
+    told.report("facts", first_step_at=told.state.now + 1.0, facts=(sighting(FaultClass.CRASH),))
+    assert now_due(told).is_empty
+    told.succeeds()
+    assert now_due(told).is_first_step_due
+
+
 def test_nothing_is_never_more() -> None:
     told = quiet()
     assert now_due(told).is_empty
