@@ -152,7 +152,7 @@ def _first_step(chronicle: Chronicle, event: FirstStepSeen) -> Chronicle:
     ):
         return chronicle
     ended_at = newest.ended_at or event.at
-    took = {"first_step": round(event.at - ended_at, 6)}
+    took = {"first_step": round(max(event.at - ended_at, 0.0), 6)}
     chronicle = _changed(chronicle, newest.n, stages_s={**newest.stages_s, **took})
     return _with_stages(chronicle, took)
 

@@ -90,7 +90,10 @@ def _with_standby(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
 def _first_step(chronicle: Chronicle, at: float, generation: int) -> Chronicle:
     if not chronicle.starts or chronicle.starts[-1].generation != generation:
         return chronicle
-    return _newest(chronicle, chronicle.starts[-1]._replace(first_step_at=at))
+    newest = chronicle.starts[
+        -1
+    ]  # which is over once all agents have answered; a rank may be faster
+    return _newest(chronicle, newest._replace(first_step_at=max(at, newest.at)))
 
 
 def _ended(

@@ -44,6 +44,18 @@ def test_a_restart_is_counted_when_it_has_ended_and_its_first_step_when_it_is_se
     assert BUCKETS_S[bucket - 1] < 7.0 <= BUCKETS_S[bucket]
 
 
+def test_a_step_made_before_the_last_rank_was_started_took_no_time() -> None:
+    """A rank may train while the worker still waits for the answers of other agents."""
+    told = running()
+    told.see(sighting(FaultClass.CRASH))
+    told.succeeds(now=told.state.now + 5.0)
+    restarted_at = told.state.now
+    told.report(first_step_at=restarted_at - 0.08)
+    assert told.record.stages_s["first_step"] == 0.0
+    assert told.chronicle.totals.stages["first_step"] == {0: (1, 0.0)}
+    assert told.chronicle.starts[-1].first_step_at == restarted_at
+
+
 @pytest.mark.parametrize(("loaded", "lost"), [(20, 14), (None, None)])
 def test_steps_that_were_done_again_are_in_the_totals_and_in_the_status(
     loaded: int | None, lost: int | None
