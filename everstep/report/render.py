@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,6 +18,7 @@ Value = Mapping[str, Any]
 
 OPEN_MOST = 20
 """Restarts that are shown unfolded; of more, each opens by a click."""
+SLOTS_LISTED = 8
 
 
 def html(report: Value) -> str:
@@ -64,6 +65,8 @@ def _environment(*, autoescape: bool) -> Environment:
         fenced=as_markdown,
         story=_story,
         clock=_clock,
+        slots=_slots,
+        isolation=_isolation,
     )
     environment.globals.update(count=count)
     return environment
@@ -80,6 +83,21 @@ def _story(restart: Value) -> str:
 
 def _clock(at: str | None) -> str:
     return "-" if at is None else at[:19].replace("T", " ")
+
+
+def _slots(spans: Sequence[Value]) -> str:
+    """The slots that a node held, one after the other."""
+    numbers = ", ".join(str(span["slot"]) for span in spans[:SLOTS_LISTED])
+    return f"{numbers}, ..." if len(spans) > SLOTS_LISTED else numbers or "-"
+
+
+def _isolation(isolated: Value | None) -> str:
+    """Why a node is isolated, until when and by which job or operator."""
+    if isolated is None:
+        return "no"
+    until = _clock(isolated["until"]) if isolated["until"] else "released"
+    by = f", by {isolated['by']}" if isolated["by"] else ""
+    return f"{isolated['reason'] or 'yes'}, until {until}{by}"
 
 
 def _document(document: Any) -> str:

@@ -78,6 +78,35 @@ def test_no_cell_breaks_its_words_into_letters(
     assert browser.evaluate(LETTERS) == []
 
 
+BROKEN_TIMES = """
+[...document.querySelectorAll("td")].filter(cell => {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const lines = new Set([...range.getClientRects()].map(box => Math.round(box.top))).size;
+  return /^[0-9]{4}-[0-9]{2}-[0-9]{2} /.test(cell.textContent) && lines > 1;
+}).map(cell => cell.textContent)
+"""
+
+
+def test_no_time_breaks_on_a_phone(browser: Browser, files: dict[str, Path]) -> None:
+    browser.open(files["job"], width=PHONE)
+    assert browser.evaluate(BROKEN_TIMES) == []
+
+
+SHEET = 718
+"""Pixels between the margins of a sheet (A4, as a browser prints it)."""
+CUT_OFF = """
+[...document.querySelectorAll(".scroll")].filter(part => part.scrollWidth > part.clientWidth)
+  .map(part => part.getAttribute("aria-label"))
+"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_in_print_nothing_is_cut_off(name: str, browser: Browser, files: dict[str, Path]) -> None:
+    browser.open(files[name], width=SHEET, media="print")
+    assert browser.evaluate(CUT_OFF) == []
+
+
 CONTRASTS = """
 (() => {
   const channels = text => text.match(/[0-9.]+/g).map(Number);

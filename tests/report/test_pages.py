@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from everstep.report import charts, render
 from everstep.report.job_report import JobSource, job_report
-from tests.report.job import record, run, source
+from tests.report.job import at, record, run, source, status
 
 HOSTILE = (
     '</pre></details><script src="http://evil.example/x.js"></script><img src=x>`|\x1b]0;x\x07'
@@ -84,6 +86,29 @@ def test_a_page_says_what_happened_first() -> None:
     ]
     for page in (render.html(made), render.markdown(made)):
         assert page.index("demo completed after") < page.index("Where the time went")
+
+
+def table_rows(page: str) -> list[list[str]]:
+    """The cells of each row of each table, of HTML or Markdown."""
+    cells = [re.split(r" ?\| ?|</?t[dhr][^>]*>", line) for line in page.splitlines()]
+    return [[cell for cell in row if cell] for row in cells]
+
+
+@pytest.mark.parametrize("page", [render.html, render.markdown])
+def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]], str]) -> None:
+    """Each generation, the slots of each node, and until when a node is isolated."""
+    entry = {"reason": "XID 79", "by": "demo", "since": at(60), "until": at(90_000)}
+    shown = {"isolated_nodes": ["n1"], "pods": [{"slot": 3, "node": "n2"}]}
+    made = job_report(replace(crashed(), isolation={"n1": entry}, status=status(**shown)))
+    rows = table_rows(page(made))
+    day = "2026-05-28"
+    for n, clock, steps in (
+        (1, ("20:26:48", "20:26:50", "20:27:40"), ["0", "50", "10"]),
+        (2, ("20:27:43", "20:27:45", "20:28:20"), ["40", "100", "0"]),
+    ):
+        assert ["main", f"{n}", *(f"{day} {time}" for time in clock), *steps] in rows
+    assert ["n1", "-", "1", "XID 79, until 2026-05-29 21:26:40, by demo"] in rows
+    assert ["n2", "3", "0", "no"] in rows
 
 
 def test_a_job_that_never_started_has_a_page() -> None:
