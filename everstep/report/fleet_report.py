@@ -10,7 +10,7 @@ from typing import Any
 from everstep.chronicle.shapes import moment
 from everstep.report.accounting import Account, Restart, account, seconds
 from everstep.report.job_report import JobSource, causes, time_values
-from everstep.report.sentences import ENDS, count, duration, percent
+from everstep.report.sentences import ENDS, count, losses, percent
 
 Value = Mapping[str, Any]
 
@@ -113,13 +113,13 @@ def _summary(
     ended = sum(n for state, n in states.items() if state in ENDS)
     listed = ", ".join(f"{n} {state}" for state, n in states.most_common())
     total = sum(row["restarts"] for row in by_cause)
-    cause = f", most of them by {_most(by_cause)['class']}" if total else ""
+    most = "by" if total == 1 else "most of them by"
+    cause = f", {most} {_most(by_cause)['class']}" if total else ""
     node = f" {nodes[0]['node']} broke most, {count(nodes[0]['faults'], 'time')}." if nodes else ""
     return [
         f"{count(states.total(), 'job')} ran, of which {ended} ended{f' ({listed})' if listed else ''}.",
-        f"There were {count(total, 'restart')}{cause}.{node}",
-        f"The jobs trained for {percent(time.ettr)} of the time since their first steps: "
-        f"{duration(time.down_s)} were down time, {duration(time.lost_s)} of work was done again.",
+        f"There {'was' if total == 1 else 'were'} {count(total, 'restart')}{cause}.{node}",
+        f"The jobs trained for {percent(time.ettr)} of the time since their first steps: {losses(time)}.",
     ]
 
 

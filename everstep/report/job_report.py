@@ -81,11 +81,12 @@ def causes(restarts: Sequence[Restart]) -> list[dict[str, Any]]:
     for restart in restarts:
         cls = restart.record["fault"]["class"]
         empty = {"class": cls, "restarts": 0, "down_s": 0.0, "lost_s": 0.0, "lost_steps": 0}
-        row = rows.setdefault(cls, empty)
+        row = rows.setdefault(cls, {**empty, "has_unknown_loss": False})
         row["restarts"] += restart.record["refused_by"] is None
         row["down_s"] = round(row["down_s"] + restart.down_s, 3)
         row["lost_s"] = round(row["lost_s"] + (restart.lost_s or 0.0), 3)
         row["lost_steps"] += restart.lost_steps or 0
+        row["has_unknown_loss"] |= restart.lost_s is None
     return sorted(rows.values(), key=lambda row: -(row["down_s"] + row["lost_s"]))
 
 

@@ -65,6 +65,7 @@ def _environment(*, autoescape: bool) -> Environment:
         fenced=as_markdown,
         story=_story,
         clock=_clock,
+        lost=_lost,
         slots=_slots,
         isolation=_isolation,
     )
@@ -83,6 +84,13 @@ def _story(restart: Value) -> str:
 
 def _clock(at: str | None) -> str:
     return "-" if at is None else at[:19].replace("T", " ")
+
+
+def _lost(amount: Any, cause: Value) -> str:
+    """What a cause cost, which may be more than the reports of its ranks show."""
+    if not cause["has_unknown_loss"]:
+        return str(amount)
+    return f"{amount} at least" if cause["lost_steps"] else "unknown"
 
 
 def _slots(spans: Sequence[Value]) -> str:

@@ -76,9 +76,11 @@ def _cost(account: Account) -> str:
         return f"It has not trained yet; it waited {duration(account.wait_s)} to start."
     if not account.restarts and not account.down_s:
         return f"No training time was lost; it waited {duration(account.wait_s)} to start."
+    return f"It trained for {percent(account.ettr)} of the time since its first step: {losses(account)}."
+
+
+def losses(account: Account) -> str:
+    """Down time and work that was done again, as the end of a sentence."""
     unknown = ", and an unknown part of the work" if account.has_unknown_loss else ""
-    return (
-        f"It trained for {percent(account.ettr)} of the time since its first step: "
-        f"{duration(account.down_s)} were down time, {duration(account.lost_s)} of work was done again"
-        f"{unknown}."
-    )
+    down, again = duration(account.down_s), duration(account.lost_s)
+    return f"{down} were down time, {again} of work was done again{unknown}"

@@ -46,6 +46,19 @@ def test_only_restarts_since_then_count() -> None:
     assert [row["restarts"] for row in made["jobs"]] == [1]
 
 
+def test_one_restart_is_one() -> None:
+    made = fleet_report(fleet(job("a", (20, "node", "n2"))))
+    assert made["summary"][1] == "There was 1 restart, by node. n2 broke most, 1 time."
+
+
+def test_work_of_an_unknown_length_that_was_done_again_is_named() -> None:
+    runs = [run(8, 10, 60, steps=(0, 50)), run(63, 65, 100, steps=(None, 100), generation=2)]
+    made = fleet_report(fleet(source(runs, [record(1, 60, step=50)])))
+    assert made["summary"][2].endswith(
+        "0 s of work was done again, and an unknown part of the work."
+    )
+
+
 def test_a_fleet_without_jobs_has_a_page() -> None:
     made = fleet_report(fleet())
     assert made["summary"][0] == "0 jobs ran, of which 0 ended."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -109,6 +109,27 @@ def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]],
         assert ["main", f"{n}", *(f"{day} {time}" for time in clock), *steps] in rows
     assert ["n1", "-", "1", "XID 79, until 2026-05-29 21:26:40, by demo"] in rows
     assert ["n2", "3", "0", "no"] in rows
+
+
+@pytest.mark.parametrize("page", [render.html, render.markdown])
+@pytest.mark.parametrize(
+    ("loaded", "cells"),
+    [
+        ((None,), ["crash", "1", "5 s", "unknown", "unknown"]),
+        ((40, None), ["crash", "2", "10 s", "10 s at least", "10 at least"]),
+    ],
+)
+def test_a_cost_that_is_unknown_is_no_zero(
+    loaded: Sequence[int | None], cells: list[str], page: Callable[[dict[str, Any]], str]
+) -> None:
+    """No checkpoint tells how many steps the next run did again."""
+    runs, records = [run(8, 10, 60, steps=(0, 50))], []
+    for n, step in enumerate(loaded, 1):
+        ended = 60.0 * n
+        records.append(record(n, ended, step=50, resume_step=step, start=3.0, first_step=2.0))
+        runs.append(run(ended + 3, ended + 5, ended + 60, steps=(step, 50), generation=n + 1))
+    made = job_report(source(runs, records, ended=200.0, now=200.0))
+    assert cells in table_rows(page(made))
 
 
 def test_a_job_that_never_started_has_a_page() -> None:
