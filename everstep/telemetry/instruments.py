@@ -44,7 +44,7 @@ STAGES = Instrument(
     "everstep.restart.stage.duration",
     "s",
     ("stage",),
-    "How long a stage of a restart took: detect, decide, stop, heal, place, start, first_step.",
+    "How long a stage of a restart took: detect, decide, space, stop, heal, place, start, first_step.",
 )
 ENDS = Instrument("everstep.jobs.ended", "{job}", ("result",), "Jobs that ended, by how they did.")
 TIME = Instrument(

@@ -17,4 +17,6 @@ def test_the_page_has_each_metric(instrument: Instrument) -> None:
         line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{instrument.name}` ")
     ]
     assert all(f"`{label}`" in row for label in instrument.labels)
+    unit = row.split(" | ")[2]
+    assert instrument.unit in (unit, f"{{{unit.removesuffix('s')}}}")
     assert instrument.name.replace(".", "_") in row
