@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from tests.kubernetes import rights
+from tests.kubernetes import objects, rights
 from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import Pods
 from tests.kubernetes.site import Site
@@ -22,6 +22,8 @@ from tests.testbed.shared import joined
 
 OWN_NODES = "testbed.everstep.dev/nodes-of"
 """Label of a node: the only namespace whose pods it gets."""
+PUT_BACK = pytest.StashKey[Callable[[], Awaitable[None]]]()
+"""Of a test file whose tests share nodes and a namespace."""
 
 
 @pytest.fixture(scope="session")
@@ -66,17 +68,36 @@ async def make_namespace(api: Api, name: str, *, nodes_of: str) -> None:
 
 @pytest.fixture(scope="module")
 async def machines(
-    cluster: ClusterAccess, api: Api, namespace: str, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    cluster: ClusterAccess,
+    api: Api,
+    namespace: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Machines]:
     """Nodes `<namespace>-0` to `-2`, for this file's namespace alone; a test may add more."""
     machines = await Machines.start(cluster, tmp_path_factory.mktemp("machines") / "one")
+    labels_of = {f"{namespace}-{number}": {OWN_NODES: namespace} for number in range(3)}
+
+    async def put_back() -> None:
+        await objects.delete_jobs(api, namespace)
+        await machines.restore(labels_of)
+
     try:
-        for number in range(3):
-            await machines.add_node(f"{namespace}-{number}", labels={OWN_NODES: namespace})
+        await machines.restore(labels_of)
+        request.node.stash[PUT_BACK] = put_back
         yield machines
     finally:
         machines.stop()
         await api.delete_all("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}")
+
+
+@pytest.fixture(autouse=True)
+async def _as_found(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """What a test leaves of jobs, pods and broken nodes of its file meets no other test, also if it fails."""
+    yield
+    of_file = request.node.getparent(pytest.Module)
+    if of_file is not None and (put_back := of_file.stash.get(PUT_BACK, None)):
+        await put_back()
 
 
 @pytest.fixture(scope="module")

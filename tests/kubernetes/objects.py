@@ -80,15 +80,32 @@ async def made(api: Api, collection: str, body: Json) -> AsyncIterator[str]:
         await api.delete(path)
 
 
+_OF_JOBS = (
+    ("/api/v1", "pods"),
+    ("/api/v1", "secrets"),
+    ("/api/v1", "configmaps"),
+    ("/apis/scheduling.k8s.io/v1beta1", "podgroups"),
+)
+
+
+async def delete_jobs(api: Api, namespace: str) -> None:
+    """Delete every pod, all that there is of jobs, and the marks of isolated nodes."""
+    core = f"/api/v1/namespaces/{namespace}"
+    await api.delete_all(f"{core}/pods", gracePeriodSeconds="0")
+    for group, kind in _OF_JOBS:
+        path = f"{group}/namespaces/{namespace}/{kind}"
+        await api.delete_all(path, labelSelector="everstep.dev/job")
+    books = "metadata.name=everstep-books"
+    for one in (await api.get(f"{core}/configmaps", fieldSelector=books))["items"]:
+        if marks := [key for key in one["data"] if key.startswith("isolated.")]:
+            path = f"{core}/configmaps/everstep-books"
+            await api.patch(path, {"data": dict.fromkeys(marks)})
+
+
 async def objects_of(api: Api, namespace: str, job: str) -> set[str]:
     """Kinds and names of what is there of a job."""
     found = set()
-    for group, kind in (
-        ("/api/v1", "pods"),
-        ("/api/v1", "secrets"),
-        ("/api/v1", "configmaps"),
-        ("/apis/scheduling.k8s.io/v1beta1", "podgroups"),
-    ):
+    for group, kind in _OF_JOBS:
         path = f"{group}/namespaces/{namespace}/{kind}"
         items = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
         found |= {f"{kind}/{one['metadata']['name']}" for one in items}

@@ -30,8 +30,6 @@ class Cluster:
 
     async def preempt(self, pod: str) -> None:
         """A pod of higher priority wants the whole node."""
-        found = await self.api.get(self.pods, labelSelector="app=urgent")
-        assert not found["items"]
         priority = f"{URGENT}-{self.namespace}"
         classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
         await self.api.create(classes, {"metadata": {"name": priority}, "value": 1000})
@@ -59,14 +57,6 @@ class Cluster:
     async def node_of(self, pod: str) -> str:
         return str((await self.api.get(f"{self.pods}/{pod}"))["spec"]["nodeName"])
 
-    async def tidy(self) -> None:
-        """Every node takes pods again."""
-        await self.api.delete_all(self.pods, fieldSelector="metadata.name=urgent")
-        for node in (await self.api.get("/api/v1/nodes"))["items"]:
-            if node["spec"].get("unschedulable"):
-                path = f"/api/v1/nodes/{node['metadata']['name']}"
-                await self.api.patch(path, {"spec": {"unschedulable": None}})
-
 
 @pytest.fixture
 def hand(api: Api, machines: Machines, namespace: str) -> Cluster:
@@ -93,7 +83,6 @@ async def test_a_job_that_the_cluster_disrupts_restarts_and_spends_no_budget(
     await until((site.storage / name / "checkpoints" / "step-40.json").exists)
     await disrupt(hand, f"{name}-1-g1")
     await until(lambda: site.status(name)["state"] in {"completed", "failed"})
-    await hand.tidy()
     status = site.status(name)
     assert status["state"] == "completed"
     assert status["restarts"] == 1
@@ -162,11 +151,9 @@ async def test_what_monitors_write_on_a_node_is_told_to_the_jobs_on_it(
     assert not await lab.backend.check(job.ref)
     await monitor("KernelDeadlock", holds=True, reason="DockerHung")
     assert "KernelDeadlock: DockerHung" in await seen(lab, job, "node.unhealthy")
-    await monitor("KernelDeadlock", holds=False)
     key = "karpenter.sh/disrupted"
     await machines.fault("node-taint", node=node, key=key, effect="NoSchedule")
     assert key in await seen(lab, job, "maintenance.notice")
-    await machines.fault("node-taint", node=node, key=key, effect="")
     await job.gone()
 
 

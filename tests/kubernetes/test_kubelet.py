@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.conftest import OWN_NODES, PUT_BACK
 from tests.kubernetes.objects import (
     Pods,
     condition,
     ending,
     made,
+    objects_of,
     processes_with,
+    takes_pods,
     until,
+    until_node,
     waiting,
 )
 from tests.testbed.api import Api, ApiError, Json
@@ -309,13 +312,10 @@ async def test_a_slow_node_starts_pods_later(
     pods: Pods, machines: Machines, namespace: str
 ) -> None:
     await machines.fault("slow-node", node=f"{namespace}-1", seconds=1000)
-    try:
-        await pods.create("slow", nodeName=f"{namespace}-1")
-        await pods.create("quick", "exit 0", nodeName=f"{namespace}-0")
-        await pods.until_phase("quick", "Succeeded")
-        assert (await pods.get("slow"))["status"]["phase"] == "Pending"
-    finally:
-        await machines.fault("slow-node", node=f"{namespace}-1", seconds=0)
+    await pods.create("slow", nodeName=f"{namespace}-1")
+    await pods.create("quick", "exit 0", nodeName=f"{namespace}-0")
+    await pods.until_phase("quick", "Succeeded")
+    assert (await pods.get("slow"))["status"]["phase"] == "Pending"
 
 
 async def test_a_hollow_node_runs_pods_without_processes(
@@ -325,20 +325,17 @@ async def test_a_hollow_node_runs_pods_without_processes(
     node = f"{namespace}-hollow"
     await machines.add_node(node, labels={OWN_NODES: namespace}, is_hollow=True)
     names = [f"hollow-{number}" for number in range(20)]
-    try:
-        for name in names:
-            await pods.create(name, f"exec sleep {mark}", nodeName=node)
-        for name in names:
-            await pods.until_phase(name, "Running")
-        assert not processes_with(mark)
-        await machines.fault("container-kill", namespace=namespace, pod=names[0])
-        assert ending(await pods.until_phase(names[0], "Failed"))["exitCode"] == 137
-        for name in names:
-            await pods.delete(name)
-        for name in names:
-            await pods.until_gone(name)
-    finally:
-        await machines.remove_node(node)
+    for name in names:
+        await pods.create(name, f"exec sleep {mark}", nodeName=node)
+    for name in names:
+        await pods.until_phase(name, "Running")
+    assert not processes_with(mark)
+    await machines.fault("container-kill", namespace=namespace, pod=names[0])
+    assert ending(await pods.until_phase(names[0], "Failed"))["exitCode"] == 137
+    for name in names:
+        await pods.delete(name)
+    for name in names:
+        await pods.until_gone(name)
 
 
 async def test_an_unknown_fault_is_refused_with_the_names_that_there_are(
@@ -364,6 +361,32 @@ async def test_machines_without_power_leave_no_process(
         machines.stop()
         await api.delete(f"/api/v1/nodes/{namespace}-brief")
         await until(lambda: not processes_with(mark))
+
+
+async def test_what_a_failing_test_broke_and_left_is_put_back(
+    request: pytest.FixtureRequest, pods: Pods, api: Api, machines: Machines, namespace: str
+) -> None:
+    crashed, gone, marked = (f"{namespace}-{number}" for number in range(3))
+    mark = f"1000.{secrets.randbelow(10**9)}"
+    await pods.create("left", f"exec sleep {mark}", nodeName=crashed)
+    await until(lambda: processes_with(mark))
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    labels = {"everstep.dev/job": "left"}
+    await api.create(maps, {"metadata": {"name": "everstep-job-left", "labels": labels}})
+    await machines.add_node(f"{namespace}-extra", labels={OWN_NODES: namespace})
+    await machines.fault("kubelet-death", node=crashed)
+    await api.delete(f"/api/v1/nodes/{gone}")
+    await machines.fault("node-taint", node=marked, key="broken", effect="NoSchedule")
+
+    await request.node.getparent(pytest.Module).stash[PUT_BACK]()
+
+    await until(lambda: not processes_with(mark))
+    await pods.until_gone("left")
+    assert await objects_of(api, namespace, "left") == set()
+    nodes = (await api.get("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}"))["items"]
+    assert {node["metadata"]["name"] for node in nodes} == {crashed, gone, marked}
+    for node in (crashed, gone, marked):
+        await until_node(api, node, takes_pods)
 
 
 async def test_what_a_failing_test_made_is_taken_away(

@@ -82,7 +82,6 @@ async def test_a_pod_deleted_by_force_is_missed_and_its_ranks_end_before_others_
     assert not old_ranks("by-force")
     assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
     await job.gone()
-    await machines.fault("node-return", node=node)
 
 
 async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
@@ -103,7 +102,6 @@ async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
     await job.fence()
     assert not old_ranks("again")
     await job.gone()
-    await machines.fault("node-return", node=node)
 
 
 async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fence(
@@ -124,7 +122,6 @@ async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fenc
 
     await until(old_pod_is_removed)
     await job.gone()
-    await machines.fault("node-return", node=node)
 
 
 async def test_a_node_that_is_not_ready_for_a_moment_is_no_fault_while_its_agent_answers(

@@ -80,17 +80,14 @@ async def test_a_folder_is_kept_where_ranks_may_still_write(
     await begun(job)
     node = next(pod.node for pod in (await job.look()).pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
-    try:
-        await api.delete(f"/api/v1/namespaces/{namespace}/pods/kept-1-g1", gracePeriodSeconds=0)
-        await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
-        await job.gone()
-        assert ranks_of("kept", slot=1, generation=1), "they train on"
-        second = KubernetesRun(lab, id="refused", slots=(0,))
-        with pytest.raises(FolderTaken):
-            await fence_folder_of("kept", second, avoid=(node,))
-        await second.gone()
-    finally:
-        await machines.fault("node-return", node=node)
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/kept-1-g1", gracePeriodSeconds=0)
+    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await job.gone()
+    assert ranks_of("kept", slot=1, generation=1), "they train on"
+    second = KubernetesRun(lab, id="refused", slots=(0,))
+    with pytest.raises(FolderTaken):
+        await fence_folder_of("kept", second, avoid=(node,))
+    await second.gone()
 
 
 def mounted(folder: Path, path: str) -> dict[str, Any]:

@@ -93,6 +93,11 @@ class Machines:
         """Take a node away with its processes and its object."""
         await self._do("remove-node", {"name": name})
 
+    async def restore(self, labels_of: Mapping[str, Mapping[str, str]]) -> None:
+        """Have these nodes, by name, as they are when they are added, and no others. Repeatable."""
+        specs = [{"name": name, "labels": labels} for name, labels in labels_of.items()]
+        await self._do("restore", {"nodes": specs})
+
     async def fault(self, fault: str, **arguments: object) -> None:
         """Let a fault of `tests.testbed.kubelet.faults` happen; return when it has."""
         await self._do(fault, arguments)

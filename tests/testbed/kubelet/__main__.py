@@ -44,6 +44,8 @@ async def _carry_out(kubelet: Kubelet, request: dict[str, Any]) -> dict[str, str
             await kubelet.add_node(NodeSpec(**arguments))
         elif name == "remove-node":
             await kubelet.remove_node(**arguments)
+        elif name == "restore":
+            await kubelet.restore([NodeSpec(**one) for one in arguments["nodes"]])
         elif name in FAULTS:
             await FAULTS[name](kubelet, **arguments)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.testbed.api import UNREACHABLE, Api, ApiError, Json
@@ -51,7 +51,24 @@ class Kubelet:
     async def remove_node(self, name: str) -> None:
         """Take a machine away for good, as an autoscaler does: its processes, then its object."""
         self.nodes.pop(name).crash()
-        await self._api.delete(f"/api/v1/nodes/{name}")
+        try:
+            await self._api.delete(f"/api/v1/nodes/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def restore(self, specs: Sequence[NodeSpec]) -> None:
+        """Have these nodes as they are when they are added, and no others. Repeatable."""
+        for name in self.nodes.keys() - {spec.name for spec in specs}:
+            await self.remove_node(name)
+        for spec in specs:
+            node = self.nodes.get(spec.name)
+            if node is not None and await node.is_sound():
+                continue
+            if node is not None:
+                await self.remove_node(spec.name)
+            await self.add_node(spec)
+            await self.resync(self.nodes[spec.name])  # ends what an earlier kubelet left running
 
     async def resync(self, node: Node) -> None:
         """Hand a node that was away every pod that it should have."""

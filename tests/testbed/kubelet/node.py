@@ -65,7 +65,6 @@ class Node:
         self.pods_may_begin = asyncio.Event()
         self.pods_may_begin.set()
         self.is_hollow = spec.is_hollow
-        self.extra_conditions: dict[str, Json] = {}
         self._folder = folder
         self._workers: dict[str, PodWorker] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +107,22 @@ class Node:
             await self.post_status()
         else:
             await self.start()
+
+    async def is_sound(self) -> bool:
+        """Whether no fault is left of it, in the kubelet or in its object."""
+        runs = self._is_running and self.connected.is_set() and self.keeps_lease
+        if not runs or self.start_delay_s or not self.pods_may_begin.is_set():
+            return False
+        try:
+            found = await self.api.get(f"/api/v1/nodes/{self.name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        kinds = {one["type"] for one in found["status"]["conditions"]}
+        own = node_status(self.name, resources={}, ip=self.ip, port=PORT, now=0.0)["conditions"]
+        spoiled = found["spec"].keys() & {"taints", "unschedulable"}
+        return _is_ready(found) and not spoiled and kinds == {one["type"] for one in own}
 
     def worker(self, namespace: str, pod: str) -> PodWorker | None:
         for worker in self._workers.values():
@@ -199,7 +214,6 @@ class Node:
         status = node_status(
             self.name, resources=self.spec.resources, ip=self.ip, port=PORT, now=now
         )
-        status["conditions"] += self.extra_conditions.values()
         await self.api.patch(
             f"/api/v1/nodes/{self.name}/status", {"status": status}, kind=STRATEGIC_MERGE
         )
