@@ -33,7 +33,6 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.cluster_activities import ClusterActivities
 from activities.counters import TemporalCounters
@@ -56,6 +55,7 @@ from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
 from everstep.dialects.clusters import has_pods_by_name
 from everstep.dialects.mindcluster import device_info, public_faults
+from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.logs import LogFormat, log_to_stderr
@@ -226,14 +226,6 @@ async def ensure_janitor(client: Client, cluster: str) -> str:
         f"{janitor.id} is a {kind}, not the janitor of cluster {cluster}: what dead jobs left stays there; "
         f"`temporal workflow terminate --workflow-id {janitor.id}` lets the janitor begin"
     )
-
-
-def sandbox() -> SandboxedWorkflowRunner:
-    """Where workflows run; our own modules are loaded once for all of them."""
-    shared = SandboxRestrictions.default.with_passthrough_modules(
-        "everstep", "workflows", "activities", "pydantic", "re2", "yaml"
-    )
-    return SandboxedWorkflowRunner(restrictions=shared)
 
 
 def cluster_activities(

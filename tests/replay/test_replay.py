@@ -24,9 +24,10 @@ from everstep.core import levels, spec
 from everstep.core.deciding import decide, naming, playbook
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.recovering import plans
+from everstep.sandbox import sandbox
 from tests.replay.record import FOLDER
 from tests.replay.stories import OTHERS, RECOVERIES, STORIES
-from worker import WORKFLOWS, sandbox
+from worker import WORKFLOWS
 from workflows import options
 
 FILES = sorted(FOLDER.glob("*.json"))
