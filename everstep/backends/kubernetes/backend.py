@@ -340,8 +340,10 @@ class KubernetesBackend(AgentBackend):
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        others = [one for one in self._namespaces.values() if one is not self._of(job)]
-        await all_at_once(self._end_earlier_run(job.id, namespace) for namespace in others)
+        other_namespaces = [one for one in self._namespaces.values() if one is not self._of(job)]
+        await all_at_once(
+            self._end_earlier_run(job.id, namespace) for namespace in other_namespaces
+        )
         return await super().ensure_generation(job, key, folders=folders, above=above)
 
     async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
