@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from everstep.core.world import Observation
+
+PODS_PER_S = 2_000
+"""A look goes through all pods of its job, so that the next one comes after a time that grows with them.
+While a thousand pods start there is news all the time, and the worker would do nothing but look."""
 
 
 class JobNews:
@@ -17,6 +22,7 @@ class JobNews:
         self._came: Counter[str] = Counter()
         self._read: Counter[str] = Counter()
         self._event = asyncio.Event()
+        self._rests_until: dict[str, float] = {}  # by the clock of the event loop
 
     def add(self, job_id: str) -> None:
         self._came[job_id] += 1
@@ -55,13 +61,18 @@ class JobNews:
         """
         clock = asyncio.get_running_loop().time
         ends = clock() + wait_s
-        was_new = self.is_new(job_id)
+
+        def left_s() -> float:
+            return min(ends - clock(), math.inf if until is None else until - now())
+
+        was_new = False
         while True:
+            await asyncio.sleep(min(self._rests_until.get(job_id, 0.0) - clock(), left_s()))
+            was_new = was_new or self.is_new(job_id)
             with self.reading(job_id):
                 observation = await look()
-            left = ends - clock()
-            if until is not None:
-                left = min(left, until - now())
+            self._rests_until[job_id] = clock() + len(observation.pods) / PODS_PER_S
+            left = left_s()
             if observation.facts or was_new or left <= 0:
                 return observation
             was_new = await self.wait(job_id, left)

@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 import time
 
-from everstep.agent_client.news import JobNews
-from everstep.core.world import Observation
+from everstep.agent_client.news import PODS_PER_S, JobNews
+from everstep.core.world import Observation, PodState, PodView
 from tests.support.patience import HUNG_S
+
+LOOKS = 3
+MANY = 200
 
 
 class Looking:
     """Counts its looks at a job of which nothing is told."""
 
-    def __init__(self, heard: JobNews) -> None:
+    def __init__(self, heard: JobNews, pods: int = 0) -> None:
         self.heard = heard
+        self.pods = tuple(
+            PodView(slot=slot, node="n", uid=str(slot), state=PodState.RUNNING)
+            for slot in range(pods)
+        )
         self.looks = 0
         self.looked = asyncio.Event()
 
     async def look(self) -> Observation:
         self.looks += 1
         self.looked.set()
-        return Observation(now=time.monotonic(), cursor="")
+        return Observation(now=time.monotonic(), cursor="", pods=self.pods)
 
     async def news(self, *, until: float | None = None, wait_s: float = HUNG_S) -> Observation:
         seen = self.heard.seen("job", self.look, now=time.monotonic, until=until, wait_s=wait_s)
@@ -56,3 +63,37 @@ async def test_at_its_time_the_job_is_looked_at_anew() -> None:
     looking = Looking(JobNews())
     until = time.monotonic() + 0.01
     assert (await looking.news(until=until)).now >= until
+
+
+async def looks_in_a_row(looking: Looking) -> float:
+    """Seconds of so many looks, each for news that was there before."""
+    began = time.monotonic()
+    for _ in range(LOOKS):
+        looking.heard.add("job")
+        await looking.news()
+    return time.monotonic() - began
+
+
+async def test_a_job_of_many_pods_is_not_looked_at_all_the_time() -> None:
+    rest_s = MANY / PODS_PER_S
+    assert await looks_in_a_row(Looking(JobNews(), pods=MANY)) >= (LOOKS - 1) * rest_s
+
+
+async def test_a_rest_is_no_longer_than_a_caller_waits() -> None:
+    looking = Looking(JobNews(), pods=1000 * PODS_PER_S)
+    await looking.news(wait_s=0.0)
+    looking.heard.add("job")
+    await looking.news(wait_s=0.01)
+    await looking.news(until=time.monotonic() + 0.01)
+    assert looking.looks == 3
+
+
+async def test_what_rings_during_a_rest_is_returned_by_the_look_after_it() -> None:
+    looking = Looking(JobNews(), pods=MANY)
+    await looking.news(wait_s=0.0)
+    waiting = asyncio.create_task(looking.news())
+    await asyncio.sleep(0)
+    assert looking.looks == 1
+    looking.heard.add("job")
+    await waiting
+    assert looking.looks == 2

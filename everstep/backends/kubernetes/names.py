@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 PREFIX = "everstep.dev/"
 JOB = f"{PREFIX}job"  # as a label: a readable form of the ID; as an annotation: the ID
@@ -20,6 +21,7 @@ _LABEL_MOST = 63
 _JOB_MOST = 40  # of 63 characters: a slot and a generation follow
 
 
+@lru_cache(maxsize=4096)  # each look at a job asks several times for each of its pods
 def job_label(job: str) -> str:
     """A form of the job's ID that may be a label and a part of a name: two IDs never share one."""
     safe = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:_JOB_MOST].strip("-") or "job"
