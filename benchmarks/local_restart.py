@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import benchmarks.support  # noqa: F401  # SIGTERM ends this as Ctrl-C does
 from tests.support.rehearsal import Handle, Rehearsal, small
 
 WITHIN_S = 60.0

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+import benchmarks.support  # noqa: F401  # SIGTERM ends this as Ctrl-C does
 from everstep.backends.local.clearing import end_all
 from everstep.core import names
 from everstep.processes import free_port

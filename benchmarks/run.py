@@ -26,7 +26,8 @@ def run(name: str) -> bool:
     started = time.monotonic()
     # As a module of the root, so that it can import what is beside it and the tests' support.
     command = [sys.executable, "-m", f"benchmarks.{name}"]
-    status = subprocess.run(command, cwd=HERE.parent, check=False).returncode
+    with subprocess.Popen(command, cwd=HERE.parent) as benchmark:  # interrupted, it clears away
+        status = benchmark.wait()
     print(f"== {name}: {time.monotonic() - started:.1f} s, exit {status}\n", flush=True)
     return status == 0
 

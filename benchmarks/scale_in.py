@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import benchmarks.support  # noqa: F401  # SIGTERM ends this as Ctrl-C does
 from everstep.core import names
 from tests.support.rehearsal import Rehearsal, small
 

@@ -1,4 +1,4 @@
-"""What benchmarks share. One that imports this is ended by SIGTERM as by Ctrl-C: what it started goes with it."""
+"""What benchmarks share. SIGTERM ends one that imports this as Ctrl-C does: what it started goes with it."""
 
 import signal
 

@@ -20,6 +20,7 @@ from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 from tests.testbed.controlplane import NODE_GRACE_S, ControlPlane, until_pods_can_be_created
 from tests.testbed.machines import Machines
+from workflows import options
 
 NAMESPACE = "bench"
 
@@ -36,7 +37,11 @@ class Cluster:
     async def submit(self, document: Mapping[str, Any]) -> WorkflowHandle[Any, Any]:
         name = document["metadata"]["name"]
         return await self.client.start_workflow(
-            names.TRAINING_JOB, document, id=name, task_queue=names.TASK_QUEUE
+            names.TRAINING_JOB,
+            document,
+            id=name,
+            task_queue=names.TASK_QUEUE,
+            task_timeout=options.TASK_TIMEOUT,  # as `everstep submit` does
         )
 
 
