@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowUpdateFailedError
+from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.agent.processes import proc
 from everstep.agent.storage import fence
@@ -182,13 +183,22 @@ def meetings(folder: Path) -> list[str]:
 
 async def adopted_once(job: Handle) -> None:
     """Two adoptions at once; at most one of them is accepted, and the job is adopted afterwards."""
-    both = [
-        job.execute_update("adopt", {"id": f"{job.id}-{n}-{os.urandom(4).hex()}"}) for n in "ab"
-    ]
+    both = [answer_to_adopt(job, f"{job.id}-{n}-{os.urandom(4).hex()}") for n in "ab"]
     answers = await asyncio.gather(*both, return_exceptions=True)
     refused = [one for one in answers if isinstance(one, WorkflowUpdateFailedError)]
     assert len(refused) >= 1, answers
     assert all(isinstance(one, dict | WorkflowUpdateFailedError) for one in answers), answers
+
+
+async def answer_to_adopt(job: Handle, update: str) -> Any:
+    while True:
+        try:
+            return await job.execute_update("adopt", {"id": update}, id=update)
+        except RPCError as error:
+            # A busy machine was too slow for a workflow task: until it is repeated the server refuses.
+            if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                raise
+        await asyncio.sleep(0.1)
 
 
 # -- The storm ------------------------------------------------------------------------------------
