@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowHandle
+from temporalio.api.enums.v1 import TimeoutType
+from temporalio.client import Client, WorkflowHandle
 
 from benchmarks.support import cluster
 from benchmarks.support.cluster import NAMESPACE, Cluster
@@ -233,8 +234,23 @@ async def bed_of(folder: Path, row: Row) -> AsyncIterator[Bed]:
         yield bed
 
 
-async def measured(row: Row) -> tuple[list[float], list[Record]]:
-    """Seconds of each fault, and the record of each restart."""
+async def time_outs(client: Client) -> Counter[str]:
+    """What the server waited for in vain, as after a worker that was killed."""
+    found: Counter[str] = Counter()
+    async for run in client.list_workflows():
+        handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+        async for event in handle.fetch_history_events():
+            if event.HasField("workflow_task_timed_out_event_attributes"):
+                kind = event.workflow_task_timed_out_event_attributes.timeout_type
+                found[f"workflow task of {run.workflow_type} ({TimeoutType.Name(kind)})"] += 1
+            failure = event.activity_task_started_event_attributes.last_failure
+            if failure.HasField("timeout_failure_info"):
+                found[f"activity of {run.workflow_type} ({failure.message})"] += 1
+    return found
+
+
+async def measured(row: Row) -> tuple[list[float], list[Record], Counter[str]]:
+    """Seconds of each fault, the record of each restart, and what timed out."""
     took: list[float] = []
     async with cluster.own_folder() as folder, bed_of(folder, row) as bed:
         for _ in range(row.times):
@@ -247,7 +263,7 @@ async def measured(row: Row) -> tuple[list[float], list[Record]]:
             if row.workers > 1:
                 await bed.cluster.workers[0].start()
         await bed.trains()
-        return took, await bed.job.query("restarts")
+        return took, await bed.job.query("restarts"), await time_outs(bed.cluster.client)
 
 
 def show(records: Sequence[Record]) -> None:
@@ -273,12 +289,14 @@ def main(wanted: Sequence[str]) -> None:
     print(f"{'s':68}{'median':>9}{'min':>9}{'max':>9}{'times':>6}{'load':>7}", flush=True)
     for name in wanted or ROWS:
         row = ROWS[name]
-        took, records = asyncio.run(measured(row))
+        took, records, lost = asyncio.run(measured(row))
         median, load = statistics.median(took), os.getloadavg()[0]
         print(
             f"{row.title:68}{median:9.3f}{min(took):9.3f}{max(took):9.3f}{len(took):6}{load:7.1f}"
         )
         show(records)
+        for what, number in lost.items():
+            print(f"  timed out: {number} {what}")
         print(f"  goal: {row.goal}", flush=True)
 
 
