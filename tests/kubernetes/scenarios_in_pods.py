@@ -1,0 +1,259 @@
+"""Plays the course of a scenario on the real control plane, in pods on nodes of the scenario's own.
+
+A scheduler chooses nodes as it likes: a node is called as on the fake cluster once the job got there, `n2`
+the one of slot 2 at first. What the fake cluster says of a lost node is another sentence here (`SENTENCES`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from temporalio.client import Client, WorkflowHandle
+
+from everstep.backends.fault_lines import FaultLine
+from everstep.backends.kubernetes import names
+from everstep.cli.jobs.asking import status_of
+from everstep.cli.jobs.job import find
+from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.jobs import STORAGE, processes_marked
+from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE, Ground
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+from tests.support.playing.course import Course, Door, Moment
+from tests.support.playing.on_processes import EVERY, POLL_S, SCRIPT, STILL_S, OnProcesses
+from tests.support.playing.scenario import JOB, Cue, Played, Scenario
+from tests.support.playing.sense import sense
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Json
+
+SENTENCES = {"was removed from the cluster": "is down"}
+WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
+"""What a job waits for where it waits for places is in the words of the scheduler."""
+
+_CHOICE = "which node a new pod gets is the scheduler's choice, where several are sound"
+_PLACES = "how many places there are a scheduler does not say: smaller and larger numbers are tried"
+ELSEWHERE: Mapping[str, str] = {
+    "crash_loop": _CHOICE,
+    "operator_restart_job": _CHOICE,
+    "no_spare_until_later": _CHOICE,
+    "user_rule_levels": _CHOICE,
+    "elastic_grows_again": _PLACES,
+    "elastic_number_that_does_not_work": _PLACES,
+    "elastic_too_few_nodes": _PLACES,
+    "no_spare": _PLACES,
+}
+DONE_HERE = ("kill", "node-down", "add-node")
+"""Faults that a rank, a node or an autoscaler can be the cause of in any cluster."""
+
+
+def can_be_played(scenario: Scenario) -> bool:
+    """Without faults of devices and of storage, agents that fall silent, and waits of half an hour."""
+    lines = [fault.text for fault in scenario.faults]
+    is_for_pods = scenario.is_real and scenario.path.stem not in ELSEWHERE
+    return bool(is_for_pods) and all(_is_done_here(line) for line in lines)
+
+
+def _is_done_here(line: str) -> bool:
+    words = line.split()
+    words = words[5:] if words[:2] == ["at", "step"] else words[2:]
+    return words[0] in DONE_HERE and "partition" not in words
+
+
+class InPods(OnProcesses):
+    """With one namespace, and nodes for it alone."""
+
+    cluster_name: ClassVar[str] = CLUSTER
+
+    def __init__(
+        self,
+        server: DevServer,
+        client: Client,
+        home: Path,
+        *,
+        ground: Ground,
+        namespace: str,
+        kubeconfig: str,
+    ) -> None:
+        super().__init__(server, client, home)
+        self.api, self.machines = ground.api, ground.machines
+        self.namespace, self.kubeconfig = namespace, kubeconfig
+        self.nodes: set[str] = set()  # that live
+        self.node_of: dict[str, str] = {}  # by their names on the fake cluster
+        self.unused: list[str] = []  # names there that are not given yet
+        self.naming: asyncio.Task[None] | None = None
+
+    def _worker(
+        self,
+        scenario: Scenario,  # noqa: ARG002  # nodes are the cluster's
+        course: Course,  # noqa: ARG002  # and time has no scale
+    ) -> WorkerProcess:
+        return WorkerProcess(
+            address=self.server.address,
+            namespace=self.client.namespace,
+            home=self.home.parent / "worker",
+            cluster=CLUSTER,
+            backend="kubernetes",
+            env={
+                "EVERSTEP_KUBECONFIG": self.kubeconfig,
+                "EVERSTEP_KUBE_NAMESPACE": self.namespace,
+                "EVERSTEP_PRECHECK__CACHE": "/",
+                "EVERSTEP_PRECHECK__CACHE_GB": "0",
+                "EVERSTEP_JANITOR": "false",
+                **ALWAYS_SOUND,
+            },
+        )
+
+    async def _prepare(self, scenario: Scenario) -> None:
+        for folder in (self.home, self.control):
+            folder.chmod(0o777)  # ranks are another user
+        shutil.copy(SCRIPT, self.home)
+        for number in range(scenario.nodes):
+            self.unused.append(f"n{number}")
+            await self._add_node(f"{self.namespace}-{number}")
+
+    async def _add_node(self, node: str) -> None:
+        await self.machines.add_node(node, labels={OWN_NODES: self.namespace}, resources=NODE)
+        self.nodes.add(node)
+
+    def _spec(self, scenario: Scenario, course: Course) -> Mapping[str, Any]:
+        """Each pod takes a node. Nothing hangs, and what is waited for in vain is not waited for long."""
+        train = {
+            "name": "train",
+            "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
+            "resources": {"requests": {"cpu": NODE["cpu"]}},
+        }
+        storage = {"name": "storage", "hostPath": {"path": str(self.home)}}
+        env = {
+            "CONTROL": f"{STORAGE}/control",
+            "CHECKPOINTS": f"{STORAGE}/out/ckpt",
+            "CHECKPOINT_EVERY": str(EVERY),
+            "STEP_S": "0.01",
+        }
+        limits = {"hang_s": 10 * HUNG_S, "spare_s": 2.0}
+        if course.ends_long_after:
+            limits["requeue_s"] = STILL_S
+        return {
+            "cluster": CLUSTER,
+            "image": IMAGE,
+            "command": ["/usr/bin/env", "python3", "-I", "-S", f"{STORAGE}/{SCRIPT.name}"],
+            "model_dir": f"{STORAGE}/out",
+            "checkpoints": {"path": f"{STORAGE}/out/ckpt"},
+            "accelerator": "none",
+            "accelerators_per_node": 0,
+            "pod_template": {"spec": {"volumes": [storage], "containers": [train]}},
+            "env": env,
+            "limits": {**limits, **scenario.document["spec"].get("limits", {})},
+        }
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def _newest_saved(self) -> Sequence[int | None]:
+        """As `everstep status` shows it: what the monitor saw last is only in its heartbeat."""
+        return [(await status_of(await find(self.client, JOB)))["checkpoint_step"]]
+
+    async def _is_placed(self, door: Door) -> bool:
+        pods = {pod["metadata"]["name"]: pod for pod in await self._pods()}
+        pod = pods.get(f"{JOB}-{door.slot}-g{door.generation}")
+        return pod is not None and bool(pod["spec"].get("nodeName"))
+
+    def _waits_as(self, moment: Moment, status: Mapping[str, Any]) -> bool:
+        """A scheduler has words of its own."""
+        return moment.waiting_for is None or bool(status["waiting_for"])
+
+    async def _pods(self) -> Sequence[Json]:
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        items: Sequence[Json] = (await self.api.get(path))["items"]
+        return items
+
+    # -- doing -----------------------------------------------------------------------------------
+
+    async def _hold(self, doors: tuple[Door, ...]) -> None:
+        if doors:
+            await self._hold_pods(True)
+
+    async def _let_in(self, doors: tuple[Door, ...]) -> None:
+        if doors:
+            await self._hold_pods(False)
+
+    async def _hold_pods(self, held: bool) -> None:
+        for node in sorted(self.nodes):
+            await self.machines.fault("hold-pods", node=node, held=held)
+
+    async def _happen(self, faults: Sequence[FaultLine]) -> None:
+        for fault in faults:
+            match fault.name, fault.words:
+                case "kill", [_, rank] if "exit" not in fault.options:
+                    self._signal(rank, int(fault.options.get("signal", signal.SIGKILL)))
+                case "kill", _:
+                    await self._exit(fault)
+                case "node-down", [name]:
+                    node = self.node_of[name]
+                    self.nodes.discard(node)
+                    await self.machines.remove_node(node)
+                case "add-node", [name]:
+                    self.node_of[name] = f"{self.namespace}-{name}"
+                    await self._add_node(self.node_of[name])
+                case _:
+                    raise NotImplementedError(fault.line)
+
+    async def _submitted(self, *words: Any) -> WorkflowHandle[Any, Any]:
+        self.naming = asyncio.create_task(self._go_on_naming())
+        return await super()._submitted(*words)
+
+    async def _go_on_naming(self) -> None:
+        while True:
+            await self._name_nodes()
+            await asyncio.sleep(POLL_S)
+
+    async def _name_nodes(self) -> None:
+        """On the fake cluster slots are first on nodes in their order, and get spare ones in theirs."""
+        for pod in await self._pods():
+            node, labels = pod["spec"].get("nodeName"), pod["metadata"]["labels"]
+            if node and node not in self.node_of.values():
+                first = f"n{labels[names.SLOT]}" if labels[names.GENERATION] == "1" else ""
+                name = first if first in self.unused else self.unused[0]
+                self.unused.remove(name)
+                self.node_of[name] = node
+
+    async def _tell(self, job: WorkflowHandle[Any, Any], cue: Cue) -> None:
+        args = {key: self.node_of.get(str(value), value) for key, value in cue.args.items()}
+        await super()._tell(job, replace(cue, args=args))
+
+    def _signal(self, rank: str, number: int) -> None:
+        marks = {f"EVERSTEP_JOB={JOB}".encode(), f"RANK={rank}".encode()}
+        for pid in processes_marked(marks, script=SCRIPT.name):
+            if Path(f"/proc/{pid}/root{STORAGE}").samefile(self.home):
+                os.kill(pid, number)
+
+    # -- afterwards ------------------------------------------------------------------------------
+
+    async def _left(self) -> Sequence[str]:
+        return [pod["metadata"]["name"] for pod in await self._pods()]
+
+    async def _clean_up(self) -> None:
+        if self.naming is not None:
+            self.naming.cancel()
+            await asyncio.wait([self.naming])
+        while self.nodes:
+            await self.machines.remove_node(self.nodes.pop())
+
+    def sense(self, played: Played) -> list[str]:
+        """The sense of the course, with nodes as on the fake cluster."""
+        names_of = {node: name for name, node in self.node_of.items()} | SENTENCES
+        lines = sense_of_all(played)
+        for ours in sorted(names_of, key=len, reverse=True):
+            lines = [line.replace(ours, names_of[ours]) for line in lines]
+        return lines
+
+
+def sense_of_all(played: Played) -> list[str]:
+    """What of a course is the same whoever schedules pods."""
+    return [WAITS.sub(r"\1 places", line) for line in sense(played)]
