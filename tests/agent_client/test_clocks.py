@@ -11,8 +11,8 @@ HOUR = 3600.0
 NOW = 1_000_000.0
 
 
-def agent_state_at(*, now: float) -> wire.AgentState:
-    """The state of an agent whose clock shows `now`: every time in it is a fixed offset from that."""
+def run_at(*, now: float) -> wire.RunSeen:
+    """What that agent says of its ranks: one ended, one goes on."""
     rank: wire.RankSeen = {
         "rank": 0,
         "local_rank": 0,
@@ -24,7 +24,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "code": 1,
         "signal": None,
     }
-    run: wire.RunSeen = {
+    return {
         "generation": 1,
         "phase": "main",
         "started_at": now - 8,
@@ -49,6 +49,10 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "counts": {},
         "prewarmed": None,
     }
+
+
+def agent_state_at(*, now: float) -> wire.AgentState:
+    """The state of an agent whose clock shows `now`: every time in it is a fixed offset from that."""
     fact: wire.FactSeen = {
         "n": 1,
         "id": "b/1",
@@ -69,7 +73,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "node": "n0",
         "boot": "b",
         "generation": 1,
-        "run": run,
+        "run": run_at(now=now),
         "helper": None,
         "stopped_below": 0,
         "kept": [],
