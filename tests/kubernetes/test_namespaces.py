@@ -133,6 +133,32 @@ async def test_what_an_earlier_run_left_in_another_namespace_ends_first(
     await job.gone()
 
 
+async def test_a_namespace_that_cannot_be_read_holds_up_new_jobs_and_no_restart_elsewhere(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    right = ("configmaps", "get")
+    job = KubernetesRun(lab, id="begun")
+    await job.new_generation("first")
+
+    async def is_readable() -> bool:
+        return await rights.is_allowed(api, team, *right, workers_in=namespace)
+
+    async def is_refused() -> bool:
+        return not await is_readable()
+
+    await rights.grant_all_but(api, team, right, workers_in=namespace)
+    try:
+        await until(is_refused)
+        with pytest.raises(BackendUnavailable):
+            await KubernetesRun(lab, id="not-begun").new_generation("first")
+        await job.new_generation("again")
+        assert job.generation == 2
+    finally:
+        await rights.grant_all_but(api, team, None, workers_in=namespace)
+        await until(is_readable)
+    await job.gone()
+
+
 async def test_the_namespace_of_other_workers_is_left_to_them(
     lab: KubernetesLab, api: Api, team: str
 ) -> None:

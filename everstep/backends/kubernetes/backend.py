@@ -340,11 +340,21 @@ class KubernetesBackend(AgentBackend):
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
-        other_namespaces = [one for one in self._namespaces.values() if one is not self._of(job)]
-        await all_at_once(
-            self._end_earlier_run(job.id, namespace) for namespace in other_namespaces
-        )
+        job_namespace = self._of(job)
+        other_namespaces = [one for one in self._namespaces.values() if one is not job_namespace]
+        if other_namespaces and not await self._has_begun(job, job_namespace):
+            await all_at_once(
+                self._end_earlier_run(job.id, namespace) for namespace in other_namespaces
+            )
         return await super().ensure_generation(job, key, folders=folders, above=above)
+
+    async def _has_begun(self, job: JobRef, namespace: JobNamespace) -> bool:
+        """Whether this run has a generation: then nothing is left of earlier ones in other namespaces.
+
+        So a namespace that cannot be read holds up new jobs, and no restart of a job elsewhere.
+        """
+        stored = await reached(namespace.books.read(job.id))
+        return job.run in stored.document.record.generations
 
     async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
         """End what a run of this ID left that was ended by force, in a namespace that was its own."""
