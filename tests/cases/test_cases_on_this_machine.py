@@ -6,7 +6,7 @@ Each has a state directory, a namespace and a worker of its own, so some are pla
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -36,11 +36,8 @@ Played = Mapping[str, asyncio.Task[list[str]]]
 async def played(
     request: pytest.FixtureRequest, server: DevServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Played]:
-    def asked(item: pytest.Function) -> Awaitable[list[str]]:
-        part: Part = item.callspec.params["part"]  # type: ignore[assignment]  # our own parameter
-        return play(part, server, tmp_path_factory.mktemp("case"))
-
-    async with begun(request, asked) as tasks:
+    folder = tmp_path_factory.mktemp
+    async with begun(request, lambda part: play(part, server, folder("case"))) as tasks:
         yield tasks
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,26 @@ async def machines(
     finally:
         machines.stop()
         await api.delete_all("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What cases and scenarios are played on; each has a namespace and nodes of its own."""
+
+    cluster: ClusterAccess
+    api: Api
+    machines: Machines
+
+
+@pytest.fixture(scope="module")
+async def ground(
+    cluster: ClusterAccess, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Ground]:
+    machines = await Machines.start(cluster, tmp_path_factory.mktemp("machines") / "one")
+    try:
+        yield Ground(cluster=cluster, api=api, machines=machines)
+    finally:
+        machines.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,12 @@ from tests.cases.case import FATAL, Case
 from tests.cases.manifests import TO_BE_LEFT, UNWELL
 from tests.cases.on_fake import DEVICES, JOB, document
 from tests.cases.on_processes import WITNESS, OnProcesses
-from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.conftest import OWN_NODES, Ground
 from tests.kubernetes.jobs import STORAGE, processes_marked
 from tests.kubernetes.test_device_info import fault, info
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
-from tests.testbed.api import Api, ApiError
-from tests.testbed.controlplane import ClusterAccess
-from tests.testbed.machines import Machines
+from tests.testbed.api import ApiError
 
 LASTING = {FATAL: "SeparateNPU", TO_BE_LEFT: "PreSeparateNPU", UNWELL: "SubHealthFault"}
 """Codes of devices that do not heal by themselves, with the level that a device plugin reports of each."""
@@ -36,15 +33,6 @@ CLUSTER, IMAGE = "pods", "machine"
 NODE = {"cpu": "8", "memory": "32Gi", "pods": "110", "huawei.com/Ascend910": str(DEVICES)}
 ALWAYS_SOUND = {"EVERSTEP_PRECHECK__ROOT_GB": "0", "EVERSTEP_PRECHECK__SHM_GB": "0"}
 """What a node needs before a start is there whatever is left on this machine's disk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """The cluster that all cases are played on."""
-
-    cluster: ClusterAccess
-    api: Api
-    machines: Machines
 
 
 class OnKubernetes(OnProcesses):

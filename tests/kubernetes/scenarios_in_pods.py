@@ -22,9 +22,9 @@ from everstep.backends.fault_lines import FaultLine
 from everstep.backends.kubernetes import names
 from everstep.cli.jobs.asking import status_of
 from everstep.cli.jobs.job import find
-from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.conftest import OWN_NODES, Ground
 from tests.kubernetes.jobs import STORAGE, processes_marked
-from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE, Ground
+from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.playing.course import Course, Door, Moment
@@ -202,7 +202,7 @@ class InPods(OnProcesses):
                     self.node_of[name] = f"{self.namespace}-{name}"
                     await self._add_node(self.node_of[name])
                 case _:
-                    raise NotImplementedError(fault.line)
+                    raise AssertionError(f"{fault.line} cannot be done here")
 
     async def _submitted(self, *words: Any) -> WorkflowHandle[Any, Any]:
         self.naming = asyncio.create_task(self._go_on_naming())

@@ -7,7 +7,7 @@ of long limits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +19,10 @@ from tests.cases.counting import SECOND_LOOKS
 from tests.cases.seen import differences
 from tests.cases.table import CASES
 from tests.kubernetes import rights
-from tests.kubernetes.conftest import new_namespace
-from tests.kubernetes.on_kubernetes import LASTING, Ground, OnKubernetes
+from tests.kubernetes.conftest import Ground, new_namespace
+from tests.kubernetes.on_kubernetes import LASTING, OnKubernetes
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
-from tests.testbed.api import Api
-from tests.testbed.controlplane import ClusterAccess
-from tests.testbed.machines import Machines
 
 Part = tuple[Case, bool]
 OF_PODS = ("exit ", "end", "save ", "saved ", "log ", "node-down ", "add-node ", "kill ")
@@ -98,26 +95,14 @@ Played = Mapping[str, asyncio.Task[list[str]]]
 
 
 @pytest.fixture(scope="module")
-async def ground(
-    cluster: ClusterAccess, api: Api, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Ground]:
-    machines = await Machines.start(cluster, tmp_path_factory.mktemp("machines") / "one")
-    yield Ground(cluster=cluster, api=api, machines=machines)
-    machines.stop()
-
-
-@pytest.fixture(scope="module")
 async def played(
     request: pytest.FixtureRequest,
     server: DevServer,
     ground: Ground,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Played]:
-    def asked(item: pytest.Function) -> Awaitable[list[str]]:
-        part: Part = item.callspec.params["part"]  # type: ignore[assignment]  # our own parameter
-        return play(part, server, ground, tmp_path_factory.mktemp("case"))
-
-    async with begun(request, asked) as tasks:
+    folder = tmp_path_factory.mktemp
+    async with begun(request, lambda part: play(part, server, ground, folder("case"))) as tasks:
         yield tasks
 
 

@@ -6,22 +6,19 @@ Those whose faults a rank, a node or an autoscaler can cause in any cluster, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.kubernetes import rights
-from tests.kubernetes.conftest import new_namespace
-from tests.kubernetes.on_kubernetes import Ground
+from tests.kubernetes.conftest import Ground, new_namespace
 from tests.kubernetes.scenarios_in_pods import InPods, can_be_played, sense_of_all
-from tests.kubernetes.test_cases import ground
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
 from tests.support.playing.scenario import read
 
-__all__ = ["ground"]  # a fixture
 QUICK = ("node_lost",)
 FOLDER = Path(__file__).parents[1] / "scenarios"
 FILES = [path for path in sorted(FOLDER.glob("*.txt")) if can_be_played(read(path))]
@@ -57,11 +54,8 @@ async def played(
     ground: Ground,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Played]:
-    def asked(item: pytest.Function) -> Awaitable[Pair]:
-        path: Path = item.callspec.params["path"]  # type: ignore[assignment]  # our own parameter
-        return both(path, server, ground, tmp_path_factory.mktemp("scenario"))
-
-    async with begun(request, asked) as tasks:
+    folder = tmp_path_factory.mktemp
+    async with begun(request, lambda path: both(path, server, ground, folder("scenario"))) as tasks:
         yield tasks
 
 

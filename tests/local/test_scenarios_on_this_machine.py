@@ -7,7 +7,7 @@ waits for a limit leaves the machine to the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,11 +43,10 @@ Played = Mapping[str, asyncio.Task[Pair]]
 async def played(
     request: pytest.FixtureRequest, server: DevServer, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Played]:
-    def asked(item: pytest.Function) -> Awaitable[Pair]:
-        path: Path = item.callspec.params["path"]  # type: ignore[assignment]  # our own parameter
-        return both(path, server, tmp_path_factory.mktemp("machine") / path.stem)
-
-    async with begun(request, asked) as tasks:
+    folder = tmp_path_factory.mktemp
+    async with begun(
+        request, lambda path: both(path, server, folder("machine") / path.stem)
+    ) as tasks:
         yield tasks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,14 +15,18 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def begun(
-    request: pytest.FixtureRequest, play: Callable[[pytest.Function], Awaitable[T]]
+    request: pytest.FixtureRequest, play: Callable[[Any], Awaitable[T]]
 ) -> AsyncIterator[Mapping[str, asyncio.Task[T]]]:
-    """By the names of the tests of this file that were asked for, in their order."""
+    """By the names of the tests of this file that were asked for, in their order.
+
+    `play` gets the one parameter of a test.
+    """
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def in_turn(item: pytest.Function) -> T:
+        (parameter,) = item.callspec.params.values()
         async with turn:
-            return await play(item)
+            return await play(parameter)
 
     tasks = {
         item.name: asyncio.create_task(in_turn(item))
