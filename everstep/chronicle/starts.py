@@ -90,9 +90,7 @@ def _with_standby(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
 def _first_step(chronicle: Chronicle, at: float, generation: int) -> Chronicle:
     if not chronicle.starts or chronicle.starts[-1].generation != generation:
         return chronicle
-    newest = chronicle.starts[
-        -1
-    ]  # which is over once all agents have answered; a rank may be faster
+    newest = chronicle.starts[-1]  # over once all agents have answered; a rank may be faster
     return _newest(chronicle, newest._replace(first_step_at=max(at, newest.at)))
 
 

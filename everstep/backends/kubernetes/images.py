@@ -15,11 +15,9 @@ _RULE = "an image is REPOSITORY[:TAG][@DIGEST], the repository in lower case: ex
 
 def problem_of_job(image: str | None) -> str:
     """Why no pod of a job can be made from this image; empty where one can."""
-    return (
-        problem(image)
-        if image
-        else "missing: a pod is made from an image that has Python 3.9 or newer"
-    )
+    if not image:
+        return "missing: a pod is made from an image that has Python 3.9 or newer"
+    return problem(image)
 
 
 def problem(image: str) -> str:
