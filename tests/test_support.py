@@ -261,3 +261,37 @@ def test_a_run_interrupted_within_its_first_file_has_costs_to_show(
     printed = io.StringIO()
     Costs(pytestconfig).pytest_terminal_summary(pytest.TerminalReporter(pytestconfig, printed))
     assert printed.getvalue().split()[-5:] == ["0.0", "0.0", "0.0", "0", "all"]
+
+
+CONFTEST = """
+import pytest
+from tests.support.child import die_with_parent
+
+die_with_parent()
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    print("reported", report.when, flush=True)
+"""
+
+
+def test_a_run_that_is_ended_early_prints_the_costs_of_files_that_were_through(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_first.py").write_text("def test_one():\n    assert 1\n")
+    (tmp_path / "test_second.py").write_text("import time\ndef test_two():\n    time.sleep(600)\n")
+    options = ["-p", "tests.support.costs", "-n", "2", "--dist", "loadfile", "-s"]
+    command = [sys.executable, "-m", "pytest", *options, "."]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        try:
+            while "reported teardown" not in run.stdout.readline():
+                assert run.poll() is None
+            run.terminate()
+            rest = run.stdout.read()
+        finally:
+            run.kill()
+    rows = [line.split() for line in rest.splitlines() if line.endswith("test_first.py")]
+    assert [row[-2:] for row in rows] == [["1", "test_first.py"]]

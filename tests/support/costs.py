@@ -5,14 +5,17 @@ children: servers, agents, ranks. A process whose parent ended belongs to nobody
 What a shared fixture costs is part of the first file that uses it.
 
 With `--update-seconds` the real time of each test that ran is written to the table of `seconds`.
+Both are kept as each file ends, so a run that SIGTERM or Ctrl-C ends early says what it measured; of one
+that SIGKILL ended the table of `seconds` has the files that were through.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,42 +38,60 @@ class Costs:
         self._files: dict[str, Cost] = defaultdict(lambda: [*NOTHING])
         self._mark = [0.0, 0.0, time.monotonic()]
         self._tests = 0.0
+        self._is_last = False
         self._real_s: dict[str, float] = defaultdict(float)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._real_s[report.nodeid] += report.duration
-
-    def _charge(self, file: str) -> None:
-        mark = [time.process_time(), _children_s(), time.monotonic()]
-        spent = [max(0.0, now - before) for now, before in zip(mark, self._mark, strict=True)]
-        self._files[file] = [
-            a + b for a, b in zip(self._files[file], [*spent, self._tests], strict=True)
-        ]
-        self._mark, self._tests = mark, 0.0
-
     def pytest_collection_finish(self) -> None:
-        self._charge(STARTING)
+        self._add(STARTING, self._spent())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Iterator[Any]:
-        result = yield
         self._tests += 1
-        if nextitem is None or nextitem.path != item.path:
-            self._charge(item.nodeid.partition("::")[0])
-        return result
+        self._is_last = nextitem is None or nextitem.path != item.path
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """The report of a file's last test carries the file's cost to the main process."""
+        report = yield
+        if self._is_last and call.when == "teardown":
+            vars(report)["cost_of_file"] = self._spent()
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._real_s[report.nodeid] += report.duration
+        if (cost := getattr(report, "cost_of_file", None)) is not None:
+            self._add(report.nodeid.partition("::")[0], cost)
+            self._write_seconds()
 
     def pytest_sessionfinish(self) -> None:
         if (sent := getattr(self._config, "workeroutput", None)) is not None:
-            sent["costs"] = dict(self._files)
-        elif self._config.getoption("update_seconds"):
-            seconds.update(self._real_s)
+            sent["cost_of_start"] = self._files[STARTING]
+        else:
+            self._write_seconds()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        for file, cost in getattr(node, "workeroutput", {}).get("costs", {}).items():
-            self._files[file] = [a + b for a, b in zip(self._files[file], cost, strict=True)]
+        self._add(STARTING, getattr(node, "workeroutput", {}).get("cost_of_start", NOTHING))
+
+    def _spent(self) -> Cost:
+        """What was spent since this was asked last."""
+        mark = [time.process_time(), _children_s(), time.monotonic()]
+        spent = [max(0.0, now - before) for now, before in zip(mark, self._mark, strict=True)]
+        cost = [*spent, self._tests]
+        self._mark, self._tests = mark, 0.0
+        return cost
+
+    def _add(self, file: str, cost: Cost) -> None:
+        self._files[file] = [a + b for a, b in zip(self._files[file], cost, strict=True)]
+
+    def _write_seconds(self) -> None:
+        if self._config.getoption("update_seconds") and not hasattr(self._config, "workerinput"):
+            seconds.update(self._real_s)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         rows = sorted(self._files.items(), key=lambda row: -row[1][0] - row[1][1])
@@ -113,3 +134,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(config))
+    if not hasattr(config, "workerinput"):
+        # What a time limit ends prints its table, as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
