@@ -22,7 +22,7 @@ from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.loop import commands, lifecycle
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.loop.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
-from everstep.core.seeing.watch_report import News, PodSeen, WatchReport
+from everstep.core.seeing.watch_report import News, PodSeen, WatchOrder, WatchReport
 from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
@@ -115,6 +115,20 @@ def job_spec(policy: Policy | None = None, *, nodes: int = 4, **phase: Any) -> J
         **phase,
     )
     return JobSpec(name="demo", phases=(main,))
+
+
+def watch_order(*slots: int, **changes: Any) -> WatchOrder:
+    """To watch these slots of the first generation, by limits that nothing reaches."""
+    order = WatchOrder(
+        job=JobRef(id="demo", run="r1"),
+        cluster="local",
+        generation=1,
+        cursor="",
+        since=0.0,
+        limits=Limits(hang_s=100_000.0),
+        living=slots,
+    )
+    return replace(order, **changes)
 
 
 def pod(slot: int, **said: Any) -> PodView:

@@ -168,20 +168,25 @@ class DevServer:
             self.address, namespace=namespace, data_converter=DATA_CONVERTER, **options
         )
 
-    async def new_namespace(
-        self, hint: str = "test", *, kept_for: timedelta = timedelta(days=1)
-    ) -> str:
-        """A namespace of one's own with our search attributes; usable at once (about 50 ms).
+    async def bare_namespace(self, name: str, *, kept_for: timedelta = timedelta(days=1)) -> Client:
+        """A client of this server, and a new namespace that lacks our search attributes.
 
         Workflows are forgotten so long after their end.
         """
-        name = f"{hint}-{secrets.token_hex(4)}"
         client = await self.connect()
         retention = Duration()
         retention.FromTimedelta(kept_for)
         await client.workflow_service.register_namespace(
             RegisterNamespaceRequest(namespace=name, workflow_execution_retention_period=retention)
         )
+        return client
+
+    async def new_namespace(
+        self, hint: str = "test", *, kept_for: timedelta = timedelta(days=1)
+    ) -> str:
+        """A namespace of one's own with our search attributes; usable at once (about 50 ms)."""
+        name = f"{hint}-{secrets.token_hex(4)}"
+        client = await self.bare_namespace(name, kept_for=kept_for)
         await client.operator_service.add_search_attributes(
             AddSearchAttributesRequest(namespace=name, search_attributes=_as_enums())
         )

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
@@ -141,13 +139,7 @@ def refused(
 async def test_a_namespace_without_our_search_attributes_is_refused_in_one_line(
     server: DevServer, refused: Refused
 ) -> None:
-    client = await server.connect()
-    await client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(
-            namespace="bare",
-            workflow_execution_retention_period=Duration(seconds=86_400),
-        )
-    )
+    await server.bare_namespace("bare")
     code, printed = await refused(server, "bare")
     assert code == 2
     assert "lacks the search attributes" in printed

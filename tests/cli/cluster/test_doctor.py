@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from everstep.agent import build, wire
@@ -225,13 +223,7 @@ async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(served
 async def test_a_namespace_that_is_bare_or_not_there_is_a_problem(
     served: AsyncCli, server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await server.connect()
-    await client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(
-            namespace="bare-doctor",
-            workflow_execution_retention_period=Duration(seconds=86_400),
-        )
-    )
+    await server.bare_namespace("bare-doctor")
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "bare-doctor")
     bare = await served("doctor", "--json")
     assert bare.code == 1

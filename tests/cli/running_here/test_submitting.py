@@ -6,8 +6,6 @@ import asyncio
 import json
 
 import pytest
-from google.protobuf.duration_pb2 import Duration
-from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 
 from tests.cli.conftest import AsyncCli, Cli, ended, submitted
@@ -42,13 +40,7 @@ async def test_submit_starts_the_job_once(
 async def test_a_namespace_without_our_search_attributes_takes_no_job(
     served: AsyncCli, server: DevServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = await server.connect()
-    await client.workflow_service.register_namespace(
-        RegisterNamespaceRequest(
-            namespace="bare-submit",
-            workflow_execution_retention_period=Duration(seconds=86_400),
-        )
-    )
+    await server.bare_namespace("bare-submit")
     monkeypatch.setenv("TEMPORAL_NAMESPACE", "bare-submit")
     refused = await submitted(served, document())
     assert refused.code == 2

@@ -12,11 +12,11 @@ from everstep.core.deciding.naming import lines
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.seeing import watching
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
-from everstep.core.world import JobRef, Observation, PodState, PodView
-from tests.support.builders import START, fact, pod, running, sighting, with_ladder
+from everstep.core.world import Observation, PodState, PodView
+from tests.support.builders import START, fact, pod, running, sighting, watch_order, with_ladder
 
 CRASH = fact("process.exit", at=100.0, slot=1, rank=1, exit_code=1, generation=1)
 
@@ -29,16 +29,7 @@ def look(
     **order: object,
 ) -> WaitFor | AskAll | WatchReport:
     """What a watcher of four slots makes of this moment, once it has asked every agent."""
-    asked = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=0.0,
-        limits=Limits(),
-        living=(0, 1, 2, 3),
-        **order,  # type: ignore[arg-type]  # named by the tests
-    )
+    asked = watch_order(0, 1, 2, 3, limits=Limits(), **order)
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
     seen = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
     return watching.look(asked, Watch(learned=asked.learned, has_asked=has_asked), seen)[1]
@@ -66,15 +57,7 @@ def test_where_a_slot_is_silent_facts_are_grouped_for_settle_s() -> None:
 
 
 def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_next_one() -> None:
-    order = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=0.0,
-        limits=Limits(),
-        living=(0, 1),
-    )
+    order = watch_order(0, 1, limits=Limits())
     pods = (pod(0, step=5, step_at=100.0), silent(1))
     crashed = Observation(now=100.0, cursor="1", pods=pods, facts=(CRASH,), generation=1)
     watch, verdict = watching.look(order, Watch(learned=order.learned), crashed)

@@ -10,18 +10,10 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, glance, look, report, saved_in
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Observation
-from tests.support.builders import pod
+from everstep.core.world import Checkpoint, Observation
+from tests.support.builders import pod, watch_order
 
-ORDER = WatchOrder(
-    job=JobRef(id="demo", run="r1"),
-    cluster="local",
-    generation=1,
-    cursor="",
-    since=0.0,
-    limits=Limits(hang_s=300.0),
-    living=(0, 1),
-)
+ORDER = watch_order(0, 1, limits=Limits(hang_s=300.0))
 SEEN = Observation(
     now=145.0,
     cursor="1",

@@ -10,13 +10,13 @@ from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.levels import FaultClass
 from everstep.core.seeing import watching
 from everstep.core.seeing.hang import learn, start_limit_s, step_limit_s, suspects
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
-from everstep.core.world import JobRef, Observation, PodView, RankExit
+from everstep.core.world import Observation, PodView, RankExit
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
-from tests.support.builders import pod
+from tests.support.builders import pod, watch_order
 
 AUTO = Limits()
 PROVEN = Learned(longest_gap_s=1.0, first_step_at=0.0, checkpoint_seen=True, steps_seen=True)
@@ -188,16 +188,7 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
     steps_at: tuple[float, ...], slot: int | None, says: str
 ) -> None:
     pods = tuple(pod(number, step=5, step_at=at) for number, at in enumerate(steps_at))
-    order = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=0.0,
-        limits=AUTO,
-        living=(0, 1, 2),
-        learned=PROVEN,
-    )
+    order = watch_order(0, 1, 2, limits=AUTO, learned=PROVEN)
     seen = Observation(now=140.0, cursor="1", pods=pods, generation=1)
     _, found = watching.look(order, Watch(learned=PROVEN, has_asked=True), seen)
     assert isinstance(found, WatchReport)

@@ -9,12 +9,11 @@ import pytest
 from everstep.chronicle import happenings, views
 from everstep.core.seeing import watching
 from everstep.core.seeing.job_warnings import ROOM, JobWarning
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import WaitFor, Watch
-from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit, Unrecognised
-from tests.support.builders import pod, running
+from everstep.core.world import Checkpoint, Observation, PodView, RankExit, Unrecognised
+from tests.support.builders import pod, running, watch_order
 
 SAVED = Checkpoint(step=40, path="ckpt/40", bytes=2_000_000_000)
 PACE = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0, save_every_s=100.0)
@@ -29,18 +28,8 @@ def look(
     saved: Checkpoint | None = SAVED,
     is_paused: bool = False,
 ) -> WaitFor | WatchReport:
-    order = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=0.0,
-        limits=Limits(hang_s=100_000.0),
-        living=tuple(p.slot for p in pods),
-        learned=learned,
-        warnings=known,
-        is_paused=is_paused,
-    )
+    slots = (p.slot for p in pods)
+    order = watch_order(*slots, learned=learned, warnings=known, is_paused=is_paused)
     seen = Observation(now=now, cursor="1", pods=pods, generation=1, checkpoint=saved)
     found = watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
     assert isinstance(found, WaitFor | WatchReport)

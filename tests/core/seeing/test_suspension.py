@@ -6,11 +6,11 @@ import pytest
 
 from everstep.core.seeing import watching
 from everstep.core.seeing.suspension import suspect
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.spec import Limits
-from everstep.core.world import Checkpoint, JobRef, Observation, PodView, RankExit
-from tests.support.builders import pod
+from everstep.core.world import Checkpoint, Observation, PodView, RankExit
+from tests.support.builders import pod, watch_order
 
 LIMIT_S = 600.0
 LIMITS = Limits(still_s=LIMIT_S)
@@ -124,16 +124,8 @@ def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> Non
 def look(
     *pods: PodView, now: float, limits: Limits = LIMITS, seen_ids: frozenset[str] = frozenset()
 ) -> WaitFor | AskAll | WatchReport:
-    order = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=now,
-        limits=limits,
-        living=tuple(one.slot for one in pods),
-        seen_ids=seen_ids,
-    )
+    slots = (one.slot for one in pods)
+    order = watch_order(*slots, since=now, limits=limits, seen_ids=seen_ids)
     seen = Observation(now=now, cursor="1", pods=pods, generation=1)
     return watching.look(order, Watch(learned=order.learned, has_asked=True), seen)[1]
 

@@ -6,12 +6,11 @@ import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.seeing import watching
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
-from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import JobRef, Observation, PodState, PodView, RankExit
-from tests.support.builders import fact, pod, running, sighting
+from everstep.core.world import Observation, PodState, PodView, RankExit
+from tests.support.builders import fact, pod, running, sighting, watch_order
 
 STEPS = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0)
 
@@ -23,18 +22,8 @@ def look(
     unreachable: tuple[int, ...] = (),
     seen_ids: frozenset[str] = frozenset(),
 ) -> WaitFor | AskAll | WatchReport:
-    order = WatchOrder(
-        job=JobRef(id="demo", run="r1"),
-        cluster="local",
-        generation=1,
-        cursor="",
-        since=0.0,
-        limits=Limits(hang_s=100_000.0),
-        living=tuple(p.slot for p in pods),
-        learned=learned,
-        unreachable=unreachable,
-        seen_ids=seen_ids,
-    )
+    slots = (p.slot for p in pods)
+    order = watch_order(*slots, learned=learned, unreachable=unreachable, seen_ids=seen_ids)
     seen = Observation(now=now, cursor="1", pods=pods, generation=1)
     return watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
 
