@@ -177,9 +177,10 @@ def _with_run(chronicle: Chronicle, run: Run, after: Gap) -> Chronicle:
     lost_s = run.lost_s or 0.0
     training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
     chronicle = _spent(chronicle, training=training_s, lost=lost_s, **{after.kind: after.s})
-    claims = (c for c in _causes(chronicle) if is_close(c.detected_at, after.began_at))
+    is_down = after.kind == "down"  # a pause is claimed by no restart, although one may follow it
+    claims = (c for c in _causes(chronicle) if is_down and is_close(c.detected_at, after.began_at))
     cause = next((c.fault_class for c in claims), NO_RECORD)
-    down_s = after.s if after.kind == "down" else 0.0
+    down_s = after.s if is_down else 0.0
     lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
     before = chronicle.totals
     totals = replace(

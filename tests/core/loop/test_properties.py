@@ -142,6 +142,10 @@ FOUND_WITHIN_AN_INCIDENT = History(
     nodes_min=2,
 )
 """A start between two levels of one incident, which so has two gaps."""
+RESUMED_BESIDE_A_SILENT_NODE = History(
+    faults=((104, "silence n0"), (105, "kill demo 0")), commands=((6, 1), (7, 0)), nodes_min=2
+)
+"""A pause whose end needs restarts: what it lost is no restart's."""
 STOPPED_BEFORE_ANY_START = History(faults=((0, "preempt demo"),), commands=((1, 7),))
 """Restarts of a job that never ran, in the view that shows restarts by start."""
 GONE_TWICE_WHILE_UNWRITABLE = History(
@@ -174,6 +178,7 @@ TWO_NOTES_AT_ONCE = History(
 @example(FOUND_AT_THE_END)
 @example(FOUND_WITHIN_AN_INCIDENT)
 @example(STOPPED_BEFORE_ANY_START)
+@example(RESUMED_BESIDE_A_SILENT_NODE)
 @given(histories())
 def test_every_promise_holds_in_any_history(history: History) -> None:
     every_promise_holds(history)
