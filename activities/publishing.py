@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from temporalio.service import RPCError
 from activities.failures import is_worth_a_line
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
+from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary
 from everstep.chronicle.publishing import Published, Unpublished
@@ -70,6 +73,7 @@ class Progress:
     is_end_counted: bool = False
     first_step: int | None = None
     is_first_step_counted: bool = False
+    totals_sent: str = ""
     trouble: str = "the webhook takes no notices"
 
     @property
@@ -80,6 +84,7 @@ class Progress:
             span=self.span,
             is_end_left=self.is_end_left,
             first_step=self.first_step,
+            totals_sent=self.totals_sent,
         )
 
     @property
@@ -147,8 +152,9 @@ class Publishing:
             activity.logger.warning("run.log cannot be written, it waits: %s", progress.trouble)
 
     async def _count(self, publication: Unpublished, progress: Progress) -> None:
-        """Send the totals. What fails is sent again with the next publication, the end on its own."""
-        if self.counters is not None:
+        """Send totals that changed. What fails is sent with the next publication, the end on its own."""
+        counting = fingerprint(publication.totals, activity.info().workflow_run_id or "")
+        if self.counters is not None and counting != publication.totals_sent:
             key = f"{publication.job.id}/{publication.first_run}"
             report = JobReport(key=key, at=publication.at, totals=publication.totals)
             try:
@@ -161,6 +167,8 @@ class Publishing:
                 return
             if problem:
                 activity.logger.warning(problem)
+            else:
+                progress.totals_sent = counting
         progress.is_end_counted = publication.is_end_due
         progress.is_first_step_counted = publication.is_first_step_due
         if progress.first_step is not None:
@@ -187,6 +195,16 @@ class Publishing:
                 return
             progress.notice = notice.number
             heartbeat.beat(progress.notice)
+
+
+def fingerprint(totals: JobTotals, run: str) -> str:
+    """The same for the same totals of one run: a worker that takes jobs over sends nothing for them.
+
+    A run that a reset began has another one, also where its history had sent these totals: later totals of
+    the run that it replaces may have been counted since.
+    """
+    written = json.dumps([run, asdict(totals)], sort_keys=True)
+    return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 async def _report_failure(publication: Unpublished, trouble: str) -> None:

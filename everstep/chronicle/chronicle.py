@@ -205,6 +205,7 @@ class Chronicle:
     traced: Traced = field(default_factory=Traced)
     is_traced: bool = False  # the job itself has its span
     is_end_counted: bool = False  # the totals were sent with the end of the job in them
+    totals_sent: str = ""  # the fingerprint of the totals that were sent last
     first_steps: int = 0  # that were seen
     first_steps_sent: int = 0  # so many are in the totals that were sent last
     is_exported: bool = False  # the worker that published last exports metrics or traces

@@ -27,7 +27,8 @@ class Unpublished:
     topic: str = ""
     entries: tuple[Entry, ...] = ()
     notices: tuple[Notice, ...] = ()
-    totals: JobTotals = field(default_factory=JobTotals)  # sent along with every publication
+    totals: JobTotals = field(default_factory=JobTotals)  # sent along where they changed
+    totals_sent: str = ""  # the fingerprint of those that were sent last
     at: float = 0.0
     spans: tuple[QueuedSpan, ...] = ()  # sent along too
     is_end_due: bool = False  # the job has ended, and its totals with the end were not sent yet
@@ -71,6 +72,7 @@ class Published:
     is_end_left: bool = False  # the end was due and could not be sent
     # The newest first step that was sent; None: the worker exports neither metrics nor traces.
     first_step: int | None = None
+    totals_sent: str = ""  # a fingerprint; empty: none were sent
 
 
 def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
@@ -82,6 +84,7 @@ def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
         entries=chronicle.entries,
         notices=happenings.unsent_notices(chronicle),
         totals=replace(chronicle.totals, budgets=views.units_used(state)),
+        totals_sent=chronicle.totals_sent,
         at=state.now,
         spans=chronicle.spans,
         is_end_due=bool(chronicle.totals.ended) and not chronicle.is_end_counted,
@@ -117,6 +120,7 @@ def published(chronicle: Chronicle, publication: Unpublished, done: Published) -
     return replace(
         chronicle,
         is_end_counted=chronicle.is_end_counted or is_counted,
+        totals_sent=done.totals_sent or chronicle.totals_sent,
         first_steps_sent=max(chronicle.first_steps_sent, done.first_step or 0),
         is_exported=done.first_step is not None,
     )

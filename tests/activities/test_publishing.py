@@ -16,7 +16,7 @@ from activities import publishing
 from activities.publishing import Listener, Publishing
 from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
-from everstep.chronicle.chronicle import Entry, QueuedSpan
+from everstep.chronicle.chronicle import Entry, JobTotals, QueuedSpan
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary, RestartLine
 from everstep.chronicle.publishing import Published, Unpublished
@@ -207,10 +207,43 @@ class Counters:
         return self.problem
 
 
-async def count(counters: Counters, publication: Unpublished) -> Published:
+async def count(counters: Counters, publication: Unpublished, *, run: str = "r2") -> Published:
+    """What is published by a worker with metrics, in this run; all but the fingerprint of the totals."""
+    return replace(await counted(counters, publication, run=run), totals_sent="")
+
+
+async def counted(counters: Counters, publication: Unpublished, *, run: str = "r2") -> Published:
     work: Any = Publishing(backend=await cluster(), counters=counters).publish
-    done: Published = await ActivityEnvironment().run(work, publication)
+    environment = ActivityEnvironment()
+    environment.info = replace(environment.info, workflow_run_id=run)
+    done: Published = await environment.run(work, publication)
     return done
+
+
+async def test_totals_are_sent_where_they_changed() -> None:
+    counters = Counters()
+    first = replace(unpublished(notices=0), totals=JobTotals(restarts={"crash/pod/success": 1}))
+    done = await counted(counters, first)
+    again = replace(first, totals_sent=done.totals_sent)
+    assert await counted(counters, again) == replace(done, totals_sent="")
+    assert [report.totals for report in counters.reports] == [first.totals]
+
+    more = replace(again, totals=JobTotals(restarts={"crash/pod/success": 2}))
+    assert (await counted(counters, more)).totals_sent not in ("", done.totals_sent)
+    assert [report.totals for report in counters.reports] == [first.totals, more.totals]
+
+
+async def test_totals_that_could_not_be_sent_are_still_to_be_sent() -> None:
+    for counters in (Counters(is_away=True), Counters("totals/local is a Stranger")):
+        assert (await counted(counters, unpublished(notices=0))).totals_sent == ""
+
+
+async def test_a_run_that_a_reset_began_sends_totals_that_its_history_had_sent() -> None:
+    counters = Counters()
+    done = await counted(counters, unpublished(notices=0), run="replaced")
+    after = replace(unpublished(notices=0), totals_sent=done.totals_sent)
+    await counted(counters, after, run="by-the-reset")
+    assert len(counters.reports) == 2
 
 
 async def test_an_end_that_could_not_be_counted_is_left() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from activities.counters import TemporalCounters
 from everstep.chronicle.chronicle import JobTotals
@@ -16,7 +19,7 @@ from everstep.chronicle.totals import FleetSum, JobReport
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.stage import Stage, document
+from tests.support.stage import Handle, Stage, StageOfProcesses, document
 from workflows import options
 
 METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole worker listens
@@ -102,3 +105,48 @@ async def test_ends_and_first_steps_are_exact_where_no_notice_of_them_is_wanted(
         ((count, took),) = found.totals.stages[stage_name].values()
         assert count == 1
         assert took == pytest.approx(record["stages_s"][stage_name], abs=0.001)
+
+
+async def publications(job: Handle) -> tuple[int, int]:
+    """How many of a job's publications are done, and how many are not."""
+    begun = set[int]()
+    done = 0
+    async for event in job.fetch_history_events():
+        if event.activity_task_scheduled_event_attributes.activity_type.name == "publish":
+            begun.add(event.event_id)
+        elif event.activity_task_completed_event_attributes.scheduled_event_id in begun:
+            done += 1
+    return done, len(begun) - done
+
+
+async def signals(client: Client) -> int:
+    """How many the totals of the cluster were sent."""
+    handle = client.get_workflow_handle(names.totals_id("local"))
+    kinds = list[int]()
+    with contextlib.suppress(RPCError):  # none was sent yet
+        kinds = [event.event_type async for event in handle.fetch_history_events()]
+    return kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
+
+
+async def test_neither_a_new_worker_nor_a_line_of_run_log_sends_totals_that_were_sent(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with StageOfProcesses(server, namespace, tmp_path, env=METRICS) as stage:
+        job = await stage.submit(document(env={"STEPS": "100000000"}))
+        async with asyncio.timeout(HUNG_S):
+            while not (await signals(stage.client)):
+                await asyncio.sleep(0.05)
+            while (
+                "wait" not in (await total(stage.client)).totals.time_s
+            ):  # the first step is known
+                await asyncio.sleep(0.05)
+            while (before := await publications(job))[1]:
+                await asyncio.sleep(0.05)
+        sent = await signals(stage.client)
+        stage.worker.kill9()
+        await stage.worker.start()
+        await job.execute_update("pause", {"reason": "a line of run.log"})
+        async with asyncio.timeout(HUNG_S):
+            while (after := await publications(job))[0] == before[0] or after[1]:
+                await asyncio.sleep(0.05)
+        assert await signals(stage.client) == sent

@@ -157,6 +157,7 @@ def watch_order(state: JobState) -> WatchOrder:
         grows_most=max(grows_by, state.phase.nodes - len(living)),
         grows_after=state.resume,
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
+        awaits_first_step=state.first_step_at is None,
         is_last_run=is_last_run(state),
         to_come=facts_to_come(
             state.lasting, state.phase.policy.job_durations, time_scale=state.spec.time_scale

@@ -51,6 +51,7 @@ class WatchOrder:
     ends_at: float | None = None  # run_s of the phase
     ended_by: str = "its run_s"  # how the author calls that
     awaits: Yardstick | None = None  # progress beyond this ends rows of failures: reported at once
+    awaits_first_step: bool = False  # of this generation: reported at once
     is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
     ends_at_hang: bool = False  # that is the answer to a hang
     refresh_s: float = REFRESH_S

@@ -185,9 +185,11 @@ def _quiet(
         return report(order, watch, observation, "warned", warnings=warnings)
     wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
     wake.append(order.since + order.refresh_s)
-    if any(t <= observation.now for t in wake) or _has_progressed(order, observation, pods):
+    has_trained = order.awaits_first_step and first_step_at(pods.kinds) is not None
+    is_due = any(t <= observation.now for t in wake)
+    if is_due or has_trained or _has_progressed(order, observation, pods):
         return report(order, watch, observation, "refresh")
-    if order.awaits is not None:
+    if order.awaits is not None or order.awaits_first_step:
         wake.append(_look_again_at(order, observation))
     return WaitFor(until=min(wake))
 
