@@ -188,21 +188,24 @@ class InPods(OnProcesses):
             await self.machines.fault("hold-pods", node=node, held=held)
 
     async def _happen(self, faults: Sequence[FaultLine]) -> None:
-        for fault in faults:
-            match fault.name, fault.words:
-                case "kill", [_, rank] if "exit" not in fault.options:
-                    self._signal(rank, int(fault.options.get("signal", signal.SIGKILL)))
-                case "kill", _:
-                    await self._exit(fault)
-                case "node-down", [name]:
-                    node = self.node_of[name]
-                    self.nodes.discard(node)
-                    await self.machines.remove_node(node)
-                case "add-node", [name]:
-                    self.node_of[name] = f"{self.namespace}-{name}"
-                    await self._add_node(self.node_of[name])
-                case _:
-                    raise AssertionError(f"{fault.line} cannot be done here")
+        """At once: of two nodes one would be replaced before the other one is lost."""
+        await asyncio.gather(*(self._happens(fault) for fault in faults))
+
+    async def _happens(self, fault: FaultLine) -> None:
+        match fault.name, fault.words:
+            case "kill", [_, rank] if "exit" not in fault.options:
+                self._signal(rank, int(fault.options.get("signal", signal.SIGKILL)))
+            case "kill", _:
+                await self._exit(fault)
+            case "node-down", [name]:
+                node = self.node_of[name]
+                self.nodes.discard(node)
+                await self.machines.remove_node(node)
+            case "add-node", [name]:
+                self.node_of[name] = f"{self.namespace}-{name}"
+                await self._add_node(self.node_of[name])
+            case _:
+                raise AssertionError(f"{fault.line} cannot be done here")
 
     async def _submitted(self, *words: Any) -> WorkflowHandle[Any, Any]:
         self.naming = asyncio.create_task(self._go_on_naming())
@@ -215,9 +218,11 @@ class InPods(OnProcesses):
 
     async def _name_nodes(self) -> None:
         """On the fake cluster slots are first on nodes in their order, and get spare ones in theirs."""
-        for pod in await self._pods():
+        for pod in sorted(await self._pods(), key=lambda pod: pod["metadata"]["name"]):
             node, labels = pod["spec"].get("nodeName"), pod["metadata"]["labels"]
-            if node and node not in self.node_of.values():
+            if not node:
+                return  # the scheduler may choose for a later slot first
+            if node not in self.node_of.values():
                 first = f"n{labels[names.SLOT]}" if labels[names.GENERATION] == "1" else ""
                 name = first if first in self.unused else self.unused[0]
                 self.unused.remove(name)
@@ -251,7 +256,13 @@ class InPods(OnProcesses):
         lines = sense_of_all(played)
         for ours in sorted(names_of, key=len, reverse=True):
             lines = [line.replace(ours, names_of[ours]) for line in lines]
-        return lines
+        return [_sorted(line) for line in lines]
+
+
+def _sorted(line: str) -> str:
+    """Nodes that are isolated are in the order of their names, which are others here."""
+    what, colon, nodes = line.partition("isolated: ")
+    return line if what else f"{what}{colon}{' '.join(sorted(nodes.split()))}"
 
 
 def sense_of_all(played: Played) -> list[str]:
