@@ -49,6 +49,34 @@ def test_each_alert_fires_for_what_it_is_about_and_for_nothing_less(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+COUNTED = "everstep_restarts_total{cause='crash',level='pod',result='success',instance='%s'}"
+HOURLY = "Restarts by cause, each hour A"
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        pytest.param("5x200", 0, id="nothing came"),
+        pytest.param("_x100 1x100", 1, id="the first one"),
+        pytest.param("5x100 7x100", 2, id="two came"),
+        pytest.param("5x100 2x100", 0, id="a job was reset"),
+        pytest.param("5x100 2x10 4x90", 2, id="a job was reset, then two came"),
+        pytest.param("5x100 _x10 5x90", 0, id="all workers were away"),
+    ],
+)
+def test_a_panel_shows_what_came_within_the_hour(
+    binaries: Path, tmp_path: Path, values: str, shown: int
+) -> None:
+    series = [{"series": COUNTED % worker, "values": values} for worker in ("a", "b")]
+    samples = [{"labels": '{cause="crash"}', "value": shown}]
+    claim = {"expr": expressions()[HOURLY], "eval_time": "140m", "exp_samples": samples}
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": [claim]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
+    command = [str(binaries / "promtool"), "test", "rules", str(tmp_path / "test.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HUNG_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 class Prometheus:
     """The HTTP API of one."""
 
