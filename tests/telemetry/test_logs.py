@@ -82,3 +82,27 @@ async def test_a_worker_logs_objects_on_request(
     (about, *_) = [each for each in found if "run.log cannot" in each["message"]]
     assert (about["job"], about["activity"], about["level"]) == ("demo", "publish", "warning")
     assert about["trace_id"] == trace_id("demo", first)
+
+
+async def test_what_a_step_of_a_restart_logs_names_its_phase_and_generation(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """The step fails once, and Temporal tries it again."""
+    async with StageOfProcesses(
+        server, namespace, tmp_path, env={"EVERSTEP_LOG_FORMAT": "json"}
+    ) as stage:
+        await stage.admin.fail("ensure_stopped", nth=2)
+        await stage.admin.fault("at 35s kill demo 1 exit 1")
+        job = await stage.submit(document(env={"STEPS": "60"}))
+        await job.result()
+        lines = stage.worker.log.read_text().splitlines()
+        found = [json.loads(text) for text in lines if text.startswith("{")]
+    (about, *_) = [each for each in found if each.get("activity") == "stop"]
+    shown = {name: about[name] for name in ("job", "phase", "generation", "attempt", "level")}
+    assert shown == {
+        "job": "demo",
+        "phase": "main",
+        "generation": 1,
+        "attempt": 1,
+        "level": "warning",
+    }

@@ -11,12 +11,16 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from activities.quarantine_client import start_options
+from everstep.chronicle.shapes import seconds
 from everstep.cli.jobs.asking import glance
 from everstep.cli.jobs.job import find
+from everstep.core import names
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, StandingClock, until_incident
 from tests.support.patience import HUNG_S
+from tests.support.scene import tell
 from tests.support.stage import StageOfProcesses, document
 from tests.telemetry.receiver import Samples, receiver, scrape
 
@@ -74,6 +78,7 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
 
 
 ISOLATED = "everstep_nodes_isolated", frozenset({("cluster", "local")})
+LONGEST = "everstep_nodes_isolated_longest_seconds", frozenset({("cluster", "local")})
 
 
 def value(found: Samples, name: str) -> float | None:
@@ -134,6 +139,46 @@ async def test_the_longest_wait_for_places_is_that_of_the_first_in_the_queue(
         for job in (first, second):
             await job.execute_update("stop", {"grace_s": 0})
         await until_scraped(address, lambda now: value(now, longest) == 0.0)
+
+
+async def test_the_longest_isolation_is_that_of_the_node_that_was_isolated_first(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """One is isolated by hand, one by a job, whose cluster has a clock of its own: it began far earlier."""
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+        quarantine = await stage.client.start_workflow(
+            names.NODE_QUARANTINE, {"cluster": "local"}, **start_options("local")
+        )
+        await until_scraped(address, lambda now: now.get(ISOLATED) == now.get(LONGEST) == 0.0)
+
+        async def began(node: str) -> float:
+            rows = await quarantine.query("nodes")
+            return next(seconds(row["since"]) for row in rows if row["name"] == node)
+
+        async def until_longest_is_of(node: str, *, isolated: int) -> None:
+            """A value is as old as the worker's last reading."""
+            begin = await began(node)
+            least = time.time() - begin
+            found = await until_scraped(
+                address,
+                lambda now: now.get(ISOLATED) == isolated and now.get(LONGEST, 0.0) >= least,
+            )
+            assert found[LONGEST] <= time.time() - begin
+
+        await tell(quarantine, "isolate", node="n5", reason="it smokes")
+        await until_longest_is_of("n5", isolated=1)
+        await stage.admin.fault("at 35s node-down n2")
+        job = await stage.submit(document(env={"STEPS": "100000000"}))
+        await until_scraped(address, lambda now: now.get(ISOLATED) == 2.0)
+        assert await began("n2") < await began("n5")
+        await until_longest_is_of("n2", isolated=2)
+        await tell(quarantine, "release", node="n2")
+        await until_longest_is_of("n5", isolated=1)
+        await tell(quarantine, "release", node="n5")
+        await until_scraped(address, lambda now: now.get(ISOLATED) == now.get(LONGEST) == 0.0)
+        await job.execute_update("stop", {"grace_s": 0})
 
 
 COSTS = {
