@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,7 +136,10 @@ class History:
 
 
 def histories(
-    faults: st.SearchStrategy[str] = FAULTS, *, commands: int = 3
+    faults: st.SearchStrategy[str] = FAULTS,
+    *,
+    commands: int = 3,
+    policies: Collection[str] = POLICIES,
 ) -> st.SearchStrategy[History]:
     return st.builds(
         History,
@@ -148,7 +151,7 @@ def histories(
         .map(sorted)
         .map(tuple),
         repeats_facts=st.booleans(),
-        policy=st.sampled_from([*POLICIES]),
+        policy=st.sampled_from([*policies]),
         nodes_min=st.sampled_from([2, SLOTS]),
     )
 

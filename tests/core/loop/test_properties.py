@@ -13,7 +13,16 @@ from hypothesis import HealthCheck, example, given, settings
 
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.levels import FaultClass
-from tests.core.loop.histories import CLEARING, HARDNESS, SILENCE, History, Life, histories, live
+from tests.core.loop.histories import (
+    CLEARING,
+    HARDNESS,
+    POLICIES,
+    SILENCE,
+    History,
+    Life,
+    histories,
+    live,
+)
 from tests.support.story import tells_one_story
 
 QUICK, THOROUGH = 60, 10_000
@@ -197,12 +206,12 @@ def test_while_only_silence_happens_nothing_is_stopped(history: History) -> None
 
 
 @pytest.mark.long
-@pytest.mark.timeout(2_400)
-@examples(THOROUGH)
-@given(histories())
-def test_every_promise_holds_in_many_histories(history: History) -> None:
+@pytest.mark.timeout(800)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_promise_holds_in_many_histories(policy: str) -> None:
     """Many more courses than `make test` has time for, for the rare ones."""
-    every_promise_holds(history)
+    many = examples(THOROUGH // len(POLICIES))
+    many(given(histories(policies=[policy]))(every_promise_holds))()
 
 
 @pytest.mark.long
