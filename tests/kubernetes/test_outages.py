@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Scene:
     kubeconfig: str
     home: Path
     hits: int = 0
+    reported: list[str] = field(default_factory=list)  # nodes, as faulty
     uids: frozenset[str] = frozenset()  # of the sound job
 
     def worker(self, name: str) -> WorkerProcess:
@@ -102,6 +103,13 @@ class Scene:
         self.hits += 1
         nodes = {pod["slot"]: pod["node"] for pod in self.site.status(JOB)["pods"]}
         self.site.everstep("report-fault", JOB, "node.fault", "--node", nodes[slot])
+        self.reported.append(nodes[slot])
+
+    def isolated(self) -> list[str]:
+        """Those that jobs isolated, in the order in which they did."""
+        rows = json.loads(self.site.everstep("nodes", "--cluster", "pods", "--json"))
+        isolated = [row for row in rows if row.get("by") == JOB]
+        return [row["name"] for row in sorted(isolated, key=lambda row: str(row["since"]))]
 
     async def cordon(self, on: bool) -> None:
         for node in (await self.api.get("/api/v1/nodes"))["items"]:
@@ -219,7 +227,9 @@ async def test_a_worker_that_is_killed_at_any_step_costs_no_second_recovery(scen
         worker.kill9()
 
 
-async def test_a_worker_that_is_killed_while_it_places_makes_no_pod_twice(scene: Scene) -> None:
+async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_twice(
+    scene: Scene,
+) -> None:
     """No node takes pods until the worker is another one: the step to place is certainly under way."""
     worker = await scene.worker("one").start()
     try:
@@ -234,7 +244,13 @@ async def test_a_worker_that_is_killed_while_it_places_makes_no_pod_twice(scene:
         after = await scene.pods_of(JOB)
         assert len(after) == 2
         assert len(after & before) == 1
+        scene.report_node(slot=0)
+        await scene.until_step("isolate")
+        await worker.restart()
+        await scene.until_recovered()
+        assert len(await scene.pods_of(JOB) & after) == 1
         await scene.check()
+        assert scene.isolated() == scene.reported
         assert worker.wedged() == []
     finally:
         worker.kill9()
