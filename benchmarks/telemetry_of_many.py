@@ -3,7 +3,8 @@
 Each has as many jobs of its own on one server. One has everything on (a page that is scraped every 5 s,
 metrics and traces to a collector over gRPC, logs as JSON), the other nothing, and they take turns. Both are
 measured in the same seconds, so that what else the machine does weighs on both. In points of a core: the mean
-of the turns with its standard error, as windows of one turn have the same two processes.
+of the turns with its standard error, as windows of one turn have the same two processes. What each takes
+to begin and to take over its jobs is printed beside it, in seconds of a processor.
 """
 
 from __future__ import annotations
@@ -84,9 +85,17 @@ class Window:
         return self.with_all - self.without
 
 
-async def watched(workers: tuple[WorkerProcess, WorkerProcess], address: str) -> list[Window]:
-    """The windows of a turn, once both workers have taken over their jobs; the first has everything on."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The first worker has everything on, the second nothing."""
+
+    start_s: tuple[float, float]  # of a processor, until each had taken over its jobs
+    windows: list[Window]
+
+
+async def watched(workers: tuple[WorkerProcess, WorkerProcess], address: str) -> Turn:
     await asyncio.sleep(SETTLES_S)
+    with_all_s, without_s = (many.used([worker.pid])[0] for worker in workers)
     scraper = asyncio.create_task(scraping(address))
     at, used_s = [], []
     for n in range(WINDOWS + 1):
@@ -94,10 +103,11 @@ async def watched(workers: tuple[WorkerProcess, WorkerProcess], address: str) ->
         at.append(time.monotonic())
         used_s.append([many.used([worker.pid])[0] for worker in workers])
     scraper.cancel()
-    return [
+    windows = [
         Window(*(100 * (used_s[n + 1][i] - used_s[n][i]) / (at[n + 1] - at[n]) for i in (0, 1)))
         for n in range(WINDOWS)
     ]
+    return Turn((with_all_s, without_s), windows)
 
 
 async def measured(groups: tuple[Group, Group], jobs: int, turn_count: int) -> None:
@@ -110,7 +120,7 @@ async def measured(groups: tuple[Group, Group], jobs: int, turn_count: int) -> N
         f"two workers of {jobs} healthy jobs, {WINDOWS} windows of {WINDOW_S:g} s a turn",
         flush=True,
     )
-    turns: list[list[Window]] = []
+    turns: list[Turn] = []
     async with receiver() as received:
         on = {
             "EVERSTEP_METRICS_ADDRESS": address,
@@ -128,9 +138,9 @@ async def measured(groups: tuple[Group, Group], jobs: int, turn_count: int) -> N
     print(result(turns, jobs))
 
 
-def result(turns: list[list[Window]], jobs: int) -> str:
+def result(turns: list[Turn], jobs: int) -> str:
     """What all turns come to; at most as many times more where there are more jobs."""
-    means = [statistics.mean(window.difference for window in turn) for turn in turns]
+    means = [statistics.mean(window.difference for window in turn.windows) for turn in turns]
     mean, error = statistics.mean(means), statistics.stdev(means) / len(means) ** 0.5
     share = GOAL_JOBS / jobs
     return (
@@ -139,11 +149,13 @@ def result(turns: list[list[Window]], jobs: int) -> str:
     )
 
 
-def summary(turn: list[Window]) -> str:
-    on, off = (statistics.mean(w.with_all for w in turn), statistics.mean(w.without for w in turn))
-    differences = [window.difference for window in turn]
+def summary(turn: Turn) -> str:
+    on = statistics.mean(window.with_all for window in turn.windows)
+    off = statistics.mean(window.without for window in turn.windows)
+    differences = [window.difference for window in turn.windows]
     least, most = min(differences), max(differences)
-    return f"on {on:5.1f}  off {off:5.1f}  {on - off:+5.2f} ({least:+.1f} to {most:+.1f})"
+    points = f"on {on:5.1f}  off {off:5.1f}  {on - off:+5.2f} ({least:+.1f} to {most:+.1f})"
+    return f"{points}  start {turn.start_s[0]:.1f} and {turn.start_s[1]:.1f} s"
 
 
 async def main(jobs: int = JOBS, turns: int = TURNS) -> None:
