@@ -38,9 +38,16 @@ def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG
 
 
 def is_running(pid: int) -> bool:
-    """Whether any code of it can still be carried out."""
+    """Whether any code of it can still be carried out: one that is ending has no memory any more."""
     seen = proc.look(pid)
-    return seen is not None and seen.is_alive
+    return seen is not None and seen.is_alive and _has_memory(pid)
+
+
+def _has_memory(pid: int) -> bool:
+    try:
+        return not Path(f"/proc/{pid}/statm").read_text().startswith("0 ")
+    except OSError:
+        return False
 
 
 class Refused(Exception):
