@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import benchmarks.support  # noqa: F401  # SIGTERM ends it as Ctrl-C does
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoints import CheckpointWatch
 from everstep.agent_client import views

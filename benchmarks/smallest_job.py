@@ -6,11 +6,11 @@ A server that somebody else keeps at the usual place would spare a good part of 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.support.commands import run
 from everstep.processes import free_port
 
 GOAL_S = 3.0
@@ -26,14 +26,7 @@ def cost_s() -> float:
             "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
         }
         before = os.times()
-        subprocess.run(
-            [SCRIPT, "run", "--", "true"],
-            cwd=home,
-            env={**os.environ, **own},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
+        run([SCRIPT, "run", "--", "true"], env={**os.environ, **own}, cwd=home)
         after = os.times()
     spent = after.children_user + after.children_system
     return spent - before.children_user - before.children_system

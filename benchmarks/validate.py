@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from benchmarks.support.commands import run
 from everstep.documents.text import to_yaml
 
 GOAL_S = 0.5
@@ -78,7 +78,7 @@ def ascend_job() -> dict[str, Any]:
 
 def cost_s(*words: str) -> float:
     before = os.times()
-    subprocess.run([SCRIPT, *words], stdout=subprocess.DEVNULL, check=True)
+    run([SCRIPT, *words])
     after = os.times()
     spent = after.children_user + after.children_system
     return spent - before.children_user - before.children_system
