@@ -184,11 +184,6 @@ def settings() -> WorkerSettings:
         sys.exit(Exit.USAGE)
 
 
-def _server(client: Client) -> str:
-    """What tells the jobs of this server and namespace from those of others in the books of a cluster."""
-    return f"{client.service_client.config.target_host}/{client.namespace}"
-
-
 JANITOR_EVERY_S = 30.0
 """So often a worker looks for the janitor: one that was ended by hand is back after that time."""
 
@@ -253,7 +248,9 @@ def workers(
         counters=counters if wanted.is_on else None,
         span_exporter=span_exporter(wanted),
     )
-    janitor = JanitorActivities(backend=backend, client=client, server=_server(client))
+    janitor = JanitorActivities(
+        backend=backend, client=client, server=connection.server_name(client)
+    )
     local: Sequence[Any] = LocalActivities(
         time_scale=settings.scale, has_pods=settings.has_pods
     ).all()
@@ -296,7 +293,7 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
         return Exit.USAGE
     try:
         backend = await settings.for_backend().open(
-            make_home=made_home, server=_server(client), messages=MESSAGES
+            make_home=made_home, server=connection.server_name(client), messages=MESSAGES
         )
     except InvalidSpec as error:
         print(for_terminal(str(error)), file=sys.stderr)

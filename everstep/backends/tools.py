@@ -6,12 +6,12 @@ without a machine of its own returns nothing, or raises.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from everstep.core.spec import JobSpec
-from everstep.core.world import NodeView
+from everstep.core.world import Leftover, NodeView
 
 
 class NothingRuns(ValueError):
@@ -64,6 +64,29 @@ class Left:
     size: int
     written_at: float  # the newest of its files
     kept: str | None = None  # why it stays
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowEnd:
+    """When the workflow of a job ended, as its Temporal server reports it."""
+
+    at: float | None = None  # None: the server has no such workflow any more
+    doubt: str = ""  # why it may not have ended
+
+
+WorkflowEndOf = Callable[[Leftover], Awaitable[WorkflowEnd]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecordLeft:
+    """The record of a job in a cluster."""
+
+    name: str  # of the object
+    namespace: str
+    job: str
+    size: int
+    ended_at: float | None  # None: not known
+    reason: str | None = None  # why it stays; None: it is gone, or would be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -136,6 +159,16 @@ class Tools:
 
     async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:  # noqa: ARG002
         """What every pod left behind: what stays says why, the rest is gone, or would be."""
+        return []
+
+    async def prune_records(
+        self,
+        end_of: WorkflowEndOf,  # noqa: ARG002
+        *,
+        before: float,  # noqa: ARG002
+        is_rehearsal: bool,  # noqa: ARG002
+    ) -> list[JobRecordLeft]:
+        """The record of every job: what stays says why, the rest is gone, or would be."""
         return []
 
     async def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002

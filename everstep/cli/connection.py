@@ -81,6 +81,11 @@ async def client(address: str | None = None, *, runtime: Runtime | None = None) 
         raise _no_server(settings["target_host"]) from None
 
 
+def server_name(there: Client) -> str:
+    """By which the books of a cluster distinguish the jobs of this server and namespace from all else."""
+    return f"{there.service_client.config.target_host}/{there.namespace}"
+
+
 def is_named() -> bool:
     """Whether the variables or a profile say where the server is."""
     try:

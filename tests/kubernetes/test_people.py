@@ -76,9 +76,12 @@ async def test_every_command_shows_a_job_of_the_cluster_and_so_does_kubectl(
     await until(lambda: site.status("shown")["restarts"] == 2)
     site.everstep("stop", "shown")
     assert "main stopped: stopped by an operator" in site.everstep("watch", "shown", code=1)
-    site.everstep("prune", "--older-than", "0s")
     selector = "everstep.dev/job=shown"
     await kubectl("wait", "--for=delete", "pods", "-l", selector, f"--timeout={HUNG_S:.0f}s")
+    pruning = ("prune", "--cluster", "pods", "--older-than", "0s")
+    await until(lambda: "1 kept: ended lately" in site.everstep(*pruning))
+    (record,) = json.loads(site.everstep(*pruning, "--dry-run", "--json"))["kept"]
+    assert (record["job"], record["record"]) == ("shown", "everstep-job-shown")
     missing = site.everstep("logs", "shown", code=3)
     assert f"left no log in namespace {namespace}" in missing
 
@@ -112,6 +115,42 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
     assert what == (
         "service account everstep-worker may not create secrets, get secrets, delete secrets"
     )
+
+
+async def test_prune_removes_no_record_of_a_job_whose_workflow_may_run(
+    site: Site, worker: WorkerProcess, cluster: ClusterAccess, namespace: str, tmp_path: Path
+) -> None:
+    """A record by hand of a workflow that runs, of one that is over, and of a server that is not asked."""
+    kubectl = Kubectl(cluster, namespace, tmp_path)
+    site.submit("runs", STEPS="1000000", STEP_S="0.05")
+    await until(lambda: site.status("runs")["state"] == "running")
+    path = "configmap/everstep-job-runs"
+    written = json.loads(await kubectl("get", path, "-o", "json"))
+    record = json.loads(written["data"]["job.json"])
+    for name, changed in (("here", {}), ("there", {"server": "elsewhere:7233/default"})):
+        metadata = {**written["metadata"], "name": f"everstep-job-{name}"}
+        metadata["annotations"] = {"everstep.dev/job": name}
+        bare = {"id": name, "newest": 1, "server": record["record"]["server"], **changed}
+        body = {**written, "metadata": metadata, "data": {"job.json": json.dumps({"record": bare})}}
+        for key in ("uid", "resourceVersion", "managedFields"):
+            metadata.pop(key, None)
+        (tmp_path / name).write_text(json.dumps(body))
+        await kubectl("create", "-f", str(tmp_path / name))
+    pruned = json.loads(site.everstep("prune", "--cluster", "pods", "--older-than", "0s", "--json"))
+    assert {row["job"]: row["why"] for row in pruned["kept"]} == {
+        "runs": "a pod of the job is there",
+        "here": "ended lately",
+        "there": "its workflow is one of the server elsewhere:7233/default",
+    }
+    site.everstep("stop", "runs")
+
+
+def test_prune_says_that_the_cluster_does_not_answer(site: Site, tmp_path: Path) -> None:
+    kubeconfig = json.loads(Path(site.env["KUBECONFIG"]).read_text())
+    kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
+    (tmp_path / "wrong").write_text(json.dumps(kubeconfig))
+    site.env["KUBECONFIG"] = str(tmp_path / "wrong")
+    assert "cannot be pruned to its end" in site.everstep("prune", "--cluster", "pods", code=4)
 
 
 def test_a_missing_namespace_is_the_only_problem_of_doctor_with_namespaces(site: Site) -> None:

@@ -114,6 +114,7 @@ def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None
 def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
     """The generation that refuses this one, or 0, and whether that one's job holds the folder.
 
+    A newer one does, and one of the same number that an earlier run of the job had.
     Files that another job left behind half way, or that a person wrote, do not count. Raises OSError.
     """
     try:
@@ -124,7 +125,9 @@ def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
     if own_fence is not None and own_fence.generation > new.generation:
         return own_fence.generation, own_fence.is_held
     if own_fence is not None and own_fence.generation == new.generation:
-        return 0, False
+        # Books that began again give a number again: neither run would refuse the other.
+        is_another_run = own_fence.run not in ("", new.run)
+        return (own_fence.generation, own_fence.is_held) if is_another_run else (0, False)
     ended = max((one.generation for one in fences.values() if one.ends(new)), default=0)
     return (ended, False) if ended >= new.generation else (0, False)
 

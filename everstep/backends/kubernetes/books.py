@@ -1,7 +1,7 @@
 """The books of a cluster: one ConfigMap for each job, replaced only where it is still the one that was read.
 
 A job's ConfigMap owns its pods and its Secret: where it is deleted, the API server removes them too. It
-stays when the job ends, as generations given to a job's ID are never given again.
+stays when the job ends, until an operator prunes it: generations given to a job's ID are not given again.
 """
 
 from __future__ import annotations

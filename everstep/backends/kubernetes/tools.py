@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from kubernetes.aio.config import ConfigException
 from pydantic import ValidationError
 
-from everstep.backends.kubernetes import checks, dry_run, looking, manifest
+from everstep.backends.kubernetes import checks, dry_run, looking, manifest, pruning
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.pod_logs import PodLogs
 from everstep.backends.kubernetes.reaching import reached
 from everstep.backends.kubernetes.worker_settings import KubernetesWorkerSettings
-from everstep.backends.tools import ClusterCheck, LogLine, LogReader, RankLog, Tools
+from everstep.backends.tools import (
+    ClusterCheck,
+    JobRecordLeft,
+    LogLine,
+    LogReader,
+    RankLog,
+    Tools,
+    WorkflowEndOf,
+)
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.spec import JobSpec
 from everstep.core.world import NodeView
@@ -46,6 +55,20 @@ class KubernetesTools(Tools):
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:
         async with await self._api() as api:
             return await reached(dry_run.refusals(api, self._pod_settings, spec))
+
+    async def prune_records(
+        self, end_of: WorkflowEndOf, *, before: float, is_rehearsal: bool
+    ) -> list[JobRecordLeft]:
+        async with await self._api() as api:
+            return await reached(
+                pruning.prune(
+                    api,
+                    self._namespaces,
+                    end_of,
+                    before=min(before, time.time() - pruning.LATE_S),
+                    is_rehearsal=is_rehearsal,
+                )
+            )
 
     async def logs(self, job: str) -> list[RankLog]:
         if self._logs is None:

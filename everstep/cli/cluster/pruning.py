@@ -1,4 +1,4 @@
-"""The command `prune`: what ended pods left on this machine is taken away."""
+"""The command `prune`: removes what ended pods left on this machine, or a cluster's records of ended jobs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ from collections import Counter
 from typing import Annotated, Any
 
 import typer
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
-from everstep.backends.tools import Left
+from everstep.backends.tools import JobRecordLeft, Left, WorkflowEnd
 from everstep.chronicle import shapes
 from everstep.cli import machine
+from everstep.cli.connection import UnlessAbsent, server_name, with_server
 from everstep.cli.durations import parse_duration
-from everstep.cli.output import AsJson, Page, show, shown
+from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import AsJson, Page, not_empty, show, shown
 from everstep.cli.pages import age
 from everstep.cli.state import home
 from everstep.cli.tables import Column, table
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.world import Leftover
 
 
 def prune(
@@ -24,28 +29,41 @@ def prune(
         str,
         typer.Option(metavar="AGE", help="Only what was not written to for so long: 12h, 7d, 2w."),
     ] = "7d",
+    cluster: Annotated[
+        str, typer.Option(callback=not_empty, help="The name of the cluster.")
+    ] = "local",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be removed, and remove nothing.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove logs and evidence of pods that ended, from EVERSTEP_HOME.
+    """Remove what ended pods left in EVERSTEP_HOME, logs and evidence, or records of ended jobs of a cluster.
 
     A pod of which it is not proven that it ended keeps everything. Folders of jobs stay, whether you
     named them (model_dir, checkpoints) or not (EVERSTEP_HOME/jobs): records, results and the number of
     the last start are there. So do the server's database and the books of the cluster.
+
+    With --cluster: the record of a job in Kubernetes (a ConfigMap) goes where the job's workflow and the last
+    change of the record are at least so old, an hour at least, and the cluster has no pod of the job.
     """
     passed_s = parse_duration("--older-than", older_than, hint="; 0s is everything")
+    if machine.has_pods(cluster):
+        _prune_records(cluster, passed_s, is_rehearsal=dry_run, as_json=as_json)
+    else:
+        _prune_machine(passed_s, is_rehearsal=dry_run, as_json=as_json)
+
+
+def _prune_machine(passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
     now = time.time()
     with machine.books_can_be_read(", so nothing is removed"):
-        pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=dry_run)
+        pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=is_rehearsal)
         leftovers = asyncio.run(pruned)
     removed = [_row(left, now) for left in leftovers if left.kept is None]
     left_rows = [
         _row(left, now) | {"why": left.kept} for left in leftovers if left.kept is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
-    show({**summary, "dry_run": dry_run, "home": str(home())}, _page, as_json=as_json)
+    show({**summary, "dry_run": is_rehearsal, "home": str(home())}, _page, as_json=as_json)
 
 
 PRUNED = (
@@ -79,4 +97,84 @@ def _row(left: Left, now: float) -> dict[str, Any]:
         "bytes": left.size,
         "written_at": shapes.moment(left.written_at or None),
         "age_s": round(max(0.0, now - left.written_at)),
+    }
+
+
+# -- Records of jobs in a cluster -----------------------------------------------------------------
+
+
+def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
+    now = time.time()
+
+    async def pruned(client: Client) -> list[JobRecordLeft]:
+        async def end_of(job: Leftover) -> WorkflowEnd:
+            return await workflow_end(client, job)
+
+        before = now - passed_s
+        tools = machine.tools(cluster)
+        return await tools.prune_records(end_of, before=before, is_rehearsal=is_rehearsal)
+
+    try:
+        records = with_server(pruned)
+    except InvalidSpec as error:
+        raise Failed(Exit.USAGE, f"a setting makes no sense: {error}") from None
+    except BackendUnavailable as error:
+        problem = f"cluster {cluster} cannot be pruned to its end from here: {error}"
+        raise Failed(Exit.UNREACHABLE, f"{problem}; what was removed stays so") from None
+    removed = [_record_row(record, now) for record in records if record.reason is None]
+    left_rows = [
+        _record_row(record, now) | {"why": record.reason}
+        for record in records
+        if record.reason is not None
+    ]
+    summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
+    value = {**summary, "dry_run": is_rehearsal, "cluster": cluster}
+    show(value, _records_page, as_json=as_json)
+
+
+async def workflow_end(client: Client, record: Leftover) -> WorkflowEnd:
+    """Unknown is not ended: only a clear answer of the job's own server counts."""
+    newest = await _described(client, record.job.id, None)
+    if newest is not None and newest.status is WorkflowExecutionStatus.RUNNING:
+        return WorkflowEnd(doubt="its workflow runs")
+    run = newest and await _described(client, record.job.id, record.job.run)
+    if run is None and record.server not in ("", server_name(client)):
+        return WorkflowEnd(doubt=f"its workflow is one of the server {record.server}")
+    ends = [one.close_time.timestamp() for one in (newest, run) if one and one.close_time]
+    return WorkflowEnd(at=max(ends, default=None))
+
+
+async def _described(
+    client: Client, job: str, run: str | None
+) -> WorkflowExecutionDescription | None:
+    with UnlessAbsent():
+        return await client.get_workflow_handle(job, run_id=run or None).describe()
+    return None
+
+
+RECORDS = (
+    Column("JOB", "job", is_pinned=True),
+    Column("NAMESPACE", "namespace"),
+    Column("ENDED", lambda row: f"{age(row['age_s'])} ago"),
+    Column("SIZE", lambda row: _size(row["bytes"])),
+)
+
+
+def _records_page(value: dict[str, Any]) -> Page:
+    if value["removed"]:
+        yield table(value["removed"], RECORDS)
+    did = "would be removed" if value["dry_run"] else "removed"
+    yield f"{len(value['removed'])} records of ended jobs {did} from cluster {shown(value['cluster'])}"
+    for why, many in Counter(row["why"] for row in value["kept"]).items():
+        yield f"{many} kept: {shown(why)}"
+
+
+def _record_row(record: JobRecordLeft, now: float) -> dict[str, Any]:
+    return {
+        "record": record.name,
+        "namespace": record.namespace,
+        "job": record.job,
+        "bytes": record.size,
+        "ended_at": shapes.moment(record.ended_at),
+        "age_s": None if record.ended_at is None else round(max(0.0, now - record.ended_at)),
     }

@@ -267,6 +267,22 @@ def test_an_adopted_job_goes_on_with_the_next_generation(tmp_path: Path) -> None
     assert fence.superseded_by(folder, another_job)[0] == earlier.generation
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_number_that_another_run_of_the_job_had_is_refused(
+    tmp_path: Path, has_ended: bool
+) -> None:
+    """Its books began again: of two generations with one number none would refuse the other."""
+    folder = str(tmp_path)
+    fence.write(folder, OURS)
+    if has_ended:
+        fence.release(folder, OURS.owner, up_to=OURS.generation)
+    assert fence.superseded_by(folder, OURS) == (0, False)
+    later = OURS._replace(run="r2")
+    assert fence.superseded_by(folder, later) == (OURS.generation, not has_ended)
+    above = later._replace(generation=OURS.generation + 1)
+    assert fence.superseded_by(folder, above) == (0, False)
+
+
 def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path) -> None:
     fence.outdate(str(tmp_path), OURS)
     fence.release(str(tmp_path), OURS.owner, up_to=3)

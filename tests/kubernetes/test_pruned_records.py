@@ -1,0 +1,174 @@
+"""`everstep prune --cluster`: the record of a job goes once nothing of the job can be left, no sooner."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from everstep.backends.kubernetes import pruning
+from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.tools import WorkflowEnd, WorkflowEndOf
+from everstep.core.world import Leftover
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
+from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.machines import Machines
+
+SOON = 60.0
+"""Before this time from now everything here was written."""
+
+
+async def long_ago(_job: Leftover) -> WorkflowEnd:
+    return WorkflowEnd(at=1_700_000_000.0)
+
+
+async def forgotten(_job: Leftover) -> WorkflowEnd:
+    return WorkflowEnd()
+
+
+@pytest.fixture
+async def operator(cluster: ClusterAccess) -> AsyncIterator[KubernetesApi]:
+    async with await KubernetesApi.from_kubeconfig(cluster.kubeconfig) as api:
+        yield api
+
+
+class Pruner:
+    """An operator with a kubeconfig."""
+
+    def __init__(self, api: KubernetesApi, namespace: str) -> None:
+        self._api, self._namespace = api, namespace
+
+    async def __call__(
+        self,
+        job: str,
+        *,
+        end_of: WorkflowEndOf = long_ago,
+        before_s: float = SOON,
+        is_rehearsal: bool = False,
+    ) -> str | None:
+        """Why the record of this job stays. None: it is gone, or would be."""
+        records = await pruning.prune(
+            self._api,
+            [self._namespace],
+            end_of,
+            before=time.time() + before_s,
+            is_rehearsal=is_rehearsal,
+        )
+        (record,) = [one for one in records if one.job == job]
+        return record.reason
+
+    async def jobs(self) -> list[str]:
+        maps = f"/api/v1/namespaces/{self._namespace}/configmaps"
+        items = (await self._api.get(maps))["items"]
+        return [
+            one["metadata"]["annotations"]["everstep.dev/job"] for one in items if is_record(one)
+        ]
+
+
+def is_record(config_map: dict[str, dict[str, str]]) -> bool:
+    return config_map["metadata"]["name"].startswith("everstep-job-")
+
+
+@pytest.fixture
+def prune(operator: KubernetesApi, namespace: str) -> Pruner:
+    return Pruner(operator, namespace)
+
+
+async def ended(job: KubernetesRun) -> None:
+    await job.launch()
+    await job.step(1)
+    await job.gone()
+
+
+async def test_the_record_of_an_ended_job_goes_and_is_only_named_in_a_rehearsal(
+    lab: KubernetesLab, prune: Pruner
+) -> None:
+    job = KubernetesRun(lab, id="over", env=NEVER_ENDS)
+    await job.launch()
+    await job.step(1)
+    assert await prune("over") == "a pod of the job is there"
+    await job.gone()
+    assert await prune("over", before_s=-600.0) == pruning.LATELY
+    assert await prune("over", end_of=forgotten, before_s=-600.0) == pruning.LATELY
+    assert await prune("over", is_rehearsal=True) is None
+    assert "over" in await prune.jobs()
+    assert await prune("over", end_of=forgotten) is None
+    assert "over" not in await prune.jobs()
+
+
+async def test_a_record_stays_where_it_is_unknown_whether_the_job_has_ended(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str, prune: Pruner
+) -> None:
+    async def not_known(_job: Leftover) -> WorkflowEnd:
+        return WorkflowEnd(doubt="its workflow is one of another server")
+
+    silent = KubernetesRun(lab, id="silent", env=NEVER_ENDS)
+    await silent.launch()
+    await silent.step(1)
+    node = (await silent.pod(1)).node
+    await machines.fault("kubelet-death", node=node)
+    path = f"/api/v1/namespaces/{namespace}/pods/silent-1-g1"
+    await api.delete(path, gracePeriodSeconds=0)
+    await silent.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await silent.gone()
+    assert ranks_of("silent", slot=1, generation=1)
+    assert await prune("silent", end_of=not_known) == "a pod of the job may still run"
+    spoiled = KubernetesRun(lab, id="spoiled")
+    for job in (spoiled, KubernetesRun(lab, id="known")):
+        await job.new_generation("launch")
+        await job.gone()
+    assert await prune("known", end_of=not_known) == "its workflow is one of another server"
+    maps = f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-spoiled"
+    await api.patch(maps, {"data": {"job.json": "{"}})
+    assert await prune("spoiled", end_of=not_known) == "it is not as Everstep wrote it"
+    assert {"silent", "known", "spoiled"} <= {*await prune.jobs()}
+
+
+async def test_a_job_that_begins_again_meanwhile_loses_nothing(
+    lab: KubernetesLab, prune: Pruner
+) -> None:
+    await ended(KubernetesRun(lab, id="again", env=NEVER_ENDS))
+    later = KubernetesRun(lab, id="again", run="later", env=NEVER_ENDS)
+
+    async def begins(job: Leftover) -> WorkflowEnd:
+        if job.job.id == "again":
+            await later.new_generation("launch")
+        return await long_ago(job)
+
+    assert await prune("again", end_of=begins) == pruning.CHANGED
+    assert later.generation == 2
+    await later.gone()
+
+
+@pytest.mark.parametrize("generations", [1, 3])
+async def test_a_later_job_of_this_id_is_above_all_that_its_folders_ever_saw(
+    lab: KubernetesLab, prune: Pruner, generations: int
+) -> None:
+    """Its generations begin again, and an old process may be asleep still: the fence on the volume counts."""
+    first = KubernetesRun(lab, id="reborn", env=NEVER_ENDS)
+    await first.launch()
+    await first.step(1)
+    for number in range(1, generations):
+        await first.new_generation(f"restart {number}")
+        await first.place(recreate=first.slots)
+        await first.fence()
+    await first.gone()
+    assert await prune("reborn") is None
+
+    later = KubernetesRun(lab, id="reborn", run="later", env=NEVER_ENDS)
+    await later.new_generation("launch")
+    assert later.generation == 1
+    await later.place(recreate=later.slots)
+    state = await lab.backend.ensure_fenced(later.fence_order())
+    assert state.newer == generations
+    await later.new_generation("above that of the folder")
+    assert later.generation == generations + 1
+    await later.place(recreate=later.slots)
+    await later.fence()
+    fence = json.loads((lab.folder / "reborn" / ".everstep" / "generation").read_text())
+    assert (fence["run"], fence["generation"]) == ("later", generations + 1)
+    await later.gone()
