@@ -223,7 +223,8 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     ("there", "newer", "taken_by"),
     [
         (Fence("demo", "r0", "", 3), 0, None),
-        (Fence("demo", "r0", "", 4), 0, None),
+        (Fence("demo", "r1", "", 4), 0, None),
+        (Fence("demo", "r0", "", 4), 4, None),
         (Fence("demo", "r0", "", 5), 5, None),
         (Fence("demo", "r0", "elsewhere", 5), 0, "demo"),
         (Fence("other", "r", "", 5), 0, "other"),
@@ -248,7 +249,8 @@ def test_what_a_fence_finds_is_answered(
     has_begun = phase_mark.began(model, "demo/main") is not None
     assert has_begun == (not newer and taken_by is None)
     own = fence.read(model).get(("demo", ""))
-    assert (own is not None and own.generation == 4) == (not newer and taken_by is None)
+    is_written = own is not None and (own.run, own.generation) == ("r1", 4)
+    assert is_written == (not newer and taken_by is None)
     assert not (tmp_path / "model" / "checkpoints").exists(), "one fence is enough"
 
 
