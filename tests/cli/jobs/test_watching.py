@@ -124,6 +124,16 @@ def test_a_rate_goes_by_when_the_steps_were_made() -> None:
     assert rate.per_s == 0.5
 
 
+def test_a_rate_is_of_times_by_one_clock() -> None:
+    """A step of a report comes without its time, until the next watch looks."""
+    rate = Rate()
+    for at, step, made in ((5.0, 1, None), (9.0, 3, "00:00:05"), (11.0, 5, "00:00:09")):
+        step_at = made and f"2026-01-31T{made}Z"
+        told = {"state": "running", "generation": 1, "step": step, "step_at": step_at}
+        rate.add(at, told)
+        assert rate.per_s == (0.5 if step == 5 else None)
+
+
 def test_the_last_restart_says_when_why_and_how_it_ended() -> None:
     newest = {**record(3), "at": "2026-01-31T12:00:00Z"}
     told = watching.last_restart(newest, {"as_of": "2026-01-31T12:05:00Z"})
