@@ -7,6 +7,8 @@ PARALLEL ?= -n auto --maxprocesses 2 --dist loadfile --no-loadscope-reorder
 # Nearly half of a quick test is waiting, for another process, for a second to pass: on two processors four at a
 # time take 269 s, three 336 s.
 QUICK ?= -n 4 --dist loadfile --no-loadscope-reorder
+# Long tests wait as well, but four at a time make each other late.
+SLOW ?= -n 3 --dist loadfile --no-loadscope-reorder
 # What made-up histories start from. They hold numbers found in the code too, so a change may meet others:
 # look further before you hand one in, make test-long SEED=$$RANDOM ARGS="-k many_histories"
 SEED ?= 2026
@@ -27,7 +29,7 @@ READY := .venv/.ready
 TORCH := .venv-torch
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-emit-index-url --no-emit-find-links --no-annotate --quiet --custom-compile-command 'make constraints'
-LONG = -m long --hypothesis-seed=$(SEED) $(PARALLEL) $(if $(SHARD),--shard=$(SHARD)) $(WITH_KUBERNETES) $(ARGS)
+LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD)) $(WITH_KUBERNETES) $(ARGS)
 # Elsewhere tests/kubernetes is collected only when it is named.
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
