@@ -45,26 +45,41 @@ ELSEWHERE: Mapping[str, str] = {
     "operator_restart_job": _CHOICE,
     "no_spare_until_later": _CHOICE,
     "user_rule_levels": _CHOICE,
+    "hang": "the limit learned is a minute; hang_limit_of_the_document shows the same sooner",
     "elastic_grows_again": _PLACES,
     "elastic_number_that_does_not_work": _PLACES,
     "elastic_too_few_nodes": _PLACES,
     "no_spare": _PLACES,
 }
-DONE_HERE = ("kill", "node-down", "add-node")
+DONE_HERE = ("kill", "hang", "node-down", "add-node")
 """Faults that a rank, a node or an autoscaler can be the cause of in any cluster."""
 
+_DEVICES = "no device plugin runs here; what its reporters write is in test_public_faults"
+NOT_DONE: Mapping[str, str] = {
+    "device": _DEVICES,
+    "clear": _DEVICES,
+    "kill-agent": "the words are a kubelet's, the place the scheduler's: test_lost_pods",
+    "maintenance": "a drain or a taint of an autoscaler is what does it: test_disruptions",
+    "node-up": "it comes minutes later, by the clock",
+    "partition": "a node is given up minutes later, by the clock: test_lost_pods",
+    "preempt": "the scheduler does it, in words of its own: test_disruptions",
+    "silence": "an agent is waited for for minutes, by the clock: test_lost_pods",
+    "storage": "no fact of this cluster says so: it is seen by ranks, which end",
+}
+"""Faults that cannot happen here as on the fake cluster, and what shows them instead."""
 
-def can_be_played(scenario: Scenario) -> bool:
-    """Without faults of devices and of storage, agents that fall silent, and waits of half an hour."""
-    lines = [fault.text for fault in scenario.faults]
-    is_for_pods = scenario.is_real and scenario.path.stem not in ELSEWHERE
-    return bool(is_for_pods) and all(_is_done_here(line) for line in lines)
+
+def why_not(scenario: Scenario) -> str:
+    """Why the scenario cannot be played here; empty if it can."""
+    faults = [_fault_of(fault.text) for fault in scenario.faults]
+    reasons = (NOT_DONE[fault] for fault in faults if fault not in DONE_HERE)
+    return ELSEWHERE.get(scenario.path.stem, "") or next(reasons, "")
 
 
-def _is_done_here(line: str) -> bool:
+def _fault_of(line: str) -> str:
     words = line.split()
     words = words[5:] if words[:2] == ["at", "step"] else words[2:]
-    return words[0] in DONE_HERE and "partition" not in words
+    return "partition" if "partition" in words else words[0]
 
 
 class InPods(OnProcesses):
@@ -197,6 +212,8 @@ class InPods(OnProcesses):
                 self._signal(rank, int(fault.options.get("signal", signal.SIGKILL)))
             case "kill", _:
                 await self._exit(fault)
+            case "hang", [_, rank]:
+                self._signal(rank, signal.SIGSTOP)
             case "node-down", [name]:
                 node = self.node_of[name]
                 self.nodes.discard(node)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kubernetes import rights
 from tests.kubernetes.conftest import Ground, new_namespace
-from tests.kubernetes.scenarios_in_pods import InPods, can_be_played, sense_of_all
+from tests.kubernetes.scenarios_in_pods import ELSEWHERE, NOT_DONE, InPods, sense_of_all, why_not
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
@@ -21,7 +21,8 @@ from tests.support.playing.scenario import read
 
 QUICK = ("node_lost",)
 FOLDER = Path(__file__).parents[1] / "scenarios"
-FILES = [path for path in sorted(FOLDER.glob("*.txt")) if can_be_played(read(path))]
+REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_real]
+FILES = [scenario.path for scenario in REAL if not why_not(scenario)]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the one in pods
 
@@ -71,3 +72,10 @@ async def test_a_job_in_pods_takes_the_same_course(
 ) -> None:
     expected, found = await played[request.node.name]
     assert found == expected
+
+
+def test_each_reason_not_to_play_a_scenario_is_one_of_a_scenario() -> None:
+    """One without a reason is played; a new fault without a reason is an error before any test begins."""
+    reasons = {why_not(scenario) for scenario in REAL}
+    assert {*NOT_DONE.values(), *ELSEWHERE.values()} == reasons - {""}
+    assert ELSEWHERE.keys() <= {scenario.path.stem for scenario in REAL}
