@@ -12,6 +12,7 @@ from typing import Any, Literal
 from everstep.chronicle.shapes import moment
 from everstep.core.bounds import plain
 from everstep.core.escaping import for_terminal
+from everstep.telemetry.trace_ids import trace_id
 
 LogFormat = Literal["text", "json"]
 
@@ -29,6 +30,12 @@ def log_with(**values: Any) -> None:
     Each activity is a task of its own, in which the Temporal SDK logs its failure too.
     """
     _context.set({**_context.get(), **values})
+
+
+def log_with_job(job_id: str, first_run: str, **values: Any) -> None:
+    """Add a job, and the ID of its trace where its first run is known."""
+    trace = {"trace_id": trace_id(job_id, first_run)} if first_run else {}
+    log_with(job=job_id, **trace, **values)
 
 
 class TextLine(logging.Formatter):

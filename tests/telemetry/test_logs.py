@@ -84,7 +84,10 @@ async def test_a_worker_logs_objects_on_request(
     assert about["trace_id"] == trace_id("demo", first)
 
 
-async def test_what_a_step_of_a_restart_logs_names_its_phase_and_generation(
+KEYS = ("job", "phase", "generation", "trace_id", "attempt", "level")
+
+
+async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trace(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     """The step fails once, and Temporal tries it again."""
@@ -94,12 +97,14 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_and_generation(
         await stage.admin.fail("ensure_stopped", nth=2)
         await stage.admin.fault("at 35s kill demo 1 exit 1")
         job = await stage.submit(document(env={"STEPS": "60"}))
+        first = (await job.describe()).run_id
         await job.result()
         lines = stage.worker.log.read_text().splitlines()
         found = [json.loads(text) for text in lines if text.startswith("{")]
     (about, *_) = [each for each in found if each.get("activity") == "stop"]
-    shown = {name: about[name] for name in ("job", "phase", "generation", "attempt", "level")}
+    shown = {name: about[name] for name in KEYS}
     assert shown == {
+        "trace_id": trace_id("demo", first),
         "job": "demo",
         "phase": "main",
         "generation": 1,
