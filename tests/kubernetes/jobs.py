@@ -13,9 +13,12 @@ from typing import Any, Self
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from tests.backends.lab import Run, order_end
+from tests.testbed import python39
 
 STORAGE = "/storage"
 """The shared volume in every pod."""
+PYTHON = "/opt/python"
+"""In a pod whose image has another Python than this machine."""
 FENCE_S, MARGIN_S = 1.0, 0.5
 NOT_READY_S = 0.5
 TRAINER = Path(__file__).parents[1] / "backends" / "trainer.py"
@@ -31,6 +34,7 @@ class KubernetesLab:
     storage: str = STORAGE
     steps_together: bool = False
     fence_s: float = FENCE_S + MARGIN_S
+    python: Path | None = None  # the one of the image, as `python39.made`; None: this machine's
     _address: str = ""  # of the API server
     command: tuple[str, ...] = field(
         default=(
@@ -68,10 +72,18 @@ class KubernetesLab:
     @property
     def pod(self) -> Mapping[str, Any]:
         """Pods that mount the lab's folder."""
-        mount = {"name": "storage", "mountPath": STORAGE}
+        paths = {"storage": (STORAGE, self.folder)}
+        environment: Mapping[str, str] = {}
+        if self.python is not None:
+            paths["python"] = (PYTHON, self.python)
+            environment = python39.environment(PYTHON)
+        mounts = [{"name": name, "mountPath": inside} for name, (inside, _) in paths.items()]
+        env = [{"name": name, "value": value} for name, value in environment.items()]
         spec = {
-            "volumes": [{"name": "storage", "hostPath": {"path": str(self.folder)}}],
-            "containers": [{"name": "train", "volumeMounts": [mount]}],
+            "volumes": [
+                {"name": name, "hostPath": {"path": str(path)}} for name, (_, path) in paths.items()
+            ],
+            "containers": [{"name": "train", "volumeMounts": mounts, "env": env}],
         }
         return {"image": "machine", "pod_template": {"spec": spec}, "accelerators_per_node": 0}
 
