@@ -34,7 +34,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-python39 test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-python39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,7 +81,7 @@ testbed: $(READY) ## build a Kubernetes control plane for the tests, once per ma
 	$(BIN)/python -m tests.testbed.build
 
 test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
-	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet and not python39' $(PARALLEL) $(ARGS)
+	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet and not python39 and not image' $(PARALLEL) $(ARGS)
 
 test-kubelet: testbed ## the core scenarios under three real kubelets, built first; needs containerd, and root
 	$(BIN)/python -m tests.testbed.build kubelet
@@ -90,6 +90,9 @@ test-kubelet: testbed ## the core scenarios under three real kubelets, built fir
 test-python39: testbed ## agents in images with Python 3.9, which comes from a mirror of Debian
 	$(BIN)/python -m tests.testbed.python39
 	$(PYTEST) tests/kubernetes/test_python_39.py $(ARGS)
+
+test-image: testbed ## the image of deploy/Dockerfile, built and run; needs buildah, debootstrap, runc, and root
+	$(PYTEST) tests/kubernetes/test_worker_image.py $(ARGS)
 
 test-browser: $(READY) ## those that look at pages in a Chromium, which has to be installed
 	$(PYTEST) tests/browser $(ARGS)

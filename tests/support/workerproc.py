@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -40,6 +40,7 @@ class WorkerProcess:
         self.cwd = cwd  # where the next process stands
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
+        self.command: Sequence[str] = [sys.executable, "-m", "worker"]
         self.log = home / "worker.log"
         self._env = {
             **_inherited(),
@@ -50,6 +51,11 @@ class WorkerProcess:
             "EVERSTEP_HOME": str(home),
             **({"EVERSTEP_FAKE_ADDRESS": fake_address} if fake_address else {}),
             **(env or {}),
+        }
+        self.settings = {
+            name: value
+            for name, value in self._env.items()
+            if name.startswith(("EVERSTEP_", "TEMPORAL_", "PYTHONUNBUFFERED"))
         }
         self._child: Child | None = None
 
@@ -76,7 +82,7 @@ class WorkerProcess:
         assert self.returncode is not None or self._child is None, "it runs already"
         # Not `-m worker` in a shell's directory: the root is told, wherever it stands.
         self._child = Child(
-            [sys.executable, "-m", "worker"],
+            self.command,
             name="worker",
             log=self.log,
             env={**self._env, "PYTHONPATH": str(ROOT)},
