@@ -51,7 +51,8 @@ async def write_fence(
     folders = fence_folders(order)
     body: wire.FenceCommand = {
         "generation": order.generation,
-        "run": order.job.run,
+        # A run that was continued or reset is the same job; one that was submitted anew is another.
+        "run": order.job.first_run or order.job.run,
         "cluster": cluster,
         "folders": list(folders),
         "left": [folder for folder in left if folder not in folders],

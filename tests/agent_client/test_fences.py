@@ -1,0 +1,46 @@
+"""Whose fence an order has an agent write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.agent import wire
+from everstep.agent_client.storage import write_fence
+from everstep.core.world import FenceOrder, JobRef
+
+WRITTEN: dict[str, Any] = {"newer": 0, "taken": None, "no_folder": "", "listing": None}
+
+
+class Agent:
+    """Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.bodies: list[wire.FenceCommand] = []
+
+    async def ask(
+        self, _uid: str, _method: str, _path: str, body: wire.FenceCommand, **_: float
+    ) -> dict[str, Any]:
+        self.bodies.append(body)
+        return WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("job", "run"),
+    [
+        (JobRef(id="demo", run="by-a-reset", first_run="submitted"), "submitted"),
+        (JobRef(id="demo", run="submitted", first_run="submitted"), "submitted"),
+        (JobRef(id="demo", run="of-an-earlier-version"), "of-an-earlier-version"),
+    ],
+)
+async def test_a_run_that_a_reset_began_has_the_fence_of_the_run_that_was_submitted(
+    job: JobRef, run: str
+) -> None:
+    """Its generations are given by the same books: one of the same number is the same one."""
+    agent: Any = Agent()
+    order = FenceOrder(
+        job=job, generation=2, lowest_slot=0, model_dir="/out", checkpoints_path=None
+    )
+    await write_fence(agent, "uid", order, cluster="local", left=())
+    assert [body["run"] for body in agent.bodies] == [run]
