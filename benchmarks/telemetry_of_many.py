@@ -30,7 +30,7 @@ from tests.telemetry.receiver import receiver, scrape
 JOBS = 100  # of each worker
 TURNS, WINDOWS = 8, 6
 SETTLES_S = 60.0
-"""Until a worker has taken over its jobs: 200 keep one busy for 20 s, for up to 50 where telemetry is on."""
+"""Until a worker has taken over its jobs: 200 keep one busy for 20 s."""
 WINDOW_S, SCRAPED_S = 10.0, 5.0
 START_S = 900.0
 GOAL_POINTS, GOAL_JOBS = 3.0, 200

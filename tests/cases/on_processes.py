@@ -44,6 +44,7 @@ class OnProcesses(ABC):
         self.control = home / "control"
         self.checkpoints = home / "ckpt"
         self.prechecked = False
+        self.kills_at = ""  # a step of the restart; empty: before any agent of its new pods begins
 
     # -- where the ranks run ---------------------------------------------------------------------
 
@@ -228,6 +229,11 @@ class OnProcesses(ABC):
 
         The agent of a pod that is made for it begins only afterwards: the restart cannot be over before.
         """
+        if self.kills_at:
+            await self._do(deed)
+            await self._until(self._has_begun_that_step, self.kills_at)
+            await self.worker.restart()
+            return
         following = self.case.deeds[number + 1 : number + 2]
         newest = self._generation()
 
@@ -242,6 +248,14 @@ class OnProcesses(ABC):
             is_anew = self.case.trainer is not None
             assert not is_anew or self._generation() == newest, "nothing was left to be recovered"
         await self.worker.start()
+
+    async def _has_begun_that_step(self) -> bool:
+        async for row in self.client.list_workflows("WorkflowType = 'Recovery'"):
+            history = await self.client.get_workflow_handle(row.id).fetch_history()
+            begun = (e.activity_task_scheduled_event_attributes for e in history.events)
+            if self.kills_at in {one.activity_type.name for one in begun}:
+                return True
+        return False
 
     def _generation(self) -> int:
         """The newest that some script was started in."""

@@ -68,7 +68,9 @@ def in_pods(case: Case) -> Case:
     return replace(case, overlay=merged(case.overlay, PATIENT), because=minimum + rest)
 
 
-async def play(part: Part, server: DevServer, ground: Ground, folder: Path) -> list[str]:
+async def play(
+    part: Part, server: DevServer, ground: Ground, folder: Path, *, kills_at: str = ""
+) -> list[str]:
     case, kills_worker = part
     api = ground.api
     namespace = await new_namespace(api, f"case-{case.number}")
@@ -85,6 +87,7 @@ async def play(part: Part, server: DevServer, ground: Ground, folder: Path) -> l
             namespace=namespace,
             kubeconfig=kubeconfig,
         )
+        player.kills_at = kills_at
         try:
             return differences(case, await player.play(kills_worker=kills_worker))
         finally:
@@ -121,3 +124,13 @@ async def played(
 )
 async def test_case_in_pods(part: Part, request: pytest.FixtureRequest, played: Played) -> None:
     assert await played[request.node.name] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+async def test_a_worker_that_is_killed_as_it_checks_a_new_place_changes_nothing(
+    server: DevServer, ground: Ground, tmp_path: Path
+) -> None:
+    """Only documents of ModelArts have places checked. Kills at the other steps are in test_outages."""
+    (case,) = [case for case in CASES if case.id == "06-node-fault"]
+    assert await play((in_pods(case), True), server, ground, tmp_path, kills_at="precheck") == []
