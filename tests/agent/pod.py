@@ -44,10 +44,13 @@ def is_running(pid: int) -> bool:
 
 
 def _has_memory(pid: int) -> bool:
-    try:
-        return not Path(f"/proc/{pid}/statm").read_text().startswith("0 ")
-    except OSError:
-        return False
+    """Any thread of it: the first one may have ended before the others."""
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                if not (thread / "statm").read_text().startswith("0 "):
+                    return True
+    return False
 
 
 class Refused(Exception):
