@@ -119,7 +119,7 @@ class ClusterActivities:
     async def monitor(self, order: WatchOrder) -> WatchReport:
         """Watches until there is news. A cancelled one returns what it gathered, so nothing is lost."""
         leave = asyncio.Event()
-        _log_with(order.job, generation=order.generation)
+        _log_with(order.job, phase=order.phase, generation=order.generation)
         async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
@@ -147,7 +147,7 @@ class ClusterActivities:
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
-        _log_with(order.job, generation=order.generation)
+        _log_with(order.job, phase=order.phase, generation=order.generation)
         async with heartbeating() as heartbeat, visible("look", order.job.id):
             return await look_once(self._context(heartbeat), order)
 

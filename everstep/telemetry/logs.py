@@ -27,9 +27,11 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default={}) 
 def log_with(**values: Any) -> None:
     """Add values to what this task logs from here on: `job`, `phase`, `generation`, `trace_id`.
 
-    Each activity is a task of its own, in which the Temporal SDK logs its failure too.
+    An empty text is left out. Each activity is a task of its own, in which the Temporal SDK logs its
+    failure too.
     """
-    _context.set({**_context.get(), **values})
+    present = {name: value for name, value in values.items() if value != ""}
+    _context.set({**_context.get(), **present})
 
 
 def log_with_job(job_id: str, first_run: str, **values: Any) -> None:

@@ -15,7 +15,9 @@ from everstep.telemetry.logs import JsonLine, log_with
 from everstep.telemetry.trace_ids import trace_id
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.stage import StageOfProcesses, document
+from tests.support.scene import Scene, until
+from tests.support.stage import Stage, StageOfProcesses, document
+from tests.telemetry.lines import logged_lines
 
 
 def line(message: str, **extra: Any) -> dict[str, Any]:
@@ -63,6 +65,13 @@ async def test_a_task_adds_what_it_works_for() -> None:
     assert "generation" not in line("x")
 
 
+async def test_what_a_task_does_not_know_has_no_key() -> None:
+    log_with(job="demo", phase="", generation=0)
+    found = line("x")
+    assert (found["job"], found["generation"]) == ("demo", 0)
+    assert "phase" not in found
+
+
 async def test_a_worker_logs_objects_on_request(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
@@ -108,6 +117,30 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trac
         "job": "demo",
         "phase": "main",
         "generation": 1,
+        "attempt": 1,
+        "level": "warning",
+    }
+
+
+@pytest.mark.parametrize(("phase", "at_s"), [("warmup", 34.0), ("main", 200.0)])
+async def test_what_a_watch_logs_names_the_phase_that_it_watches(
+    server: DevServer, namespace: str, tmp_path: Path, phase: str, at_s: float
+) -> None:
+    """The cluster is away for a moment, which fails an attempt of the monitor."""
+    phases = [{"name": "warmup", "env": {"STEPS": "100"}}, {"name": "main"}]
+    body = document(env={"STEPS": "100000000"}, phases=phases)
+    async with Stage(server, namespace, tmp_path) as stage, logged_lines() as lines:
+        job = await Scene(stage).running(body, until_s=at_s)
+        await until(job, lambda status: status["phase"] == phase and status["state"] == "running")
+        await stage.admin.unavailable()
+        about = await lines.until(lambda line: line.get("activity") == "monitor")
+        await stage.admin.unavailable(False)
+        first = (await job.describe()).raw_description.workflow_execution_info.first_run_id
+    assert {name: about.get(name) for name in KEYS} == {
+        "trace_id": trace_id("demo", first),
+        "job": "demo",
+        "phase": phase,
+        "generation": 1 if phase == "warmup" else 2,
         "attempt": 1,
         "level": "warning",
     }

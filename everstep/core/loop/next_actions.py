@@ -136,6 +136,7 @@ def watch_order(state: JobState) -> WatchOrder:
     return WatchOrder(
         job=state.job,
         cluster=state.spec.cluster,
+        phase=state.phase.name,
         generation=state.generation,
         cursor=state.cursor,
         since=state.now,

@@ -36,6 +36,7 @@ class WatchOrder:
 
     job: JobRef
     cluster: str
+    phase: str = ""  # for the log; empty in an order of an older version
     generation: int
     cursor: str
     since: float
