@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from everstep.core.world import Observation
 
@@ -14,37 +15,75 @@ PODS_PER_S = 2_000
 """A look goes through all pods of its job, so that the next one comes after a time that grows with them.
 While a thousand pods start there is news all the time, and the worker would do nothing but look."""
 
+FORGET_S = 600.0
+"""A job at which nothing looked for so long has ended, or another worker looks at it."""
+
+
+@dataclass(slots=True)
+class JobCounts:
+    """The news of one job, and how much of it a look has seen."""
+
+    came: int  # of this job alone
+    read: int  # with the news of all jobs, when a look last began
+    read_at: float
+    rests_until: float = 0.0
+
 
 class JobNews:
-    """A count of news for each job, and for all of them together under the name of nothing."""
+    """A count of news for each job, and for all of them together under the name of nothing.
 
-    def __init__(self) -> None:
-        self._came: Counter[str] = Counter()
-        self._read: Counter[str] = Counter()
+    A job is counted from its first look on, and dropped after `FORGET_S` without one: a worker outlives
+    thousands of jobs, and receives news of those of other workers too.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._jobs: dict[str, JobCounts] = {}
+        self._came_for_all = 0
+        self._has_any = False
         self._event = asyncio.Event()
-        self._rests_until: dict[str, float] = {}  # by the clock of the event loop
+
+    def __len__(self) -> int:
+        """How many jobs are counted."""
+        return len(self._jobs)
 
     def add(self, job_id: str) -> None:
-        self._came[job_id] += 1
+        self._has_any = True
+        if not job_id:
+            self._came_for_all += 1
+        elif job_id in self._jobs:
+            self._jobs[job_id].came += 1
         self._event.set()
         self._event = asyncio.Event()
 
     def add_later(self, job_id: str, after_s: float) -> None:
         asyncio.get_running_loop().call_later(max(0.0, after_s), self.add, job_id)
 
-    def _count(self, job_id: str) -> int:
-        return self._came[job_id] + self._came[""]
+    def _counts(self, job_id: str) -> JobCounts:
+        """Of a job that was not counted any news there was may be its own."""
+        job = self._jobs.get(job_id)
+        if job is None:
+            now = self._clock()
+            self._jobs = {
+                name: one for name, one in self._jobs.items() if one.read_at > now - FORGET_S
+            }
+            read = self._came_for_all - self._has_any
+            job = self._jobs[job_id] = JobCounts(came=0, read=read, read_at=now)
+        return job
 
     def is_new(self, job_id: str) -> bool:
         """Whether any came since a look at this job last began."""
-        return self._count(job_id) > self._read[job_id]
+        job = self._counts(job_id)
+        return job.came + self._came_for_all > job.read
 
     @contextmanager
     def reading(self, job_id: str) -> Iterator[None]:
         """What comes from here on is news again, also while the reading goes on."""
-        before = self._count(job_id)
+        job = self._counts(job_id)
+        job.read_at = self._clock()
+        before = job.came + self._came_for_all
         yield
-        self._read[job_id] = before
+        job.read = before
 
     async def seen(
         self,
@@ -59,7 +98,7 @@ class JobNews:
 
         Where no news came for `wait_s` it is what was seen then: a quiet job is looked at once a call.
         """
-        clock = asyncio.get_running_loop().time
+        clock = self._clock
         ends = clock() + wait_s
 
         def left_s() -> float:
@@ -67,11 +106,11 @@ class JobNews:
 
         was_new = False
         while True:
-            await asyncio.sleep(min(self._rests_until.get(job_id, 0.0) - clock(), left_s()))
+            await asyncio.sleep(min(self._counts(job_id).rests_until - clock(), left_s()))
             was_new = was_new or self.is_new(job_id)
             with self.reading(job_id):
                 observation = await look()
-            self._rests_until[job_id] = clock() + len(observation.pods) / PODS_PER_S
+            self._counts(job_id).rests_until = clock() + len(observation.pods) / PODS_PER_S
             left = left_s()
             if observation.facts or was_new or left <= 0:
                 return observation

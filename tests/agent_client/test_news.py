@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from everstep.agent_client.news import PODS_PER_S, JobNews
+from everstep.agent_client.news import FORGET_S, PODS_PER_S, JobNews
 from everstep.core.world import Observation, PodState, PodView
 from tests.support.patience import HUNG_S
 
@@ -97,3 +97,22 @@ async def test_what_rings_during_a_rest_is_returned_by_the_look_after_it() -> No
     looking.heard.add("job")
     await waiting
     assert looking.looks == 2
+
+
+async def test_jobs_that_are_over_are_not_counted_for_ever() -> None:
+    """A worker lives for months, and is told of the jobs of other workers too."""
+    now = 0.0
+    heard = JobNews(lambda: now)
+    for number in range(1000):
+        with heard.reading(f"own-{number}"):
+            heard.add(f"own-{number}")
+            heard.add(f"of-another-worker-{number}")
+        now += FORGET_S / 10
+    assert len(heard) <= 11
+
+
+async def test_news_of_a_job_that_is_not_counted_yet_is_not_missed() -> None:
+    looking = Looking(JobNews())
+    looking.heard.add("job")
+    await looking.news()
+    assert looking.looks == 1
