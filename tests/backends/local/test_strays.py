@@ -90,3 +90,13 @@ async def test_an_agent_that_ended_leaves_no_zombie_no_cgroup_and_no_warning(
     while proc.look(agent.pid) is not None:
         await asyncio.sleep(0.02)
     assert not any(Path(path).exists() for path in cgroups)
+
+
+async def test_a_worker_forgets_pods_that_are_gone(local_lab: LocalLab) -> None:
+    """It outlives thousands of them."""
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    await job.gone()
+    reconciler = local_lab.backend.reconciler
+    while reconciler.pods or reconciler.ending or reconciler.spawned:
+        await asyncio.sleep(0.02)

@@ -106,15 +106,19 @@ class PodReconciler:
     async def reconcile(self) -> None:
         """See to every pod of the machine."""
         self.pods = {pod.uid: pod for pod in await self.store.run(pods.all_pods)}
+        for uid in [uid for uid, task in self.ending.items() if task.done()]:
+            del self.ending[uid]  # begun again below if the pod is still there
         for pod in self.pods.values():
             self._reconcile_one(pod)
         for uid in [uid for uid in self.agents.known if uid not in self.pods]:
             self.agents.forget(uid)
+        for uid in self.spawned.keys() - self.pods.keys():
+            del self.spawned[uid]
 
     def _reconcile_one(self, pod: LocalPod) -> None:
         uid = pod.uid
         if pod.is_leaving:
-            if uid not in self.ending or self.ending[uid].done():
+            if uid not in self.ending:
                 self.ending[uid] = asyncio.create_task(self._let_go(pod), name=f"end {uid}")
             return
         if pod.is_out:
