@@ -31,6 +31,7 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
@@ -58,7 +59,7 @@ from everstep.dialects.mindcluster import device_info, public_faults
 from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
-from everstep.telemetry.logs import LogFormat, log_to_stderr
+from everstep.telemetry.logs import LogFormat, core_logging, log_to_stderr
 from workflows import options
 from workflows.fleet_totals import FleetTotals
 from workflows.janitor import Janitor
@@ -356,7 +357,7 @@ async def served(settings: WorkerSettings) -> int:
     try:
         metrics = metrics_of(settings)
         try:
-            client = await connection.client(runtime=None if metrics is None else metrics.runtime)
+            client = await connection.client(runtime=runtime(settings, metrics))
             with connection.rpc_errors_as_failed(client):
                 return await serve(settings, client, metrics)
         finally:
@@ -365,6 +366,13 @@ async def served(settings: WorkerSettings) -> int:
     except Failed as error:
         print(for_terminal(str(error)), file=sys.stderr)
         return error.code
+
+
+def runtime(settings: WorkerSettings, metrics: Metrics | None) -> Runtime:
+    """That of the metrics, or one that measures nothing; its core logs as all else does."""
+    if metrics is not None:
+        return metrics.runtime
+    return Runtime(telemetry=TelemetryConfig(logging=core_logging(settings.log_format)))
 
 
 def span_exporter(wanted: MetricsConfiguration) -> SpanExporter | None:
@@ -390,7 +398,7 @@ def metrics_of(settings: WorkerSettings) -> Metrics | None:
     except ImportError as error:
         raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
     try:
-        return metrics(wanted)
+        return metrics(wanted, core_logging(settings.log_format))
     except OSError as error:
         problem = f"EVERSTEP_METRICS_ADDRESS {settings.metrics_address} cannot be served: {error.strerror}"
         raise Failed(Exit.USAGE, problem) from None

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, Literal
 
+from temporalio.runtime import LogForwardingConfig, LoggingConfig
+
 from everstep.chronicle.shapes import moment
 from everstep.core.bounds import plain
 from everstep.core.escaping import for_terminal
@@ -20,6 +22,9 @@ TEMPORAL = ("temporal_workflow", "temporal_activity")
 """Attributes of a record that the Temporal SDK adds."""
 
 RECOVERY_ID = re.compile(r"(?P<job>.*)/(?P<phase>[^/]*)/recovery-.*", re.DOTALL)
+
+CORE = logging.getLogger("temporalio.core")
+"""What the Temporal SDK's core logs, which is written in Rust."""
 
 _context: ContextVar[Mapping[str, Any]] = ContextVar("log_context", default={})  # noqa: B039  # never changed
 
@@ -57,6 +62,7 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
             "message": plain(record.getMessage()),
             **_of_temporal(record),
+            **_of_core(record),
             **_context.get(),
         }
         if record.exc_info:
@@ -82,6 +88,25 @@ def _of_temporal(record: logging.LogRecord) -> dict[str, Any]:
         "attempt": context.get("attempt"),
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_core(record: logging.LogRecord) -> dict[str, Any]:
+    """The module of the core that logs, and the values beside its message."""
+    entry = getattr(record, "temporal_log", None)
+    return {} if entry is None else {"target": entry.target, "fields": entry.fields}
+
+
+def core_logging(form: LogFormat) -> LoggingConfig:
+    """Where the core of the Temporal SDK logs: as JSON with all else, as text by itself."""
+    if form == "text":
+        return LoggingConfig.default
+    forwarding = LogForwardingConfig(
+        logger=CORE,
+        append_target_to_name=False,
+        prepend_target_on_message=False,
+        append_log_fields_to_message=False,
+    )
+    return LoggingConfig(filter=LoggingConfig.default.filter, forwarding=forwarding)
 
 
 def log_to_stderr(form: LogFormat = "text") -> None:

@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from temporalio.runtime import (
+    LoggingConfig,
     MetricBuffer,
     MetricBufferDurationFormat,
     Runtime,
@@ -116,8 +117,13 @@ def _distribution(stage: str, buckets: Mapping[int, tuple[int, float]]) -> Distr
     return Distribution({"stage": stage}, counts, sum(total for _, total in buckets.values()))
 
 
-def metrics(configuration: MetricsConfiguration) -> Metrics:
-    """The metrics of this process; `OSError` where the address cannot be listened on."""
+def metrics(
+    configuration: MetricsConfiguration, logging: LoggingConfig = LoggingConfig.default
+) -> Metrics:
+    """The metrics of this process; `OSError` where the address cannot be listened on.
+
+    `logging`: of the core of the Temporal SDK, whose runtime is made here.
+    """
     readers: list[PageReader | ExportingReader] = []
     stops: list[Stop] = []
     if configuration.prometheus_address is not None:
@@ -133,7 +139,7 @@ def metrics(configuration: MetricsConfiguration) -> Metrics:
     )
     buffer = MetricBuffer(BUFFER, duration_format=MetricBufferDurationFormat.SECONDS)
     runtime = Runtime(
-        telemetry=TelemetryConfig(metrics=buffer, attach_service_name=False),
+        telemetry=TelemetryConfig(logging=logging, metrics=buffer, attach_service_name=False),
         worker_heartbeat_interval=None,
     )
     sdk = SdkMetrics(provider.get_meter(sdk_metrics.SCOPE))
