@@ -59,6 +59,7 @@ from everstep.dialects.mindcluster import device_info, public_faults
 from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
+from everstep.telemetry.labels import LogLabels
 from everstep.telemetry.logs import LogFormat, core_logging, log_to_stderr
 from workflows import options
 from workflows.fleet_totals import FleetTotals
@@ -259,6 +260,7 @@ def workers(
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "graceful_shutdown_timeout": timedelta(seconds=1),
+        "interceptors": [LogLabels()],
         "build_id": f"everstep-{__version__}",  # else the SDK reads and hashes every loaded module
     }
     return (

@@ -27,7 +27,7 @@ from everstep.steps.counting import CountOrder, count_faults
 from everstep.steps.looking import QuarantineClient, StepContext
 from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
-from everstep.telemetry.logs import log_with_job
+from everstep.telemetry.logs import log_with
 
 WATCHED_BY = "worker"
 """The key of a monitor's heartbeat with the identity of its worker."""
@@ -44,10 +44,6 @@ async def report_takeover(job: JobRef, *, earlier: str) -> None:
         activity.logger.info(
             "the job could not be sent that %s watches it: %s", client.identity, error
         )
-
-
-def _log_with(job: JobRef, **values: object) -> None:
-    log_with_job(job.id, job.first_run, **values)
 
 
 def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> None:
@@ -107,7 +103,7 @@ class ClusterActivities:
         @activity.defn(name=str(step))
         async def carry_out(order: StepOrder) -> StepResult:
             plan = order.plan
-            _log_with(plan.job, phase=plan.phase.name, generation=order.generation)
+            log_with(generation=order.generation)
             async with heartbeating() as heartbeat, visible(str(order.step), plan.job.id, plan.key):
                 context = self._context(heartbeat)
                 waits = partial(tell_waiting, plan.job.id, plan.key)
@@ -119,7 +115,6 @@ class ClusterActivities:
     async def monitor(self, order: WatchOrder) -> WatchReport:
         """Watches until there is news. A cancelled one returns what it gathered, so nothing is lost."""
         leave = asyncio.Event()
-        _log_with(order.job, phase=order.phase, generation=order.generation)
         async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
@@ -147,7 +142,6 @@ class ClusterActivities:
     @activity.defn(name="look")
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
-        _log_with(order.job, phase=order.phase, generation=order.generation)
         async with heartbeating() as heartbeat, visible("look", order.job.id):
             return await look_once(self._context(heartbeat), order)
 
@@ -157,7 +151,6 @@ class ClusterActivities:
 
         With a key it takes a generation first: only a run that lives may end what a later one began.
         """
-        _log_with(job)
         async with heartbeating() as heartbeat, visible("clear", job.id):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
@@ -166,7 +159,6 @@ class ClusterActivities:
     @activity.defn(name="hand_over")
     async def hand_over(self, job: JobRef, cluster: str, isolations: tuple[Isolation, ...]) -> None:
         """Leaves with the quarantine what it did not answer while the job lived."""
-        _log_with(job)
         async with heartbeating() as heartbeat, visible("hand_over", job.id):
             await hand_over(self._context(heartbeat), job, cluster, isolations)
 
@@ -182,7 +174,6 @@ class ClusterActivities:
     @activity.defn(name="adopt")
     async def adopt(self, job: JobRef, generation: int, folders: dict[str, str]) -> str:
         """Has the books of this worker take over a job that is missing in them, or incomplete."""
-        _log_with(job, generation=generation)
         async with heartbeating(), visible("adopt", job.id):
             return await self.backend.ensure_adopted(job, generation=generation, folders=folders)
 

@@ -29,7 +29,6 @@ from everstep.chronicle.publishing import Published, Unpublished
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.totals import JobReport
 from everstep.core.errors import EverstepError
-from everstep.telemetry.logs import log_with_job
 
 WRITTEN_WITHIN_S = 10.0
 """Storage may hang: then the lines are written later."""
@@ -112,7 +111,6 @@ class Publishing:
         """
         exports = self.counters is not None or self.span_exporter is not None
         progress = Progress(first_step=0 if exports else None)
-        log_with_job(publication.job.id, publication.first_run)
         async with heartbeating() as heartbeat:
             try:
                 await asyncio.gather(

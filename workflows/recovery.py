@@ -31,9 +31,24 @@ from workflows.inputs import read, required, typed
 class Recovery:
     """One restart of one job: a row to find by job, phase, cause, code, node and level."""
 
+    def __init__(self) -> None:
+        self._plan: Plan | None = None
+
+    def log_labels(self) -> dict[str, Any]:
+        """Of which job, phase and generation its steps log."""
+        plan = self._plan
+        if plan is None:
+            return {}
+        return {
+            "job": plan.job.id,
+            "first_run": plan.job.first_run,
+            "phase": plan.phase.name,
+            "generation": plan.generation,
+        }
+
     @workflow.run
     async def run(self, *raw: Any) -> Outcome:
-        plan = required(read(raw, Plan))
+        self._plan = plan = required(read(raw, Plan))
         try:
             outcome = await carry_out(plan, partial(_show, plan))
         except (ActivityError, asyncio.CancelledError) as error:

@@ -59,6 +59,14 @@ class TrainingJob(JobHandlers):
         self._note = ""  # what was decided last, where nothing is done about it
         self._publisher = Publisher(self)
 
+    def log_labels(self) -> dict[str, Any]:
+        """Of which job, phase and generation activities log that this run orders."""
+        info = workflow.info()
+        job = {"job": info.workflow_id, "first_run": info.first_execution_run_id}
+        if self._state is None:
+            return job
+        return {**job, "phase": self.state.phase.name, "generation": self.state.generation}
+
     # -- life ----------------------------------------------------------------------------------
 
     @workflow.run

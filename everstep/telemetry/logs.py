@@ -39,10 +39,10 @@ def log_with(**values: Any) -> None:
     _context.set({**_context.get(), **present})
 
 
-def log_with_job(job_id: str, first_run: str, **values: Any) -> None:
+def log_with_job(job: str, first_run: str, **values: Any) -> None:
     """Add a job, and the ID of its trace where its first run is known."""
-    trace = {"trace_id": trace_id(job_id, first_run)} if first_run else {}
-    log_with(job=job_id, **trace, **values)
+    trace = {"trace_id": trace_id(job, first_run)} if first_run else {}
+    log_with(job=job, **trace, **values)
 
 
 class TextLine(logging.Formatter):

@@ -136,7 +136,6 @@ def watch_order(state: JobState) -> WatchOrder:
     return WatchOrder(
         job=state.job,
         cluster=state.spec.cluster,
-        phase=state.phase.name,
         generation=state.generation,
         cursor=state.cursor,
         since=state.now,

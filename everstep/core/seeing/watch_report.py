@@ -36,7 +36,6 @@ class WatchOrder:
 
     job: JobRef
     cluster: str
-    phase: str = ""  # for the log; empty in an order of an older version
     generation: int
     cursor: str
     since: float
