@@ -83,7 +83,9 @@ class NodeQuarantine:
             wait_s = max(due - self._cluster_time, LEAST_WAIT_S)
         try:
             await workflow.wait_condition(
-                lambda: self._is_full() or quarantine.due(self._book) != due, timeout=wait_s
+                lambda: self._is_full() or quarantine.due(self._book) != due,
+                timeout=wait_s,
+                timeout_summary="until the next node is due",
             )
         except TimeoutError:
             reached: ClusterReached = await self._call(

@@ -69,15 +69,19 @@ class Publisher:
     async def wait_for_lines(self) -> None:
         """Wait until run.log has all lines, while an agent that can write them lives; for a limited time."""
         if any(slot.uid for slot in self._job.state.slots.values()):
-            await self._within(options.LAST_LINES, lambda: not self._due().entries)
+            await self._within(
+                options.LAST_LINES, lambda: not self._due().entries, "last lines of run.log"
+            )
 
     async def wait_for_all(self) -> None:
         """Wait until all is published; for a limited time."""
-        await self._within(options.LAST_WORDS, lambda: self._due().is_empty)
+        await self._within(options.LAST_WORDS, lambda: self._due().is_empty, "last publication")
 
-    async def _within(self, time: timedelta, claim: Callable[[], bool]) -> None:
+    async def _within(self, time: timedelta, claim: Callable[[], bool], what: str) -> None:
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            await workflow.wait_condition(claim, timeout=time.total_seconds())
+            await workflow.wait_condition(
+                claim, timeout=time, timeout_summary=f"longest wait for the {what}"
+            )
 
     def close(self) -> None:
         """Start no further publication: the command that ends a run must be its last one."""

@@ -301,7 +301,9 @@ class TrainingJob(JobHandlers):
         messages = self._messages
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._messages != messages, timeout=options.STUCK_RETRY.total_seconds()
+                lambda: self._messages != messages,
+                timeout=options.STUCK_RETRY,
+                timeout_summary="until it is tried again",
             )
         await self._show_wait(None)
 
