@@ -21,6 +21,7 @@ from everstep.chronicle.time_use import (
     until_fault,
     with_losses,
 )
+from everstep.chronicle.views import STAGES
 
 Value = Mapping[str, Any]
 
@@ -176,12 +177,12 @@ STANDBY = "standby"
 
 
 def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
-    """The down time by stage. What no stage covers is `other`, so that the sum is `down_s`."""
-    totals: dict[str, float] = {}
-    for record in records:
-        for name, took in record["stages_s"].items():
-            if took and name != STANDBY:
-                totals[name] = totals.get(name, 0.0) + took
+    """The down time by stage, as they follow each other; what none covers is `other`: the sum is `down_s`."""
+    totals = {
+        name: took
+        for name in STAGES
+        if name != STANDBY and (took := sum(r["stages_s"].get(name) or 0.0 for r in records))
+    }
     named_s = sum(totals.values())
     if named_s > down_s:  # stages of an incident that is not over, or that overlapped
         scale = down_s / named_s if named_s else 0.0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.chronicle.shapes import moment
+from everstep.chronicle.views import STAGES
 from everstep.report.accounting import Account, Restart, account, seconds
 from everstep.report.job_report import JobSource, causes, time_values
 from everstep.report.sentences import ENDS, count, losses, percent
@@ -55,9 +56,11 @@ def _since(restarts: Sequence[Restart], since: float) -> list[Restart]:
 
 
 def _sum(accounts: Sequence[Account]) -> Account:
-    stages: Counter[str] = Counter()
-    for one in accounts:
-        stages.update(one.stages_s)
+    stages = {
+        name: took
+        for name in (*STAGES, "other")
+        if (took := sum(one.stages_s.get(name, 0.0) for one in accounts))
+    }
     return Account(
         total_s=sum(one.total_s for one in accounts),
         wait_s=sum(one.wait_s for one in accounts),

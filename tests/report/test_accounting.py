@@ -95,6 +95,13 @@ def test_each_second_belongs_to_one_use(way: str) -> None:
     assert sum(found.stages_s.values()) == pytest.approx(found.down_s, abs=0.002)
 
 
+def test_stages_are_shown_in_the_order_in_which_they_pass() -> None:
+    runs = [run(8, 10, 60, steps=(0, 50)), run(70, 75, 90, steps=(50, 60), generation=2)]
+    records = [record(1, 60, stop=1, start=2, first_step=2), record(2, 90, detect=3, place=2)]
+    found = of(runs, records, 100.0)
+    assert [*found.stages_s] == ["detect", "stop", "place", "start", "first_step", "other"]
+
+
 def test_steps_whose_number_is_unknown_are_not_guessed() -> None:
     runs = [run(8, 10, 60, steps=(0, 50)), run(63, 65, 100, steps=(None, 100), generation=2)]
     found = of(
