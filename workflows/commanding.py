@@ -59,9 +59,11 @@ async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int
     except ActivityError as error:
         raise_cause(error)
     if not books:
-        raise rejected("these are the job's own books: there is nothing to adopt")
+        raise rejected("the job is in this cluster database already: there is nothing to adopt")
     if (books, state.generation) == before:
-        raise rejected("these books have just adopted the job: there is nothing more to adopt")
+        raise rejected(
+            "this cluster database has just adopted the job: there is nothing more to adopt"
+        )
     return books, state.generation
 
 

@@ -186,7 +186,9 @@ class JobHandlers:
     report_fault = _update("report_fault", "{kind, node, device, code, at, message}")
     set_budget = _update("set_budget", "{name, limit}; limit null: none")
     hot_update = _update("hot_update", "{patch, when: now or next_restart}")
-    adopt = _update("adopt", "go on in books that know less: {reason}")
+    adopt = _update(
+        "adopt", "go on with a cluster database that lacks generations of the job: {reason}"
+    )
 
     pause_signal = _signal("pause")
     resume_signal = _signal("resume")

@@ -47,10 +47,10 @@ def own_tools() -> Tools:
 
 
 @contextmanager
-def books_can_be_read(then: str = "") -> Iterator[None]:
-    """Inside, books that cannot be read become a sentence; `then` is what comes of it."""
+def database_can_be_read(then: str = "") -> Iterator[None]:
+    """Inside, a database that cannot be read becomes a sentence; `then` is what comes of it."""
     try:
         yield
     except BackendUnavailable as error:
-        problem = f"the books in {home()} cannot be read{then}: {error}"
-        raise Failed(Exit.UNREACHABLE, f"{problem}; `everstep doctor` looks at them") from None
+        problem = f"the database in {home()} cannot be read{then}: {error}"
+        raise Failed(Exit.UNREACHABLE, f"{problem}; `everstep doctor` looks at it") from None

@@ -66,29 +66,29 @@ class OtherBooks(BackendUnavailable):
 
     def __init__(self, job: str, what: str) -> None:
         super().__init__(
-            f"{what}; start a worker on the right ones, or, if those are gone for good: everstep adopt {job}"
+            f"{what}; start a worker with the right one, or, if that is gone for good: everstep adopt {job}"
         )
 
     @classmethod
     def strange(cls, job: str) -> OtherBooks:
         return cls(
             job,
-            f"job {job} did not begin in the books of this worker (its EVERSTEP_HOME is another)",
+            f"job {job} is not in the cluster database of this worker (its EVERSTEP_HOME is another)",
         )
 
     @classmethod
     def copied(cls, job: str, *, original: str, copy: str) -> OtherBooks:
         return cls(
             job,
-            f"job {job} is in the books {original}, and those of this worker, {copy}, are a copy of them",
+            f"job {job} is in the cluster database {original}, and this worker has a copy of it, {copy}",
         )
 
     @classmethod
     def older(cls, job: str, *, known: int, own: int) -> OtherBooks:
         return cls(
             job,
-            f"the books of this worker have job {job} up to generation {known}, it is at {own}: "
-            "they are an older copy",
+            f"the cluster database of this worker has job {job} up to generation {known}, it is at {own}: "
+            "an older copy",
         )
 
 

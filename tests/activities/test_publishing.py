@@ -343,6 +343,6 @@ async def test_one_that_is_asked_to_leave_says_what_was_taken() -> None:
 async def test_a_job_of_other_books_is_written_by_nobody_here() -> None:
     backend = await cluster()
     strange = replace(unpublished(notices=0), job=replace(JOB, books="others"))
-    with pytest.raises(ApplicationError, match="books"):
+    with pytest.raises(ApplicationError, match="cluster database"):
         await publish(backend, None, strange)
     assert written(backend) == ()

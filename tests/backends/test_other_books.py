@@ -17,7 +17,7 @@ from tests.backends.verbs import NEVER_ENDS, ORDERS, VERBS
 from tests.support.builders import running
 from tests.support.patience import HUNG_S
 
-STRANGE = r"demo did not begin in the books .*everstep adopt demo"
+STRANGE = r"demo is not in the cluster database .*everstep adopt demo"
 OF_NONE = ("clock", "nodes", "leftovers", "ensure_isolated", "ensure_released")
 OF_A_JOB = {name: verb for name, verb in VERBS.items() if name not in OF_NONE}
 
@@ -57,9 +57,7 @@ async def test_an_order_of_a_generation_never_given_is_refused(
     await job.launch()
     ahead = Run(job.lab, generation=job.generation + 1)
     for verb, call in ORDERS.items():
-        ahead_of_us = pytest.raises(
-            OtherBooks, match="have job demo up to generation 1, it is at 2"
-        )
+        ahead_of_us = pytest.raises(OtherBooks, match="has job demo up to generation 1, it is at 2")
         with subtests.test(verb), ahead_of_us:
             await call(ahead)
     assert (await job.look()).generation == job.generation
@@ -67,7 +65,7 @@ async def test_an_order_of_a_generation_never_given_is_refused(
 
 async def test_books_that_are_behind_the_job_give_it_no_generation(job: Run) -> None:
     first = await job.new_generation("launch")
-    with pytest.raises(OtherBooks, match="they are an older copy"):
+    with pytest.raises(OtherBooks, match="an older copy"):
         await job.backend.ensure_generation(job.ref, "restart", above=first + 1)
     assert (await job.look()).generation == first
 
@@ -111,7 +109,7 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
     job.generation = await job.backend.ensure_generation(job.ref, "restart", above=3)
     await job.place()
     state = await job.backend.ensure_fenced(job.fence_order())
-    assert (state.done, "not in these books" in state.waiting_for) == (False, True)
+    assert (state.done, "not in this cluster database" in state.waiting_for) == (False, True)
     began = await job.backend.clock()
     await job.fence()
     assert job.lab.fence_s - 0.1 <= await job.backend.clock() - began < job.lab.fence_s + HUNG_S

@@ -17,7 +17,7 @@ from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.scene import until, until_it_waits_for
 from tests.support.stage import Handle, document
 
-STRANGE = "did not begin in the books"
+STRANGE = "is not in the cluster database of"
 
 
 def cluster() -> FakeBackend:
@@ -122,7 +122,7 @@ async def test_an_adoption_by_its_own_books_is_refused(client: Client) -> None:
                 await job.execute_update("adopt", {})
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
-    assert "these are the job's own books" in str(refused.value.cause)
+    assert "the job is in this cluster database already" in str(refused.value.cause)
 
 
 async def test_an_adoption_where_the_relative_folders_are_not_is_refused(

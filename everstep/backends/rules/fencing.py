@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, FenceState
 
-UNKNOWN_PODS = "pods that are not in these books to end by themselves"
+UNKNOWN_PODS = "pods that are not in this cluster database to end by themselves"
 """What a fence waits for if only its time can make it hold."""
 
 

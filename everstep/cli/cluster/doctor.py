@@ -380,10 +380,10 @@ def _local_cluster(directory: Path) -> Iterator[CheckLine]:
     examined = asyncio.run(machine.tools().examine())
     if examined.problem:
         hint = f"end what runs on it and move {examined.books} away: the next `everstep dev` begins anew"
-        yield problem("books", f"{examined.books} cannot be read: {examined.problem}", hint)
+        yield problem("database", f"{examined.books} cannot be read: {examined.problem}", hint)
         return
     what = f"{examined.books} can be read" if examined.is_there else f"none yet in {directory}"
-    yield CheckLine("books", what)
+    yield CheckLine("database", what)
     yield from _agents(examined, asyncio.run(machine.tools().silent_agents()))
 
 

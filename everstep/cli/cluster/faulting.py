@@ -60,7 +60,7 @@ def _teach(ctx: typer.Context, words: list[str], usages: Mapping[str, str]) -> N
 
 def _carry_out(line: str) -> None:
     try:
-        with machine.books_can_be_read():
+        with machine.database_can_be_read():
             asyncio.run(machine.tools().fault(line))
     except NothingRuns as error:
         raise Failed(Exit.JOB_FAILED, str(error)) from None

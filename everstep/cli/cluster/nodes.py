@@ -59,7 +59,7 @@ async def _in_cluster(cluster: str) -> list[dict[str, Any]]:
         return await _in_pods_cluster(cluster)
     if not machine.is_here(cluster):
         return []
-    with machine.books_can_be_read():
+    with machine.database_can_be_read():
         views = await machine.tools().nodes()
         silent = await machine.tools().silent_agents()
     return [

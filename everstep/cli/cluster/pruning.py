@@ -41,7 +41,7 @@ def prune(
 
     A pod of which it is not proven that it ended keeps everything. Folders of jobs stay, whether you
     named them (model_dir, checkpoints) or not (EVERSTEP_HOME/jobs): records, results and the number of
-    the last start are there. So do the server's database and the books of the cluster.
+    the last start are there. So do the databases of the server and of the cluster.
 
     With --cluster: the record of a job in Kubernetes (a ConfigMap) goes where the job's workflow and the last
     change of the record are at least so old, an hour at least, and the cluster has no pod of the job.
@@ -55,7 +55,7 @@ def prune(
 
 def _prune_machine(passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
     now = time.time()
-    with machine.books_can_be_read(", so nothing is removed"):
+    with machine.database_can_be_read(", so nothing is removed"):
         pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=is_rehearsal)
         leftovers = asyncio.run(pruned)
     removed = [_row(left, now) for left in leftovers if left.kept is None]

@@ -95,7 +95,7 @@ async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
     cluster = job.attribute("TrainCluster")
     if cluster is None or not machine.is_here(cluster):
         return
-    with machine.books_can_be_read():
+    with machine.database_can_be_read():
         nodes = {node.name: node for node in await machine.tools().nodes()}
     node = nodes.get(name)
     if node is not None and index not in {device.index for device in node.devices}:

@@ -72,7 +72,7 @@ def dev(
     """Serve this machine: a Temporal server with its UI and a worker, until Ctrl-C.
 
     Everything that has to last is in EVERSTEP_HOME (~/.everstep): the server's database, the
-    cluster's books, agents and their logs. Training goes on while neither `dev` nor `run` serves.
+    cluster database, agents and their logs. Training goes on while neither `dev` nor `run` serves.
 
     The server accepts every user of this machine. As root, `dev` does not start where other users exist.
     """

@@ -59,7 +59,7 @@ async def _nodes_of_dev() -> int | None:
     place = holding.current(home())
     if place is None or place.nodes is None or connection.address() != place.address:
         return None
-    with machine.books_can_be_read():
+    with machine.database_can_be_read():
         return max(place.nodes, len(await machine.own_tools().nodes()))
 
 

@@ -273,7 +273,7 @@ def adopted_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact
         id=f"operator/adopt/{generation}/{at:.3f}",
         kind="operator.restart",
         at=at,
-        message=f"an operator had the job adopted by other books{why}",
+        message=f"an operator had the job adopted by another cluster database{why}",
         details={"level": str(Level.JOB)},
     )
 

@@ -214,7 +214,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("far_east", "worker")
 async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(served: AsyncCli) -> None:
     await well(served)
-    assert "can be read" in checks(await served("doctor", "--json"))["books"]["what"]
+    assert "can be read" in checks(await served("doctor", "--json"))["database"]["what"]
     other = await served("doctor", "--json", "--cluster", "gpu")
     assert (other.code, problems(other)) == (1, {"worker"})
     assert "everstep-gpu" in checks(other)["worker"]["what"]
@@ -323,8 +323,8 @@ def test_books_that_cannot_be_read_are_a_problem(
     else:
         books.make_table(home, content)
     ended = cli("doctor", "--json")
-    assert problems(ended) == {"server", "books"}
-    assert says in checks(ended)["books"]["what"]
+    assert problems(ended) == {"server", "database"}
+    assert says in checks(ended)["database"]["what"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.support.scene import until, until_it_waits_for
 from tests.support.workerproc import WorkerProcess
 
 DATABASE = "temporal.db"
-STRANGE = "did not begin in the books"
+STRANGE = "is not in the cluster database"
 STEPS, LONGER, STEP_S = 150, 400, 0.1
 
 

@@ -106,7 +106,7 @@ class Holder:
             self._send(process, signal.SIGKILL, "it cannot go on, and is ended")
 
     def _send(self, process: proc.Process, number: signal.Signals, what: str) -> None:
-        LOG.warning("process %d was stopped while it wrote the books; %s", process.pid, what)
+        LOG.warning("process %d was stopped while it wrote the database; %s", process.pid, what)
         proc.send(process, number)
 
 
