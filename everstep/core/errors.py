@@ -80,7 +80,7 @@ class OtherBooks(BackendUnavailable):
     def copied(cls, job: str, *, original: str, copy: str) -> OtherBooks:
         return cls(
             job,
-            f"job {job} is in the cluster database {original}, and this worker has a copy of it, {copy}",
+            f"job {job} is in the cluster database {original}; that of this worker, {copy}, is a copy of it",
         )
 
     @classmethod

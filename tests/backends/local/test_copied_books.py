@@ -46,7 +46,7 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
     lab = await LocalLab.open(copy_home.parent)
     copy = lab.backend
     try:
-        named = rf"{tmp_path}/home/local.db, .* {copy_home}/local.db, .* a copy .*adopt demo"
+        named = rf"{tmp_path}/home/local.db; .* {copy_home}/local.db, .* a copy .*adopt demo"
         beside = Run(lab, slots=(0,), generation=job.generation, books=job.books)
         for verb in ("observe", "ensure_stopped", "ensure_gone", "ensure_generation"):
             with subtests.test(verb), pytest.raises(OtherBooks, match=named):
