@@ -12,6 +12,7 @@ from typing import Any, Literal
 from temporalio.runtime import LogForwardingConfig, LoggingConfig
 
 from everstep.chronicle.shapes import moment
+from everstep.core import names
 from everstep.core.bounds import plain
 from everstep.core.escaping import for_terminal
 from everstep.telemetry.trace_ids import trace_id
@@ -63,7 +64,7 @@ class JsonLine(logging.Formatter):
             "message": plain(record.getMessage()),
             **_of_temporal(record),
             **_of_core(record),
-            **_context.get(),
+            **_of_task(record),
         }
         if record.exc_info:
             values["exception"] = plain(self.formatException(record.exc_info))
@@ -71,23 +72,38 @@ class JsonLine(logging.Formatter):
 
 
 def _of_temporal(record: logging.LogRecord) -> dict[str, Any]:
-    """Job and phase by the ID of the workflow; which activity of it, and its attempt."""
+    """Job and phase by the ID of its workflow; which activity of it, and its attempt."""
     context: Mapping[str, Any] = next(
         (about for name in TEMPORAL if (about := getattr(record, name, None))), {}
     )
     workflow_id = context.get("workflow_id")
     if workflow_id is None:
         return {}
-    recovery = RECOVERY_ID.fullmatch(workflow_id)
     values = {
-        "job": workflow_id if recovery is None else recovery["job"],
-        "phase": None if recovery is None else recovery["phase"],
+        **_of_workflow(workflow_id, context.get("workflow_type")),
         "workflow_id": workflow_id,
         "run_id": context.get("workflow_run_id", context.get("run_id")),
         "activity": context.get("activity_type"),
         "attempt": context.get("attempt"),
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _of_workflow(workflow_id: str, kind: str | None) -> dict[str, Any]:
+    """The job and, of a restart, the phase; nothing for a workflow that serves many jobs."""
+    if kind == names.TRAINING_JOB:
+        return {"job": workflow_id}
+    recovery = RECOVERY_ID.fullmatch(workflow_id) if kind == names.RECOVERY else None
+    return {} if recovery is None else {"job": recovery["job"], "phase": recovery["phase"]}
+
+
+def _of_task(record: logging.LogRecord) -> Mapping[str, Any]:
+    """What the task works for. A line about one job may name it itself, as `job`.
+
+    Then values of another job say nothing about it: a task that serves many may begin in one of that job.
+    """
+    context, job = _context.get(), getattr(record, "job", None)
+    return context if job is None or job == context.get("job") else {"job": job}
 
 
 def _of_core(record: logging.LogRecord) -> dict[str, Any]:

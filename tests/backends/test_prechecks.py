@@ -11,6 +11,7 @@ from everstep.dialects.modelarts.policy import modelarts
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job
+from tests.telemetry.lines import logged_lines
 
 MODELARTS = modelarts(job_retry=8)
 
@@ -76,6 +77,16 @@ async def test_a_failed_check_without_restarts_left_fails_the_job(lab: Lab) -> N
     ]
     assert report(job)["phases"][0]["budgets"]["job"] == {"limit": 1, "used": 1}
     assert await ran_before(lab, 10) == []
+
+
+async def test_what_a_check_found_is_logged_with_the_job_that_it_was_for(lab: Lab) -> None:
+    """Books are written in threads of their own, which know of no activity. The fake cluster logs nothing."""
+    job = whole_job(lab, MODELARTS)
+    await lab.fault("precheck n1 dns")
+    async with logged_lines() as lines:
+        await job.run()
+    found = [line for line in lines.found if line["message"] == "the check of dns failed on n1"]
+    assert [line["job"] for line in found] == ["demo"] * isinstance(lab, LocalLab)
 
 
 async def test_a_document_may_leave_the_checks_out(lab: Lab) -> None:

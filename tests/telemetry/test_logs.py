@@ -48,10 +48,31 @@ def test_a_line_is_one_object_whatever_is_logged() -> None:
 def test_job_and_phase_are_those_of_the_workflow(
     workflow_id: str, job: str, phase: str | None
 ) -> None:
-    about = {"workflow_id": workflow_id, "activity_type": "stop", "attempt": 3}
+    kind = "Recovery" if phase else "TrainingJob"
+    about = {
+        "workflow_id": workflow_id,
+        "workflow_type": kind,
+        "activity_type": "stop",
+        "attempt": 3,
+    }
     found = line("x", temporal_activity=about)
     assert (found["job"], found.get("phase")) == (job, phase)
     assert (found["activity"], found["attempt"]) == ("stop", 3)
+
+
+def test_a_workflow_that_works_for_many_jobs_is_none() -> None:
+    found = line("x", temporal_activity={"workflow_id": "janitor/a", "workflow_type": "Janitor"})
+    assert "job" not in found
+    assert found["workflow_id"] == "janitor/a"
+
+
+async def test_a_line_about_one_job_has_no_labels_of_another() -> None:
+    """A loop that serves many jobs logs about one of them, maybe in a task that began for another."""
+    assert line("x", job="demo")["job"] == "demo"
+    log_with(job="demo", phase="main")
+    assert line("x", job="demo")["phase"] == "main"
+    assert line("x", job="other").get("phase") is None
+    assert line("x", job="other")["job"] == "other"
 
 
 async def test_a_task_adds_what_it_works_for() -> None:

@@ -40,6 +40,33 @@ def logging_calls() -> Iterator[tuple[str, str]]:
                         yield LEVELS[node.func.attr], OF_THE_SDK.get(logger, module)
 
 
+def calls_of_backends() -> Iterator[tuple[str, str, str]]:
+    """Level and logger of each call of a backend, and whether it says of which job it logs."""
+    for path in (ROOT / "everstep" / "backends").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(ast.Attribute(ast.Name("LOG" | "logger"), level)) if level in LEVELS:
+                    extra = "".join(ast.unparse(k.value) for k in node.keywords if k.arg == "extra")
+                    yield LEVELS[level], module, "yes" if "'job'" in extra else "no"
+
+
+def test_the_page_says_which_lines_of_backends_name_a_job() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)`[^|]* \| `(everstep\.backends[\w.]*)` \| (\w+)", PAGE.read_text(), re.MULTILINE
+    )
+    used = set()
+    for level, module, has_job in calls_of_backends():
+        such = [
+            row
+            for row in rows
+            if (row[0], row[2]) == (level, has_job) and f"{module}.".startswith(f"{row[1]}.")
+        ]
+        assert such, f"{module} logs at {level}, with a job: {has_job}"
+        used |= set(such)
+    assert set(rows) == used
+
+
 def test_the_page_has_each_logger_at_each_of_its_levels() -> None:
     rows = re.findall(r"^\| `(\w+)`[^|]* \| `([\w.]+)` \| ", PAGE.read_text(), re.MULTILINE)
     calls = set(logging_calls())

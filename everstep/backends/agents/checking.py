@@ -93,7 +93,8 @@ def _add(
         findings = checks.findings(pod, generation, answer, now=now)
         facts = {fact.kind: fact for fact in (*findings, *_rehearsed(books, pod, generation, now))}
         for fact in facts.values():
-            LOG.warning("%s%s", "" if not checks.is_note(fact) else "only noted: ", fact.message)
+            prefix = "" if not checks.is_note(fact) else "only noted: "
+            LOG.warning("%s%s", prefix, fact.message, extra={"job": pod.job})
         recorded.setdefault(pod.uid, {}).setdefault(generation, tuple(facts.values()))
     books.record = replace(books.record, checks=recorded)
 

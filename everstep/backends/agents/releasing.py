@@ -37,7 +37,8 @@ async def release(
     except (NobodyToAsk, BackendUnavailable):
         return False
     for folder, why in answer["kept"].items():
-        LOG.warning("%s stays the folder of job %s: %s", folder, command["job"], why)
+        job = command["job"]
+        LOG.warning("%s stays the folder of job %s: %s", folder, job, why, extra={"job": job})
     return True
 
 

@@ -299,7 +299,7 @@ class KubernetesBackend(AgentBackend):
                 event(job, entry, owner, namespace=namespace.name, books=self._identity)
                 for entry in restarts
             )
-            await reached(ensure_events(self._api, namespace.name, events))
+            await reached(ensure_events(self._api, namespace.name, job.id, events))
         await super().ensure_recorded(job, entries)
 
     # -- seeing ----------------------------------------------------------------------------------

@@ -50,11 +50,14 @@ def event(job: JobRef, entry: Entry, owner: Stored, *, namespace: str, books: st
     }
 
 
-async def ensure_events(api: KubernetesApi, namespace: str, events: Iterable[Json]) -> None:
+async def ensure_events(
+    api: KubernetesApi, namespace: str, job: str, events: Iterable[Json]
+) -> None:
     """Create those that are not there. A refusal is a line in the log: nothing depends on them."""
     for one in events:
         try:
             await api.create(f"/api/v1/namespaces/{namespace}/events", one)
         except Refused as error:
             if error.status != 409:
-                logger.warning("event %s: %s", one["metadata"]["name"], error)
+                name = one["metadata"]["name"]
+                logger.warning("event %s: %s", name, error, extra={"job": job})

@@ -77,5 +77,5 @@ class FolderReleaser:
 
 
 def _warn(command: wire.ReleaseCommand, why: str) -> None:
-    folders = ", ".join(command["folders"])
-    LOG.warning("%s: still of job %s, which has ended: %s", folders, command["job"], why)
+    folders, job = ", ".join(command["folders"]), command["job"]
+    LOG.warning("%s: still of job %s, which has ended: %s", folders, job, why, extra={"job": job})

@@ -148,7 +148,9 @@ class PodReconciler:
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
         except OSError as error:  # tried again soon; the other pods are looked after meanwhile
-            LOG.warning("the agent of %s cannot be started now: %s", uid, error)
+            LOG.warning(
+                "the agent of %s cannot be started now: %s", uid, error, extra={"job": pod.job}
+            )
             return
         self.spawned[uid] = now
 
@@ -159,7 +161,7 @@ class PodReconciler:
         try:
             await self._end(pod)
         except (OSError, BackendUnavailable) as error:  # begun again soon
-            LOG.warning("pod %s cannot be ended now: %s", pod.uid, error)
+            LOG.warning("pod %s cannot be ended now: %s", pod.uid, error, extra={"job": pod.job})
 
     async def _end(self, pod: LocalPod) -> None:
         uid = pod.uid

@@ -35,4 +35,5 @@ async def release(agent: Path, command: wire.ReleaseCommand) -> None:
             process.kill()
             await process.wait()
     if process.returncode:
-        LOG.warning("folders stay those of job %s: %s", command["job"], output.decode())
+        job = command["job"]
+        LOG.warning("folders stay those of job %s: %s", job, output.decode(), extra={"job": job})
