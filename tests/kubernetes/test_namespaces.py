@@ -19,6 +19,7 @@ from tests.kubernetes.conftest import make_namespace, worker_process
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
+from tests.kubernetes.test_queues import HOLD, waits_in_a_queue
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
@@ -180,7 +181,9 @@ async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
     await lab.another_worker()
     job = KubernetesRun(lab, id="rights", env=NEVER_ENDS, namespace=team)
     await job.launch()
-    await api.delete(f"/api/v1/namespaces/{team}/pods/rights-1-g1", gracePeriodSeconds=1)
+    pods = f"/api/v1/namespaces/{team}/pods"
+    await api.patch(f"{pods}/rights-1-g1", {"metadata": {"finalizers": [HOLD]}})
+    await api.delete(f"{pods}/rights-1-g1", gracePeriodSeconds=1)
     await job.fact("agent.gone")
     restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
     await lab.backend.ensure_recorded(job.ref, (restart,))
@@ -189,6 +192,7 @@ async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
     more = (*job.slots, 2)
     await lab.backend.ensure_placed(job.place_order(slots=more, recreate=more))
     await lab.backend.leftovers()
+    await waits_in_a_queue(lab, "queued", namespace=team)
     await job.gone()
     assert used == rights.granted(rights.OF_JOBS)
     assert used == {

@@ -21,6 +21,12 @@ def disrupted(reason: str, message: str = "why") -> Json:
     return {"conditions": [condition]}
 
 
+def stopped(reason: str) -> Json:
+    """By Kueue."""
+    condition = {"type": "TerminationTarget", "status": "True", "reason": reason, "message": "why"}
+    return {"conditions": [condition]}
+
+
 def ended(code: int, reason: str) -> Json:
     state = {"terminated": {"exitCode": code, "reason": reason}}
     return {"containerStatuses": [{"name": "train", "state": state}]}
@@ -64,6 +70,8 @@ EVICTED = {"phase": "Failed", "reason": "Evicted", "message": "low on memory"}
         (None, {"phase": "Running"}, CORDONED, False),
         ("pod.preempted", disrupted("PreemptionByScheduler"), node(), True),
         ("pod.preempted", {"phase": "Failed", "reason": "Preempting"}, node(), False),
+        ("pod.preempted", stopped("WorkloadEvictedDueToPreempted"), node(), True),
+        ("pod.evicted", stopped("WorkloadEvictedDueToClusterQueueStopped"), node(), True),
         ("pod.drained", disrupted("EvictionByEvictionAPI"), CORDONED, True),
         ("pod.drained", {"phase": "Failed", "reason": "Terminated"}, node(), False),
         ("pod.evicted", disrupted("EvictionByEvictionAPI"), node(), True),

@@ -17,6 +17,7 @@ from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
 from tests.kubernetes.objects import until
+from tests.kubernetes.test_queues import HOLD, waits_in_a_queue
 from tests.testbed.api import Api
 from worker import MESSAGES
 
@@ -31,7 +32,9 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     await lab.another_worker()
     job = KubernetesRun(lab, id="rights", env=NEVER_ENDS)
     await job.launch()
-    await api.delete(f"/api/v1/namespaces/{namespace}/pods/rights-1-g1", gracePeriodSeconds=1)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    await api.patch(f"{pods}/rights-1-g1", {"metadata": {"finalizers": [HOLD]}})
+    await api.delete(f"{pods}/rights-1-g1", gracePeriodSeconds=1)
     await job.fact("agent.gone")
     restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
     await lab.backend.ensure_recorded(job.ref, (restart,))
@@ -41,6 +44,7 @@ async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(
     more = (*job.slots, 2)
     await lab.backend.ensure_placed(job.place_order(slots=more, recreate=more))
     await lab.backend.ensure_released("a-node")
+    await waits_in_a_queue(lab, "queued")
     await left_on(lab)
     await job.gone()
     assert used == rights.granted()

@@ -42,6 +42,7 @@ from everstep.backends.kubernetes.folders import FOLDERS
 from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.namespaces import JobNamespace, namespace_of
 from everstep.backends.kubernetes.placing.placer import PodPlacer
+from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
@@ -191,6 +192,7 @@ class KubernetesBackend(AgentBackend):
                 books=books, watch=self.watch, agents=agents, gang_s=self._settings.gang_s
             ),
             reconciler=reconciler,
+            queues=JobQueues(api=self._api, namespace=name, watch=self.watch, pods=pods),
         )
         return JobNamespace(
             name=name,

@@ -70,6 +70,8 @@ class PodEntry:
     failure: str = ""  # why it ended
     is_withdrawn: bool = False  # its pod is removed and created again, as its gang found no places
     group: int = 0  # which group of its generation the pod joins
+    joins: str = ""  # another group instead, in which it takes a place that is left
+    joins_size: int = 0  # of that group
 
     @property
     def created_from(self) -> float:

@@ -80,6 +80,8 @@ class Gang:
 KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 KUEUE_SIZE = "kueue.x-k8s.io/pod-group-total-count"
+KUEUE_ROLE = "kueue.x-k8s.io/role-hash"
+KUEUE_FINALIZER = "kueue.x-k8s.io/managed"
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 
@@ -466,6 +468,9 @@ def _join(made: Json, gang: Gang, *, is_ours: bool) -> None:
     labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
     if KUEUE_QUEUE in labels and KUEUE_GROUP not in labels:
         labels[KUEUE_GROUP], annotations[KUEUE_SIZE] = gang.name, str(gang.size)
+        # By itself Kueue takes pods whose affinity differs for ones of different roles, of which a group
+        # may have 18; a pod that replaces another one has to be of the same role.
+        annotations.setdefault(KUEUE_ROLE, names.EVERSTEP)
     elif is_ours and gang.needs_group:
         made["spec"]["schedulingGroup"] = {"podGroupName": gang.name}
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.manifest import KUEUE_GROUP, KUEUE_QUEUE, KUEUE_SIZE
 
 Fields = Mapping[str, Any]
 """Name of a field -> `_ALL` of it, or the fields that it has itself; for a list, those of each member."""
@@ -22,8 +23,9 @@ POD: Fields = {
         **_IDENTITY,
         "creationTimestamp": _ALL,
         "deletionTimestamp": _ALL,
-        "labels": {names.ROLE: _ALL},
-        "annotations": {names.JOB: _ALL},
+        "labels": {names.ROLE: _ALL, KUEUE_QUEUE: _ALL, KUEUE_GROUP: _ALL},
+        "annotations": {names.JOB: _ALL, KUEUE_SIZE: _ALL},
+        "finalizers": _ALL,
     },
     "spec": {"nodeName": _ALL},
     "status": {

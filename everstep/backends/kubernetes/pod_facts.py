@@ -55,6 +55,12 @@ class PodReport:
         return str(condition.get("reason", "")) if condition.get("status") == "True" else ""
 
     @property
+    def stop(self) -> str:
+        """Why Kueue is about to end the pod, or did; empty: it does not."""
+        condition = self.condition("TerminationTarget")
+        return str(condition.get("reason", "")) if condition.get("status") == "True" else ""
+
+    @property
     def ending(self) -> Json:
         """How the agent's container ended; empty: it did not."""
         states = (one.get("state", {}) for one in self.containers if one["name"] == CONTAINER)
@@ -80,6 +86,10 @@ class PodReport:
 
 def _disruption_message(report: PodReport) -> str:
     return str(report.condition("DisruptionTarget").get("message") or report.disruption)
+
+
+def _stop_message(report: PodReport) -> str:
+    return f"Kueue: {report.condition('TerminationTarget').get('message') or report.stop}"
 
 
 def _status_message(report: PodReport) -> str:
@@ -126,6 +136,20 @@ ENDS: tuple[EndRow, ...] = (
         why="the kubelet made room for a critical pod",
         matches=_ended_with({"Preempting"}),
         message=_status_message,
+    ),
+    EndRow(
+        kind="pod.preempted",
+        field="TerminationTarget: WorkloadEvictedDueToPreempted",
+        why="Kueue gives its quota to a more important job",
+        matches=lambda r: r.stop == "WorkloadEvictedDueToPreempted",
+        message=_stop_message,
+    ),
+    EndRow(
+        kind="pod.evicted",
+        field="TerminationTarget",
+        why="Kueue takes the quota back: its queue is stopped, or an operator ended the workload",
+        matches=lambda r: bool(r.stop),
+        message=_stop_message,
     ),
     # Before eviction: a drain evicts from a node that it has cordoned.
     EndRow(
@@ -271,6 +295,11 @@ def trouble(pod: Json) -> str:
     """Why it does not run yet, in the words of the scheduler or the kubelet; empty: nothing is wrong."""
     report = PodReport(pod=pod)
     return next((text for row in WAITS if (text := row.message(report))), "")
+
+
+def is_gated(pod: Json) -> bool:
+    """Whether the scheduler is to leave it alone for now: a queue holds it back."""
+    return bool(PodReport(pod=pod).condition("PodScheduled").get("reason") == "SchedulingGated")
 
 
 # -- Times and ends ---------------------------------------------------------------------------------

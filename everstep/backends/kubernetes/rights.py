@@ -7,10 +7,11 @@ from collections.abc import Mapping
 SERVICE_ACCOUNT = "everstep-worker"
 
 IN_NAMESPACE: Mapping[str, tuple[str, ...]] = {
-    "pods": ("create", "get", "list", "watch", "delete"),
+    "pods": ("create", "get", "list", "watch", "delete", "patch"),
     "configmaps": ("create", "get", "list", "watch", "update", "patch"),
     "secrets": ("create", "get", "delete"),
     "podgroups.scheduling.k8s.io": ("create", "list", "patch", "delete"),
+    "workloads.kueue.x-k8s.io": ("get",),
     "events": ("create",),
 }
 """Resource to verbs. A resource outside the core group is written as `podgroups.scheduling.k8s.io`."""

@@ -29,7 +29,8 @@ def place_state(
         if entry is None or pod is None:
             if failed := "" if entry is None else failure_of(entry):
                 problems.append(failed)
-            waits.append(f"a pod for slot {slot} to be created")
+            what = f"a place in group {entry.joins} of Kueue" if entry and entry.joins else ""
+            waits.append(what or f"a pod for slot {slot} to be created")
             continue
         node, why = pod["spec"].get("nodeName", ""), trouble(pod)
         agent = agents.known.get(entry.uid)

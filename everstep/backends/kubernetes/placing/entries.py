@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from everstep.backends.agents.transactions import owned_record
@@ -14,8 +14,12 @@ from everstep.core.world import PlaceOrder
 
 
 def want_pods(
-    session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
+    session: JobSession,
+    order: PlaceOrder,
+    may_be_used: Callable[[PodEntry], bool],
+    free_places: Callable[[Sequence[PodEntry]], Iterable[manifest.Gang]],
 ) -> None:
+    """`free_places`: groups that have places for other pods when these are left."""
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
     entries = _by_slot(session.entries, stands_by=False)
@@ -31,9 +35,12 @@ def want_pods(
             session.update(replace(entry, is_leaving=True))
     devices = manifest.devices_of(order)
     leaving_names = {entry.name for entry in session.entries if entry.is_leaving}
-    for slot in set(order.slots) - entries.keys():
+    places = iter(free_places(session.entries))
+    for slot in sorted(set(order.slots) - entries.keys()):
         name = names.pod(order.job.id, slot=slot, generation=order.generation)
         entry = PodEntry(name=name, slot=slot, generation=order.generation, devices=devices)
+        if (group := next(places, None)) is not None:
+            entry = replace(entry, joins=group.name, joins_size=group.size)
         session.update(replace(entry, is_withdrawn=name in leaving_names))
     _regroup(session, order, before)
     session.keep_template(order.image or "", order.pod_template)
@@ -41,8 +48,12 @@ def want_pods(
 
 
 def _created_by(order: PlaceOrder, entries: Mapping[int, PodEntry]) -> dict[int, PodEntry]:
-    """Those of the pods that the generation of this order creates."""
-    return {s: e for s, e in entries.items() if is_created_in(e, order.job.id, order.generation)}
+    """Those of the pods that the generation of this order creates, and that join no earlier group."""
+    return {
+        slot: entry
+        for slot, entry in entries.items()
+        if is_created_in(entry, order.job.id, order.generation) and not entry.joins
+    }
 
 
 def _regroup(session: JobSession, order: PlaceOrder, before: Mapping[int, PodEntry]) -> None:
@@ -122,6 +133,11 @@ def gang_of(order: PlaceOrder, stored: Stored) -> manifest.Gang:
     return manifest.Gang(name=name, size=len(created))
 
 
+def joined_group(entry: PodEntry) -> manifest.Gang | None:
+    """The earlier group that the pod joins; None: the one of its generation."""
+    return manifest.Gang(name=entry.joins, size=entry.joins_size) if entry.joins else None
+
+
 def members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
     job = stored.document.record.id
     return [
@@ -129,6 +145,7 @@ def members(stored: Stored, gang: manifest.Gang) -> list[PodEntry]:
         for entry in wanted_entries(stored).values()
         if names.group(job, generation=entry.generation, number=entry.group) == gang.name
         and is_created_in(entry, job, entry.generation)
+        and not entry.joins
     ]
 
 

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from everstep.agent_client.watch import Agents
-from everstep.backends.kubernetes import credentials, folders, gangs, manifest, names
+from everstep.backends.kubernetes import (
+    credentials,
+    folders,
+    gangs,
+    kueue,
+    manifest,
+    names,
+)
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
@@ -23,6 +30,7 @@ from everstep.backends.kubernetes.placing.answers import place_state
 from everstep.backends.kubernetes.placing.entries import (
     gang_of,
     is_created_in,
+    joined_group,
     missing_pods,
     nodes_to_avoid,
     owner,
@@ -31,6 +39,7 @@ from everstep.backends.kubernetes.placing.entries import (
     want_standbys,
     wanted_entries,
 )
+from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
@@ -41,6 +50,8 @@ from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder, PlaceState
 
 _MOMENT_S = 0.1
+_QUEUE_S = 5.0
+"""Between looks at why a queue holds pods back."""
 Answers = Mapping[str, Json | Refused]
 """By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
 
@@ -60,6 +71,7 @@ class PodPlacer:
     groups: gangs.PodGroups
     withdrawals: Withdrawals
     reconciler: PodReconciler
+    queues: JobQueues
 
     @property
     def _path(self) -> str:
@@ -80,11 +92,15 @@ class PodPlacer:
         may_be_used = self._usable(order, isolated)
         if stored.document.record.placed is None:
             await self.books.release(order.job.id)
+        free_places = partial(self.queues.free_places, order)
         _, stored = await self.books.transacted(
-            order.job.id, lambda session: want_pods(session, order, may_be_used), start=stored
+            order.job.id,
+            lambda session: want_pods(session, order, may_be_used, free_places),
+            start=stored,
         )
         now = self.agents.clock()
-        due = {entry.name for entry in missing_pods(order, stored) if entry.created_from <= now}
+        with_room = self.queues.with_room(missing_pods(order, stored), stored)
+        due = {entry.name for entry in with_room if entry.created_from <= now}
         if due:  # before anything is created: it may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
         stored, prompt_answers = await self._synced(order, stored, due, hosts)
@@ -100,17 +116,21 @@ class PodPlacer:
         else:
             answers, group_refusal = await both(create(), group)
         refusal, stored = await self._with_uids(order, stored, {**prompt_answers, **answers})
-        refusal = refusal or group_refusal
+        queue_problem = await self.queues.problem(order, stored)
+        refusal = refusal or group_refusal or queue_problem
         self.reconciler.watch_agents(stored)
-        again = [entry.created_from for entry in missing if entry not in to_create]
+        again = [entry.created_from for entry in missing if entry.created_from > now]
         is_grouped = manifest.is_grouped_by_us(order, self.settings)
         if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
             stuck_in_s = stuck_at - self.api.server_time()
             again.append(now + max(0.0, stuck_in_s) + _MOMENT_S)
             if stuck_in_s <= 0:
                 await self.withdrawals.withdraw(gang, stored)
+        if queue_problem:  # it may change, and no pod with it
+            again.append(now + _QUEUE_S)
         state = self._state(order.slots, wanted_entries(stored), refusal)
         # All of them or none: how many could live shows a try.
+        is_grouped = is_grouped or bool(kueue.queue_of(order))
         is_tried = is_grouped and (gang.needs_group or gang.size == len(order.slots))
         if is_tried and not state.placed and not self.withdrawals.are_bound(gang, stored):
             state = replace(state, places=None)
@@ -229,13 +249,14 @@ class PodPlacer:
         """Create the pods."""
 
         async def create(entry: PodEntry) -> Json | Refused:
+            new_group = gang if is_created_in(entry, order.job.id, order.generation) else None
             body = manifest.pod(
                 order,
                 entry.slot,
                 owner=owner(stored),
                 settings=self.settings,
                 hosts_to_avoid=hosts,
-                gang=gang if is_created_in(entry, order.job.id, order.generation) else None,
+                gang=joined_group(entry) or new_group,
             )
             body["metadata"]["name"] = entry.name
             return await self._create_one(body)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
-from everstep.backends.kubernetes import node_facts
+from everstep.backends.kubernetes import kueue, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
@@ -82,6 +82,9 @@ class PodReconciler:
             stored = newest
         else:
             await deletion
+        # After what they prove is stored.
+        held = (pod for pod in pods if kueue.is_held(pod) and self._is_over(pod))
+        await all_at_once(map(self._release, held))
         self.watch_agents(stored)
         return stored
 
@@ -181,6 +184,19 @@ class PodReconciler:
         options = {"gracePeriodSeconds": pod.grace_s, "preconditions": {"uid": pod.uid}}
         deletion = self.api.delete(f"{self._path}/pods/{pod.name}", options)
         await allowing(deletion, 404, 409)
+
+    def _is_over(self, pod: Json) -> bool:
+        """Whether nothing of this deleted pod runs any more, so that its object may go."""
+        node, uid = pod["spec"].get("nodeName", ""), pod["metadata"]["uid"]
+        return not node or self.pods.is_gone(uid) or self.watch.service(node)[0] == "down"
+
+    async def _release(self, pod: Json) -> None:
+        """Let the object of a pod go that Kueue holds: it waits for another one of its group.
+
+        Whether there is to be another one is in the job's record alone.
+        """
+        path = f"{self._path}/pods/{pod['metadata']['name']}"
+        await allowing(self.api.patch(path, kueue.released(pod)), 404, 409)
 
     def _pod_ends(self, stored: Stored) -> list[Fact]:
         """Why pods of the job end or are about to, as far as that was not reported to it yet."""

@@ -41,7 +41,14 @@ class Withdrawals:
         def mark(session: JobSession) -> None:
             for entry in session.entries:
                 if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
-                    change = replace(entry, is_withdrawn=True, failed_at=again_at, failure=why)
+                    # In a queue, a group that was ended cannot begin again: the next one is another.
+                    change = replace(
+                        entry,
+                        is_withdrawn=True,
+                        failed_at=again_at,
+                        failure=why,
+                        group=entry.group + 1,
+                    )
                     session.update(change)
 
         await self.books.transact(stored.document.record.id, mark)

@@ -1,0 +1,86 @@
+"""Pods of jobs in queues of Kueue: which groups they join, when they may, and why they are not admitted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everstep.backends.kubernetes import kueue
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.books import PodEntry, Stored
+from everstep.backends.kubernetes.manifest import Gang
+from everstep.backends.kubernetes.placing.entries import joined_group, wanted_entries
+from everstep.backends.kubernetes.pod_facts import is_gated
+from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.core.errors import BackendUnavailable
+from everstep.core.world import PlaceOrder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQueues:
+    """Of the jobs of one namespace."""
+
+    api: KubernetesApi
+    namespace: str
+    watch: ClusterWatch
+    pods: KubernetesPods
+
+    def free_places(self, order: PlaceOrder, entries: Sequence[PodEntry]) -> list[Gang]:
+        """A group for each place that an ended pod left in it, as far as other pods of the job are in it."""
+        if not kueue.queue_of(order):
+            return []
+        staying = [self._group(entry) for entry in entries if not entry.is_leaving]
+        stuck = [self._group(entry) for entry in entries if self._is_stuck(entry)]
+        members = Counter(group for group in (*staying, *stuck) if group is not None)
+        return [
+            group
+            for group in members
+            if group in staying
+            for _ in range(group.size - members[group])
+        ]
+
+    def _group(self, entry: PodEntry) -> Gang | None:
+        pod = self.watch.pod(entry.uid)
+        return joined_group(entry) if pod is None else kueue.group_of(pod)
+
+    def _is_stuck(self, entry: PodEntry) -> bool:
+        """Whether a pod that leaves keeps its place until its end is reported, which may be never."""
+        is_silent = self.watch.service(entry.node)[0] not in {"ready", "down"}
+        return entry.is_leaving and is_silent and not self.pods.is_gone(entry.uid)
+
+    def with_room(self, missing: Sequence[PodEntry], stored: Stored) -> Iterator[PodEntry]:
+        """Those of these pods whose group has a place by now.
+
+        Kueue deletes the newest pods of a group that is too large.
+        """
+        job_pods = self.watch.of_job(stored.document.record.id, self.namespace)
+        members = Counter(group.name for pod in job_pods if (group := kueue.group_of(pod)))
+        watched = {pod["metadata"]["uid"] for pod in job_pods}
+        created = (entry for entry in stored.document.pods if entry.uid and entry.joins)
+        # The watch may not have seen all of them yet.
+        members.update(entry.joins for entry in created if entry.uid not in watched)
+        for entry in missing:
+            if not entry.joins or members[entry.joins] < entry.joins_size:
+                members[entry.joins] += 1
+                yield entry
+
+    async def problem(self, order: PlaceOrder, stored: Stored) -> str:
+        """Why Kueue holds pods of the order back; empty: it does not."""
+        if not (queue := kueue.queue_of(order)):
+            return ""
+        pods = (self.watch.pod(entry.uid) for entry in wanted_entries(stored).values())
+        gated = (pod for pod in pods if pod is not None and is_gated(pod))
+        group = next((group for pod in gated if (group := kueue.group_of(pod))), None)
+        return "" if group is None else kueue.waits_for(group, queue, await self._workload(group))
+
+    async def _workload(self, group: Gang) -> Json | None:
+        """What Kueue has of the group; None: nothing yet, or it is not of this version."""
+        path = f"{kueue.API}/namespaces/{self.namespace}/workloads/{group.name}"
+        try:
+            return await self.api.get(path)
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused:
+            return None

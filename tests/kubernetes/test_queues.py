@@ -1,0 +1,158 @@
+"""Pods in a queue of Kueue where no Kueue runs: the test holds them and their objects as it would.
+
+With a real one: `make test-kueue`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.backends.lab import uids_of
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import condition, until, until_node
+from tests.kubernetes.test_lost_pods import replace_last_pod, trained
+from tests.testbed.api import Api, ApiError, Json
+from tests.testbed.machines import Machines
+
+GATE, HOLD = "kueue.x-k8s.io/admission", "kueue.x-k8s.io/managed"
+GROUP, SIZE = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+
+
+def queued(lab: KubernetesLab, *, is_gated: bool = False) -> dict[str, Any]:
+    """A template whose pods are in a queue."""
+    spec = dict(lab.pod["pod_template"]["spec"])
+    if is_gated:
+        spec["schedulingGates"] = [{"name": GATE}]
+    return {"metadata": {"labels": {"kueue.x-k8s.io/queue-name": "team"}}, "spec": spec}
+
+
+class QueuedRun(KubernetesRun):
+    """Its pods are in a queue."""
+
+    def place_order(self, **changes: Any) -> Any:
+        assert isinstance(self.lab, KubernetesLab)
+        return super().place_order(**{"pod_template": queued(self.lab), **changes})
+
+
+def group_of(pod: Json) -> tuple[str, str]:
+    metadata = pod["metadata"]
+    return metadata["labels"][GROUP], metadata["annotations"][SIZE]
+
+
+async def hold(api: Api, path: str, *holders: str) -> None:
+    await api.patch(path, {"metadata": {"finalizers": list(holders)}})
+
+
+async def is_there(api: Api, path: str) -> bool:
+    try:
+        return bool(await api.get(path))
+    except ApiError as error:
+        if error.status == 404:
+            return False
+        raise
+
+
+async def test_pods_that_kueue_holds_go_when_their_job_ends(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    job = QueuedRun(lab, id="held", env=NEVER_ENDS)
+    await job.launch()
+    for slot in job.slots:
+        await hold(api, f"{pods}/held-{slot}-g1", HOLD, "example.test/other")
+    gone = await job.backend.ensure_gone(job.ref)
+    assert not gone.done
+
+    async def only_the_other_holds() -> bool:
+        await job.backend.ensure_gone(job.ref)
+        items = (await api.get(pods, labelSelector="everstep.dev/job=held"))["items"]
+        return [pod["metadata"].get("finalizers") for pod in items] == [["example.test/other"]] * 2
+
+    await until(only_the_other_holds)
+    for slot in job.slots:
+        await hold(api, f"{pods}/held-{slot}-g1")
+    await job.gone()
+
+
+async def waits_in_a_queue(lab: KubernetesLab, job_id: str, *, namespace: str = "") -> None:
+    """A job of two pods that are never admitted, up to its end."""
+    job = QueuedRun(lab, id=job_id, env=NEVER_ENDS, namespace=namespace)
+    gated = {"pod_template": queued(lab, is_gated=True)}
+    await job.new_generation("launch")
+
+    async def names_the_queue() -> bool:
+        state = await job.backend.ensure_placed(job.place_order(**gated))
+        assert state.places is None, "how many there are shows only a try"
+        return state.waiting_for == f"group {job_id}-g1 waits in queue team of Kueue"
+
+    await until(names_the_queue)
+    await job.gone()
+
+
+async def test_pods_that_kueue_does_not_admit_name_their_queue(lab: KubernetesLab) -> None:
+    await waits_in_a_queue(lab, "gated")
+
+
+async def test_a_pod_takes_the_place_of_an_ended_one_in_its_group(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Kueue deletes the newest pod of a group that is too large, so the old one has to be gone."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    job = QueuedRun(lab, id="joins", env=NEVER_ENDS)
+    before = await trained(job)
+    assert group_of(await api.get(f"{pods}/joins-1-g1")) == ("joins-g1", "2")
+    await hold(api, f"{pods}/joins-1-g1", HOLD, "example.test/other")
+    await job.new_generation("restart-1")
+    await job.stop(slots=(0,))
+
+    async def waits_for_its_place() -> bool:
+        state = await job.backend.ensure_placed(job.place_order(recreate=(1,)))
+        assert not await is_there(api, f"{pods}/joins-1-g2")
+        return state.waiting_for == "a place in group joins-g1 of Kueue"
+
+    await until(waits_for_its_place)
+
+    async def is_released() -> bool:
+        await waits_for_its_place()
+        pod = await api.get(f"{pods}/joins-1-g1")
+        return bool(pod["metadata"]["finalizers"] == ["example.test/other"])
+
+    await until(is_released)
+    await hold(api, f"{pods}/joins-1-g1")
+    await job.place(recreate=(1,))
+    assert group_of(await api.get(f"{pods}/joins-1-g2")) == ("joins-g1", "2")
+    await job.fence()
+    await job.start()
+    assert uids_of(await job.step(15), [0]) == uids_of(before, [0])
+    await job.gone()
+
+
+async def test_a_whole_job_that_starts_anew_is_another_group(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = QueuedRun(lab, id="anew", env=NEVER_ENDS)
+    await job.launch()
+    await job.new_generation("restart-1")
+    await job.stop()
+    await job.place()
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    assert group_of(await api.get(f"{pods}/anew-0-g2")) == ("anew-g2", "2")
+    await job.gone()
+
+
+async def test_a_pod_on_a_silent_node_keeps_its_place_in_its_group(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    """Its quota is free once its end is reported, which may be never: the new pod queues by itself."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    job = QueuedRun(lab, id="silent", env=NEVER_ENDS)
+    before = await trained(job)
+    node = next(pod.node for pod in before.pods if pod.slot == 1)
+    await machines.fault("node-crash", node=node)
+    await until_node(api, node, lambda one: condition(one, "Ready")["status"] == "Unknown")
+    await job.fact("node.not_ready")
+    await replace_last_pod(job, avoid=(node,))
+    assert group_of(await api.get(f"{pods}/silent-1-g2")) == ("silent-g2", "1")
+    assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
+    await job.gone()
