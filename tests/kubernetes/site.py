@@ -67,10 +67,14 @@ class Site:
         name: str,
         *,
         train: Mapping[str, Any] = NOTHING,
+        labels: Mapping[str, str] = NOTHING,
         more: Mapping[str, Any] = NOTHING,
         **env: str,
     ) -> None:
-        """`train` is more of the container that the ranks run in, `more` of the job's spec."""
+        """`train` is more of the container that the ranks run in, `more` of the job's spec.
+
+        `labels` are those of its pods.
+        """
         document = {
             "apiVersion": "everstep/v1",
             "kind": "TrainingJob",
@@ -88,6 +92,7 @@ class Site:
                 "model_dir": f"{STORAGE}/{name}",
                 "checkpoints": {"path": f"{STORAGE}/{name}/checkpoints"},
                 "pod_template": {
+                    "metadata": {"labels": dict(labels)},
                     "spec": {
                         "volumes": [{"name": "storage", "hostPath": {"path": str(self.storage)}}],
                         "containers": [
@@ -97,7 +102,7 @@ class Site:
                                 **train,
                             }
                         ],
-                    }
+                    },
                 },
                 **more,
             },

@@ -1,14 +1,15 @@
 """Builds the programs of a Kubernetes control plane, and kubectl, from `go.mod`, once per machine.
 
-`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet` it builds that one.
-The folder is in the user's cache, named after everything that goes into a build: other clones, and the same
-clone later, use it again.
+`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet` or `kueue` it
+builds that one. The folder is in the user's cache, named after everything that goes into a build: other
+clones, and the same clone later, use it again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -105,6 +106,17 @@ class GoModule:
                     self._build_one(go, name, folder)
         return folder
 
+    def module_folder(self, module: str) -> Path:
+        """Where Go keeps the source of a module, which it downloads if need be."""
+        command = [str(_go()), "mod", "download", "-json", module]
+        environ = {**os.environ, **_BUILD_ENV}
+        reply = subprocess.run(
+            command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False
+        )
+        if reply.returncode:
+            raise BuildFailed(f"{module} was not downloaded: {reply.stdout}{reply.stderr}")
+        return Path(json.loads(reply.stdout)["Dir"])
+
     def _build_one(self, go: Path, name: str, folder: Path) -> None:
         began = time.monotonic()
         _print(f"building {name} (minutes, if Go's cache has none of it)")
@@ -198,6 +210,11 @@ KUBELET = GoModule(
     packages={"kubelet": "k8s.io/kubernetes/cmd/kubelet"},
     flags=build_flags(),
 )
+KUEUE = GoModule(
+    folder=HERE / "kueue",
+    packages={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
+    flags=["-trimpath", "-ldflags", "-s -w"],
+)
 PROMETHEUS = GoModule(
     folder=HERE / "prometheus",
     packages={
@@ -210,7 +227,7 @@ PROMETHEUS = GoModule(
 
 if __name__ == "__main__":
     try:
-        module = KUBELET if "kubelet" in sys.argv[1:] else CONTROL_PLANE
+        module = {"kubelet": KUBELET, "kueue": KUEUE}.get(sys.argv[-1], CONTROL_PLANE)
         sys.stdout.write(f"{module.build()}\n")
     except BuildFailed as error:
         sys.exit(f"error: {error}")

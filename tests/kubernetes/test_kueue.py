@@ -1,0 +1,247 @@
+"""Jobs in the queues of a real Kueue: `make test-kueue`.
+
+The quota of each queue is just what a job needs, so that a place that is not given back is missed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.backends.lab import uids_of
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.kubernetes.test_gangs import pods_of
+from tests.kubernetes.test_lost_pods import trained
+from tests.kubernetes.test_queues import QueuedRun, group_of
+from tests.support.child import Child
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api, Json
+from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.kueue import controller
+from tests.testbed.machines import Machines
+
+pytestmark = pytest.mark.kueue
+
+API = "/apis/kueue.x-k8s.io/v1beta2"
+TEAM = "team"
+ONE = {"resources": {"requests": {"cpu": "1"}}}
+"""What a pod takes of a queue."""
+
+
+@pytest.fixture(scope="module")
+async def kueue(
+    cluster: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Child]:
+    async with controller.running(cluster, tmp_path_factory.mktemp("kueue") / "one") as child:
+        yield child
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """The queue `team` of the namespace, as docs/kubernetes.md makes one."""
+
+    api: Api
+    namespace: str
+
+    async def make(self) -> None:
+        own = {"apiVersion": "kueue.x-k8s.io/v1beta2", "metadata": {"name": self.namespace}}
+        await self.api.create(f"{API}/resourceflavors", {**own, "kind": "ResourceFlavor"})
+        spec = {
+            "namespaceSelector": {},
+            "preemption": {"withinClusterQueue": "LowerPriority"},
+            **self._quota(2),
+        }
+        await self.api.create(f"{API}/clusterqueues", {**own, "kind": "ClusterQueue", "spec": spec})
+        local = {**own, "kind": "LocalQueue", "metadata": {"name": TEAM}}
+        path = f"{API}/namespaces/{self.namespace}/localqueues"
+        await self.api.create(path, {**local, "spec": {"clusterQueue": self.namespace}})
+
+    def _quota(self, cpu: int) -> Json:
+        resource = {"name": "cpu", "nominalQuota": str(cpu)}
+        flavor = {"name": self.namespace, "resources": [resource]}
+        return {"resourceGroups": [{"coveredResources": ["cpu"], "flavors": [flavor]}]}
+
+    async def set_quota(self, cpu: int) -> None:
+        path = f"{API}/clusterqueues/{self.namespace}"
+        await self.api.patch(path, {"spec": self._quota(cpu)})
+
+    async def workloads(self) -> list[str]:
+        path = f"{API}/namespaces/{self.namespace}/workloads"
+        return sorted(one["metadata"]["name"] for one in (await self.api.get(path))["items"])
+
+    async def gated(self, job: str) -> list[str]:
+        pods = await pods_of(self.api, self.namespace, job)
+        return sorted(pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates"))
+
+    async def priority(self, name: str, value: int) -> None:
+        body = {
+            "apiVersion": "kueue.x-k8s.io/v1beta2",
+            "kind": "WorkloadPriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+        }
+        await self.api.create(f"{API}/workloadpriorityclasses", body)
+
+
+@pytest.fixture(scope="module")
+async def made_queue(kueue: Child, api: Api, namespace: str) -> AsyncIterator[Queue]:
+    assert kueue.pid
+    one = Queue(api=api, namespace=namespace)
+    await one.make()
+    yield one
+    await api.patch(f"{API}/clusterqueues/{namespace}", {"metadata": {"finalizers": []}})
+
+
+@pytest.fixture
+async def queue(made_queue: Queue) -> Queue:
+    await made_queue.set_quota(2)
+    return made_queue
+
+
+class JobOfQueue(QueuedRun):
+    """Each pod takes one of the queue's."""
+
+    def place_order(self, **changes: Any) -> Any:
+        order = super().place_order(**changes)
+        order.pod_template["spec"]["containers"][0] |= ONE
+        return order
+
+
+def submit(site: Site, name: str, *, nodes: int = 2, priority: str = "", **env: str) -> None:
+    """As the page says: a label in the template."""
+    labels = {"kueue.x-k8s.io/queue-name": TEAM}
+    if priority:
+        labels["kueue.x-k8s.io/priority-class"] = priority
+    site.submit(name, train=ONE, labels=labels, more={"nodes": nodes}, **env)
+
+
+async def state_of(site: Site, name: str, *states: str) -> dict[str, Any]:
+    await until(lambda: site.status(name)["state"] in states)
+    return site.status(name)
+
+
+async def test_a_job_waits_in_its_queue_until_another_one_has_ended(
+    queue: Queue, site: Site, worker: WorkerProcess, namespace: str
+) -> None:
+    assert worker.pid
+    submit(site, "first", STEPS="100000")
+    await state_of(site, "first", "running")
+    submit(site, "second", STEPS="5")
+    await until(lambda: "insufficient unused quota" in str(site.status("second")["waiting_for"]))
+    assert await queue.gated("second") == ["second-0-g1", "second-1-g1"]
+    waiting_for = site.status("second")["waiting_for"]
+    assert "group second-g1 waits in queue team of Kueue" in waiting_for
+    site.everstep("stop", "first")
+    await state_of(site, "first", "stopped")
+    status = await state_of(site, "second", "completed", "failed")
+    assert (status["state"], status["restarts"]) == ("completed", 0)
+
+    async def nothing_is_left() -> bool:
+        return await queue.workloads() == []
+
+    await until(nothing_is_left)
+
+
+async def test_a_job_larger_than_its_queue_says_so_until_the_queue_grows(
+    queue: Queue, site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    submit(site, "large", nodes=3, STEPS="5")
+    await until(lambda: "insufficient quota" in str(site.status("large")["waiting_for"]))
+    assert site.status("large")["state"] not in {"failed", "running"}
+    assert "insufficient quota for cpu" in site.everstep("status", "large")
+    await queue.set_quota(3)
+    assert (await state_of(site, "large", "completed", "failed"))["state"] == "completed"
+
+
+async def test_a_job_that_is_cancelled_in_its_queue_leaves_nothing(
+    queue: Queue, site: Site, worker: WorkerProcess, api: Api, namespace: str
+) -> None:
+    assert worker.pid
+    submit(site, "never", nodes=3)
+    await until(lambda: "quota" in str(site.status("never")["waiting_for"]))
+    site.everstep("stop", "never")
+    await state_of(site, "never", "stopped")
+    assert await pods_of(api, namespace, "never") == []
+
+    async def nothing_is_left() -> bool:
+        return await queue.workloads() == []
+
+    await until(nothing_is_left)
+
+
+async def test_a_killed_pod_is_replaced_within_the_quota_of_its_group(
+    queue: Queue, lab: KubernetesLab, machines: Machines, api: Api, namespace: str
+) -> None:
+    job = JobOfQueue(lab, id="killed", env=NEVER_ENDS)
+    before = await trained(job)
+    for _ in range(2):
+        name = (await pods_of(api, namespace, "killed"))[-1]["metadata"]["name"]
+        await machines.fault("container-kill", namespace=namespace, pod=name, container="train")
+        await job.fact("agent.gone")
+        await job.new_generation(f"restart of {name}")
+        await job.stop(slots=(0,))
+        await job.place(recreate=(1,))
+        await job.fence()
+        await job.start()
+        await job.step(15)
+    assert uids_of(await job.look(), [0]) == uids_of(before, [0])
+    pods = await pods_of(api, namespace, "killed")
+    assert [group_of(pod) for pod in pods] == [("killed-g1", "2")] * 2
+    assert await queue.workloads() == ["killed-g1"]
+    await job.gone()
+
+
+async def test_a_job_whose_pods_are_all_made_anew_is_admitted_again(
+    queue: Queue, lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = JobOfQueue(lab, id="anew", env=NEVER_ENDS)
+    await trained(job)
+    await job.new_generation("restart-1")
+    await job.stop()
+    await job.place()
+    await job.fence()
+    await job.start()
+    await job.step(15)
+    assert await queue.gated("anew") == []
+    await job.gone()
+
+
+async def test_a_job_that_gives_its_quota_to_a_more_important_one_spends_no_budget(
+    queue: Queue, site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    await queue.priority("low", 1)
+    await queue.priority("high", 2)
+    submit(site, "modest", priority="low", STEPS="120", STEP_S="0.05")
+    await until((site.storage / "modest" / "checkpoints" / "step-40.json").exists)
+    submit(site, "urgent", priority="high", STEPS="5")
+    assert (await state_of(site, "urgent", "completed", "failed"))["state"] == "completed"
+    status = await state_of(site, "modest", "completed", "failed")
+    assert (status["state"], status["restarts"]) == ("completed", 1)
+    [record] = json.loads(site.everstep("restarts", "modest", "--json"))
+    assert record["fault"]["kind"] == "pod.preempted"
+    assert record["bills"] == {}
+
+
+async def test_a_job_of_more_pods_than_a_group_may_have_roles_is_admitted(
+    queue: Queue, lab: KubernetesLab
+) -> None:
+    """Its pods differ in their affinity, by which Kueue tells roles apart. There are fewer nodes."""
+    await queue.set_quota(20)
+    job = JobOfQueue(lab, id="many", slots=tuple(range(20)), env=NEVER_ENDS)
+    await job.new_generation("launch")
+
+    async def are_admitted() -> bool:
+        await job.backend.ensure_placed(job.place_order())
+        return await queue.workloads() == ["many-g1"] and await queue.gated("many") == []
+
+    await until(are_admitted)
+    await job.gone()
