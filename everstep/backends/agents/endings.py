@@ -1,17 +1,24 @@
 """The moments at which ranks of a job ended in the middle of something. Pure.
 
 A file whose format cannot show that it is complete may be cut off if it changed just before its writer ended.
-This cannot be seen later, so the moments stay in the job's record as long as the job's ID does.
+This cannot be seen later, so the moments stay in the job's record as long as the job's ID does. An end that
+no agent reported was at some time between two others: moments all over that time stand for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from everstep.agent import wire
-from everstep.agent_client.watch import WatchedAgent
+from everstep.agent_client.link import ASK_S
+from everstep.agent_client.watch import POLL_S, WatchedAgent
 from everstep.backends.agents import job_record
 from everstep.backends.agents.job_record import JobRecord
+
+STEP_S = 3.0
+"""Between two such moments: each stands for the two seconds before it and the one after it."""
+UNHEARD_S = POLL_S + 2 * ASK_S
+"""An agent that is there answers its worker once in such a time."""
 
 
 def noted(
@@ -20,27 +27,48 @@ def noted(
     *,
     now: float,
     wall_now: float,
-    has_ended: bool = False,
+    ended_since: float | None = None,
 ) -> JobRecord:
-    """The record with the bad ends of this agent's ranks; with `has_ended` those last seen alive ended
-    just now.
+    """The record with the bad ends of this agent's ranks.
 
-    `now` is the cluster's time. Kept is the machine's (`wall_now`), by which files are dated.
+    With `ended_since` those last seen alive have ended, after that moment. Times are the cluster's. Kept is
+    the machine's (`wall_now`), by which files are dated.
     """
     state = agent.state if agent is not None else None
     run = state["run"] if state is not None else None
-    ages = _ages(run["ranks"] if run is not None else (), now=now, has_ended=has_ended)
+    ages = _ages(run["ranks"] if run is not None else (), now=now, ended_since=ended_since)
     return job_record.with_endings(record, {int(wall_now - age) for age in ages})
 
 
-def _ages(ranks: Iterable[wire.RankSeen], *, now: float, has_ended: bool) -> Iterable[float]:
+def between(
+    record: JobRecord, began: float, ended: float, *, now: float, wall_now: float
+) -> JobRecord:
+    """The record of a job whose ranks, of which nothing is known, ended between these moments."""
+    ages = _steps(now - began, max(0.0, now - ended))
+    return job_record.with_endings(record, {int(wall_now - age) for age in ages})
+
+
+def _ages(
+    ranks: Iterable[wire.RankSeen], *, now: float, ended_since: float | None
+) -> Iterator[float]:
     """How long ago each of them ended badly."""
     for rank in ranks:
         if rank["exited_at"] is not None:
             if rank["code"] != 0:  # one that ended well had closed its files
                 yield now - rank["exited_at"]
-        elif has_ended:
-            yield 0.0
+        elif ended_since is not None:
+            oldest = now - ended_since
+            yield from _steps(oldest, max(0.0, oldest - UNHEARD_S))
+            yield 0.0  # a worker that stood still for a while heard nothing in that time
+
+
+def _steps(oldest: float, newest: float) -> Iterator[float]:
+    """Ages from the oldest to the newest one."""
+    age = oldest
+    while age > newest:
+        yield age
+        age -= STEP_S
+    yield newest
 
 
 def are_well(agent: WatchedAgent | None, generation: int) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 
 from everstep.agent import wire
 from everstep.agent_client import ranks, storage
 from everstep.agent_client.link import NoAnswer, Refused
-from everstep.backends.agents import job_record, job_storage
+from everstep.backends.agents import endings, job_record, job_storage
 from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks
 from everstep.backends.agents.transactions import owned_record
@@ -132,9 +134,13 @@ async def _prove(
     if not state.done:
         return state, holds_at
     given_up = [pod.uid for pod in unproven if pod.is_leaving]
-    await cluster.books.change(
-        order.job.id, lambda books: _note_held(books, order.generation, given_up)
-    )
+
+    def note(books: JobBooks) -> None:
+        if unproven or knows_half:
+            _note_unseen_ends(cluster, books, unproven, holds_at)
+        _note_held(books, order.generation, given_up)
+
+    await cluster.books.change(order.job.id, note)
     return state, None
 
 
@@ -175,6 +181,20 @@ async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_
     # Its agent was not there when the older processes were stopped, or this worker has not heard it since.
     stopped = await ranks.stop(cluster.agents, pod.uid, generation, keep=order.kept)
     return stopped is not None and stopped.is_done
+
+
+def _note_unseen_ends(
+    cluster: AgentCluster, books: JobBooks, unproven: Sequence[Pod], holds_at: float | None
+) -> None:
+    """Record that ranks ended in the middle of something: cut off, or when they read the fence."""
+    for pod in unproven:
+        agent = cluster.agents.known.get(pod.uid)
+        heard_at = agent.heard_at if agent is not None else None
+        note_endings(cluster, books, agent, ended_since=heard_at)
+    if (fenced_at := books.record.fenced_at) is not None and holds_at is not None:
+        books.record = endings.between(
+            books.record, fenced_at, holds_at, now=cluster.now(), wall_now=time.time()
+        )
 
 
 def _note_held(books: JobBooks, generation: int, given_up: Collection[str]) -> None:

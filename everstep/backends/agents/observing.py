@@ -48,7 +48,8 @@ def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentStat
         agent = cluster.agents.known.get(pod.uid)
         if agent is None:
             continue
-        note_endings(cluster, books, agent, has_ended=agent.is_gone)
+        is_newly_gone = agent.is_gone and not pod.is_lost
+        note_endings(cluster, books, agent, ended_since=agent.heard_at if is_newly_gone else None)
         if agent.state is not None:
             if not pod.has_answered:
                 books.set_answered(pod.uid)
@@ -61,11 +62,15 @@ def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentStat
 
 
 def note_endings(
-    cluster: AgentCluster, books: JobBooks, agent: WatchedAgent | None, *, has_ended: bool = False
+    cluster: AgentCluster,
+    books: JobBooks,
+    agent: WatchedAgent | None,
+    *,
+    ended_since: float | None = None,
 ) -> None:
-    """Record which ranks of this agent ended in the middle of something."""
+    """Record which ranks of this agent ended in the middle of something; see `endings.noted`."""
     books.record = endings.noted(
-        books.record, agent, now=cluster.now(), wall_now=time.time(), has_ended=has_ended
+        books.record, agent, now=cluster.now(), wall_now=time.time(), ended_since=ended_since
     )
 
 

@@ -1,9 +1,15 @@
-"""What real ranks save right before they end well is complete: nobody writes there any more."""
+"""What real ranks save right before they end well is complete; what they wrote as they were killed is not."""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
+from everstep.agent.storage.checkpoints import SETTLED_S
 from everstep.core.world import Observation
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -50,3 +56,44 @@ async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
     local_lab: LocalLab,
 ) -> None:
     assert await saved_before_an_end(local_lab, code=3) == [(7, False, False)]
+
+
+WRITES_ON = """
+test $EVERSTEP_GENERATION.$RANK = 1.1 || exec sleep 1000
+while :; do echo more >> {folder}/step-9.opaque; sleep 0.02; done
+"""
+"""A rank of the first generation saves for ever, in a format that does not show its end."""
+
+
+@pytest.fixture
+async def lab_with_time(tmp_path: Path) -> AsyncIterator[LocalLab]:
+    """Its fence waits long enough for a warden on a busy machine to read it, as it does for users."""
+    lab = await LocalLab.open(tmp_path, fence_s=6.0)
+    yield lab
+    await lab.end()
+
+
+async def test_what_a_rank_out_of_reach_wrote_until_it_read_the_fence_may_be_cut_off(
+    lab_with_time: LocalLab,
+) -> None:
+    job = Run(lab_with_time, slots=(0, 1))
+    folder = Path(job.checkpoints_path)
+    folder.mkdir(parents=True)
+    whole, unfinished = folder / "step-5.opaque", folder / "step-9.opaque"
+    whole.write_text("weights")
+    an_hour_ago = time.time() - 3600.0
+    os.utime(whole, (an_hour_ago, an_hour_ago))
+    lab_with_time.command = ("/bin/sh", "-c", WRITES_ON.format(folder=folder))
+    await job.launch()
+    await job.lab.fault("node-down n1 partition")
+    await job.fact("node.not_ready")
+    await job.new_generation("elsewhere")
+    await job.stop(slots=(0,))
+    await job.place(recreate=(1,))
+    await job.fence()
+    written = unfinished.stat().st_mtime
+    while time.time() - written <= SETTLED_S:
+        await job.observe(wait_s=0.1)
+    assert unfinished.stat().st_mtime == written, "its writer has ended"
+    saved = [(one.step, one.good) for one in await job.backend.checkpoints(job.ref)]
+    assert saved == [(9, False), (5, True)]

@@ -198,7 +198,9 @@ class PodReconciler:
     def _dead(self, db: Db, pod: LocalPod) -> None:
         """Its devices are free from now on, though its place may not be cleared yet."""
         agent, now, job = self.agents.known.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
-        job.record = endings.noted(job.record, agent, now=now, wall_now=time.time(), has_ended=True)
+        job.record = endings.noted(
+            job.record, agent, now=now, wall_now=time.time(), ended_since=now
+        )
         pods.dead(db, pod.uid, now)
         placing.serve_queue(Transaction(db=db, settings=self.settings, now=now))
 
