@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -14,9 +21,13 @@ from everstep.backends.tools import WorkflowEnd, WorkflowEndOf
 from everstep.core.world import Leftover
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
+from tests.kubernetes.objects import until
+from tests.support.patience import HUNG_S
+from tests.support.workerproc import ROOT
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
+from tests.testbed.wire import Wire
 
 SOON = 60.0
 """Before this time from now everything here was written."""
@@ -171,4 +182,113 @@ async def test_a_later_job_of_this_id_is_above_all_that_its_folders_ever_saw(
     await later.fence()
     fence = json.loads((lab.folder / "reborn" / ".everstep" / "generation").read_text())
     assert (fence["run"], fence["generation"]) == ("later", generations + 1)
+    await later.gone()
+
+
+# -- Several at once, and one that is killed --------------------------------------------------------
+
+MANY = 12
+
+
+class PrunerProcess:
+    """An operator's command as a process of its own."""
+
+    def __init__(self, kubeconfig: str, namespace: str) -> None:
+        self._words = [sys.executable, "-m", "tests.kubernetes.pruner", kubeconfig, namespace]
+
+    async def start(self, **env: str) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._words, env={**os.environ, **env}, cwd=ROOT, stdin=PIPE, stdout=PIPE
+        )
+        return self
+
+    async def said(self) -> str:
+        """Its next line."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(HUNG_S):
+            return (await self._process.stdout.readline()).decode().strip()
+
+    def go_on(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+
+    async def reasons(self) -> dict[str, str | None]:
+        """At its end why the record of each job stays."""
+        async with asyncio.timeout(HUNG_S):
+            output, _ = await self._process.communicate()
+        assert self._process.returncode == 0
+        reasons: dict[str, str | None] = json.loads(output.splitlines()[-1])
+        return reasons
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await self._process.wait()
+
+
+@dataclass
+class Jobs:
+    """Jobs that ended long ago, and one that trains."""
+
+    over: list[str]
+    stay: dict[str, str]  # with the reason
+
+    @classmethod
+    async def made(cls, lab: KubernetesLab) -> Self:
+        over = [KubernetesRun(lab, id=f"over-{number}") for number in range(MANY)]
+        for job in over:
+            await job.new_generation("launch")
+            await job.gone()
+        trains = KubernetesRun(lab, id="a-trains", env=NEVER_ENDS)
+        await trains.launch()
+        return cls([job.id for job in over], {"a-trains": "a pod of the job is there"})
+
+
+async def test_two_prunes_at_once_remove_each_record_and_nothing_else(
+    lab: KubernetesLab, prune: Pruner, cluster: ClusterAccess, namespace: str
+) -> None:
+    jobs = await Jobs.made(lab)
+    pruners = [await PrunerProcess(cluster.kubeconfig, namespace).start() for _ in range(2)]
+    for reasons in [await one.reasons() for one in pruners]:
+        stay = {job: why for job, why in reasons.items() if why is not None}
+        assert stay == jobs.stay
+    assert sorted(await prune.jobs()) == sorted(jobs.stay)
+
+
+async def test_a_prune_that_is_killed_between_two_records_leaves_the_rest_to_the_next_one(
+    lab: KubernetesLab, prune: Pruner, cluster: ClusterAccess, namespace: str
+) -> None:
+    jobs = await Jobs.made(lab)
+    for number in (1, 4):
+        killed = await PrunerProcess(cluster.kubeconfig, namespace).start(STEPS="yes")
+        left = await prune.jobs()
+        for _ in range(number):
+            assert await killed.said()
+            killed.go_on()
+        assert await killed.said()
+        await killed.kill()
+        assert len(await prune.jobs()) == len(left) - number
+    reasons = await (await PrunerProcess(cluster.kubeconfig, namespace).start()).reasons()
+    assert len(reasons) == MANY - 5 + len(jobs.stay)
+    assert sorted(await prune.jobs()) == sorted(jobs.stay)
+
+
+async def test_the_last_request_of_a_killed_prune_removes_no_record_of_a_job_that_began_again(
+    lab: KubernetesLab, prune: Pruner, cluster: ClusterAccess, namespace: str, tmp_path: Path
+) -> None:
+    """It is on its way when the process dies, and arrives after the job has a generation."""
+    await ended(KubernetesRun(lab, id="again", env=NEVER_ENDS))
+    async with Wire(cluster) as wire:
+        killed = await PrunerProcess(wire.kubeconfig(tmp_path), namespace).start(STEPS="yes")
+        assert await killed.said() == "again"
+        wire.hold()
+        killed.go_on()
+        await until(lambda: wire.held == 1)
+        await killed.kill()
+        later = KubernetesRun(lab, id="again", run="later", env=NEVER_ENDS)
+        await later.launch()
+        wire.release()
+        await until(lambda: wire.held == 0)
+    assert await prune("again") == "a pod of the job is there"
+    await later.step(1)
+    assert (later.generation, await prune.jobs()) == (2, ["again"])
     await later.gone()

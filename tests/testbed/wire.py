@@ -18,6 +18,8 @@ class Wire:
     def __init__(self, access: ClusterAccess) -> None:
         self.connections = 0
         """How often a client has connected, also in vain."""
+        self.held = 0
+        """Pieces of data that wait to be passed on."""
         self._access = access
         self._passes = asyncio.Event()
         self._passes.set()
@@ -100,6 +102,10 @@ class Wire:
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(1 << 16):
-            await self._passes.wait()
+            self.held += 1
+            try:
+                await self._passes.wait()
+            finally:
+                self.held -= 1
             writer.write(data)
             await writer.drain()
