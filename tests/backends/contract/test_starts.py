@@ -110,10 +110,14 @@ async def test_a_checkpoint_that_was_set_aside_is_told_no_more(job: Run) -> None
 
 
 async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None:
-    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:25:1"}
+    job.env = {**NEVER_ENDS, "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:25:1"}
     await job.launch()
-    await job.fact("process.exit")
-    job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10"}
+    crash = await job.fact("process.exit")
+    assert crash.rank == 0, f"another end came first: {crash}"
+    job.env = NEVER_ENDS
     await job.again("restart")
     seen = await job.see(lambda seen: all(pod.step is not None for pod in seen.pods))
-    assert all((pod.step or 0) > 20 for pod in seen.pods)
+    assert {pod.generation for pod in seen.pods} == {job.generation}
+    saved = await job.backend.checkpoints(job.ref)
+    context = f"with {[(one.step, one.good) for one in saved]} and {job.facts}: {seen.pods}"
+    assert all((pod.step or 0) > 20 for pod in seen.pods), context
