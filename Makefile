@@ -25,6 +25,8 @@ export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 PYTEST = $(BIN)/python -m $(if $(SECOND_CHANCE),tests.gate,pytest)
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Downloads and compiles in parallel: half as long as pip.
+UV = $(BIN)/uv pip install --quiet --python $(BIN)/python
 READY := .venv/.ready
 TORCH := .venv-torch
 COMPILE = $(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --upgrade \
@@ -47,8 +49,10 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 		|| { echo "error: $(PYTHON) has no venv module; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(PIP) --require-hashes -r constraints.txt
-	$(PIP) --no-deps --no-build-isolation -e .
+	@sed -n '/^uv==/,/[^\\]$$/p' constraints.txt >.venv/uv.txt
+	$(PIP) --require-hashes -r .venv/uv.txt
+	$(UV) --compile-bytecode --require-hashes -r constraints.txt
+	$(UV) --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 check: $(READY) ## format, lint, types, imports
