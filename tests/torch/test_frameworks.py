@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 SAVED = 2  # checkpoints before the first kill
 BEGINNINGS = ("checkpoint-", "epoch=", "step-")
+LOOK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +113,12 @@ def until_more_is_saved(process: subprocess.Popen[str], out: Path) -> None:
 
 
 def until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
-    """Looks all the time: what is being saved is saved in milliseconds."""
+    """Looks every millisecond: what is being saved is saved in some. It leaves the processor to the ranks."""
     deadline = time.monotonic() + WITHIN_S
     while not holds():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "nothing new was saved"
+        time.sleep(LOOK_S)
 
 
 def kill(state: wire.AgentState, *, rank: int) -> None:
