@@ -220,9 +220,7 @@ class OnProcesses(ABC):
 
     def _fatal(self) -> int:
         """The last deed that a restart follows; where none does, the last but one."""
-        deeds = self.case.deeds
-        leading = [n for n, after in enumerate(deeds[1:]) if _leads_to(deeds[n], after)]
-        return max(leading, default=max(0, len(deeds) - 2))
+        return max(leading_to_restarts(self.case), default=max(0, len(self.case.deeds) - 2))
 
     async def _do_and_kill(self, number: int, deed: Deed) -> None:
         """The worker dies in the middle of the restart that follows, if one does.
@@ -278,6 +276,15 @@ class OnProcesses(ABC):
             log=tuple(self._log()),
             directories=directories(self.checkpoints),
         )
+
+
+def leading_to_restarts(case: Case) -> list[int]:
+    """Numbers of the deeds that a restart follows."""
+    return [n for n, after in enumerate(case.deeds[1:]) if _leads_to(case.deeds[n], after)]
+
+
+def has_several_restarts(case: Case) -> bool:
+    return len(leading_to_restarts(case)) > 1
 
 
 def _leads_to(deed: Deed, after: Deed) -> bool:
