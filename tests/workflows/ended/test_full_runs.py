@@ -54,7 +54,10 @@ async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
         first = (await job.describe()).run_id
         # No worker lives.
         await send(job, [("halt", {})] * signals)
-        async with at_work(thinker(client), actor(client, backend)):
+        # 9,900 signals are one task: a third of a second alone, more than two beside many other processes.
+        # After two seconds the SDK would interrupt it as deadlocked, and might never run the job again.
+        patient = thinker(client, debug_mode=True)
+        async with at_work(patient, actor(client, backend)):
             async with asyncio.timeout(HUNG_S):
                 while (await job.describe()).run_id == first:
                     await asyncio.sleep(0.05)
