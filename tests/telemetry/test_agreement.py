@@ -19,6 +19,7 @@ from temporalio.client import Client
 from everstep.chronicle.totals import FleetSum
 from everstep.core import names
 from everstep.dialects import job_memo
+from everstep.processes import free_port
 from everstep.report.accounting import account, seconds
 from everstep.report.job_report import causes
 from tests.support.byhand import reset
@@ -26,7 +27,9 @@ from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.rows import runs
 from tests.support.scene import until
-from tests.support.stage import Stage, document
+from tests.support.stage import Stage, StageOfProcesses, document
+from tests.telemetry.receiver import Samples
+from tests.telemetry.test_worker_metrics import until_scraped
 from workflows.training_job import TrainingJob
 
 METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole worker listens
@@ -101,6 +104,50 @@ async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it
     assert len(job_memo.restarts_of(report)) == CRASHES
     assert last.search_attributes["LastStep"] == [int(steps)]
     agree(found, report)
+
+
+def exported(found: Samples, name: str) -> dict[str, float]:
+    """The values of a metric, by its labels."""
+    return {
+        "/".join(value for _, value in sorted(labels)): sample
+        for (each, labels), sample in found.items()
+        if each == name
+    }
+
+
+async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_report(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    """Exported by one that saw nothing of the job: it began when the job was over."""
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+        for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
+            await stage.admin.fault(fault)
+        job = await stage.submit(document(recovery={"budgets": {"all": {"limit": 5}}}))
+        report = await job.result()
+        await stage.worker.restart()
+        ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
+        found = await until_scraped(address, lambda now: now.get(ended) == 1.0)
+    end = seconds(report["ended_at"])
+    assert end is not None
+    time = account(report, job_memo.restarts_of(report), now=end)
+    uses = {use: getattr(time, f"{use}_s") for use in ("wait", "training", "down", "lost")}
+    page = exported(found, "everstep_job_time_seconds_total")
+    assert {use: page[use] for use in uses} == pytest.approx(uses, abs=0.1)
+    costs = {
+        f"{row['class']}/{kind}": row[key]
+        for row in causes(time.restarts)
+        for kind, key in (("down", "down_s"), ("again", "lost_s"))
+    }
+    assert {row.partition("/")[0] for row in costs} == {"crash", "node"}
+    lost = exported(found, "everstep_time_lost_seconds_total")
+    assert {cost: lost.get(cost, 0.0) for cost in costs} == pytest.approx(costs, abs=0.1)
+    assert exported(found, "everstep_training_ratio")[""] == pytest.approx(time.ettr, abs=0.001)
+    budgets = report["phases"][0]["budgets"]
+    used = {name: budget["used"] for name, budget in budgets.items() if budget["used"]}
+    assert exported(found, "everstep_budget_used") == used
+    assert used
 
 
 async def test_a_job_that_was_reset_agrees_with_what_became_of_it(
