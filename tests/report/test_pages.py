@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -109,6 +111,35 @@ def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]],
         assert ["main", f"{n}", *(f"{day} {time}" for time in clock), *steps] in rows
     assert ["n1", "-", "1", "XID 79, until 2026-05-29 21:26:40, by demo"] in rows
     assert ["n2", "3", "0", "no"] in rows
+
+
+@pytest.mark.parametrize("page", [render.html, render.markdown])
+def test_a_restart_shows_its_evidence_the_last_words_and_what_else_was_considered(
+    page: Callable[[dict[str, Any]], str],
+) -> None:
+    told: dict[str, Any] = {
+        "seen": ["process.exit n1 exit code 1", "ValueError: loss is NaN"],
+        "passed_over": ["in_place: budget process has no unit left", "elastic: 4 nodes are fixed"],
+        "evidence": "out/demo/.everstep/evidence/g1",
+    }
+    made = crashed()
+    (restart,) = made.records
+    shown = unescape(page(job_report(replace(made, records=[{**restart, **told}]))))
+    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
+    for line in told["seen"]:
+        assert ["seen", line] in lines
+    for line in told["passed_over"]:
+        assert ["not", line] in lines
+    assert ["decided", "in_place: crash of rank 1: exit code 1"] in lines
+    assert told["evidence"] in shown.replace("\\", "")
+
+
+@pytest.mark.parametrize("page", [render.html, render.markdown])
+def test_a_page_has_the_document_as_it_was_submitted(page: Callable[[dict[str, Any]], str]) -> None:
+    document = {"kind": "TrainingJob", "spec": {"command": ["python", "a<b>.py"], "nodes": 4}}
+    shown = page(job_report(replace(crashed(), document=document)))
+    (found,) = re.findall(r"(?:<pre>|```\w*\n)(\{.*?\n\})", unescape(shown), re.DOTALL)
+    assert json.loads(found) == document
 
 
 @pytest.mark.parametrize("page", [render.html, render.markdown])
