@@ -177,7 +177,10 @@ STANDBY = "standby"
 
 
 def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
-    """The down time by stage, as they follow each other; what none covers is `other`: the sum is `down_s`."""
+    """The down time by stage, as they follow each other; what none covers is `other`: the sum is `down_s`.
+
+    Times have milliseconds. Less than one is what remains of rounding.
+    """
     totals = {
         name: took
         for name in STAGES
@@ -187,7 +190,8 @@ def _stages(records: Sequence[Value], down_s: float) -> dict[str, float]:
     if named_s > down_s:  # stages of an incident that is not over, or that overlapped
         scale = down_s / named_s if named_s else 0.0
         return {name: took * scale for name, took in totals.items()}
-    return {**totals, "other": down_s - named_s} if down_s else totals
+    other_s = down_s - named_s
+    return {**totals, "other": other_s} if round(other_s, 3) else totals
 
 
 # -- what each restart cost -----------------------------------------------------------------------
