@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from everstep.agent.storage.checkpoints import SETTLED_S
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.world import Checkpoint
 from tests.kubernetes.jobs import STORAGE, KubernetesLab, KubernetesRun, processes_marked
@@ -36,18 +38,25 @@ class Training:
     node: str = ""  # of slot 0
 
     @classmethod
-    async def begun(cls, lab: KubernetesLab, machines: Machines, name: str) -> Training:
+    async def launched(cls, job: KubernetesRun, machines: Machines, folder: Path) -> Training:
+        lab = job.lab
+        assert isinstance(lab, KubernetesLab)
         await lab.backend.close()
         lab.settings = replace(lab.settings, fence_s=FENCE_S)
         lab.backend = await KubernetesBackend.open(lab.settings)
+        await job.launch()
+        node = next(pod.node for pod in (await job.look()).pods if pod.slot == 0)
+        return cls(job, machines, folder, node)
+
+    @classmethod
+    async def begun(cls, lab: KubernetesLab, machines: Machines, name: str) -> Training:
         shutil.copy(SCRIBE, lab.folder)
         checkpoints = f"{STORAGE}/{name}/checkpoints"
         lab.command = ("/usr/bin/env", "python3", f"{STORAGE}/{SCRIBE.name}")
         job = KubernetesRun(lab, id=name, env={"STEPS": "1000000", "CHECKPOINTS": checkpoints})
-        await job.launch()
-        seen = await job.step(10)
-        node = next(pod.node for pod in seen.pods if pod.slot == 0)
-        return cls(job, machines, lab.folder / name / "checkpoints", node)
+        training = await cls.launched(job, machines, lab.folder / name / "checkpoints")
+        await job.step(10)
+        return training
 
     def old_processes(self) -> list[int]:
         """Ranks of slot 0 in the first generation, wherever they run."""
@@ -69,13 +78,17 @@ class Training:
         await self.machines.fault(fault, node=self.node)
         await self.job.fact("node.not_ready")
 
+    async def place_elsewhere(self) -> None:
+        """The job gets a new generation, and slot 0 another node."""
+        await self.job.new_generation("elsewhere")
+        await self.job.stop(slots=(1,))
+        await self.job.place(recreate=(0,), avoid=(self.node,))
+        await self.job.fence()
+
     async def go_on_elsewhere(self) -> Checkpoint:
-        """The job gets a new generation on another node; what it resumes from."""
+        """The job trains there; what it resumes from."""
         job = self.job
-        await job.new_generation("elsewhere")
-        await job.stop(slots=(1,))
-        await job.place(recreate=(0,), avoid=(self.node,))
-        await job.fence()
+        await self.place_elsewhere()
         newest = next(one for one in await job.backend.checkpoints(job.ref) if one.good)
         await job.start(newest)
         await job.step((newest.step or 0) + 20)
@@ -176,4 +189,36 @@ async def test_a_process_that_goes_on_after_it_stood_still_ends_and_training_doe
     assert training.saved_by()[newest.step] == 2
     await job.quiet()
     assert [fact.kind for fact in job.facts[began:] if fact.family == "process"] == []
+    await job.gone()
+
+
+WRITES_ON = """
+test $EVERSTEP_GENERATION.$EVERSTEP_SLOT = 1.0 || exec sleep 1000
+while :; do echo more >> {folder}/step-9.opaque; sleep 0.02; done
+"""
+"""The rank of slot 0 saves for ever in the first generation, in a format that does not show its end."""
+
+
+async def test_what_it_was_writing_when_it_had_to_end_is_no_checkpoint(
+    lab: KubernetesLab, machines: Machines
+) -> None:
+    folder = lab.folder / "torn" / "checkpoints"
+    folder.mkdir(parents=True)
+    for path in (folder.parent, folder):
+        path.chmod(0o777)  # ranks are another user
+    whole, unfinished = folder / "step-5.opaque", folder / "step-9.opaque"
+    whole.write_text("weights")
+    an_hour_ago = time.time() - 3600.0
+    os.utime(whole, (an_hour_ago, an_hour_ago))
+    job = KubernetesRun(lab, id="torn")
+    lab.command = ("/bin/sh", "-c", WRITES_ON.format(folder=job.checkpoints_path))
+    training = await Training.launched(job, machines, folder)
+    await until(unfinished.exists)
+    await training.lose_node("kubelet-death")
+    await training.place_elsewhere()
+    written = unfinished.stat().st_mtime
+    await until(lambda: time.time() - written > SETTLED_S)
+    assert unfinished.stat().st_mtime == written, "its writer has ended"
+    saved = [(one.step, one.good) for one in await job.backend.checkpoints(job.ref)]
+    assert saved == [(9, False), (5, True)]
     await job.gone()
