@@ -105,9 +105,8 @@ def test_stages_are_shown_in_the_order_in_which_they_pass() -> None:
 def test_what_no_stage_covers_is_not_shown_where_it_is_nothing() -> None:
     """The report of a job and that of a week of the fleet show the same stages."""
     runs = [run(8, 10, 60), run(63, 65, 100, generation=2)]
-    took = {"stop": 1.0, "start": 2.0, "first_step": 2.0}
-    found = of(runs, [record(1, 60, **took)], 100.0)
-    assert found.stages_s == took
+    found = of(runs, [record(1, 60, stop=1.0, start=2.0, first_step=2.0)], 100.0)
+    assert found.stages_s == {"stop": 1.0, "start": 2.0, "first_step": 2.0}
 
 
 def test_steps_whose_number_is_unknown_are_not_guessed() -> None:
