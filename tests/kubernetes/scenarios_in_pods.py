@@ -35,16 +35,16 @@ from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Json
 
 SENTENCES = {"was removed from the cluster": "is down"}
+NODE_NAME = re.compile(r"\bn\d+\b")  # on the fake cluster
 WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
 """What a job waits for where it waits for places is in the words of the scheduler."""
 
-_CHOICE = "which node a new pod gets is the scheduler's choice, where several are sound"
+ANYWHERE = frozenset(
+    {"crash_loop", "no_spare_until_later", "operator_restart_job", "user_rule_levels"}
+)
+"""Which node a new pod gets is the scheduler's choice, as several are sound: any will do."""
 _PLACES = "how many places there are a scheduler does not say: smaller and larger numbers are tried"
 ELSEWHERE: Mapping[str, str] = {
-    "crash_loop": _CHOICE,
-    "operator_restart_job": _CHOICE,
-    "no_spare_until_later": _CHOICE,
-    "user_rule_levels": _CHOICE,
     "hang": "the limit learned is a minute; hang_limit_of_the_document shows the same sooner",
     "elastic_grows_again": _PLACES,
     "elastic_number_that_does_not_work": _PLACES,
@@ -280,6 +280,12 @@ def _sorted(line: str) -> str:
     """Nodes that are isolated are in the order of their names, which are others here."""
     what, colon, nodes = line.partition("isolated: ")
     return line if what else f"{what}{colon}{' '.join(sorted(nodes.split()))}"
+
+
+def anywhere(lines: Sequence[str]) -> list[str]:
+    """The same without which nodes it were, and that new pods wait for them at the moment of a status."""
+    courses = (NODE_NAME.sub("a node", line) for line in lines if not line.startswith("  from {"))
+    return [line.replace("; waiting for places", "") for line in courses]
 
 
 def sense_of_all(played: Played) -> list[str]:
