@@ -96,3 +96,6 @@ async def test_a_real_run_has_every_series_that_is_looked_at(
                     found |= await scrape(address)
                     await asyncio.sleep(0.1)
     assert unmatched(found) == set()
+    latency = "temporal_local_activity_execution_latency_seconds_count"
+    decided = ("activity_type", "decide")
+    assert [labels for name, labels in found if name == latency and decided in labels]
