@@ -1,4 +1,7 @@
-"""A kubelet comes back with an old process of a job alive: beside the new generation that writes nothing."""
+"""A kubelet comes back with an old process of a job alive: beside the new generation that writes nothing.
+
+Long are the same by another fault, and what shows a limit.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from tests.testbed.machines import Machines
 SCRIBE = Path(__file__).parents[1] / "support" / "scripts" / "scribe.py"
 FENCE_S = 6.0
 """Time for a warden on a busy machine to read the fence, as it has with the 30 s of users."""
-FAULTS = ("kubelet-death", "partition")
+FAULTS = ("kubelet-death", pytest.param("partition", marks=pytest.mark.long))
 
 
 @dataclass
@@ -168,6 +171,7 @@ async def test_a_process_that_stood_still_all_the_time_ends_as_its_kubelet_comes
     await training.job.gone()
 
 
+@pytest.mark.long
 async def test_a_process_that_goes_on_after_it_stood_still_ends_and_training_does_not(
     lab: KubernetesLab, machines: Machines
 ) -> None:
