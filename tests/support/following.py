@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from everstep.processes import free_port
 from tests.support.machine import EXAMPLES, Machine, until_says
@@ -19,11 +20,18 @@ OF_AN_ENDED_JOB = (0, 1)
 """Exit codes of a command that is only mentioned, given once the job was stopped: none is a usage error."""
 
 
-def follow(page: Page, folder: Path, machine: Machine, *, path: str) -> dict[str, str]:
+def follow(
+    page: Page,
+    folder: Path,
+    machine: Machine,
+    *,
+    path: str,
+    shows: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """What each command printed. `everstep dev` runs beside the others until the page is over.
 
     A command that comes too early for its job (a kill before the start, a question before the restart, a
-    log before the first line) is given again, as a reader would.
+    log before the first line) is given again, as a reader would, and one in `shows` until it prints that.
     """
     shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("out"))
     for name, body in page.files.items():
@@ -39,7 +47,8 @@ def follow(page: Page, folder: Path, machine: Machine, *, path: str) -> dict[str
     with Machine(home=machine.home, env=env).running(*words, *ports, cwd=folder) as process:
         until_says(process, "Ctrl-C ends")
         for command in after:
-            printed[command] = _run_until_it_works(command, folder, env)
+            wanted = shows.get(command, "")
+            printed[command] = _run_until_it_works(command, folder, env, wanted)
         for command in page.mentioned:
             ended = _run(command, folder, env)
             assert ended.returncode in OF_AN_ENDED_JOB, f"{command}\n{ended.stdout}{ended.stderr}"
@@ -55,11 +64,13 @@ def _parts(page: Page) -> tuple[list[str], str, list[str]]:
     return commands[:at], serving, commands[at + 1 :]
 
 
-def _run_until_it_works(command: str, folder: Path, env: Mapping[str, str]) -> str:
+def _run_until_it_works(
+    command: str, folder: Path, env: Mapping[str, str], wanted: str = ""
+) -> str:
     deadline = time.monotonic() + HUNG_S
     while True:
         ended = _run(command, folder, env)
-        if ended.returncode == 0 and ended.stdout:
+        if ended.returncode == 0 and ended.stdout and wanted in ended.stdout:
             return ended.stdout
         assert time.monotonic() < deadline, f"{command}\n{ended.stdout}{ended.stderr}"
         time.sleep(LOOK_S)
