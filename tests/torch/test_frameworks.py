@@ -40,9 +40,9 @@ class Framework:
 FRAMEWORKS = (
     Framework(
         name="transformers",
-        longer={'STEPS: "60"': 'STEPS: "200"', "/60 ": "/200 "},
-        env={"STEPS": "200", "SAVE_EVERY": "10"},
-        last="checkpoint-200/model.safetensors",
+        longer={'STEPS: "60"': 'STEPS: "120"', "/60 ": "/120 "},
+        env={"STEPS": "120", "SAVE_EVERY": "10"},
+        last="checkpoint-120/model.safetensors",
         reads="from safetensors.torch import load_file; weights = load_file(path)",
     ),
     Framework(
