@@ -25,6 +25,8 @@ from everstep.cli.jobs.job import find
 from tests.kubernetes.conftest import OWN_NODES, Ground
 from tests.kubernetes.jobs import STORAGE, processes_marked
 from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE
+from tests.kubernetes.test_device_info import fault as device_fault
+from tests.kubernetes.test_device_info import info
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.playing.course import Course, Door, Moment
@@ -39,25 +41,39 @@ NODE_NAME = re.compile(r"\bn\d+\b")  # on the fake cluster
 WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
 """What a job waits for where it waits for places is in the words of the scheduler."""
 
+OF_DEVICES = re.compile(
+    "the device works, but not as it should|the device cannot repair itself|a warning asks for nothing"
+    r"|CardUnhealthy on Ascend910-\d+, its device plugin reports"
+)
+"""What is wrong with a device, in the words of the playbook or of a device plugin."""
 ANYWHERE = frozenset(
     {"crash_loop", "no_spare_until_later", "operator_restart_job", "user_rule_levels"}
 )
 """Which node a new pod gets is the scheduler's choice, as several are sound: any will do."""
 _PLACES = "how many places there are a scheduler does not say: smaller and larger numbers are tried"
+_ALONE = "a device is isolated with its node: a pod asks for a number of devices, not for some"
 ELSEWHERE: Mapping[str, str] = {
+    "one_machine_device_stays_broken": _ALONE,
+    "one_machine_fewer_devices": _ALONE,
     "hang": "the limit learned is a minute; hang_limit_of_the_document shows the same sooner",
     "elastic_grows_again": _PLACES,
     "elastic_number_that_does_not_work": _PLACES,
     "elastic_too_few_nodes": _PLACES,
     "no_spare": _PLACES,
 }
-DONE_HERE = ("kill", "hang", "node-down", "add-node")
-"""Faults that a rank, a node or an autoscaler can be the cause of in any cluster."""
+DONE_HERE = ("kill", "hang", "node-down", "add-node", "device that stays as it is")
+"""Faults that a rank, a node, an autoscaler or a device plugin can be the cause of in any cluster."""
+LEVELS: Mapping[str, str] = {
+    "critical": "SeparateNPU",
+    "warning": "NotHandleFault",
+    "81AD8605": "SubHealthFault",
+    "110001024": "PreSeparateNPU",
+}
+"""What a device plugin reports of a fault whose line ends with this word."""
 
-_DEVICES = "no device plugin runs here; what its reporters write is in test_public_faults"
 NOT_DONE: Mapping[str, str] = {
-    "device": _DEVICES,
-    "clear": _DEVICES,
+    "device": "what heals by itself heals by the clock, and NVIDIA's codes are not in these messages",
+    "clear": "it comes minutes later, by the clock",
     "kill-agent": "the words are a kubelet's, the place the scheduler's: test_lost_pods",
     "maintenance": "a drain or a taint of an autoscaler is what does it: test_disruptions",
     "node-up": "it comes minutes later, by the clock",
@@ -79,6 +95,8 @@ def why_not(scenario: Scenario) -> str:
 def _fault_of(line: str) -> str:
     words = line.split()
     words = words[5:] if words[:2] == ["at", "step"] else words[2:]
+    if words[0] == "device" and words[-1] in LEVELS:
+        return "device that stays as it is"
     return "partition" if "partition" in words else words[0]
 
 
@@ -119,6 +137,7 @@ class InPods(OnProcesses):
             env={
                 "EVERSTEP_KUBECONFIG": self.kubeconfig,
                 "EVERSTEP_KUBE_NAMESPACE": self.namespace,
+                "EVERSTEP_KUBE_DEVICE_INFO": "true",
                 "EVERSTEP_PRECHECK__CACHE": "/",
                 "EVERSTEP_PRECHECK__CACHE_GB": "0",
                 "EVERSTEP_JANITOR": "false",
@@ -218,6 +237,11 @@ class InPods(OnProcesses):
                 node = self.node_of[name]
                 self.nodes.discard(node)
                 await self.machines.remove_node(node)
+            case "device", [name, index, code]:
+                level = LEVELS[fault.one_of(("critical", "warning")) or code]
+                one = device_fault(code, device=f"Ascend910-{index}", level=level)
+                node = self.node_of[name]
+                await self.machines.fault("device-config-map", node=node, device_info=info(one))
             case "add-node", [name]:
                 self.node_of[name] = f"{self.namespace}-{name}"
                 await self._add_node(self.node_of[name])
@@ -290,4 +314,5 @@ def anywhere(lines: Sequence[str]) -> list[str]:
 
 def sense_of_all(played: Played) -> list[str]:
     """What of a course is the same whoever schedules pods."""
-    return [WAITS.sub(r"\1 places", line) for line in sense(played)]
+    lines = (WAITS.sub(r"\1 places", line) for line in sense(played))
+    return [OF_DEVICES.sub("a device is faulty", line) for line in lines]

@@ -40,7 +40,10 @@ async def both(path: Path, server: DevServer, ground: Ground, folder: Path) -> P
     course = await survey(scenario)
     namespace = await new_namespace(ground.api, path.stem)
     kubeconfig = folder / "kubeconfig"
-    async with rights.of_workers(ground.cluster, ground.api, namespace, kubeconfig) as of_workers:
+    async with (
+        rights.of_workers(ground.cluster, ground.api, namespace, kubeconfig) as of_workers,
+        rights.to_read_device_info(ground.api, namespace),
+    ):
         player = InPods(
             server,
             await server.connect(await server.new_namespace(namespace)),
