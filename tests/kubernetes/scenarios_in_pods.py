@@ -47,7 +47,13 @@ OF_DEVICES = re.compile(
 )
 """What is wrong with a device, in the words of the playbook or of a device plugin."""
 ANYWHERE = frozenset(
-    {"crash_loop", "no_spare_until_later", "operator_restart_job", "user_rule_levels"}
+    {
+        "crash_loop",
+        "no_spare_until_later",
+        "operator_restart_job",
+        "two_phases",
+        "user_rule_levels",
+    }
 )
 """Which node a new pod gets is the scheduler's choice, as several are sound: any will do."""
 _PLACES = "how many places there are a scheduler does not say: smaller and larger numbers are tried"
