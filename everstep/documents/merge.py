@@ -59,7 +59,7 @@ def patch(document: object, fragment: object, *, under: str = "spec") -> dict[st
     spec = plain_fragment({} if whole.get(under) is None else whole[under], under)
     phases = _by_name(spec.get("phases", [{"name": "main"}]), f"{under}.phases")
     changes = _by_name(change.get("phases", []), "patch.phases")
-    problems = [*_outside(change), *_fixed(spec, change), *_fixed_in_phases(phases, changes)]
+    problems = [*_outside(change), *_fixed(spec, change), *_fixed_in_phases(spec, phases, changes)]
     if problems:
         raise refusal(problems)
     result = merged(spec, {key: value for key, value in change.items() if key != "phases"})
@@ -88,11 +88,13 @@ def _fixed(spec: Mapping[str, Any], change: Mapping[str, Any]) -> Iterator[Probl
 
 
 def _fixed_in_phases(
-    phases: Mapping[str, Mapping[str, Any]], changes: Mapping[str, Mapping[str, Any]]
+    spec: Mapping[str, Any],
+    phases: Mapping[str, Mapping[str, Any]],
+    changes: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[Problem]:
     for i, (name, change) in enumerate(changes.items()):
         if name in phases:
-            yield from _moved(phases[name], change, FIXED, "patch", "phases", i)
+            yield from _moved(merged(spec, phases[name]), change, FIXED, "patch", "phases", i)
         else:
             names = ", ".join(phases)
             yield (
@@ -107,10 +109,10 @@ def _moved(
     fixed: Mapping[tuple[str, ...], str],
     *under: PathPart,
 ) -> Iterator[Problem]:
-    """Fixed places whose value the change would change."""
+    """Fixed places whose value the change would change, also by taking away what they are in."""
+    new = merged(old, change)
     for place, why in fixed.items():
-        before = at(old, place, UNSET.get(place))
-        if at(change, place, before) != before:
+        if at(new, place, UNSET.get(place)) != at(old, place, UNSET.get(place)):
             yield path(*under, *place), why
 
 
