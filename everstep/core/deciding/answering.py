@@ -66,9 +66,13 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
 def _gentler(
     passed_over: list[tuple[Level, str]], ladder: tuple[Level, ...], chosen: Level
 ) -> tuple[str, ...]:
-    """The levels passed over before the chosen one, with their reasons."""
+    """The levels passed over before the chosen one, with their reasons. Any off the ladder were."""
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
-    return tuple(f"{level}: {why}" for level, why in passed_over if ladder.index(level) < end)
+    return tuple(
+        f"{level}: {why}"
+        for level, why in passed_over
+        if level not in ladder or ladder.index(level) < end
+    )
 
 
 def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> Decision:

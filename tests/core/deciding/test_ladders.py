@@ -287,3 +287,16 @@ def test_a_level_is_passed_over_until_every_rank_can_do_what_it_needs(
     told = running(with_ladder(Policy(), _C.NETWORK, Level.OPERATOR_ONLINE, Level.JOB))
     given = decision_input(told.state, now=told.state.now, facts=(sighting(_C.NETWORK),))
     assert decide(replace(given, can=can)).passed_over == (why,)
+
+
+def test_a_ladder_without_new_containers_that_was_tried_already_still_has_an_answer() -> None:
+    """Where a container is gone the ladder of storage, `in_place` alone, is replaced by levels not on it."""
+    told = running()
+    told.see(fact("storage.unwritable", at=told.state.now + 1))
+    told.succeeds()
+    decision = told.see(fact("storage.unwritable", at=told.state.now + 5), gone=(0,))
+    assert decision.level is Level.JOB
+    assert decision.passed_over == (
+        "in_place: the container of slot 0 is gone",
+        "pod: tried already without progress",
+    )
