@@ -193,8 +193,8 @@ class OnKubernetes(OnProcesses):
     async def _isolated(self) -> tuple[str, ...]:
         path = f"/api/v1/namespaces/{self.namespace}/configmaps/everstep-books"
         entries = (await self.api.get(path))["data"]
-        nodes = [key.removeprefix("isolated.") for key in entries if key.startswith("isolated.")]
-        return tuple(self._named(nodes))
+        keys = [key.removeprefix("isolated.") for key in entries if key.startswith("isolated.")]
+        return tuple(self._named([key.partition("_")[0] for key in keys]))  # a device with its node
 
     def _status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**status, "isolated_nodes": self._named(status["isolated_nodes"])}

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from everstep.backends.kubernetes.books import set_isolated
 from everstep.core.errors import InvalidSpec
 from everstep.processes import free_port
 from tests.backends.verbs import NEVER_ENDS
@@ -186,16 +185,19 @@ async def test_a_job_with_a_wrong_template_fails_in_seconds_with_the_sentence_of
 async def special(
     lab: KubernetesLab, machines: Machines, namespace: str
 ) -> AsyncIterator[dict[str, str]]:
-    """Two tainted nodes of a pool, one of which is isolated."""
+    """Two tainted nodes of a pool. A device of one is isolated, and so is the node; another one was."""
     nodes = {name: f"{namespace}-{name}" for name in ("chosen", "isolated")}
     labels = {OWN_NODES: namespace, "pool": "special"}
     resources = {"cpu": "8", "memory": "32Gi", "pods": "110", "rdma/hca": "2"}
     async with machines.nodes(dict.fromkeys(nodes.values(), labels), resources=resources):
         for node in nodes.values():
             await machines.fault("node-taint", node=node, key="special", effect="NoSchedule")
-        await set_isolated(lab.backend._api, namespace, nodes["isolated"], "test")
+        isolated, released = (f"{nodes['isolated']}/{device}" for device in (0, 1))
+        for device in (isolated, released):
+            await lab.backend.ensure_isolated(device, reason="test")
+        await lab.backend.ensure_released(released)
         yield nodes
-        await lab.backend.ensure_released(nodes["isolated"])
+        await lab.backend.ensure_released(isolated)
 
 
 async def test_a_template_is_used_and_an_isolated_node_is_not(
@@ -239,6 +241,11 @@ async def test_a_template_is_used_and_an_isolated_node_is_not(
     assert [pod.node for pod in pods] == [special["chosen"]]
     assert (lab.folder / "control" / "prepared").exists()
     pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/full-0-g1")
+    required = pod["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    ((kept_off,),) = [term["matchExpressions"] for term in required["nodeSelectorTerms"]]
+    assert (kept_off["operator"], kept_off["values"]) == ("NotIn", [special["isolated"]])
     assert all(one["ready"] for one in pod["status"]["containerStatuses"])
     assert [one["hostPort"] for one in pod["spec"]["containers"][0]["ports"]] == [7070]
     await job.gone()

@@ -34,7 +34,7 @@ from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobDocument,
     ensure_identity,
-    isolated_nodes,
+    isolations,
     set_isolated,
 )
 from everstep.backends.kubernetes.events import ensure_events, event
@@ -320,7 +320,7 @@ class KubernetesBackend(AgentBackend):
         return await observing.observe(replace(self.cluster_of(job), books=books), job, cursor)
 
     async def nodes(self) -> tuple[NodeView, ...]:
-        isolated = await reached(isolated_nodes(self._api, self._settings.namespace))
+        isolated = await reached(isolations(self._api, self._settings.namespace))
         jobs: dict[str, set[str]] = {}
         for pod in self.watch.all_pods():
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
@@ -418,13 +418,10 @@ class KubernetesBackend(AgentBackend):
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
-        """A device is isolated with its node: a pod requests a number of devices, not some of them."""
-        name = node.partition("/")[0]
-        await reached(set_isolated(self._api, self._settings.namespace, name, reason))
+        await reached(set_isolated(self._api, self._settings.namespace, node, reason))
 
     async def ensure_released(self, node: str) -> None:
-        name = node.partition("/")[0]
-        await reached(set_isolated(self._api, self._settings.namespace, name, None))
+        await reached(set_isolated(self._api, self._settings.namespace, node, None))
         self.news.add("")
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:

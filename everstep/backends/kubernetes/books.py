@@ -446,18 +446,30 @@ async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | No
     return str(config_map["data"]["identity"])
 
 
-async def isolated_nodes(api: KubernetesApi, namespace: str) -> dict[str, str]:
-    """Nodes that get no new pods, and why."""
+_ISOLATED = "isolated."
+_OF_DEVICE = "_"  # in a key, where quarantine has `/`: neither a key may have that nor a node this
+
+
+async def isolations(api: KubernetesApi, namespace: str) -> dict[str, str]:
+    """Isolated nodes and devices (`n1`, `n1/3`), and why."""
     config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
-    prefix = "isolated."
     return {
-        key.removeprefix(prefix): reason
+        key.removeprefix(_ISOLATED).replace(_OF_DEVICE, "/"): reason
         for key, reason in config_map["data"].items()
-        if key.startswith(prefix)
+        if key.startswith(_ISOLATED)
     }
 
 
-async def set_isolated(api: KubernetesApi, namespace: str, node: str, reason: str | None) -> None:
-    """Isolate a node, or release it (None). One key each, so that two changes never meet."""
+async def isolated_nodes(api: KubernetesApi, namespace: str) -> set[str]:
+    """Nodes that get no new pods.
+
+    A device is isolated with its node: a pod requests a number of devices, not some of them.
+    """
+    return {name.partition("/")[0] for name in await isolations(api, namespace)}
+
+
+async def set_isolated(api: KubernetesApi, namespace: str, name: str, reason: str | None) -> None:
+    """Isolate a node or a device, or release it (None). One key each, so that two changes never meet."""
     path = f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}"
-    await api.patch(path, {"data": {f"isolated.{node}": reason}})
+    key = f"{_ISOLATED}{name.replace('/', _OF_DEVICE)}"
+    await api.patch(path, {"data": {key: reason}})

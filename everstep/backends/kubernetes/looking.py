@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
-from everstep.backends.kubernetes.books import isolated_nodes
+from everstep.backends.kubernetes.books import isolations
 from everstep.backends.kubernetes.node_facts import faults_of, node_service
 from everstep.backends.kubernetes.watch import job_of
+from everstep.backends.rules.nodes import Health, devices_by_node
 from everstep.core.world import DeviceView, NodeView
 
 
@@ -27,7 +28,7 @@ async def nodes(
         for pod in pods["items"]:
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
     try:
-        isolated = await isolated_nodes(api, namespaces[0])
+        isolated = await isolations(api, namespaces[0])
     except Refused as error:
         if error.status != 404:  # no worker was ever here
             raise
@@ -42,18 +43,28 @@ def node_view(
     jobs: Mapping[str, set[str]],
     plugins: Mapping[str, str],
 ) -> NodeView:
+    """A node that is kept free for an isolated device of it has no room for a pod, and no device to give."""
     name = node["metadata"]["name"]
     service, _ = node_service(node)
     fault = next(faults_of(node, now=0.0), None)
     resources = node.get("status", {}).get("allocatable", {})
     kind = next((k for k, resource in plugins.items() if resource in resources), None)
     count = int(resources[plugins[kind]]) if kind is not None else 0
+    reasons = dict(devices_by_node(isolated).get(name, {}))
+    # Where the cluster shows no such device, all of the node is shown as isolated for it.
+    hidden_device_reason = next((why for index, why in reasons.items() if index >= count), None)
+    reason = isolated.get(name, hidden_device_reason)
+    health: Health = "isolated" if reasons else "ok"
     return NodeView(
         name=name,
         ready=service == "ready",
-        isolated=name in isolated,
-        reason=isolated.get(name, "" if fault is None else fault.message),
-        devices=tuple(DeviceView(index=index) for index in range(count)),
+        isolated=reason is not None,
+        reason=reason or ("" if fault is None else fault.message),
+        devices=tuple(
+            DeviceView(index=index, health=health, isolated=reasons.get(index))
+            for index in range(count)
+        ),
         jobs=tuple(sorted(jobs.get(name, ()))),
         accelerator="nvidia" if kind == "nvidia" else "ascend" if kind == "ascend" else "none",
+        slots_free=0 if reasons else 1,
     )

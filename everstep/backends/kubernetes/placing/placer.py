@@ -79,11 +79,10 @@ class PodPlacer:
 
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
-        # A pod requests a number of devices, not some of them: a device is avoided with its node.
         isolated, stored = await both(
             reached(isolated_nodes(self.api, self.home)), reached(self.books.read(order.job.id))
         )
-        hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys())
+        hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
         no_owner = {"name": "", "uid": ""}
         # Before anything is changed: a document that cannot work.
         example = manifest.pod(
@@ -145,7 +144,7 @@ class PodPlacer:
         )
         stored = await self.reconciler.sync(order.job.id, stored)
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
-        hosts = self._hosts_of(nodes_to_avoid(order) | isolated.keys() | job_nodes)
+        hosts = self._hosts_of(nodes_to_avoid(order) | isolated | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
         now = self.agents.clock()
         refusal = ""

@@ -1,0 +1,61 @@
+"""Isolated devices of a cluster, whose pods request a number of devices and not some of them.
+
+That no pod gets such a node is in test_templates.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.backends.kubernetes.books import isolated_nodes, isolations
+from everstep.backends.kubernetes.looking import node_view
+from everstep.core.recovering.placement import Need, fits
+from tests.kubernetes.jobs import KubernetesLab
+
+PLUGINS = {"nvidia": "nvidia.com/gpu"}
+GPUS = {"nvidia.com/gpu": "2"}
+
+
+def node(name: str = "n1", **allocatable: str) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True"}
+    status = {"conditions": [ready], "allocatable": allocatable}
+    return {"metadata": {"name": name, "labels": {}}, "spec": {}, "status": status}
+
+
+def test_a_node_that_no_device_is_isolated_of_has_room() -> None:
+    view = node_view(node(**GPUS), {"n2/0": "broken"}, {}, PLUGINS)
+    assert (view.isolated, [d.isolated for d in view.devices]) == (False, [None, None])
+    assert fits(view, Need(accelerators=2))
+    assert fits(view, Need())
+
+
+def test_an_isolated_device_is_shown_by_itself_and_keeps_its_node_free() -> None:
+    view = node_view(node(**GPUS), {"n1/1": "broken"}, {}, PLUGINS)
+    assert (view.isolated, [d.isolated for d in view.devices]) == (False, [None, "broken"])
+    assert not fits(view, Need(accelerators=1))
+    assert not fits(view, Need())
+
+
+@pytest.mark.parametrize("allocatable", [{}, GPUS], ids=["no devices", "fewer devices"])
+def test_a_device_that_the_cluster_does_not_show_is_shown_as_its_node(
+    allocatable: dict[str, str],
+) -> None:
+    view = node_view(node(**allocatable), {"n1/7": "broken"}, {}, PLUGINS)
+    assert (view.isolated, view.reason) == (True, "broken")
+
+
+async def test_a_node_is_isolated_until_all_that_isolates_it_is_released(
+    lab: KubernetesLab, namespace: str
+) -> None:
+    api, backend = lab.backend._api, lab.backend
+    for name in ("n1/0", "n1", "n1/3"):
+        await backend.ensure_isolated(name, reason=f"broken {name}")
+    for name in ("n1/3", "n1"):
+        await backend.ensure_released(name)
+        await backend.ensure_released(name)
+        assert await isolated_nodes(api, namespace) == {"n1"}
+    assert await isolations(api, namespace) == {"n1/0": "broken n1/0"}
+    await backend.ensure_released("n1/0")
+    assert await isolated_nodes(api, namespace) == set()
