@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from everstep.backends.kubernetes.api import Refused
+from everstep.backends.kubernetes.manifest import Gang
+from everstep.backends.kubernetes.placing.queues import JobQueues
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
@@ -51,6 +56,49 @@ async def is_there(api: Api, path: str) -> bool:
         if error.status == 404:
             return False
         raise
+
+
+class Answers:
+    """An API server that has one answer."""
+
+    def __init__(self, answer: Json | Exception) -> None:
+        self.answer = answer
+
+    async def get(self, _: str) -> Json:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def refused(status: int, message: str) -> Refused:
+    return Refused(status=status, reason="Forbidden", message=message, retry_after_s=0.0)
+
+
+REASONS: list[tuple[Json | Exception, str]] = [
+    ({}, ""),
+    (refused(404, "workloads not found"), ""),
+    (refused(403, "workloads is forbidden"), "workloads is forbidden (403 Forbidden)"),
+    (
+        {
+            "status": {
+                "conditions": [
+                    {"type": "QuotaReserved", "status": "False", "message": "no quota for 2 pods"}
+                ]
+            }
+        },
+        "no quota for 2 pods",
+    ),
+]
+
+
+@pytest.mark.parametrize(("answer", "reason"), REASONS)
+async def test_why_kueue_holds_a_group_back_is_in_its_words_or_why_they_cannot_be_read(
+    answer: Json | Exception, reason: str
+) -> None:
+    unused: Any = None
+    api: Any = Answers(answer)
+    queues = JobQueues(api=api, namespace="jobs", watch=unused, pods=unused)
+    assert await queues._reason(Gang(name="demo-g1", size=2)) == reason
 
 
 async def test_pods_that_kueue_holds_go_when_their_job_ends(

@@ -34,13 +34,12 @@ def group_of(pod: Json) -> Gang | None:
     return Gang(name=name, size=int(size)) if name and size.isdecimal() else None
 
 
-def waits_for(group: Gang, queue: str, workload: Json | None) -> str:
-    """Why the pods of a group are not admitted. `workload`: what Kueue has of it; None: nothing yet."""
-    conditions = (workload or {}).get("status", {}).get("conditions", ())
+def reason(workload: Json) -> str:
+    """Why Kueue does not admit the group that this workload stands for; empty: it does not say."""
+    conditions = workload.get("status", {}).get("conditions", ())
     by_type = {one["type"]: one for one in conditions if one["status"] == "False"}
     condition = by_type.get("QuotaReserved") or by_type.get("Admitted") or {}
-    words = (f"group {group.name} waits in queue {queue} of Kueue", condition.get("message", ""))
-    return ": ".join(filter(None, words))
+    return str(condition.get("message", ""))
 
 
 def is_held(pod: Json) -> bool:

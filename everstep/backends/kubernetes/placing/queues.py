@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from everstep.backends.kubernetes import kueue
-from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import PodEntry, Stored
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.placing.entries import joined_group, wanted_entries
@@ -20,7 +20,7 @@ from everstep.core.world import PlaceOrder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueues:
-    """Of the jobs of one namespace."""
+    """Groups that pods of the jobs of one namespace join in Kueue's queues, and why they wait there."""
 
     api: KubernetesApi
     namespace: str
@@ -73,14 +73,17 @@ class JobQueues:
         pods = (self.watch.pod(entry.uid) for entry in wanted_entries(stored).values())
         gated = (pod for pod in pods if pod is not None and is_gated(pod))
         group = next((group for pod in gated if (group := kueue.group_of(pod))), None)
-        return "" if group is None else kueue.waits_for(group, queue, await self._workload(group))
+        if group is None:
+            return ""
+        waits = f"group {group.name} waits in queue {queue} of Kueue"
+        return ": ".join(filter(None, (waits, await self._reason(group))))
 
-    async def _workload(self, group: Gang) -> Json | None:
-        """What Kueue has of the group; None: nothing yet, or it is not of this version."""
+    async def _reason(self, group: Gang) -> str:
+        """Kueue's words on the group; empty: it has none yet, or is of another version."""
         path = f"{kueue.API}/namespaces/{self.namespace}/workloads/{group.name}"
         try:
-            return await self.api.get(path)
+            return kueue.reason(await self.api.get(path))
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
-        except Refused:
-            return None
+        except Refused as error:  # without the right to read them the user has to know that
+            return "" if error.status == 404 else str(error)
