@@ -35,7 +35,7 @@ class Recovery:
         self._plan: Plan | None = None
 
     def log_labels(self) -> dict[str, Any]:
-        """Of which job, phase and generation its steps log."""
+        """Labels of what its steps log."""
         plan = self._plan
         if plan is None:
             return {}

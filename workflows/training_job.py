@@ -60,7 +60,7 @@ class TrainingJob(JobHandlers):
         self._publisher = Publisher(self)
 
     def log_labels(self) -> dict[str, Any]:
-        """Of which job, phase and generation activities log that this run orders."""
+        """Labels of what activities log that this run orders."""
         info = workflow.info()
         job = {"job": info.workflow_id, "first_run": info.first_execution_run_id}
         if self._state is None:

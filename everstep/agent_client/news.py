@@ -60,14 +60,14 @@ class JobNews:
         asyncio.get_running_loop().call_later(max(0.0, after_s), self.add, job_id)
 
     def _counts(self, job_id: str) -> JobCounts:
-        """Of a job that was not counted any news there was may be its own."""
+        """Of this job. One that was not counted yet has news if any came: that may have been its own."""
         job = self._jobs.get(job_id)
         if job is None:
             now = self._clock()
             self._jobs = {
                 name: one for name, one in self._jobs.items() if one.read_at > now - FORGET_S
             }
-            read = self._came_for_all - self._has_any
+            read = self._came_for_all - 1 if self._has_any else self._came_for_all
             job = self._jobs[job_id] = JobCounts(came=0, read=read, read_at=now)
         return job
 

@@ -1,4 +1,4 @@
-"""Of which job an activity logs: its workflow says so in a header of the order, as no order has to."""
+"""Labels of what an activity logs: its workflow sends them in a header, so that no order carries them."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Order = TypeVar("Order", StartActivityInput, StartLocalActivityInput)
 
 
 class LogLabels(Interceptor):
-    """Of a worker: what runs there logs the labels of the workflow that ordered it.
+    """Interceptor of a worker: activities log the labels of the workflow that ordered them.
 
-    A workflow that works for one job has a method `log_labels`, which returns them.
+    A workflow that works for one job returns them from its method `log_labels`.
     """
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:  # noqa: A002  # the SDK's name

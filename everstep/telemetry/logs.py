@@ -98,9 +98,10 @@ def _of_workflow(workflow_id: str, kind: str | None) -> dict[str, Any]:
 
 
 def _of_task(record: logging.LogRecord) -> Mapping[str, Any]:
-    """What the task works for. A line about one job may name it itself, as `job`.
+    """Labels of the task that logs. A record may name its job itself, as `job`.
 
-    Then values of another job say nothing about it: a task that serves many may begin in one of that job.
+    If that is another job than the task's, the task's labels are left out: a task that serves many jobs
+    may have been started while the worker worked for one of them.
     """
     context, job = _context.get(), getattr(record, "job", None)
     return context if job is None or job == context.get("job") else {"job": job}
