@@ -56,6 +56,13 @@ def test_no_room_has_more_private_words_than_it_may() -> None:
     )
 
 
+def test_tests_are_counted_by_their_folders() -> None:
+    rooms, _ = plain_words.count()
+    assert {"everstep/core", "tests", "tests/core", "tests/support"} <= rooms.keys()
+    assert plain_words.room(Path("tests/backends/fake/test_faults.py")) == "tests/backends"
+    assert plain_words.room(Path("everstep/backends/fake/faults.py")) == "everstep/backends/fake"
+
+
 def test_limits_only_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_words, "LIMITS", tmp_path / "limits.json")
     plain_words.LIMITS.write_text('{"everstep/core": [5, 0], "everstep/gone": [1, 1]}')
