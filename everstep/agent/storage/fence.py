@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -41,15 +42,15 @@ FenceOwner = tuple[str, str]
 
 
 class Fence(NamedTuple):
-    """What one generation says."""
+    """The content of one file of the fence: a job in one generation."""
 
     job: str
     run: str
     cluster: str
     generation: int
-    holds: bool = False  # no other job was there when this one came
+    holds: bool = False  # the folder is the job's: no other job had it
     released: bool = False  # the job has ended
-    outdated: bool = False  # the job left the folder; its older processes may still live
+    outdated: bool = False  # the job left the folder, where older processes of it may still live
 
     @property
     def owner(self) -> FenceOwner:
@@ -60,27 +61,27 @@ class Fence(NamedTuple):
         return self.holds and not self.released
 
     def ends(self, new: Fence) -> bool:
-        """Whether another job ended with it; what outdates an earlier owner of this job is no end."""
+        """Whether this fence is the end of a job other than that of `new`."""
         return self.released and not (self.outdated and self.job == new.job)
 
     @property
     def name(self) -> str:
-        """Of its file."""
+        """The name of its file."""
         owner = hashlib.sha256("\0".join(self.owner).encode()).hexdigest()[:16]
         return f"{wire.FENCE_FILE}.{self.generation}.{owner}"
 
 
 class SpoiledFence(OSError):
-    """A file of the fence was spoiled: it is unknown which job may write to the folder."""
+    """A file of the fence is damaged: it is unknown which job may write to the folder."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"somebody spoiled its fence: {wire.FENCE_FOLDER}{what}; remove that once no job writes here"
+            f"its fence is damaged: {wire.FENCE_FOLDER}{what}; remove that once no job writes here"
         )
 
 
 class FolderIsTaken(Exception):
-    """A job that has not ended came to the folder before."""
+    """The folder belongs to another job, which has not ended."""
 
     def __init__(self, folder: str, by: Fence) -> None:
         super().__init__(f"{folder} belongs to job {by.job}, which has not ended")
@@ -112,10 +113,10 @@ def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None
 
 
 def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
-    """The generation that refuses this one, or 0, and whether that one's job holds the folder.
+    """The generation that refuses `new`, or 0, and whether the job of that one holds the folder.
 
-    A newer one does, and one of the same number that an earlier run of the job had.
-    Files that another job left behind half way, or that a person wrote, do not count. Raises OSError.
+    A newer generation refuses it, and so does the same number of an earlier run of the job. An unfinished
+    entry of another job does not. Raises OSError.
     """
     try:
         fences = read(folder)
@@ -125,7 +126,7 @@ def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
     if own_fence is not None and own_fence.generation > new.generation:
         return own_fence.generation, own_fence.is_held
     if own_fence is not None and own_fence.generation == new.generation:
-        # Books that began again give a number again: neither run would refuse the other.
+        # A store of the cluster that was lost gives a number twice: neither run would refuse the other.
         is_another_run = own_fence.run not in ("", new.run)
         return (own_fence.generation, own_fence.is_held) if is_another_run else (0, False)
     ended = max((one.generation for one in fences.values() if one.ends(new)), default=0)
@@ -146,7 +147,7 @@ def _all(fences: Path) -> Iterator[Fence]:
     names = sorted(path.name for path in fences.iterdir())
     names = [name for name in names if name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name)]
     if len(names) > FILES_MOST:
-        raise SpoiledFence(f" holds {len(names)} generations")
+        raise SpoiledFence(f" has {len(names)} generation files, more than {FILES_MOST}")
     for name in names:
         with contextlib.suppress(FileNotFoundError):  # a newer one was written meanwhile
             yield _read_fence(fences / name)
@@ -156,14 +157,14 @@ def _read_fence(path: Path) -> Fence:
     """Read the file. Raises OSError, and SpoiledFence if its content is no fence."""
     try:
         return _fence(files.read_json(path, BYTES_MOST))
-    except (files.NotPlain, files.TooLarge, _Lacks) as error:
+    except (files.NotPlain, files.TooLarge, _InvalidField) as error:
         raise SpoiledFence(f"/{path.name} {str(error).removeprefix(f'{path} ')}") from None
     except ValueError:
-        raise SpoiledFence(f"/{path.name} is nothing that we wrote") from None
+        raise SpoiledFence(f"/{path.name} is no JSON object of a fence") from None
 
 
-class _Lacks(Exception):
-    """Something that a fence has to say."""
+class _InvalidField(Exception):
+    """A field of the fence is missing or invalid."""
 
 
 def _fence(content: Any) -> Fence:
@@ -171,10 +172,10 @@ def _fence(content: Any) -> Fence:
         raise ValueError
     job, run, cluster = (content.get(name) for name in ("job", "run", "cluster"))
     if not (isinstance(job, str) and isinstance(run, str) and isinstance(cluster, str)):
-        raise _Lacks("does not say whose it is")
+        raise _InvalidField("does not name its job, run and cluster as texts")
     generation = content.get("generation")
     if type(generation) is not int or not 0 < generation <= GENERATION_MOST:
-        raise _Lacks(f"has no generation from 1 to {GENERATION_MOST}")
+        raise _InvalidField(f"has no generation from 1 to {GENERATION_MOST}")
     claims = {name: content.get(name) is True for name in ("holds", "released", "outdated")}
     return Fence(job, run, cluster, generation, **claims)
 
@@ -183,14 +184,14 @@ def _fence(content: Any) -> Fence:
 
 
 def write(folder: str, new: Fence) -> Path:
-    """Afterwards the fence says this generation or a newer one of the job. Raises Taken and OSError."""
+    """Bring the fence to this generation, unless the job has a newer one. Raises FolderIsTaken, OSError."""
     permissions.users_folder(Path(folder, wire.FENCE_FOLDER))
     with _opened(folder) as fences:
         own_fence = _newest(fences).get(new.owner)
         is_held = own_fence is not None and own_fence.is_held
         if own_fence is None or (own_fence.generation, is_held) < (new.generation, True):
             if not is_held:
-                _come(fences, folder, new)
+                _claim(fences, folder, new)
             fence = new._replace(holds=True)
             _replace(fences / fence.name, fence)
             _show(fences, fence)
@@ -199,8 +200,8 @@ def write(folder: str, new: Fence) -> Path:
     return path_in(folder)
 
 
-def _come(fences: Path, folder: str, new: Fence) -> None:
-    """Enter the job, then leave if another one is there: of two at once at least one sees the other."""
+def _claim(fences: Path, folder: str, new: Fence) -> None:
+    """Enter the job; withdraw it if another job is there. Of two jobs at once at least one sees the other."""
     _enter(fences, new)
     if by := other(_newest(fences), new.owner):
         (fences / new.name).unlink(missing_ok=True)
@@ -208,7 +209,7 @@ def _come(fences: Path, folder: str, new: Fence) -> None:
 
 
 def outdate(folder: str, new: Fence) -> None:
-    """End what older generations of the job may still do in a folder that it has left. Raises OSError."""
+    """Bar older generations of the job from a folder that the job has left. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
         own_fence = _newest(fences).get(new.owner)
         if own_fence is not None and own_fence.generation < new.generation:
@@ -217,7 +218,7 @@ def outdate(folder: str, new: Fence) -> None:
 
 
 def outdate_earlier(folder: str, job: str, clusters: Collection[str]) -> None:
-    """Outdate what these clusters, which the job has left, still hold in the folder. Raises OSError."""
+    """Bar processes of the job on clusters that it has left from the folder. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         for owner, newest_fence in read(folder).items():
             if owner in {(job, cluster) for cluster in clusters} and not newest_fence.released:
@@ -230,7 +231,7 @@ def outdate_earlier(folder: str, job: str, clusters: Collection[str]) -> None:
 
 
 def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:
-    """The job has ended with this generation: the folder is free for the next one. Raises OSError."""
+    """Free the folder for the next job: this one has ended with generation `up_to`. Raises OSError."""
     with contextlib.suppress(FileNotFoundError), _opened(folder) as fences:
         own_fence = _newest(fences).get(owner)
         if own_fence is not None and not own_fence.released and own_fence.generation <= up_to:
@@ -241,12 +242,12 @@ def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:
 
 
 def _enter(fences: Path, fence: Fence) -> None:
-    """Make the file of this generation. One that is there already is as good."""
+    """Create the file of this generation, unless it is there."""
     files.create(fences / fence.name, json.dumps(fence._asdict()), mode=0o644)
 
 
 def _show(fences: Path, fence: Fence) -> None:
-    """The file for people: it only grows too, which needs its lock."""
+    """Update the file for people, under its lock: its generation only grows too."""
     lock = os.open(fences / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if not _is_locked_in_time(lock):
@@ -278,47 +279,47 @@ def _is_locked_in_time(lock: int) -> bool:
     return False
 
 
-def _tidy(fences: Path, fence: Fence) -> None:
-    """Remove older generations: those of this job, and those of jobs that have ended.
+def _tidy(fences: Path, new: Fence) -> None:
+    """Remove fences older than `new`: those of its job, and those of jobs that have ended.
 
-    Of each job the lowest generation is removed first, so that the highest one, which outdates the
-    others, is there as long as any of them. The end of the job that is shown is kept: where the lock
-    was held, no other file has it. The highest generation of an outdated job is kept as well, for its
-    stopped processes, up to `OUTDATED_MOST`.
+    Of each job the lowest generation goes first, so that the highest one, which refuses the others, is
+    there as long as any of them. Of another job the highest one stays if it has not ended, if it is the one
+    shown (where the lock was held, no other file has it), or if it is among the `OUTDATED_MOST` newest
+    outdated ones, which refuse stopped processes of theirs.
     """
-    shown_fence, by_owner = _shown_fence(fences), _by_owner(fences)
-    older = [words.pop() for owner, words in by_owner.items() if owner != fence.owner]
-    ended = {word.owner for word in older if word.released}
-    for owner, words in by_owner.items():
-        for word in words if owner == fence.owner or owner in ended else ():
-            _remove(fences, word, below=fence)
-    outdated = sorted((word for word in older if word.outdated), key=lambda word: word.generation)
-    owners = {word.owner for word in outdated[-OUTDATED_MOST:]} | (
-        {shown_fence.owner} if shown_fence else set()
-    )
-    for word in older:
-        if word.released and word.owner not in owners:
-            _remove(fences, word, below=fence)
+    by_owner = _by_owner(fences)
+    own_fences = by_owner.pop(new.owner, [])
+    newest = [other_fences[-1] for other_fences in by_owner.values()]
+    outdated = sorted((fence for fence in newest if fence.outdated), key=_generation)
+    needed_owners = {fence.owner for fence in outdated[-OUTDATED_MOST:]}
+    if shown_fence := _shown_fence(fences):
+        needed_owners.add(shown_fence.owner)
+    removable = [own_fences]
+    for other_fences in by_owner.values():
+        if other_fences[-1].released:
+            is_needed = other_fences[-1].owner in needed_owners
+            removable.append(other_fences[:-1] if is_needed else other_fences)
+    for fence in itertools.chain.from_iterable(removable):
+        if fence.generation < new.generation:
+            with contextlib.suppress(OSError):
+                (fences / fence.name).unlink()
+
+
+def _generation(fence: Fence) -> int:
+    return fence.generation
 
 
 def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
-    """The generations of each job that can be read, the lowest first."""
-    fences_by_owner: dict[FenceOwner, list[Fence]] = {}
+    """The readable fences of each job, the lowest generation first."""
+    by_owner: dict[FenceOwner, list[Fence]] = {}
     for path in fences.iterdir():
         if OF_ONE_GENERATION.fullmatch(path.name):
             with contextlib.suppress(OSError):
                 fence = _read_fence(path)
-                fences_by_owner.setdefault(fence.owner, []).append(fence)
+                by_owner.setdefault(fence.owner, []).append(fence)
     return {
-        owner: sorted(words, key=lambda word: word.generation)
-        for owner, words in fences_by_owner.items()
+        owner: sorted(fences_of_job, key=_generation) for owner, fences_of_job in by_owner.items()
     }
-
-
-def _remove(fences: Path, fence: Fence, *, below: Fence) -> None:
-    if fence.generation < below.generation:
-        with contextlib.suppress(OSError):
-            (fences / fence.name).unlink()
 
 
 def _replace(path: Path, fence: Fence) -> None:
@@ -335,7 +336,7 @@ def _sync(fences: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(folder: str) -> Iterator[Path]:
-    """The folder of its fences, which stays the same one whatever is put in its place meanwhile."""
+    """Open the folder of fence files. The path stays that folder even if another one takes its place."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(Path(folder) / wire.FENCE_FOLDER, flags)

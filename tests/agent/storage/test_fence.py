@@ -69,10 +69,10 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "endless": (lambda path: path.symlink_to("/dev/zero"), "is no plain file"),
     "link": (lambda path: path.symlink_to(__file__), "is no plain file"),
     "huge": (sparse, "is larger than 4096 bytes"),
-    "empty": (text(""), "is nothing that we wrote"),
-    "number": (text("7"), "is nothing that we wrote"),
-    "deep": (text("[" * 4000), "is nothing that we wrote"),
-    "nobody's": (text('{"generation": 7}'), "does not say whose it is"),
+    "empty": (text(""), "is no JSON object of a fence"),
+    "number": (text("7"), "is no JSON object of a fence"),
+    "deep": (text("[" * 4000), "is no JSON object of a fence"),
+    "nobody's": (text('{"generation": 7}'), "does not name its job, run and cluster as texts"),
     "infinity": (text(WHOSE + "Infinity}"), "has no generation from 1 to 9007199254740991"),
     "float": (text(WHOSE + "1e400}"), "has no generation"),
     "bool": (text(WHOSE + "true}"), "has no generation"),
@@ -93,7 +93,7 @@ def test_anything_else_is_told_and_neither_waited_for_nor_believed(
     for attempt in (lambda: fence.read(str(tmp_path)), lambda: fence.write(str(tmp_path), OURS)):
         with pytest.raises(fence.SpoiledFence, match=said) as spoiled:
             attempt()
-        assert f"spoiled its fence: .everstep/{name}" in str(spoiled.value)
+        assert f"fence is damaged: .everstep/{name}" in str(spoiled.value)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ async def test_a_spoiled_fence_is_told_until_it_is_mended(local_lab: LocalLab) -
     await job.stop()
     state = await job.backend.ensure_fenced(job.fence_order())
     assert state.unwritable is not None
-    assert f"{job.model_dir}: somebody spoiled its fence" in state.unwritable
+    assert f"{job.model_dir}: its fence is damaged" in state.unwritable
     spoiled.write_text(text)
     await job.fence()
     await job.start()

@@ -82,7 +82,7 @@ async def test_a_server_restored_from_a_copy_takes_the_job_over_as_it_runs(tmp_p
         copy = copied(r)
         with spoiled(tmp_path / "job" / "out"):
             await r.fault("kill kept 0")
-            assert (await until_it_waits_for(job, "somebody spoiled its fence"))["restarts"] == 1
+            assert (await until_it_waits_for(job, "its fence is damaged"))["restarts"] == 1
             end_at_once(r)
         await restored(r, copy)
         await r.until(lambda: r.step(generation=3) >= 2, "it trains again")

@@ -97,7 +97,7 @@ class Attacks:
         files = sorted((self.folder / ".everstep").glob("generation*"))
         with _spoiled(chance.choice(files), chance.choice(sorted(SPOILS))):
             await self.crash(chance)
-            await self._says("somebody spoiled its fence")
+            await self._says("its fence is damaged")
         await self.goes_on(before)
 
     async def _says(self, words: str) -> None:
