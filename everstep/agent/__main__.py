@@ -46,14 +46,13 @@ from everstep.agent.storage import files, permissions
 if TYPE_CHECKING:
     import ssl
 
-TOKEN_MOST = 4096
 PR_SET_CHILD_SUBREAPER = 36
 LEAVE_S = 10.0
 """Grace that the ranks get when a signal ends the agent."""
 COPIED_WITHIN_S = 1.0
-"""So long the agent's end waits for a container's log that takes nothing."""
+"""Longest delay of the agent's exit by a container log that accepts no output."""
 LOOKED_AT_S = 1.0
-"""A lock that is held for this long belongs to an agent. A process that only probes it lets go sooner."""
+"""A lock held for this long belongs to an agent: a process that only probes it releases it sooner."""
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
@@ -100,7 +99,7 @@ def main() -> None:
             if options.credentials is None
             else (credentials / wire.TOKEN).resolve()
         )
-        token = files.read(place, TOKEN_MOST).strip()
+        token = files.read(place, wire.SMALL_FILE_MAX).strip()
     except OSError as error:
         sys.exit(
             f"{credentials / wire.TOKEN} cannot be read: {error.strerror}; write it before the start"
@@ -109,7 +108,7 @@ def main() -> None:
         sys.exit(f"{credentials / wire.TOKEN} is empty")
     number = namespace.enter() if options.namespace else None
     number = os.getpid() if number is None else number
-    _tell_who_we_are(number)
+    _write_identity(number)
     _adopt_orphans()
     agent = _agent(options, home)
     environ = os.environ.copy() if options.inherit else None
@@ -126,7 +125,7 @@ def _as_it_is(command: wire.RunCommand) -> wire.RunCommand:
 
 
 def _copy_output() -> OutputCopy:
-    """From now on what ranks print is printed here too."""
+    """Copy the output of every rank to standard output from now on."""
     copy = OutputCopy(sys.stdout.fileno())
     Rank.copied_by = lambda generation, rank: RankCopy(copy, generation=generation, rank=rank)
     return copy
@@ -134,7 +133,7 @@ def _copy_output() -> OutputCopy:
 
 def _is_first() -> bool:
     """Whether no other agent uses this folder. A process that probes the lock holds it for a moment only."""
-    lock = files.handle(Path(wire.LOCK), os.O_RDWR | os.O_CREAT)  # open for as long as we live
+    lock = files.handle(Path(wire.LOCK), os.O_RDWR | os.O_CREAT)  # open until this process ends
     deadline = time.monotonic() + LOOKED_AT_S
     while True:
         try:
@@ -147,8 +146,8 @@ def _is_first() -> bool:
             return True
 
 
-def _tell_who_we_are(number: int) -> None:
-    """Write our number, as workers see it, and our start: by both they see that we have ended."""
+def _write_identity(number: int) -> None:
+    """Write the agent's PID, as workers see it, and its start time: with both they detect that it ended."""
     process = proc.look(os.getpid())
     identity = f"{number} {process.started if process is not None else 0}"
     files.replace(Path(wire.PID), identity)
@@ -199,15 +198,15 @@ def _work(options: argparse.Namespace, agent: Agent, token: bytes, complete: Com
 
 
 def _tls(credentials: Path) -> ssl.SSLContext:
-    """Only a client whose certificate is of the job's own authority gets as far as to a token."""
-    import ssl  # takes 10 ms, which a pod of one machine need not spend
+    """The TLS settings of the port. A client needs a certificate of the job's authority to send a token."""
+    import ssl  # takes 10 ms, which a pod without TLS saves
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(credentials / wire.CERTIFICATE, credentials / wire.CERTIFICATE_KEY)
         context.load_verify_locations(credentials / wire.AUTHORITY)
-    except OSError as error:  # also what is in a file and makes no sense
+    except OSError as error:  # and its subclass SSLError, for files with invalid content
         sys.exit(f"TLS cannot be set up with the files of {credentials}: {error}")
     context.verify_mode = ssl.CERT_REQUIRED
     return context
@@ -223,16 +222,16 @@ def _serve(
 ) -> None:
     """Answer connections to this socket. An error of the server goes to the notes and to standard error."""
 
-    def tell(why: str) -> None:
+    def note_once(why: str) -> None:
         if why not in agent.notes:
             agent.note(why)
             sys.stderr.write(f"{why}\n")
             sys.stderr.flush()
-            agent.remember()
+            agent.save_state()
             agent.publish()
 
     def cannot_serve(why: str) -> None:
-        agent.loop.hand_over(lambda: tell(why))
+        agent.loop.hand_over(lambda: note_once(why))
 
     server = Server(listening, token, answers, cannot_serve=cannot_serve, tls=tls)
     server.serve_in_background()

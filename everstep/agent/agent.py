@@ -1,4 +1,4 @@
-"""The agent: carries out commands, keeps its state, publishes it.
+"""The agent of a pod: carries out commands, keeps its state and publishes it.
 
 Everything here runs in the thread of the loop, except `wait`. Other threads read a snapshot, which is
 replaced as a whole.
@@ -32,12 +32,12 @@ STATE_FILE = "state.json"
 EVIDENCE = "evidence"
 
 
-GONE_S = 1.0
+KILLED_WITHIN_S = 1.0
 """Longest wait for a killed process to end: a driver may hold it for ever."""
 
 
-def _wait(pid: int) -> None:
-    deadline = time.monotonic() + GONE_S
+def _wait_for_end(pid: int) -> None:
+    deadline = time.monotonic() + KILLED_WITHIN_S
     while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
         time.sleep(0.002)
 
@@ -71,12 +71,12 @@ class Agent:
         self.works: list[wire.WorkSeen] = []
         self.polled = time.monotonic()
 
-        # Ours that are no ranks, and what to do when they end.
+        # Child processes of the agent that are not ranks, and what to do when each ends.
         self.children: dict[int, Callable[[int], None]] = {}
 
-        self._past: wire.RunSeen | None = None  # what an earlier agent ran here
+        self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
         self._ending: Ending | None = None
-        self._after: list[Callable[[], None]] = []
+        self._after_ending: list[Callable[[], None]] = []
         self._version = 0
         self._news = 0
         self._changed = threading.Condition()
@@ -102,7 +102,7 @@ class Agent:
             "generation": self.generation,
             "run": run,
             "stopped_below": self.stopped_below,
-            "kept": self.kept_ranks,
+            "kept_ranks": self.kept_ranks,
             "evidence": self.evidence,
             "helper": self.parts.prewarm.state(),
             "notes": list(self.notes),
@@ -118,7 +118,7 @@ class Agent:
         return math.inf if still_s is None else still_s / 4
 
     def publish(self, *, goes_on: bool = False) -> None:
-        """Something changed; `goes_on`: only that the training does."""
+        """Publish the current state. `goes_on`: nothing but the progress of the training has changed."""
         self._version += 1
         self._news = self._news if goes_on else self._version
         self.parts.ranks.published()
@@ -135,18 +135,18 @@ class Agent:
         state["now"] = clock.now()
         return state
 
-    def tell(
+    def add_fact(
         self, kind: str, message: str, *, at: float, rank: int | None = None, **details: Any
     ) -> None:
-        """A fact; seen by others with the next `publish`."""
+        """Add a fact. The next `publish` shows it."""
         generation = self.run.generation if self.run is not None else self.generation
         self.facts.add(
             kind=kind, at=at, generation=generation, rank=rank, message=message, details=details
         )
 
-    def written(self, boot: str, up_to: int) -> None:
-        """Drop facts that the reader has stored. This is no news, so waiting requests are not woken."""
-        if self.facts.written(boot, up_to):
+    def drop_stored(self, boot: str, up_to: int) -> None:
+        """Drop facts that the worker has stored. This is no news, so waiting requests are not woken."""
+        if self.facts.drop_stored(boot, up_to):
             with self._changed:
                 self._snapshot = {**self._snapshot, "facts": self.facts.open}
 
@@ -155,10 +155,10 @@ class Agent:
         if (plain := bounds.plain(text)) not in self.notes:
             self.notes = [*self.notes[-49:], plain]
 
-    def worked(
+    def add_work(
         self, name: str, generation: int, began: float, *, ended: float | None = None
     ) -> None:
-        """A command was carried out. Seen by others with the next `publish`; a repeat changes nothing."""
+        """Record that a command was carried out, once for each generation. The next `publish` shows it."""
         if any((w["name"], w["generation"]) == (name, generation) for w in self.works):
             return
         ended = clock.now() if ended is None else ended
@@ -171,34 +171,36 @@ class Agent:
         self.works = [*self.works, work][-wire.WORKS_MOST :]
 
     def look_after(self, child: int, ended: Callable[[], None]) -> None:
-        """A child of ours that is no process of the job: no stop ends it."""
+        """Keep this child process out of every stop: it belongs to the agent. Call `ended` when it ends."""
         self.population.spared.add(child)
         self.children[child] = lambda _code: ended()
 
     def leave_alone(self, child: int) -> Callable[[int], None] | None:
-        """It ended, or is ours no more; what was to be done when it ends."""
+        """Forget a child given to `look_after`. Returns what was to be called at its end, if it was known."""
         self.population.spared.discard(child)
         return self.children.pop(child, None)
 
-    def remember(self) -> None:
-        """Save what the next agent in this folder needs."""
+    def save_state(self) -> None:
+        """Save what the next agent in this folder needs, and notes for people to read if this one hangs."""
         run = self.run.state() if self.run is not None else self._past
         state = {
             "generation": self.generation,
             "stopped_below": self.stopped_below,
             "run": run,
             "facts": self.facts.open,
-            "notes": self.notes,
+            "notes": self.notes,  # not read by `begin`
         }
         try:
             files.replace(self.home / STATE_FILE, json.dumps(state), is_synced=True)
         except OSError as error:
-            self.note(f"what the next agent should know cannot be written: {error}")
+            self.note(
+                f"{STATE_FILE}, for the next agent in this folder, cannot be written: {error}"
+            )
 
     # -- beginning --------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Take over from an earlier agent of this folder: first of all its processes are ended."""
+        """Take over from an earlier agent of this folder. Ends its processes first."""
         # The file is replaced as a whole: if it cannot be read, the next command decides.
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             state = files.read_json(self.home / STATE_FILE)
@@ -207,12 +209,12 @@ class Agent:
             self._past = state["run"]
             self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0
-        self.end(below=below, then=self._lost)
+        self.end(below=below, then=self._report_lost_ranks)
         self.publish()
         self._every_second()
 
-    def _lost(self) -> None:
-        """The ranks of the earlier agent died with it."""
+    def _report_lost_ranks(self) -> None:
+        """Report the ranks of the earlier agent as killed: they ended with it."""
         if self._past is None:
             return
         now = clock.now()
@@ -220,8 +222,8 @@ class Agent:
             if rank["exited_at"] is None:
                 rank["exited_at"], rank["signal"] = now, 9
                 details = {"rank": rank["rank"], "signal": 9, "with_agent": True}
-                self.tell("process.exit", "ended with its agent", at=now, **details)
-        self.remember()
+                self.add_fact("process.exit", "ended with its agent", at=now, **details)
+        self.save_state()
 
     def _every_second(self) -> None:
         self.loop.later(1.0, self._every_second)
@@ -239,17 +241,17 @@ class Agent:
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def take_up(self, generation: int) -> None:
-        """A command of this generation came; an older one is refused."""
+    def accept_generation(self, generation: int) -> None:
+        """Accept a command of this generation. Raises `Stale` if a newer one came before."""
         if generation < self.generation:
             raise Stale(f"generation {generation} is older than {self.generation}")
         if generation > self.generation:
             self.generation = generation
-            self.remember()
+            self.save_state()
 
-    def set_out(self, generation: int) -> None:
-        """Something is done before the ranks of this generation run; refused while any may run."""
-        self.take_up(generation)
+    def require_stopped(self, generation: int) -> None:
+        """Accept a command that must precede the ranks of its generation. Raises `Stale` if any may run."""
+        self.accept_generation(generation)
         started = self._newest_run()
         if started is not None and self.stopped_below <= started:
             raise Stale(f"ranks of generation {started} may run")
@@ -257,7 +259,7 @@ class Agent:
     def start(self, command: wire.RunCommand) -> None:
         """Start the run of this command, unless its generation was started before."""
         generation = command["generation"]
-        self.take_up(generation)
+        self.accept_generation(generation)
         if self._newest_run() == generation:
             return
         start = partial(self._start, command, clock.now())
@@ -268,7 +270,7 @@ class Agent:
         self.publish()
 
     def _is_proven_empty(self, generation: int) -> bool:
-        """Nothing older is left, and nothing newer was started since that was seen."""
+        """Whether every older process is proven gone and no newer run was started since."""
         started = self._newest_run()
         is_older = started is None or started < generation
         return self._ending is None and is_older and self.stopped_below >= generation
@@ -283,81 +285,82 @@ class Agent:
             return  # a newer command came while the older processes ended
         if self._newest_run() == command["generation"]:
             return
-        going_on = self._admitted(command["generation"])
+        going_on = self._kept_living_ranks(command["generation"])
         placed = command_files.placed(command, self.home)
         run = self.run = Run(placed, self.home, going_on, ordered_at=ordered_at)
-        self.parts.warden.tell()
+        self.parts.warden.send_orders()
         self.parts.samples.prepare(run)
-        self.remember()
+        self.save_state()
         try:
             if why := kept_rank_mismatch(command["keep"], [rank.number for rank in going_on]):
                 raise ValueError(why)
             command_files.write(self.home, command["files"])
-            run.tell_ranks()
+            run.instruct_ranks()
             for rank in run.ranks:
                 if rank not in going_on and not self.parts.prewarm.fork(run, rank):
                     rank.start(run.command["command"], command["env"], command["workdir"])
         except (OSError, ValueError) as error:
-            self.not_started(run, str(error))
+            self.report_failed_start(run, str(error))
         self.parts.ranks.follow(run)
-        self.parts.warden.tell()
+        self.parts.warden.send_orders()
         self.parts.prewarm.prepare(run)
         self.publish()
 
-    def _admitted(self, generation: int) -> list[Rank]:
-        """Living ranks that were kept for this generation."""
+    def _kept_living_ranks(self, generation: int) -> list[Rank]:
+        """The living ranks that a stop kept for this generation."""
         run = self.run
         return run.going_on if run is not None and run.generation == generation else []
 
-    def not_started(self, run: Run, why: str) -> None:
+    def report_failed_start(self, run: Run, why: str) -> None:
         if run.failed is not None:
             return
         run.failed = why = bounds.plain(why)
-        self.worked("start", run.generation, run.ordered_at)
-        self.tell("start.failed", f"cannot be started: {why}", at=clock.now())
+        self.add_work("start", run.generation, run.ordered_at)
+        self.add_fact("start.failed", f"cannot be started: {why}", at=clock.now())
         self.end(below=0, then=self.publish)
-        self.remember()
+        self.save_state()
         self.publish()
 
     def stop(self, command: wire.StopCommand) -> None:
         """End every process older than the generation, but for the ranks to keep."""
         generation, keep = command["generation"], command["keep"]
-        self.take_up(generation)
+        self.accept_generation(generation)
         if self.stopped_below >= generation and set(self.kept_ranks) <= set(keep):
             return
-        self._is_stopped(keep)
+        self._mark_stopped(keep)
         self.end(
             below=generation,
             grace_s=command["grace_s"],
             evidence=command["evidence"],
             keep=keep,
-            then=partial(self._stopped, generation, clock.now()),
+            then=partial(self._finish_stop, generation, clock.now()),
         )
         self.publish()
 
-    def _stopped(self, generation: int, ordered_at: float) -> None:
+    def _finish_stop(self, generation: int, ordered_at: float) -> None:
         self._admit(generation)
-        self.worked("stop", generation, ordered_at)
+        self.add_work("stop", generation, ordered_at)
 
     def _admit(self, generation: int) -> None:
-        """Move kept ranks to this generation; the warden first, or its fence would have it end them."""
+        """Move kept ranks to this generation. The warden learns of it first: its fence would end them."""
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
-        self.parts.warden.tell()
+        self.parts.warden.send_orders()
 
-    def _is_stopped(self, keep: Collection[int]) -> None:
+    def _mark_stopped(self, keep: Collection[int]) -> None:
+        """Mark the living ranks that a command ends."""
         for rank in self.run.ranks if self.run is not None else ():
             rank.stopped = rank.stopped or (rank.is_alive and rank.number not in keep)
 
     def quit(self, grace_s: float) -> None:
-        """End every process, then this one."""
-        self._is_stopped(())
-        self.end(below=self.generation, grace_s=grace_s, then=self._leave)
+        """End every process, then the agent."""
+        self._mark_stopped(())
+        self.end(below=self.generation, grace_s=grace_s, then=self._exit)
 
-    def _leave(self) -> None:
+    def _exit(self) -> None:
         for pid in self.population.spared:
             proc.end_child(pid)
             with contextlib.suppress(ChildProcessError):
-                _wait(pid)
+                _wait_for_end(pid)
         with contextlib.suppress(OSError):
             Path(wire.SOCKET).unlink()
         os._exit(0)
@@ -373,11 +376,14 @@ class Agent:
         keep: Collection[int] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """End everything but these ranks; afterwards whatever else is older than `below` is proven gone."""
+        """End every process except ranks in `keep`, then call `then`.
+
+        Afterwards every other process of a generation older than `below` is proven gone.
+        """
         self.parts.prefetcher.end()
-        self._after.append(lambda: self._proven(below))
+        self._after_ending.append(lambda: self._mark_proven(below))
         if then is not None:
-            self._after.append(then)
+            self._after_ending.append(then)
         run = self.run
         for rank in run.ranks if run is not None else ():
             rank.killed = rank.killed or rank.number not in keep
@@ -402,32 +408,34 @@ class Agent:
             ranks=[rank.process for rank in to_end if rank.process is not None],
             collect=collect,
             grace_s=grace_s,
-            done=self._ended,
+            done=self._finish_ending,
         )
         self._ending.begin()
 
     def _request_saves(self, ranks: Collection[Rank], grace_s: float) -> None:
-        """Write the request for scripts that look at a file; the signal follows for all of them."""
+        """Write the request to save for scripts that look at a file. SIGTERM follows for all of them."""
         for rank in ranks:
             with contextlib.suppress(OSError):  # on a full disk the signal alone has to do
-                rank.folder.tell({"generation": rank.incarnation, "do": "save", "grace_s": grace_s})
+                rank.folder.instruct(
+                    {"generation": rank.incarnation, "do": "save", "grace_s": grace_s}
+                )
 
-    def _proven(self, below: int) -> None:
+    def _mark_proven(self, below: int) -> None:
         self.stopped_below = max(self.stopped_below, below)
 
-    def _ended(self) -> None:
+    def _finish_ending(self) -> None:
         self._ending = None
         for rank in self.run.ranks if self.run is not None else ():
             if not rank.is_alive or rank.killed:
                 self.parts.ranks.forget(rank)
-        after, self._after = self._after, []
+        after, self._after_ending = self._after_ending, []
         for do in after:
             do()
-        self.remember()
+        self.save_state()
         self.publish()
 
     def end_siblings(self, run: Run) -> None:
-        """Of a rank that ended badly."""
+        """End the other ranks of a run in which one failed."""
         if self._ending is None and run.is_alive:
             self.end(below=0)
 

@@ -36,7 +36,7 @@ class Facts:
         numbered["n"] = self.count
         self.open = logs.bounded([*self.open[-FACTS_MOST + 1 :], numbered])
 
-    def written(self, boot: str, up_to: int) -> bool:
+    def drop_stored(self, boot: str, up_to: int) -> bool:
         """Drop confirmed facts; return whether there were any. Numbers of another boot confirm nothing."""
         left = [fact for fact in self.open if fact["n"] > up_to]
         if boot != self._boot or up_to > self.count or len(left) == len(self.open):

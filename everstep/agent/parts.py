@@ -1,6 +1,6 @@
-"""The parts that work for an agent, as the agent and each other call them.
+"""The parts of an agent, as protocols of what the agent and other parts call.
 
-Each part gets the agent in its constructor, so this module names what they do without importing them.
+Each part receives the agent in its constructor, so importing the parts here would be circular.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RanksPart(LookingPart, Protocol):
 class WardenPart(LookingPart, Protocol):
     """Ends the ranks if the agent cannot."""
 
-    def tell(self) -> None:
-        """Send it what to guard."""
+    def send_orders(self) -> None:
+        """Send the warden what to guard."""
 
     def polled(self) -> None: ...
     def why_killed(self) -> str | None:
@@ -46,7 +46,7 @@ class SamplesPart(LookingPart, Protocol):
 
     def look_now(self) -> None: ...
     def prepare(self, run: Run) -> None:
-        """Before its ranks begin."""
+        """Prepare for the run. Called before its ranks start."""
 
 
 class PrewarmPart(Protocol):
@@ -54,10 +54,10 @@ class PrewarmPart(Protocol):
 
     def state(self) -> wire.HelperSeen | None: ...
     def fork(self, run: Run, rank: Rank) -> bool:
-        """Start the rank as a fork; False if it has to be started plainly."""
+        """Start the rank as a fork. False if it has to be started without one."""
 
     def prepare(self, run: Run) -> None:
-        """For the start after this one."""
+        """Prepare forks for the start after this one."""
 
 
 class PrefetcherPart(LookingPart, Protocol):

@@ -46,7 +46,7 @@ Complete = Callable[[wire.RunCommand], wire.RunCommand]
 def routes(
     agent: Agent, complete: Complete, polled: Callable[[], None]
 ) -> dict[str, dict[str, RequestHandler]]:
-    """Path, method, and what answers it."""
+    """The handler of each path and method."""
     handlers = Handlers(agent, complete, polled)
     return {
         wire.STATE: {"GET": handlers.state},
@@ -65,7 +65,7 @@ def routes(
 
 
 class Handlers:
-    """The answers of one agent."""
+    """The request handlers of one agent."""
 
     def __init__(self, agent: Agent, complete: Complete, polled: Callable[[], None]) -> None:
         self.agent = agent
@@ -84,7 +84,7 @@ class Handlers:
         self.polled()
         if written := int(commands.number(query, "after", 0)):
             boot = query.get("boot", "")
-            self.agent.loop.hand_over(lambda: self.agent.written(boot, written))
+            self.agent.loop.hand_over(lambda: self.agent.drop_stored(boot, written))
         if query.get("fresh") == "1":
             self.agent.loop.call(self.agent.parts.samples.look_now)
         state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)
@@ -134,9 +134,9 @@ class Handlers:
             command["checkpoints"], wire.CheckpointsQuestion
         )
         self.polled()
-        self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
+        self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))
         new = fence.Fence(self.agent.job, command["run"], command["cluster"], command["generation"])
-        with self._worked("fence"):
+        with self._recorded_as("fence"):
             answer = fencing.fenced(
                 new,
                 command["folders"],
@@ -152,7 +152,7 @@ class Handlers:
     def _listing(
         self, question: wire.CheckpointsQuestion, generation: int
     ) -> wire.CheckpointListing | None:
-        """None: the storage could not be read in time, and what is there is unknown."""
+        """The checkpoints of a folder, and what was set aside. None if they could not be read in time."""
         moved_before = partial(
             set_aside.ensure,
             Path(question["path"]),
@@ -170,12 +170,14 @@ class Handlers:
         return {"checkpoints": saved, "set_aside": moved}
 
     @contextmanager
-    def _worked(self, name: str) -> Iterator[None]:
-        """Note the time of work for the newest generation, if it comes to its end."""
+    def _recorded_as(self, name: str) -> Iterator[None]:
+        """Add the body to the works of the newest generation, if it does not raise."""
         began = clock.now()
         yield
-        worked, ended = self.agent.worked, clock.now()
-        self.agent.loop.hand_over(lambda: worked(name, self.agent.generation, began, ended=ended))
+        ended = clock.now()
+        self.agent.loop.hand_over(
+            lambda: self.agent.add_work(name, self.agent.generation, began, ended=ended)
+        )
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
@@ -198,7 +200,7 @@ class Handlers:
             pattern=question["pattern"],
             phase=question["phase"],
         )
-        with self._worked("checkpoints"):
+        with self._recorded_as("checkpoints"):
             return reading.read(path, look, within_s=within_s)
 
     def _judgements_of(self, *layout: str | None) -> Verdicts:
@@ -209,7 +211,7 @@ class Handlers:
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)
         path = command["path"]
-        self.agent.loop.call(lambda: self.agent.set_out(command["generation"]))
+        self.agent.loop.call(lambda: self.agent.require_stopped(command["generation"]))
         move = partial(
             set_aside.ensure,
             Path(path),
@@ -231,13 +233,13 @@ class Handlers:
     def release(self, _query: Fields, body: Fields) -> Any:
         command: wire.ReleaseCommand = commands.read(body, wire.ReleaseCommand)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.set_out(command["generation"] + 1))
+        self.agent.loop.call(lambda: self.agent.require_stopped(command["generation"] + 1))
         return {"kept": releasing.release(command, within_s=wire.STORAGE_S)}
 
     def check(self, _query: Fields, body: Fields) -> Any:
         command = commands.check_command(body)
         self.polled()
-        self.agent.loop.call(lambda: self.agent.take_up(command["generation"]))
+        self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))
         return self._inquiry(command).state(SOON_S)
 
     def _inquiry(self, command: wire.CheckCommand) -> checks.Inquiry:

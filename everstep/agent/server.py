@@ -55,7 +55,7 @@ class Request(NamedTuple):
 class Last(NamedTuple):
     """An answer after which something is done that may leave no time to answer."""
 
-    said: Any
+    answer: Any
     do: Callable[[], object]
 
 

@@ -1,9 +1,9 @@
 """The protocol between a worker and an agent: paths, JSON shapes, names of files and variables.
 
 HTTP/1.1 with JSON bodies and a bearer token, over a unix socket or TCP. Every command carries a
-generation: one older than the newest received is refused with 409 and changes nothing; the same one
-again gets the first answer again. Times are seconds since the epoch, by a monotonic clock of the agent;
-`now` in a state is that clock's time when the state was made.
+generation. A command older than the newest generation received is refused with 409 and changes nothing.
+A repeated command does nothing twice and is answered with the current state. Times are seconds since the
+epoch, by a monotonic clock of the agent; `now` in a state is that clock's time when the state was made.
 
 The state is level-triggered: it has a version that grows with every change. `GET /v1/state?since=V`
 returns at once if there is a newer version, else when there is one or after `wait_s`. A poller that
@@ -48,6 +48,9 @@ LOG_MB = 32.0
 """What of a rank's log stays on the disk."""
 WAIT_S_MAX = 30.0
 
+SMALL_FILE_MAX = 4096
+"""Largest token or PID file, in bytes."""
+
 # Files in the agent's own folder.
 SOCKET = "s"
 TOKEN = "token"  # written by the process that starts the agent, mode 0600
@@ -56,7 +59,6 @@ CERTIFICATE_KEY = "tls.key"
 AUTHORITY = "ca.crt"  # that signed the certificates of agent and clients
 HOST_NAME = "agent.everstep.internal"  # in the certificate of every agent
 PID = "pid"
-WORDS_MOST = 4096  # bytes in either of these
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
 LOGS = "logs"  # g<generation>-r<rank>.log
 FILES = "files"  # what the command of the newest run reads
@@ -184,7 +186,7 @@ class AgentState(TypedDict):
     generation: int  # the newest of any command received
     run: RunSeen | None
     stopped_below: int  # every process of a generation older than this is proven gone
-    kept: list[int]  # ranks that the newest stop kept: they are of its generation now
+    kept_ranks: list[int]  # ranks that the newest stop kept: they are of its generation now
     evidence: str | None  # path of what was kept before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
@@ -269,8 +271,8 @@ class SaveRequest(TypedDict):
 class StopCommand(TypedDict):
     """End every process older than `generation`, except ranks in `keep`; 0 grace kills at once.
 
-    Ranks in `keep` that are alive become members of this generation and appear in the state's `kept`. They
-    appear after their warden was updated, so that the fence of this generation does not end them.
+    Ranks in `keep` that are alive become members of this generation and appear in the state's `kept_ranks`.
+    They appear after their warden was updated, so that the fence of this generation does not end them.
     """
 
     generation: int
@@ -288,7 +290,7 @@ class QuitCommand(TypedDict):
 def is_stopped(state: AgentState, command: StopCommand) -> bool:
     """Whether every older process has ended, except ranks in `keep`."""
     is_proven = state["stopped_below"] >= command["generation"]
-    return is_proven and set(state["kept"]) <= set(command["keep"])
+    return is_proven and set(state["kept_ranks"]) <= set(command["keep"])
 
 
 class FenceCommand(TypedDict):
@@ -309,12 +311,12 @@ class FenceCommand(TypedDict):
 
 
 class FenceAnswer(TypedDict):
-    """The result of a FenceCommand. Without `newer`, `taken` and `no_folder` the fence is written."""
+    """The result of a FenceCommand. Without `newer`, `taken_by` and `no_folder` the fence is written."""
 
     real: dict[str, str]  # each folder: its real path
     newer: int  # a newer generation found there; 0: none
     is_held: bool  # the newer one is of a run of this job that has not ended
-    taken: TakenFolder | None
+    taken_by: TakenFolder | None
     no_folder: str  # why a folder cannot be made; empty: it is there or can be made
     listing: CheckpointListing | None  # None: not asked for, or not read in time
 
@@ -417,7 +419,7 @@ class CheckSeen(TypedDict):
     name: str  # dns, disk-size-root, disk-size-shm, disk-size-cache, ulimit, gpu-check
     ok: bool
     measured: str
-    wanted: str
+    needed: str
     hardware: bool  # a failure is the hardware's fault
     took_s: float
 

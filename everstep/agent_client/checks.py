@@ -56,11 +56,11 @@ def findings(
         details: dict[str, Detail] = {
             "hardware": check["hardware"],
             "measured": check["measured"],
-            "wanted": check["wanted"],
+            "wanted": check["needed"],
             "took_s": check["took_s"],
             NOTE: name not in FAILS,
         }
-        message = f"{name} failed on {pod.node}: {check['measured']}, wanted is {check['wanted']}"
+        message = f"{name} failed on {pod.node}: {check['measured']}, wanted is {check['needed']}"
         yield finding(pod, generation, name, at=now, message=message, details=details)
 
 

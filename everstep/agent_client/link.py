@@ -212,7 +212,7 @@ def unix_link(folder: Path) -> HttpLink:
             os.close(handle)
 
     def token() -> str:
-        return files.read(folder / wire.TOKEN, wire.WORDS_MOST).decode().strip()
+        return files.read(folder / wire.TOKEN, wire.SMALL_FILE_MAX).decode().strip()
 
     return HttpLink(name=folder.name, connect=connect, token=token)
 

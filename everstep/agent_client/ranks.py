@@ -61,7 +61,7 @@ async def stop(
     if state is None:
         return None
     is_done = wire.is_stopped(state, command)
-    return Stopped(is_done, kept=state["kept"] if is_done else (), evidence=state["evidence"])
+    return Stopped(is_done, kept=state["kept_ranks"] if is_done else (), evidence=state["evidence"])
 
 
 # -- The start ------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def _has_order(state: wire.AgentState | None, generation: int) -> bool:
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
         return False
-    return not state["kept"] or run["started_at"] is not None or run["failed"] is not None
+    return not state["kept_ranks"] or run["started_at"] is not None or run["failed"] is not None
 
 
 def state_of(runs: Mapping[int, wire.RunSeen | str | None]) -> StartState:

@@ -63,7 +63,7 @@ async def write_fence(
     }
     reply = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
     answer: wire.FenceAnswer = reply  # type: ignore[assignment]  # an agent answers with this
-    if claim := answer["taken"]:
+    if claim := answer["taken_by"]:
         is_ours = claim["cluster"] == cluster
         where = "" if is_ours else " of another cluster (its EVERSTEP_HOME is not ours)"
         folder, owner = claim["folder"], f"{claim['job']}{where}"

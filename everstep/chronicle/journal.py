@@ -67,17 +67,22 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         return chronicle
     if entry.row:
         phase = replace(phase, run=entry.about or entry.run, row=entry.row)
-        chronicle = replace(
-            chronicle, entries=tuple(_without_row(e, entry) for e in chronicle.entries)
-        )
+        earlier = tuple(_without_replaced_row(e, entry) for e in chronicle.entries)
+        chronicle = replace(chronicle, entries=earlier)
     phase = replace(phase, is_over=phase.is_over or isinstance(event, PhaseEnded))
     return _with(replace(chronicle, phase=phase), entry)
 
 
-def _without_row(old: Entry, new: Entry) -> Entry:
-    """The old entry, without a row of summary.json that the new one has more of."""
-    about = ((e.phase, e.began, e.about or e.run) for e in (old, new))
-    return replace(old, row={}) if old.row and next(about) == next(about) else old
+def _without_replaced_row(earlier: Entry, newer: Entry) -> Entry:
+    """The earlier entry, without its row of summary.json if the newer entry has a row for the same run."""
+    return (
+        replace(earlier, row={}) if earlier.row and _run_of(earlier) == _run_of(newer) else earlier
+    )
+
+
+def _run_of(entry: Entry) -> tuple[str, float, int]:
+    """Phase, its begin, and number: identifies the run whose row of summary.json an entry may have."""
+    return entry.phase, entry.began, entry.about or entry.run
 
 
 def line(chronicle: Chronicle, at: float, text: str) -> Chronicle:

@@ -25,23 +25,23 @@ def numbers(kept: Facts) -> list[int]:
 
 def test_what_is_written_down_is_let_go_and_nothing_else() -> None:
     kept = with_facts(4)
-    assert kept.written("b", 2)
+    assert kept.drop_stored("b", 2)
     assert numbers(kept) == [3, 4]
     assert kept.count == 4
 
 
 def test_the_same_said_again_or_late_lets_nothing_go() -> None:
     kept = with_facts(4)
-    assert kept.written("b", 3)
-    assert not kept.written("b", 3)
-    assert not kept.written("b", 1)
+    assert kept.drop_stored("b", 3)
+    assert not kept.drop_stored("b", 3)
+    assert not kept.drop_stored("b", 1)
     assert numbers(kept) == [4]
 
 
 def test_what_was_said_of_another_boot_or_of_more_than_there_was_says_nothing() -> None:
     kept = with_facts(2)
-    assert not kept.written("a", 2)
-    assert not kept.written("b", 3)
+    assert not kept.drop_stored("a", 2)
+    assert not kept.drop_stored("b", 3)
     assert numbers(kept) == [1, 2]
 
 
@@ -57,19 +57,19 @@ def test_whatever_is_lost_repeated_or_late_each_fact_is_told_until_it_is_written
                     books |= {fact["id"] for fact in kept.open}
                     said.append(kept.count)
                 case _:  # any of what was ever said arrives
-                    kept.written("b", chance.choice(said))
+                    kept.drop_stored("b", chance.choice(said))
         still_told = {fact["id"] for fact in kept.open}
         assert books | still_told == {f"b/{n + 1}" for n in range(kept.count)}
 
 
 def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:
     first = with_facts(3, "a")
-    first.written("a", 1)
+    first.drop_stored("a", 1)
     second = Facts("b")
     second.take_over(first.open)
     second.add(kind="k", at=1.0, generation=1, rank=0, message="", details={})
     assert [(fact["n"], fact["id"]) for fact in second.open] == [(1, "a/2"), (2, "a/3"), (3, "b/3")]
-    assert not second.written("a", 3)
+    assert not second.drop_stored("a", 3)
 
 
 def test_where_nobody_asks_the_newest_are_kept() -> None:

@@ -76,7 +76,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "run": run_at(now=now),
         "helper": None,
         "stopped_below": 0,
-        "kept": [],
+        "kept_ranks": [],
         "evidence": None,
         "notes": [],
         "facts": [fact],

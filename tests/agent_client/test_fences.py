@@ -10,7 +10,7 @@ from everstep.agent import wire
 from everstep.agent_client.storage import write_fence
 from everstep.core.world import FenceOrder, JobRef
 
-WRITTEN: dict[str, Any] = {"newer": 0, "taken": None, "no_folder": "", "listing": None}
+WRITTEN: dict[str, Any] = {"newer": 0, "taken_by": None, "no_folder": "", "listing": None}
 
 
 class Agent:

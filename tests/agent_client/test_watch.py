@@ -53,7 +53,7 @@ class Pod(Link):
         await self.answers.acquire()
         query = {name: values[0] for name, values in parse_qs(urlsplit(asked[1]).query).items()}
         self.asked.append(query)
-        self.facts.written(query.get("boot", ""), int(query.get("after", 0)))
+        self.facts.drop_stored(query.get("boot", ""), int(query.get("after", 0)))
         return {**self.state()}
 
     def close(self) -> None:

@@ -103,7 +103,7 @@ class Inquiry:
                     "name": name,
                     "ok": measured.ok,
                     "measured": measured.measured,
-                    "wanted": measured.needed,
+                    "needed": measured.needed,
                     "hardware": name in HARDWARE,
                     "took_s": round(time.monotonic() - self._began, 3),
                 }

@@ -72,12 +72,12 @@ class NpuWatch:
         for index in sorted(was_hung - hung):
             self._report_fact("device.healed", index, "works again")
         if hung != was_hung:
-            self._agent.remember()
+            self._agent.save_state()
             self._agent.publish()
 
     def _report_fact(self, kind: str, index: str, message: str) -> None:
         text = f"{self._agent.node}/{index} {message}"
-        self._agent.tell(kind, text, at=clock.now(), device=int(index), code=CODE)
+        self._agent.add_fact(kind, text, at=clock.now(), device=int(index), code=CODE)
 
 
 def _hung(watches: Mapping[str, HangWatch]) -> set[str]:

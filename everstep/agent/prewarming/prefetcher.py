@@ -110,8 +110,8 @@ class Prefetcher:
             return
         kind, came = ("done", "it works") if code == 0 else ("failed", f"exit code {code}")
         about: dict[str, Any] = {"nodes": plan["nodes"], "phase": run.command["phase"]}
-        self._agent.tell(f"prefetch.{kind}", f"{_what(plan)}: {came}", at=clock.now(), **about)
-        self._agent.remember()
+        self._agent.add_fact(f"prefetch.{kind}", f"{_what(plan)}: {came}", at=clock.now(), **about)
+        self._agent.save_state()
         self._agent.publish()
 
 

@@ -148,7 +148,7 @@ class Prewarm:
         self._helper = helper
         agent.look_after(helper.pid, partial(self._forget_helper, helper))
         agent.loop.watch(helper.control.fileno(), partial(self._read_messages, helper))
-        agent.parts.warden.tell()
+        agent.parts.warden.send_orders()
 
     def _read_messages(self, helper: Helper) -> None:
         before = helper.state()
@@ -177,7 +177,7 @@ class Prewarm:
             agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
             if was_ready:
                 self._replace(helper.spec)
-        agent.parts.warden.tell()
+        agent.parts.warden.send_orders()
         helper.close()
         agent.publish()
 

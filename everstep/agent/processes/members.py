@@ -156,11 +156,15 @@ class Members:
     # -- who is there -----------------------------------------------------------------------------
 
     def look(
-        self, *, root: proc.Process | None = None, asks: bool = True, in_cgroups: bool = True
+        self,
+        *,
+        root: proc.Process | None = None,
+        reads_environments: bool = True,
+        in_cgroups: bool = True,
     ) -> FoundMembers:
         """Return all members, the root and its descendants included. Raises OSError.
 
-        `asks`: read environments too. A parent of all that is left need not.
+        `reads_environments`: look for the mark there too. Not needed where `root` is a parent of them all.
         `in_cgroups`: count those in the pod's cgroups; that includes the agent and its helpers.
         """
         table, written = proc.all_processes(), self._read()
@@ -171,7 +175,7 @@ class Members:
             pids.update(pid for pid in _in_cgroup(path) if pid in table)
         pids = with_families(pids, table)
         unknown: list[proc.Process] = []
-        if asks:
+        if reads_environments:
             strangers = [process for pid, process in table.items() if pid not in pids]
             marked, unknown = self._marked_and_unknown(
                 s for s in strangers if s.started >= written.since

@@ -28,10 +28,10 @@ LAST_READS = 16
 
 F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 
-CAN_MOST = 4096
+CAPABILITIES_MAX = 4096
 """Largest file of capabilities, in bytes. A larger one is ignored."""
 
-WORDS_MOST = 256 * 1024
+LAST_WORDS_MAX = 256 * 1024
 """Largest file of last words, in bytes. They hold a traceback."""
 
 
@@ -53,15 +53,15 @@ class RankFolder:
         with contextlib.suppress(OSError):
             permissions.below(self.path.parents[1], self.path)
 
-    def tell(self, answer: wire.RankTold | wire.SaveRequest) -> None:
-        """Raises OSError."""
-        files.replace(self.path / wire.INSTRUCTION, json.dumps(answer))
+    def instruct(self, instruction: wire.RankTold | wire.SaveRequest) -> None:
+        """Write the instruction for the rank. Raises OSError."""
+        files.replace(self.path / wire.INSTRUCTION, json.dumps(instruction))
 
     def look(self) -> bool:
         """Read the capabilities; return whether they have changed."""
         before, self.problem = self.can, None
         try:
-            capabilities = files.read_json(self.path / wire.CAN, CAN_MOST)
+            capabilities = files.read_json(self.path / wire.CAN, CAPABILITIES_MAX)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
@@ -78,7 +78,7 @@ class RankFolder:
     def last_words(self) -> str | None:
         """First line of the rank's error message, such as `ValueError: no such thing`."""
         with contextlib.suppress(OSError, ValueError):
-            content = files.read_json(self.path / wire.LAST_WORDS, WORDS_MOST)
+            content = files.read_json(self.path / wire.LAST_WORDS, LAST_WORDS_MAX)
             for _ in range(2):  # the message may have a message of its own, beside its traceback
                 content = content.get("message") if isinstance(content, dict) else content
             if isinstance(content, str) and content.strip():
@@ -93,7 +93,7 @@ class RankFolder:
 
 
 class Rank:
-    """Started by `start`; the loop calls the others."""
+    """One training process. `start` or `start_forked` starts it; the loop calls the other methods."""
 
     copied_by: ClassVar[Callable[[int, int], RankCopy] | None] = None
     """Makes the copy of a rank's output, from generation and rank; an agent sets it before it starts any."""
@@ -117,8 +117,8 @@ class Rank:
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.status: int | None = None
-        self.failed: str | None = None  # why it did not become the command
-        self.killed = False  # by us
+        self.failed: str | None = None  # why the command could not be executed
+        self.killed = False  # by the agent
         self.stopped = False  # by command
         self.is_forked = False  # from the prewarm helper
         self.first_wrote_at: float | None = None
@@ -128,7 +128,7 @@ class Rank:
         self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader
         self.output = -1  # where it can be read
-        self.start_pipe = -1  # reports whether it became the command; below 0 once that is known
+        self.start_pipe = -1  # reports whether the command was executed; below 0 once that is known
         self._received = b""
 
     def environment(self, shared: dict[str, str]) -> dict[str, str]:
@@ -178,7 +178,7 @@ class Rank:
         self.process = proc.look(pid)
 
     def _open_output(self) -> int:
-        """The end to write to."""
+        """Open the pipe for the output; returns the end to write to."""
         self.output, writes = os.pipe()
         os.set_blocking(self.output, False)
         with contextlib.suppress(OSError):  # the usual size has to do

@@ -67,7 +67,7 @@ class RankMonitor:
             self._agent.loop.watch(handle, lambda: self._read_messages(run, rank))
             return
         if rank.failed is not None:
-            self._agent.not_started(run, rank.failed)
+            self._agent.report_failed_start(run, rank.failed)
         self._all_started(run, publishes=publishes)
 
     def _all_started(self, run: Run, *, publishes: bool = True) -> None:
@@ -76,8 +76,8 @@ class RankMonitor:
             begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
             run.started_at = max(begun, default=clock.now())
             run.moved()
-            self._agent.worked("start", run.generation, run.ordered_at, ended=run.started_at)
-            self._agent.remember()
+            self._agent.add_work("start", run.generation, run.ordered_at, ended=run.started_at)
+            self._agent.save_state()
             if publishes:
                 self._agent.publish()
 
@@ -111,7 +111,7 @@ class RankMonitor:
             self._tell_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
-        self._agent.remember()
+        self._agent.save_state()
         self._agent.look_around()
         self._agent.publish()
 
@@ -144,7 +144,7 @@ class RankMonitor:
         if not all_had_time:
             reason += RULES_TOO_SLOW
         at = rank.exited_at or 0.0
-        self._agent.tell("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
+        self._agent.add_fact("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
 
     def _tell_storage(self, run: Run, output: str) -> None:
         """Add the fault of the checkpoint storage that explains this exit, in the same publication."""
@@ -162,7 +162,7 @@ class RankMonitor:
         with contextlib.suppress(OSError):  # it hangs, or cannot be read
             fault = reading.read(path, look, within_s=STORAGE_S)
             if fault is not None:
-                self._agent.tell(fault.kind, fault.text, at=clock.now())
+                self._agent.add_fact(fault.kind, fault.text, at=clock.now())
 
     def _read_once(self, run: Run, rank: Rank) -> bool:
         handle = rank.output

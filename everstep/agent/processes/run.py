@@ -88,12 +88,12 @@ class Run:
             self.started_at, self.steps = None, steps.Steps()
         return [rank.number for rank in left]
 
-    def tell_ranks(self) -> None:
+    def instruct_ranks(self) -> None:
         """Instruct kept ranks to rebuild; make the message folders of the others. Raises OSError."""
         for plan, rank in zip(self.command["ranks"], self.ranks):
             if rank.number in self.command["keep"]:
                 env = {**self.command["rebuild"], **plan["env"]}
-                rank.folder.tell({"generation": self.generation, "do": "rebuild", "env": env})
+                rank.folder.instruct({"generation": self.generation, "do": "rebuild", "env": env})
             else:
                 rank.folder.make()
 

@@ -50,7 +50,7 @@ class Population:
         try:
             # Once what earlier agents left has ended, every process descends from this one.
             root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
-            members, unknown = self._members.look(root=root, asks=reads_environments)
+            members, unknown = self._members.look(root=root, reads_environments=reads_environments)
         except OSError as error:
             self._note(f"the processes of this pod cannot be looked at: {error}")
             return None

@@ -140,7 +140,9 @@ class Warden:
     def _is_followed(self) -> bool:
         """Whether another agent began in this folder: it writes that down before anything else."""
         try:
-            return int(files.read(self.home / wire.PID, wire.WORDS_MOST).split()[0]) != self.number
+            return (
+                int(files.read(self.home / wire.PID, wire.SMALL_FILE_MAX).split()[0]) != self.number
+            )
         except (OSError, ValueError, IndexError):
             return False
 

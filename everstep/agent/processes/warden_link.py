@@ -57,7 +57,7 @@ class WardenLink:
             return
         self._has_begun = False
         self._agent.look_after(self._pid, self._start_another)
-        self.tell()
+        self.send_orders()
 
     def _spawn(self) -> None:
         words = [str(os.getpid()), str(self._number), self._agent.uid, str(self._agent.home)]
@@ -131,7 +131,7 @@ class WardenLink:
                 return str(report["why"])
         return None
 
-    def tell(self) -> None:
+    def send_orders(self) -> None:
         """Send the warden what to guard."""
         message = self._message()
         if (

@@ -60,7 +60,7 @@ class Content(NamedTuple):
     """Everything of one checkpoint that there is."""
 
     folder: Path  # of all checkpoints
-    named: Path
+    path: Path
     tops: Sequence[Path]  # its files and folders, no links unless they lead out of the folder
     step: int | None
     items: Sequence[Item]
@@ -201,7 +201,7 @@ def _is_hf(content: Content, names: set[str], format: str) -> bool:  # noqa: A00
     """
     if format == HF or any(item.path == _state(content) for item in content.items):
         return True
-    if not content.named.name.startswith(OF_TRAINERS):
+    if not content.path.name.startswith(OF_TRAINERS):
         return False
     if any(name.startswith(_LAST_OF_ACCELERATE) for name in names):
         return False

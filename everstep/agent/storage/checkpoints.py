@@ -261,7 +261,7 @@ class _Look(NamedTuple):
             items = [one.item for one in listed]
             content = Content(
                 folder=self.folder,
-                named=entries[0],
+                path=entries[0],
                 tops=tops,
                 step=name.step,
                 items=items,

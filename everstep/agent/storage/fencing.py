@@ -30,7 +30,7 @@ def fenced(
         "real": real,
         "newer": 0,
         "is_held": False,
-        "taken": None,
+        "taken_by": None,
         "no_folder": "",
         "listing": None,
     }
@@ -57,7 +57,7 @@ def fenced(
             ask(folder, fence.write, new)
         except fence.FolderIsTaken as taken:
             job, cluster = taken.by.owner
-            answer["taken"] = {"folder": folder, "job": job, "cluster": cluster}
+            answer["taken_by"] = {"folder": folder, "job": job, "cluster": cluster}
             return answer
     for folder, phase in begins.items():
         ask(folder, phase_mark.ensure, phase)
@@ -65,7 +65,7 @@ def fenced(
 
 
 def is_written(answer: wire.FenceAnswer) -> bool:
-    return not answer["newer"] and answer["taken"] is None and not answer["no_folder"]
+    return not answer["newer"] and answer["taken_by"] is None and not answer["no_folder"]
 
 
 def _no_folder(folder: str) -> str:

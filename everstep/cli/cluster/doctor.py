@@ -353,7 +353,7 @@ def _prechecks() -> Iterator[CheckLine]:
             yield CheckLine(name, check["measured"])
             continue
         state: CheckState = "problem" if name in PROBLEMS else "note"
-        what = f"{check['measured']}; wanted: {check['wanted']}"
+        what = f"{check['measured']}; wanted: {check['needed']}"
         yield CheckLine(name, what, HINTS[name], state)
 
 

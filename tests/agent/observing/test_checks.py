@@ -65,7 +65,7 @@ def test_what_a_place_lacks_is_told_and_is_not_the_hardware(
     found = checked(pod, **said)
     assert [seen["name"] for seen in found.values() if not seen["ok"]] == [name]
     assert measured in found[name]["measured"]
-    assert found[name]["wanted"]
+    assert found[name]["needed"]
     assert not found[name]["hardware"]
 
 
@@ -113,7 +113,7 @@ def test_devices_that_are_missing_are_the_hardware(
     pod = nvidia("echo 'GPU 0: H100'; echo 'GPU 1: H100'")
     seen = checked(pod, accelerator="nvidia", devices=devices)["gpu-check"]
     assert (seen["ok"], seen["hardware"]) == (ok, True)
-    assert (seen["measured"], seen["wanted"]) == ("2 nvidia devices", f"at least {devices}")
+    assert (seen["measured"], seen["needed"]) == ("2 nvidia devices", f"at least {devices}")
 
 
 def test_a_tool_that_never_answers_fails_its_check_and_keeps_nobody_waiting(

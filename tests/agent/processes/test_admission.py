@@ -62,7 +62,7 @@ def test_a_kept_rank_keeps_its_process_and_gets_the_new_generation(pod: Pod, scr
         for n in (0, 1)
     }
     state = kept(pod, 2, 1, grace_s=5.0, evidence=True)
-    assert (state["kept"], living(state)) == ([1], {1: (second, 1)})
+    assert (state["kept_ranks"], living(state)) == ([1], {1: (second, 1)})
     assert state["run"] is not None
     assert state["run"]["generation"] == 2
     assert not any(map(is_running, [first, *helpers[0]]))
@@ -99,7 +99,7 @@ def test_who_was_kept_ends_with_the_next_stop(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
     kept(pod, 2, 1)
     state = kept(pod, 3)
-    assert (state["kept"], living(state)) == ([], {})
+    assert (state["kept_ranks"], living(state)) == ([], {})
     assert not is_running(second)
 
 
@@ -107,7 +107,7 @@ def test_the_same_stop_again_changes_nothing(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
     before = kept(pod, 2, 1)
     again = kept(pod, 2, 1)
-    assert (again["kept"], living(again)) == ([1], {1: (second, 1)})
+    assert (again["kept_ranks"], living(again)) == ([1], {1: (second, 1)})
     assert again["news"] == before["news"]
 
 
@@ -115,7 +115,7 @@ def test_who_is_kept_by_one_stop_and_not_by_the_next_of_its_generation_ends(pod:
     _, second = pod.runs(FOREVER, ranks=2)
     kept(pod, 2, 1)
     pod.stop(2)
-    assert pod.until(lambda state: not state["kept"])["stopped_below"] == 2
+    assert pod.until(lambda state: not state["kept_ranks"])["stopped_below"] == 2
     assert not is_running(second)
 
 
@@ -124,11 +124,11 @@ def test_a_dead_rank_cannot_be_kept(pod: Pod) -> None:
     signal_to(first, signal.SIGKILL)
     pod.until(exits)
     state = kept(pod, 2, 0, 1)
-    assert (state["kept"], living(state)) == ([1], {1: (second, 1)})
+    assert (state["kept_ranks"], living(state)) == ([1], {1: (second, 1)})
 
 
 def test_a_rank_that_nobody_knows_cannot_be_kept(pod: Pod) -> None:
-    assert kept(pod, 2, 0)["kept"] == []
+    assert kept(pod, 2, 0)["kept_ranks"] == []
 
 
 def test_what_a_later_agent_finds_cannot_be_kept(pod: Pod) -> None:
@@ -136,7 +136,7 @@ def test_what_a_later_agent_finds_cannot_be_kept(pod: Pod) -> None:
     pod.agent.kill()
     pod.agent.wait()
     pod.start()
-    assert kept(pod, 2, 0)["kept"] == []
+    assert kept(pod, 2, 0)["kept_ranks"] == []
     assert not is_running(rank)
 
 
@@ -270,7 +270,7 @@ def test_a_survivor_that_could_not_be_reached_is_ended_by_its_warden(
     fenced(tmp_path, 2)
     until(lambda: not is_running(rank), what="its end")
     signal_to(pod.agent.pid, signal.SIGCONT)
-    assert kept(pod, 2, 0)["kept"] == []
+    assert kept(pod, 2, 0)["kept_ranks"] == []
 
 
 def test_who_was_kept_ends_by_a_newer_fence(pod: Pod, tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
     asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     real = {folder: folder for folder in folders}
-    answer = {"real": real, "newer": 0, "is_held": False, "taken": None, "no_folder": ""}
+    answer = {"real": real, "newer": 0, "is_held": False, "taken_by": None, "no_folder": ""}
     answer |= {"listing": None}
     assert pod.ask("POST", wire.FENCE, asked) == answer
     said = json.loads(fence.path_in(folders[0]).read_text())
@@ -244,7 +244,7 @@ def test_what_a_fence_finds_is_answered(
     asked |= {"folders": [model, inside], "begins": {model: "demo/main"}}
     answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
     assert answer["newer"] == newer
-    assert (answer["taken"] and answer["taken"]["job"]) == taken_by
+    assert (answer["taken_by"] and answer["taken_by"]["job"]) == taken_by
     assert answer["real"] == {model: str(tmp_path / "model"), inside: inside}
     has_begun = phase_mark.began(model, "demo/main") is not None
     assert has_begun == (not newer and taken_by is None)

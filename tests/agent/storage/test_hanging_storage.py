@@ -116,7 +116,7 @@ def _is_written(pod: Pod, asked: object) -> bool:
         said: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
     except Refused:
         return False
-    return not said["newer"] and said["taken"] is None
+    return not said["newer"] and said["taken_by"] is None
 
 
 LATE_S = 2.0

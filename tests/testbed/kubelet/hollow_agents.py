@@ -161,7 +161,7 @@ class HollowAgent:
             "generation": self._generation,
             "run": self._run,
             "stopped_below": self._stopped_below,
-            "kept": [],
+            "kept_ranks": [],
             "evidence": None,
             "helper": None,
             "notes": [],
@@ -179,7 +179,7 @@ def _written(folders: Sequence[str]) -> wire.FenceAnswer:
         "real": real,
         "newer": 0,
         "is_held": False,
-        "taken": None,
+        "taken_by": None,
         "no_folder": "",
         "listing": nothing,
     }

@@ -75,7 +75,7 @@ def _written_identity(folder: int) -> tuple[int, int]:
     One writes them while it has the lock and before it does anything else.
     """
     try:
-        words = files.read(Path(f"/proc/self/fd/{folder}", wire.PID), wire.WORDS_MOST).split()
+        words = files.read(Path(f"/proc/self/fd/{folder}", wire.PID), wire.SMALL_FILE_MAX).split()
     except FileNotFoundError:
         return 0, 0
     return (int(words[0]), int(words[1])) if words else (0, 0)
