@@ -1,7 +1,7 @@
-"""The command `run`: one job, seen through to its end, with whatever it takes that is not there yet.
+"""The command `run`: start one job, watch it to its end, and run what it needs meanwhile.
 
-That may be a server and a worker of this machine, as `dev` has them, or a worker alone for a server of
-others.
+Where no Temporal server answers, a server and a worker of this machine start, as with `dev`. Where a server
+has no worker for this machine, only a worker starts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ from everstep.cli.running_here.choosing import Choice
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
-from everstep.cli.running_here.working import Machine, Worker, kept_up, machine_for, ours_alone
+from everstep.cli.running_here.working import (
+    Machine,
+    Worker,
+    children_ended,
+    kept_alive,
+    machine_for,
+)
 from everstep.cli.state import home, made_home
 from everstep.dialects.clusters import has_pods_by_name
 from everstep.documents.text import to_yaml
@@ -141,7 +147,7 @@ def _print_notes(notes: Iterable[str]) -> None:
 
 
 def _is_typed(ctx: typer.Context, name: str) -> bool:
-    """Not a setting of the machine, which says nothing of the job."""
+    """Whether the option is on the command line. A variable of the machine does not describe the job."""
     source = ctx.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
@@ -168,25 +174,28 @@ def _job(
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
-    came = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    there = await _server_that_answers()
-    if there is not None:
-        with rpc_errors_as_failed(there):
-            job, job_id = await _as_wanted(there, job, job_id)
-            async with _worked_for(there, job, job_id, machine) as worker:
-                interrupts = Interrupts(came, lambda: not worker.is_begun)
-                return await _see_through(there, job, job_id, interrupts)
-    async with served(machine, shares=True) as server:
-        os.environ["EVERSTEP_UI"] = server.ui
-        print(f"server {server.address}, its UI {server.ui}", flush=True)
-        client_here = await client(server.address)
-        with rpc_errors_as_failed(client_here):
-            job, job_id = await _as_wanted(client_here, job, job_id)
-            return await _see_through(client_here, job, job_id, Interrupts(came, lambda: False))
+    signals = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    server = await _find_server()
+    if server is not None:
+        with rpc_errors_as_failed(server):
+            job, job_id = await _renewed_if_fresh(server, job, job_id)
+            async with _worker_ensured(server, job, job_id, machine) as worker:
+                interrupts = Interrupts(signals, lambda: not worker.is_begun)
+                return await _run_to_end(server, job, job_id, interrupts)
+    async with served(machine, shares=True) as process:
+        os.environ["EVERSTEP_UI"] = process.ui
+        print(f"server {process.address}, its UI {process.ui}", flush=True)
+        server = await client(process.address)
+        with rpc_errors_as_failed(server):
+            job, job_id = await _renewed_if_fresh(server, job, job_id)
+            return await _run_to_end(server, job, job_id, Interrupts(signals, lambda: False))
 
 
-async def _server_that_answers() -> Client | None:
-    """The one that was named, or at the usual place; not that of this machine, which `served` shares."""
+async def _find_server() -> Client | None:
+    """The server that is configured, or at the usual address, if it answers.
+
+    The server of this machine is not looked for here: `served` shares it.
+    """
     if not is_named() and holding.is_held(home()):
         return None
     try:
@@ -198,93 +207,94 @@ async def _server_that_answers() -> Client | None:
 
 
 @asynccontextmanager
-async def _worked_for(
-    there: Client, job: JobDocument, job_id: str, machine: Machine
+async def _worker_ensured(
+    server: Client, job: JobDocument, job_id: str, machine: Machine
 ) -> AsyncIterator[Worker]:
-    """This server has a worker inside the block: one that it has already, else one of ours.
+    """Ensure inside the block that this machine's cluster has a worker. Start one where none answers.
 
-    Only for this machine's own cluster: a job of another cluster needs nothing from this machine.
+    A job of another cluster needs no worker on this machine.
     """
     cluster = job.spec.cluster
-    worker = Worker(machine, _settings_of_the_server, is_alone=False)
+    worker = Worker(machine, _temporal_variables, is_alone=False)
     if not is_here(cluster):
         yield worker
         return
 
-    async def ensure_worked_for() -> None:
-        """A worker may die under way, or have died so lately that the server still counts it in."""
+    async def ensure_worker() -> None:
+        """The other worker may die while the job runs. The server still counts one that just died."""
         if worker.is_begun:
             await worker.ensure_alive()
-        elif await _is_left_alone(there, job_id, cluster):
-            await _bring(worker, "no worker answers")
+        elif not await _has_worker(server, job_id, cluster):
+            await _start_worker(worker, "no worker answers")
 
-    with ours_alone():
-        if unserved := await pollers.unserved(there, cluster):
-            await _bring(worker, f"no worker serves queue {unserved[0].name}")
-        async with kept_up(ensure_worked_for, every_s=ASK_S):
+    with children_ended():
+        if unserved := await pollers.unserved(server, cluster):
+            await _start_worker(worker, f"no worker serves queue {unserved[0].name}")
+        async with kept_alive(ensure_worker, every_s=ASK_S):
             yield worker
         worker.forget()
 
 
-async def _is_left_alone(there: Client, job_id: str, cluster: str) -> bool:
-    """Query twice: on a busy machine a living worker may miss one query."""
-    for _ in range(2):
-        if await _is_worked_for(there, job_id, cluster):
-            return False
-    return True
+async def _has_worker(server: Client, job_id: str, cluster: str) -> bool:
+    """Whether a worker serves the job. On a busy machine a living worker may miss one query, so try two.
 
-
-async def _is_worked_for(there: Client, job_id: str, cluster: str) -> bool:
-    """Query the job itself: the time of a poll is up to a minute old, of idle workers too.
-
-    A second worker beside a living one is no use and may do harm: it can have another state
-    directory, in which it looks for the job's pods in vain.
+    A second worker beside a living one may do harm: with another state directory it does not find the pods
+    of the job.
     """
-    if await pollers.unserved(there, cluster):
+    for _ in range(2):
+        if await _worker_answers(server, job_id, cluster):
+            return True
+    return False
+
+
+async def _worker_answers(server: Client, job_id: str, cluster: str) -> bool:
+    """Query the job itself: the server shows the last poll of a worker up to a minute after its death."""
+    if await pollers.unserved(server, cluster):
         return False
     try:
-        await answers.ask(there, job_id, "status")
+        await answers.ask(server, job_id, "status")
     except Failed as error:
         return not isinstance(error, NobodyAnswered)  # any other failure is a worker's answer
     return True
 
 
-async def _bring(worker: Worker, why: str) -> None:
+async def _start_worker(worker: Worker, why: str) -> None:
     made_home()
     print(f"{why}; `run` starts one until the job has ended", flush=True)
     await worker.ensure_alive()
 
 
-def _settings_of_the_server() -> dict[str, str]:
-    """How we found it ourselves. An empty name of a file is none, so the usual one is read."""
+def _temporal_variables() -> dict[str, str]:
+    """The variables by which this process found the server.
+
+    An empty name of a configuration file is left out, so that the worker reads the usual file.
+    """
     variables = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
     return {"TEMPORAL_CONFIG_FILE": "", **variables}
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupts:
-    """The signals that interrupted us, and whether another process serves the job."""
+    """The signals received so far, and whether another process serves the job without this one."""
 
-    came: Sequence[signal.Signals]
-    is_served_on: Callable[[], bool]
+    signals: Sequence[signal.Signals]
+    has_other_worker: Callable[[], bool]
 
     @property
     def farewell(self) -> str:
-        return LEFT if self.is_served_on() else LEFT_ALONE
+        return LEFT if self.has_other_worker() else LEFT_ALONE
 
     @property
     def usual(self) -> Choice:
         """Enter stops a job only where no other process serves it."""
-        return Choice.LEAVE if self.is_served_on() else Choice.STOP
+        return Choice.LEAVE if self.has_other_worker() else Choice.STOP
 
 
-async def _see_through(
-    server: Client, job: JobDocument, job_id: str, interrupts: Interrupts
-) -> int:
-    """Start the job, or find it running, and watch it. After Ctrl-C, offer what to do with it."""
+async def _run_to_end(server: Client, job: JobDocument, job_id: str, interrupts: Interrupts) -> int:
+    """Start the job unless it runs, and watch it. After Ctrl-C, prompt for what to do with it."""
     _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
     screen = await _screen(job, job_id)
-    await _begin(server, job, job_id)
+    await _start_or_find(server, job, job_id)
     while True:
         try:
             return await watching.follow(server, job_id, screen)
@@ -292,7 +302,9 @@ async def _see_through(
             _uncancel()
         match await _choice(interrupts.usual):
             case Choice.STOP:
-                return await _stopped(server, job_id, screen, choosing.reason(interrupts.came[-1]))
+                return await _stopped(
+                    server, job_id, screen, choosing.reason(interrupts.signals[-1])
+                )
             case Choice.LEAVE:
                 print(interrupts.farewell.format(id=job_id))
                 return Exit.INTERRUPTED
@@ -301,7 +313,7 @@ async def _see_through(
 
 
 async def _screen(job: JobDocument, job_id: str) -> JobScreen:
-    """What ranks print is on this machine where its cluster is."""
+    """The screen of the job, with the output of its ranks where they run on this machine."""
     screen = watching.screen(as_json=False)
     if not job.has_output or not is_here(job.spec.cluster):
         return screen
@@ -322,7 +334,7 @@ async def _stopped(server: Client, job_id: str, screen: JobScreen, reason: str) 
     """Stop the job and watch it until it has ended, or until another Ctrl-C."""
     print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
     try:
-        await _tell_to_stop(server, job_id, reason)
+        await _request_stop(server, job_id, reason)
         ended = await watching.follow(server, job_id, screen)
     except asyncio.CancelledError:
         _uncancel()
@@ -331,8 +343,8 @@ async def _stopped(server: Client, job_id: str, screen: JobScreen, reason: str) 
     return Exit.DONE if ended == Exit.DONE else Exit.INTERRUPTED
 
 
-async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
-    """One that ended meanwhile, or stops already, needs no word."""
+async def _request_stop(server: Client, job_id: str, reason: str) -> None:
+    """Send the command `stop`, unless the job has ended or is stopping."""
     try:
         with UnlessAbsent():
             await (await find(server, job_id)).tell("stop", {"reason": reason})
@@ -341,8 +353,10 @@ async def _tell_to_stop(server: Client, job_id: str, reason: str) -> None:
             raise Failed(Exit.INTERRUPTED, str(error)) from None
 
 
-async def _as_wanted(server: Client, job: JobDocument, job_id: str) -> tuple[JobDocument, str]:
-    """The job and its ID; of a fresh one, new ones."""
+async def _renewed_if_fresh(
+    server: Client, job: JobDocument, job_id: str
+) -> tuple[JobDocument, str]:
+    """The job and its ID; with `--fresh` a new folder and an unused ID."""
     if not job.is_fresh:
         return job, job_id
     job_id = await unused(server, job_id)
@@ -353,7 +367,7 @@ async def _as_wanted(server: Client, job: JobDocument, job_id: str) -> tuple[Job
     return with_own_folder(job), job_id
 
 
-async def _begin(server: Client, job: JobDocument, job_id: str) -> None:
+async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
     if job.is_fresh:
         await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         print(STARTED.format(id=job_id), flush=True)

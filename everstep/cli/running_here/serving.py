@@ -25,7 +25,7 @@ from everstep.cli.running_here import sharing
 from everstep.cli.running_here.holding import HeldLock, ServerAddress
 from everstep.cli.running_here.observing import MetricsPage
 from everstep.cli.running_here.sharing import SharedServer
-from everstep.cli.running_here.working import Machine, Worker, kept_up, ours_alone
+from everstep.cli.running_here.working import Machine, Worker, children_ended, kept_alive
 from everstep.cli.state import home, made_home
 from everstep.processes import ProcessFailed
 
@@ -105,13 +105,13 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
     """
     other_users.consider(allowed=machine.allows_others)
     directory = made_home()
-    with contextlib.ExitStack() as later, ours_alone():
+    with contextlib.ExitStack() as later, children_ended():
         server = await _server(machine, directory, shares=shares)
         later.callback(server.end)
         worker = Worker(machine, server.variables, is_alone=server.is_own)
-        async with kept_up(server.ensure_alive, every_s=LOOK_S):
+        async with kept_alive(server.ensure_alive, every_s=LOOK_S):
             await _begin(worker, server)
-            async with kept_up(worker.ensure_alive, every_s=LOOK_S):
+            async with kept_alive(worker.ensure_alive, every_s=LOOK_S):
                 yield server.place
         worker.forget()
 

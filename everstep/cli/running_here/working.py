@@ -55,7 +55,7 @@ async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> 
 
 
 async def _nodes_of_dev() -> int | None:
-    """How many nodes the machine has while `dev` serves the server that we mean."""
+    """The number of nodes of this machine while `dev` runs the configured server; else None."""
     place = holding.current(home())
     if place is None or place.nodes is None or connection.address() != place.address:
         return None
@@ -64,12 +64,12 @@ async def _nodes_of_dev() -> int | None:
 
 
 class Worker:
-    """A worker of ours for one server, from `ensure_alive` on."""
+    """A worker process for one server; `ensure_alive` starts it, and starts it again after it died."""
 
     def __init__(
         self, served: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
     ) -> None:
-        """`server`: the `TEMPORAL_*` variables that name it. Not alone it has a log of its own."""
+        """`server` returns the `TEMPORAL_*` variables. `is_alone`: no other worker logs in this folder."""
         self._machine = served
         self._server = server
         self._is_guest = not is_alone
@@ -81,7 +81,7 @@ class Worker:
         return self._process is not None
 
     async def ensure_alive(self) -> None:
-        """There is one, and it is ready: another goes on where one that died stopped."""
+        """Start the worker unless it is alive, and wait until it is ready."""
         if self._process is not None and self._process.is_alive:
             return
         process = Process(
@@ -101,8 +101,10 @@ class Worker:
 
 
 @asynccontextmanager
-async def kept_up(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> AsyncIterator[None]:
-    """Inside this is seen to again and again; what fails is tried again."""
+async def kept_alive(
+    ensure: Callable[[], Awaitable[None]], *, every_s: float
+) -> AsyncIterator[None]:
+    """Call `ensure` every `every_s` seconds inside the block. A failed call is repeated like any other."""
 
     async def keep() -> None:
         while True:
@@ -118,8 +120,8 @@ async def kept_up(ensure: Callable[[], Awaitable[None]], *, every_s: float) -> A
 
 
 @contextlib.contextmanager
-def ours_alone() -> Iterator[None]:
-    """Processes of ours end with this block; one that does not run is a sentence."""
+def children_ended() -> Iterator[None]:
+    """End all child processes with the block. Raises `Failed` with a sentence where one did not start."""
     try:
         yield
     except ProcessFailed as error:

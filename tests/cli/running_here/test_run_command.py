@@ -188,11 +188,11 @@ async def test_only_the_same_command_is_watched_instead_of_started(
 ) -> None:
     client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
-    await running._begin(client, job, "train")
-    await running._begin(client, job, "train")
+    await running._start_or_find(client, job, "train")
+    await running._start_or_find(client, job, "train")
     for other in (job_of(["python", "train.py", "-x"], {}), elsewhere(job, here)):
         with pytest.raises(Failed, match=r"train is running already: .*train.py in .*--id NEW"):
-            await running._begin(client, other, "train")
+            await running._start_or_find(client, other, "train")
 
 
 def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
@@ -213,8 +213,8 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     fresh = replace(job, document={**job.document, "spec": spec}, is_fresh=True)
     ids = []
     for _ in range(3):
-        mine, job_id = await running._as_wanted(client, fresh, "train")
-        await running._begin(client, mine, job_id)
+        mine, job_id = await running._renewed_if_fresh(client, fresh, "train")
+        await running._start_or_find(client, mine, job_id)
         ids.append(job_id)
         found = await find(client, job_id)
         theirs = (await found.document())["spec"]
@@ -223,10 +223,10 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
         ] * 3
     assert ids == ["train", "train-2", "train-3"]
     with pytest.raises(Failed, match="there is a job train-3 already"):
-        await running._begin(client, fresh, "train-3")
+        await running._start_or_find(client, fresh, "train-3")
     long = "x" * 63
-    await running._begin(client, job, long)
-    assert (await running._as_wanted(client, fresh, long))[1] == f"{'x' * 61}-2"
+    await running._start_or_find(client, job, long)
+    assert (await running._renewed_if_fresh(client, fresh, long))[1] == f"{'x' * 61}-2"
 
 
 # -- The text of a document ---------------------------------------------------------------------

@@ -306,16 +306,16 @@ def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "is_left"),
-    [([True], False), ([False, True], False), ([False, False], True)],
+    ("answers", "has_worker"),
+    [([True], True), ([False, True], True), ([False, False], False)],
     ids=["answers", "owes one answer", "owes two"],
 )
 async def test_a_worker_that_owes_one_answer_is_not_replaced(
-    monkeypatch: pytest.MonkeyPatch, client: Client, answers: list[bool], is_left: bool
+    monkeypatch: pytest.MonkeyPatch, client: Client, answers: list[bool], has_worker: bool
 ) -> None:
-    async def asked(*_: object) -> bool:
+    async def next_answer(*_: object) -> bool:
         return answers.pop(0)
 
-    monkeypatch.setattr(running, "_is_worked_for", asked)
-    assert await running._is_left_alone(client, "demo", "local") is is_left
+    monkeypatch.setattr(running, "_worker_answers", next_answer)
+    assert await running._has_worker(client, "demo", "local") is has_worker
     assert answers == []
