@@ -72,25 +72,27 @@ def start_limit_s(limits: Limits, learned: Learned, *, time_scale: float) -> flo
 
 
 def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -> Learned:
-    """What these samples add to what is known of the job's pace."""
+    """Add these samples to what was learned of the job's pace."""
     pods = tuple(pods)
     every_s = [pod.save_every_s for pod in pods if pod.save_every_s is not None]
     stepping = [pod for pod in pods if pod.step is not None and pod.step_at is not None]
-    first_at = stepping[0].step_at if stepping else None
+    first_steps = [pod.first_step_at or pod.step_at for pod in stepping]
     return replace(
         learned,
         save_every_s=every_s[-1] if every_s else learned.save_every_s,
         steps_seen=learned.steps_seen or bool(stepping),
         longest_gap_s=max([learned.longest_gap_s, *(pod.longest_gap_s for pod in stepping)]),
-        first_step_at=learned.first_step_at or first_at,
+        first_step_at=learned.first_step_at or min(filter(None, first_steps), default=None),
         checkpoint_seen=learned.checkpoint_seen or checkpoint_seen,
     )
 
 
-_AFTER_UID, _FIRST, _LAST = map(PodView._fields.index, ("state", "started_at", "busy_at"))
-_ALL = itemgetter(slice(_AFTER_UID, None))
-_SIGNS = itemgetter(slice(_FIRST, _LAST + 1))
-"""The fields with signs of life of a slot."""
+_STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))
+"""All fields but those that identify the pod, which come first."""
+
+_JUDGED = "started_at exits ranks step_at moved_at output_at io_at busy_at"
+_SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
+"""The fields by which `suspects` judges a pod."""
 
 
 class Pods(NamedTuple):
@@ -104,7 +106,7 @@ class Pods(NamedTuple):
 
 
 def by_kind(pods: tuple[PodView, ...]) -> Pods:
-    return Pods(pods, tuple([next(group) for _, group in groupby(pods, key=_ALL)]))
+    return Pods(pods, tuple([next(group) for _, group in groupby(pods, key=_STATE)]))
 
 
 class _Running(NamedTuple):

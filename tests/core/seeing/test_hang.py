@@ -67,6 +67,14 @@ def test_the_longest_gap_is_remembered() -> None:
     assert (again.longest_gap_s, again.first_step_at, again.checkpoint_seen) == (3.0, 9.0, True)
 
 
+def test_the_first_step_is_the_earliest_of_all_pods_however_late_they_are_seen() -> None:
+    pods = [
+        pod(0, step=700, step_at=2_000.0, first_step_at=110.0),
+        pod(1, step=700, step_at=2_001.0, first_step_at=100.0),
+    ]
+    assert learn(Learned(), pods, checkpoint_seen=False).first_step_at == 100.0
+
+
 def due(
     *pods: PodView, learned: Learned = PROVEN, limits: Limits = AUTO, ends_job: bool = False
 ) -> list[tuple[int, float]]:
