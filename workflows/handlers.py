@@ -122,8 +122,8 @@ class JobHandlers:
             what = notice.get("what")
             what = None if what is None else cut(plain(str(what)), TEXT_MOST)
             self._state = lifecycle.waits(self._state, what)
-            if notice.get("is_refusal"):
-                self._note_refusal(str(what))
+            if notice.get("is_refusal") and what:
+                self._note_refusal(what)
             workflow.set_current_details(views.page(self.state, self.chronicle))
             if views.shown_state(self._state) != self._listed_as:
                 self._list()
@@ -135,7 +135,7 @@ class JobHandlers:
 
     @workflow.signal(name="unpublished", description="a publication fails again and again")
     async def unpublished(self, what: Any = None) -> None:
-        if self._state is None:
+        if self._state is None or what is None:
             return
         first, self.failing = not self.failing, cut(plain(str(what)), TEXT_MOST)
         if first:
@@ -143,9 +143,9 @@ class JobHandlers:
 
     @workflow.signal(name="taken_over", description="a worker watches the job after another one")
     async def taken_over(self, notice: Any = None) -> None:
-        if self._state is None or not isinstance(notice, dict):
+        if self._state is None or not isinstance(notice, dict) or not notice.keys() >= {*WORKERS}:
             return
-        worker, earlier = (cut(plain(str(notice.get(key))), NAME_MOST) for key in WORKERS)
+        worker, earlier = (cut(plain(str(notice[key])), NAME_MOST) for key in WORKERS)
         changed = WorkerChanged(at=self._time(), worker=worker, earlier=earlier)
         self.chronicle = folded(self.chronicle, [changed])
 

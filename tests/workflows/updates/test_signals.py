@@ -46,6 +46,19 @@ async def test_a_signal_that_cannot_be_obeyed_is_an_event_with_the_reason(scene:
     assert (await scene.end(job))["status"] == "Completed"
 
 
+async def test_a_signal_of_a_step_without_its_text_is_no_event(scene: Scene) -> None:
+    job = await scene.running(document("wordless"))
+    await job.signal("waiting", {"plan": None, "is_refusal": True})
+    await job.signal("unpublished")
+    await job.signal("taken_over", {"worker": "a"})
+    await job.signal("halt")
+    await until_event(job, "does not know the signal")
+    messages = [event["message"] for event in await job.query("events")]
+    assert [message for message in messages if "None" in message] == []
+    assert not (await job.query("status")).get("publication")
+    assert (await scene.end(job))["status"] == "Completed"
+
+
 async def test_signals_do_what_the_updates_of_their_names_do(scene: Scene) -> None:
     budget = {"any": {"limit": 9, "levels": ["in_place", "pod", "job"]}}
     job = await scene.running(document("obeying", recovery={"budgets": budget}))
