@@ -13,7 +13,7 @@ from everstep.agent.processes.tool import ask
 
 TOOL_S = 10.0
 PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
-"""Where tools are installed, should the PATH not say."""
+"""Where tools are searched if they are not on the PATH."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class DeviceKind:
 
     tool: str
     words: tuple[str, ...]
-    mark: str  # each line of a device begins with it
+    mark: str  # at the beginning of each line that lists a device
     files: str
 
 
@@ -35,12 +35,12 @@ KINDS: Mapping[str, DeviceKind] = {
 
 
 def find(program: str) -> str | None:
-    """Where it is."""
+    """The path of the program, also if it is not on the PATH; None if it is not installed."""
     return shutil.which(program) or shutil.which(program, path=os.pathsep.join(PLACES))
 
 
 def count(kind: DeviceKind) -> int:
-    """How many devices there are. Raises OSError or SubprocessError."""
+    """Count the devices of this kind. Raises OSError or SubprocessError."""
     path = find(kind.tool)
     return _files(kind) if path is None else listed(path, kind)
 
@@ -50,7 +50,7 @@ def _files(kind: DeviceKind) -> int:
 
 
 def listed(path: str, kind: DeviceKind) -> int:
-    """How many devices their tool lists. Raises OSError or SubprocessError."""
+    """Count the devices that their tool lists. Raises OSError or SubprocessError."""
     answer = ask((path, *kind.words), within_s=TOOL_S, running=set())
     answer.check_returncode()
     return sum(line.strip().startswith(kind.mark) for line in answer.stdout.splitlines())
@@ -65,7 +65,7 @@ SIMULATED = 8
 
 @dataclass(frozen=True)
 class Devices:
-    """What each node of a machine has, and how that is known."""
+    """The devices of each node of a machine, and why these are assumed."""
 
     kind: str
     count: int
@@ -83,11 +83,11 @@ def devices(kind: str = AUTO, count: int | None = None) -> Devices:
 
 def _device_list_of(kind: str) -> Devices:
     if kind not in KINDS:
-        return Devices(kind, 0 if kind == "none" else SIMULATED, "as was said")
+        return Devices(kind, 0 if kind == "none" else SIMULATED, "as configured")
     device_list = _here({kind: KINDS[kind]})
-    return Devices(
-        kind, device_list.count, device_list.why if device_list.kind == kind else "as was said"
-    )
+    if device_list.kind == kind:
+        return device_list
+    return Devices(kind, device_list.count, f"as configured, though {KINDS[kind].tool} lists none")
 
 
 def _here(kinds: Mapping[str, DeviceKind]) -> Devices:

@@ -67,3 +67,18 @@ def test_what_is_said_of_them_counts(
 ) -> None:
     tools(TWO_GPUS, NONE)
     assert str(hardware.devices(kind, wanted)) == says
+
+
+CONFIGURED = (
+    ("simulated", "as configured"),
+    ("nvidia", "nvidia-smi lists them"),
+    ("ascend", "as configured, though npu-smi lists none"),
+)
+
+
+@pytest.mark.parametrize(("kind", "why"), CONFIGURED)
+def test_the_reason_of_a_configured_kind_is_whether_its_tool_lists_any(
+    tools: Install, kind: str, why: str
+) -> None:
+    tools(TWO_GPUS, NONE)
+    assert hardware.devices(kind).why == why
