@@ -24,11 +24,11 @@ FAILED = "downgrade"
 """The result of a level that failed, as long as another one follows."""
 
 SEEN_LINES, SEEN_CHARACTERS = 4, 110
-"""Of what was seen; the rest is in the Recovery, and in the history of the decision."""
+"""Most lines and characters of evidence in a record. The history of the decision has all of it."""
 
 
 def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
-    """The chronicle with what the event says of restarts."""
+    """Apply the event to the restart records."""
     match event:
         case LevelRefused():
             return _with(
@@ -59,16 +59,18 @@ def of_phase(chronicle: Chronicle, phase: str) -> tuple[Record, ...]:
 def executed(chronicle: Chronicle) -> Record | None:
     """The newest restart of this phase that was carried out."""
     done = (
-        r for r in reversed(chronicle.records) if r.refused_by is None and _is_mine(chronicle, r)
+        r
+        for r in reversed(chronicle.records)
+        if r.refused_by is None and _is_of_phase(chronicle, r)
     )
     return next(done, None)
 
 
 def find(chronicle: Chronicle, n: int) -> Record | None:
-    return next((r for r in chronicle.records if r.n == n and _is_mine(chronicle, r)), None)
+    return next((r for r in chronicle.records if r.n == n and _is_of_phase(chronicle, r)), None)
 
 
-def _is_mine(chronicle: Chronicle, record: Record) -> bool:
+def _is_of_phase(chronicle: Chronicle, record: Record) -> bool:
     return chronicle.phase is not None and record.phase == chronicle.phase.name
 
 
@@ -81,10 +83,10 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
         n=event.n,
         incident=event.incident,
         phase=chronicle.phase.name if chronicle.phase is not None else "",
-        decision=_why(decision),
+        decision=_stored_decision(decision),
         generation_from=event.generation,
         bills=dict(decision.bills),
-        # What it is about to do; the outcome says what was done.
+        # What the restart is to do; `_ended` replaces it by what was done.
         isolated=bool(decision.remedy.isolate) and not is_refused,
         stages_s={"detect": detected_s, "decide": 0.0} if is_new else {},
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
@@ -101,8 +103,8 @@ def _step(event: LevelRefused | RestartDecided) -> int | None:
     return event.step if event.decision.new_incident else None
 
 
-def _why(decision: Decision) -> Decision:
-    """What a record keeps of a decision: why, not how. The whole one is in the plan of its Recovery."""
+def _stored_decision(decision: Decision) -> Decision:
+    """The part of a decision that its record stores. The plan of its Recovery has all of it."""
     return replace(
         decision,
         ladder=(),
@@ -143,11 +145,11 @@ def _ended(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
 
 
 def _first_step(chronicle: Chronicle, event: FirstStepSeen) -> Chronicle:
-    """Fills the last stage of the newest restart once its first step was seen."""
+    """Add the time until the first step to the stages of the newest restart."""
     newest = chronicle.records[-1] if chronicle.records else None
     if (
         newest is None
-        or not _is_mine(chronicle, newest)
+        or not _is_of_phase(chronicle, newest)
         or newest.generation_to != event.generation
     ):
         return chronicle
@@ -166,18 +168,17 @@ def _with_stages(chronicle: Chronicle, more: Mapping[str, float]) -> Chronicle:
 
 
 def _ended_early(chronicle: Chronicle, event: RestartDecided | GivenUp) -> Chronicle:
-    """Whether what a restart had started was gone again before it got anywhere."""
+    """Note in the record of the restart how far its run came, if the decision names that end."""
     end = event.decision.run_end
     if not event.decision.new_incident or end is None or end.when is None:
         return chronicle
-    started = [r for r in chronicle.records if r.generation_to == event.generation]
-    for record in started:
+    for record in [r for r in chronicle.records if r.generation_to == event.generation]:
         chronicle = _changed(chronicle, record.n, ended=f"ended {end.when}")
     return chronicle
 
 
 def _given_up(chronicle: Chronicle, event: GivenUp) -> Chronicle:
-    """The level that failed last was the last there was, and this is why."""
+    """Turn the record of the last failed level from a downgrade into a failure, with the reason."""
     last = executed(chronicle)
     if event.decision.new_incident or last is None or last.result != FAILED:
         return chronicle
@@ -189,16 +190,16 @@ def _with(chronicle: Chronicle, record: Record) -> Chronicle:
 
 
 def _changed(chronicle: Chronicle, n: int, **changes: Any) -> Chronicle:
-    """The chronicle with this phase's record `n` changed; one too old to be kept is left alone."""
+    """The chronicle with record `n` of this phase changed, if it is still stored."""
     changed = (
-        replace(r, **changes) if r.n == n and _is_mine(chronicle, r) else r
+        replace(r, **changes) if r.n == n and _is_of_phase(chronicle, r) else r
         for r in chronicle.records
     )
     return replace(chronicle, records=_bounded(tuple(changed)))
 
 
 def _bounded(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The newest records; where they say too much about places, older ones keep only the count."""
+    """The newest records. If they hold too many changed places, older ones keep only the count."""
     newest: list[Record] = []
     left = CHANGES_KEPT
     for record in reversed(records[-RECORDS_KEPT:]):
