@@ -64,8 +64,10 @@ LOGS = "logs"  # g<generation>-r<rank>.log
 FILES = "files"  # what the command of the newest run reads
 RANKS = "ranks"  # g<generation>-r<rank>/: files between a rank and its agent
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
-CAN = "can.json"  # by the rank: a list of what it can do; replaced as a whole
-INSTRUCTION = "told.json"  # by the agent: a RankTold or SaveRequest; replaced as a whole
+CAPABILITIES = "capabilities.json"  # by the rank: a list of what it can do; replaced as a whole
+INSTRUCTION = (
+    "instruction.json"  # by the agent: a RebuildRequest or SaveRequest; replaced as a whole
+)
 LAST_WORDS = "error.json"  # by the rank, before it fails; as PyTorch's `record` writes it
 LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds where to
 ALREADY = 75
@@ -252,7 +254,7 @@ class RunCommand(TypedDict):
     prefetch: list[PrefetchPlan]  # one after the other
 
 
-class RankTold(TypedDict):
+class RebuildRequest(TypedDict):
     """Instruction for a rank that was kept, in the newest generation it is a member of."""
 
     generation: int

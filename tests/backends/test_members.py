@@ -330,8 +330,8 @@ async def test_where_nobody_is_kept_nothing_is_told(local_lab: LocalLab) -> None
 
 
 SPEAKING = """
-cd "$EVERSTEP_RANK_FOLDER" && echo '["rebuild", "pause"]' > fresh && mv fresh can.json
-[ "$RANK" = 0 ] && echo '["rebuild", "guard"]' > fresh && mv fresh can.json
+cd "$EVERSTEP_RANK_FOLDER" && echo '["rebuild", "pause"]' > fresh && mv fresh capabilities.json
+[ "$RANK" = 0 ] && echo '["rebuild", "guard"]' > fresh && mv fresh capabilities.json
 exec sleep 1000
 """
 

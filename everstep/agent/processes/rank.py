@@ -38,9 +38,9 @@ LAST_WORDS_MAX = 256 * 1024
 class RankFolder:
     """The folder through which a rank and its agent exchange messages: files, each replaced as a whole.
 
-    The rank writes `can.json`, a list of its capabilities, and `error.json`, the error that ended it. The
-    agent writes `told.json`, the instruction for the rank. Neither waits for the other, and a late reader
-    misses nothing. A process that takes the place of another gets a folder of its own.
+    The rank writes `capabilities.json`, a list of what it can do, and `error.json`, the error that ended it.
+    The agent writes `instruction.json`. Neither waits for the other, and a late reader misses nothing. A
+    process that takes the place of another gets a folder of its own.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class RankFolder:
         with contextlib.suppress(OSError):
             permissions.below(self.path.parents[1], self.path)
 
-    def instruct(self, instruction: wire.RankTold | wire.SaveRequest) -> None:
+    def instruct(self, instruction: wire.RebuildRequest | wire.SaveRequest) -> None:
         """Write the instruction for the rank. Raises OSError."""
         files.replace(self.path / wire.INSTRUCTION, json.dumps(instruction))
 
@@ -61,16 +61,16 @@ class RankFolder:
         """Read the capabilities; return whether they have changed."""
         before, self.problem = self.can, None
         try:
-            capabilities = files.read_json(self.path / wire.CAN, CAPABILITIES_MAX)
+            capabilities = files.read_json(self.path / wire.CAPABILITIES, CAPABILITIES_MAX)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
-            self.problem = f"{wire.CAN}: {error}"
+            self.problem = f"{wire.CAPABILITIES}: {error}"
             return False
         if not isinstance(capabilities, list) or not all(
             isinstance(one, str) for one in capabilities
         ):
-            self.problem = f"{wire.CAN}: a list of texts is needed"
+            self.problem = f"{wire.CAPABILITIES}: a list of texts is needed"
             return False
         self.can = sorted({bounds.plain(one) for one in capabilities})
         return self.can != before
@@ -87,7 +87,7 @@ class RankFolder:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            for name in (wire.CAN, wire.INSTRUCTION, wire.LAST_WORDS):
+            for name in (wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 

@@ -177,10 +177,10 @@ import json, time
 folder = os.environ["EVERSTEP_RANK_FOLDER"]
 def can(*what):
     with open(folder + "/fresh", "w") as file: json.dump(what, file)
-    os.replace(folder + "/fresh", folder + "/can.json")
+    os.replace(folder + "/fresh", folder + "/capabilities.json")
 can("rebuild", "pause")
-while not os.path.exists(folder + "/told.json"): time.sleep(0.01)
-told = json.load(open(folder + "/told.json"))
+while not os.path.exists(folder + "/instruction.json"): time.sleep(0.01)
+told = json.load(open(folder + "/instruction.json"))
 can("rebuild")
 tell("told-" + os.environ["RANK"], json.dumps(told))
 while True: time.sleep(60)
@@ -227,7 +227,7 @@ NONSENSE = ["{", "7", "[1]", '"rebuild"', "[" * 5000, None]
 @pytest.mark.parametrize("said", NONSENSE, ids=[str(said)[:8] for said in NONSENSE])
 def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(pod: Pod, said: str | None) -> None:
     (rank,) = pod.runs(FOREVER)
-    path = pod.home / wire.RANKS / "g1-r0" / wire.CAN
+    path = pod.home / wire.RANKS / "g1-r0" / wire.CAPABILITIES
     os.mkfifo(path) if said is None else path.write_text(said)
     state = pod.until(lambda s: any("rank 0 cannot be understood" in n for n in s["notes"]))
     assert can(state) == [[]]

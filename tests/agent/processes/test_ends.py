@@ -128,7 +128,7 @@ def test_ignored_sigterm_ends_after_the_grace(pod: Pod) -> None:
 SAVES_WHEN_THE_FILE_ASKS = f"""{TELL}
 import json, os, pathlib, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "told.json")
+request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "instruction.json")
 tell("up", request.exists())
 while not request.exists(): time.sleep(0.01)
 tell("saved", request.read_text())

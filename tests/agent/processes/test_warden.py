@@ -214,7 +214,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     fence.write(folders[0], Fence("demo", "r2", "", 9))
     answer |= {"newer": 9, "is_held": True}
     assert pod.ask("POST", wire.FENCE, {**asked, "generation": 5}) == answer
-    assert [generation_in(folder) for folder in folders] == [9, 4], "it is outdone"
+    assert [generation_in(folder) for folder in folders] == [9, 4], "a newer one is there"
     pod.ask("POST", wire.FENCE, {**asked, "generation": 10})
     assert [generation_in(folder) for folder in folders] == [10, 10]
 

@@ -21,7 +21,7 @@ SCRIPT = """
 import json, os, pathlib, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 folder, rank = pathlib.Path(os.environ["FOLDER"]), os.environ["RANK"]
-request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "told.json")
+request = pathlib.Path(os.environ["EVERSTEP_RANK_FOLDER"], "instruction.json")
 step = int(os.environ.get("EVERSTEP_RESUME_STEP", 0))
 while not (folder / "end").exists():
     step += 1
