@@ -12,11 +12,11 @@ from everstep.core.errors import (
     CommandRejected,
     FolderTaken,
     InvalidSpec,
-    OtherBooks,
     StaleGeneration,
+    WrongCluster,
 )
 
-OTHER_BOOKS = "OtherBooks"
+WRONG_CLUSTER = "WrongCluster"
 """Tried again: another worker may be the right one. The sentence is for operators."""
 
 
@@ -37,7 +37,7 @@ def translated() -> Iterator[None]:
         raise ApplicationError(str(error), type="InvalidSpec", non_retryable=True) from None
     except (StaleGeneration, CommandRejected) as error:
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from None
-    except OtherBooks as error:
-        raise ApplicationError(str(error), type=OTHER_BOOKS) from None
+    except WrongCluster as error:
+        raise ApplicationError(str(error), type=WRONG_CLUSTER) from None
     except BackendUnavailable as error:
         raise ApplicationError(str(error), type="BackendUnavailable") from None

@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
-from activities.failures import OTHER_BOOKS, is_worth_a_line, translated
+from activities.failures import WRONG_CLUSTER, is_worth_a_line, translated
 
 TOLD_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
@@ -48,7 +48,7 @@ async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterato
         with translated():
             yield
     except Exception as error:
-        is_refusal = isinstance(error, ApplicationError) and error.type == OTHER_BOOKS
+        is_refusal = isinstance(error, ApplicationError) and error.type == WRONG_CLUSTER
         is_early = is_refusal or plan is not None
         shown_from = FAILS_VISIBLY_FROM if is_early else FAILS_IN_EVENTS_AT
         if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():

@@ -5,7 +5,7 @@
 - A verb starts what it names and returns its progress at once. To wait, call `observe`, which returns
   as soon as anything about the job changed, and then the verb again.
 - If the cluster cannot be reached a verb raises `BackendUnavailable`; nothing may be concluded then.
-- A verb for a job of other books, or for a generation that these never gave, raises `OtherBooks` and
+- A verb for a job of other books, or for a generation that these never gave, raises `WrongCluster` and
   changes nothing: processes that are not in these books may still run.
 - Times are seconds on the backend's clock, which never goes back.
 

@@ -6,7 +6,7 @@
     ├── CommandRejected      an operator's command makes no sense now: say why
     ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
     ├── BackendUnavailable   the path to the cluster is broken: try again later
-    │   └── OtherBooks       the cluster's books lack what the job has seen: change nothing, report it
+    │   └── WrongCluster     the cluster lacks what the job has seen: change nothing, report it
     └── LifecycleBug         a pair of state and event without a row: a bug of ours
 
 A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).
@@ -61,7 +61,7 @@ class NobodyToAsk(BackendUnavailable):
     """No agent of the job answers a question that only agents can answer. The cluster itself is reachable."""
 
 
-class OtherBooks(BackendUnavailable):
+class WrongCluster(BackendUnavailable):
     """The cluster's database lacks the job or part of it: pods that it lacks may still run."""
 
     def __init__(self, job: str, what: str) -> None:
@@ -70,21 +70,21 @@ class OtherBooks(BackendUnavailable):
         )
 
     @classmethod
-    def strange(cls, job: str) -> OtherBooks:
+    def strange(cls, job: str) -> WrongCluster:
         return cls(
             job,
             f"job {job} is not in the cluster database of this worker (its EVERSTEP_HOME is another)",
         )
 
     @classmethod
-    def copied(cls, job: str, *, original: str, copy: str) -> OtherBooks:
+    def copied(cls, job: str, *, original: str, copy: str) -> WrongCluster:
         return cls(
             job,
             f"job {job} is in the cluster database {original}; that of this worker, {copy}, is a copy of it",
         )
 
     @classmethod
-    def older(cls, job: str, *, known: int, own: int) -> OtherBooks:
+    def older(cls, job: str, *, known: int, own: int) -> WrongCluster:
         return cls(
             job,
             f"the cluster database of this worker has job {job} up to generation {known}, it is at {own}: "

@@ -92,7 +92,7 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
     step.needs = frozenset(step.order.living)
     while not (state := await step.context.backend.ensure_fenced(order)).done:
         if state.newer:
-            return replace(step.done(), end="outdone", newer=state.newer)
+            return replace(step.done(), end="outdated", newer=state.newer)
         if state.no_folder and is_launch:
             return step.failed(step.cause(START_FAILED, state.unwritable))
         if not state.unwritable:

@@ -29,7 +29,7 @@ def test_one_key_of_one_run_has_one_generation() -> None:
 
 def test_a_generation_is_above_what_the_job_has_and_what_was_found_on_storage() -> None:
     record, _ = generation(JobRecord(id="demo"), FIRST, "launch")
-    record = job_record.outdone(record, 7, is_held=True)
+    record = job_record.with_newer_generation(record, 7, is_held=True)
     assert record.may_have_unknown_pods
     record, new = generation(record, FIRST, "launch", above=1)
     assert new == 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.errors import OtherBooks
+from everstep.core.errors import WrongCluster
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.world import PodState
 from everstep.simulation import QuarantineInMemory, carry_out
@@ -35,7 +35,7 @@ async def test_a_job_of_other_books_is_refused_and_nothing_changes(
     before, done = await job.look(), await effects(job.lab)
     strange = Run(job.lab, generation=job.generation, books="other")
     for verb, call in OF_A_JOB.items():
-        refused = pytest.raises(OtherBooks, match=STRANGE)
+        refused = pytest.raises(WrongCluster, match=STRANGE)
         with subtests.test(verb), refused:
             await call(strange)
     after = await job.look()
@@ -57,7 +57,9 @@ async def test_an_order_of_a_generation_never_given_is_refused(
     await job.launch()
     ahead = Run(job.lab, generation=job.generation + 1)
     for verb, call in ORDERS.items():
-        ahead_of_us = pytest.raises(OtherBooks, match="has job demo up to generation 1, it is at 2")
+        ahead_of_us = pytest.raises(
+            WrongCluster, match="has job demo up to generation 1, it is at 2"
+        )
         with subtests.test(verb), ahead_of_us:
             await call(ahead)
     assert (await job.look()).generation == job.generation
@@ -65,7 +67,7 @@ async def test_an_order_of_a_generation_never_given_is_refused(
 
 async def test_books_that_are_behind_the_job_give_it_no_generation(job: Run) -> None:
     first = await job.new_generation("launch")
-    with pytest.raises(OtherBooks, match="an older copy"):
+    with pytest.raises(WrongCluster, match="an older copy"):
         await job.backend.ensure_generation(job.ref, "restart", above=first + 1)
     assert (await job.look()).generation == first
 

@@ -12,7 +12,7 @@ from everstep.backends.rules import fencing, ownership, placing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.backends.rules.placing import OldPod, PlaceRequest
-from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
+from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
 
@@ -235,14 +235,14 @@ def test_orders_of_another_generation_than_the_newest_are_refused() -> None:
     ownership.refuse_other(Known(), 5)
     with pytest.raises(StaleGeneration):
         ownership.refuse_other(Known(), 4)
-    with pytest.raises(OtherBooks):
+    with pytest.raises(WrongCluster):
         ownership.refuse_other(Known(), 6)
 
 
 def test_a_job_that_does_not_say_where_it_began_is_at_home_everywhere() -> None:
     for books in ("", "ours"):
         ownership.refuse_strange(JobRef(id="demo", run="r", books=books), "ours")
-    with pytest.raises(OtherBooks):
+    with pytest.raises(WrongCluster):
         ownership.refuse_strange(JobRef(id="demo", run="r", books="theirs"), "ours")
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from everstep.core.errors import OtherBooks
+from everstep.core.errors import WrongCluster
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
@@ -101,7 +101,9 @@ async def test_without_its_record_a_job_is_refused_by_its_name_until_it_is_adopt
         return not (await api.get(pods, labelSelector="everstep.dev/job=record"))["items"]
 
     await until(no_pod_is_left)
-    with pytest.raises(OtherBooks, match=r"ConfigMap everstep-job-record .* everstep adopt record"):
+    with pytest.raises(
+        WrongCluster, match=r"ConfigMap everstep-job-record .* everstep adopt record"
+    ):
         await lab.backend.ensure_generation(job.ref, "restart-2", above=2)
     assert await lab.backend.ensure_adopted(job.ref, generation=2) == job.books
     job.generation = await lab.backend.ensure_generation(job.ref, "restart-2", above=2)

@@ -18,7 +18,7 @@ from everstep.backends.agents.transactions import record_of
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import OtherBooks
+from everstep.core.errors import WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -201,5 +201,5 @@ def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
     """Whether the job's record is complete, and was not adopted at this very generation."""
     try:
         return job_record.is_complete(record_of(one, job), generation)
-    except OtherBooks:
+    except WrongCluster:
         return False

@@ -107,7 +107,7 @@ async def _note_newer(
     cluster: AgentCluster, order: FenceOrder, newer: int, *, is_held: bool
 ) -> None:
     def note(books: JobBooks) -> None:
-        books.record = job_record.outdone(books.record, newer, is_held=is_held)
+        books.record = job_record.with_newer_generation(books.record, newer, is_held=is_held)
 
     await cluster.books.change(order.job.id, note)
 

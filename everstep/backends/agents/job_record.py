@@ -116,8 +116,8 @@ def with_folders(record: JobRecord, folders: Collection[str]) -> JobRecord:
     return replace(record, folders=tuple(sorted({*record.folders, *folders})))
 
 
-def outdone(record: JobRecord, newer: int, *, is_held: bool) -> JobRecord:
-    """A newer generation was found on storage. One that the job still holds: these books are a copy."""
+def with_newer_generation(record: JobRecord, newer: int, *, is_held: bool) -> JobRecord:
+    """Record a newer generation found on storage. If the job still holds it, this store is a copy."""
     return replace(
         record,
         found=max(record.found, newer),

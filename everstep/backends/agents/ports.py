@@ -31,10 +31,10 @@ class JobBooks(Protocol):
     """As it is stored; assign another one to change it. Of a job not known yet: an empty one."""
 
     def refuse_others(self, ref: JobRef) -> None:
-        """Raise OtherBooks if this run of the job began in other books than these."""
+        """Raise WrongCluster if this run of the job began in other books than these."""
 
     def refuse_unknown(self, generation: int) -> None:
-        """Raise OtherBooks for a generation that these books never gave."""
+        """Raise WrongCluster for a generation that these books never gave."""
         ownership.refuse_unknown(self.record, generation)
 
     def pods(self) -> Sequence[Pod]:

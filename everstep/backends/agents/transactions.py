@@ -9,7 +9,7 @@ from everstep.core.world import JobRef
 
 
 def record_of(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
-    """The job's record. Raises OtherBooks if these are not its books, or never gave the generation."""
+    """The job's record. Raises WrongCluster if these are not its books, or never gave the generation."""
     books.refuse_others(ref)
     books.refuse_unknown(generation)
     return books.record

@@ -27,7 +27,7 @@ from everstep.backends.kubernetes.reaching import reached
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
 from everstep.backends.rules.ownership import FolderClaim
-from everstep.core.errors import BackendUnavailable, OtherBooks
+from everstep.core.errors import BackendUnavailable, WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
 
@@ -161,7 +161,7 @@ class JobSession(JobBooks):
         if generation and self._is_new:
             job_id = self.record.id
             what = f"ConfigMap {names.record(job_id)} with the record of job {job_id} was deleted"
-            raise OtherBooks(job_id, what)
+            raise WrongCluster(job_id, what)
         super().refuse_unknown(generation)
 
     def pods(self) -> Sequence[Pod]:

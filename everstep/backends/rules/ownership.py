@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from everstep.core.errors import FolderTaken, OtherBooks, StaleGeneration
+from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
 from everstep.core.world import JobRef
 
 # -- Generations ----------------------------------------------------------------------------------
@@ -37,13 +37,13 @@ class Owned(Protocol):
 def refuse_strange(ref: JobRef, books: str) -> None:
     """Orders of a job that began in other books."""
     if ref.books not in ("", books):
-        raise OtherBooks.strange(ref.id)
+        raise WrongCluster.strange(ref.id)
 
 
 def refuse_unknown(job: Owned, generation: int) -> None:
     """A generation that these books never gave."""
     if generation > job.newest:
-        raise OtherBooks.older(job.id, known=job.newest, own=generation)
+        raise WrongCluster.older(job.id, known=job.newest, own=generation)
 
 
 def refuse_other(job: Owned, generation: int) -> None:

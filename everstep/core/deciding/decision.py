@@ -290,7 +290,7 @@ class StepEffects:
     stays: bool = False  # what is newer than the chosen checkpoint could not be set aside
 
 
-StepEnd = Literal["done", "failed", "superseded", "outdone"]
+StepEnd = Literal["done", "failed", "superseded", "outdated"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +298,7 @@ class StepResult(StepEffects):
     """How a step ended, with the effects that the steps before it did not have."""
 
     end: StepEnd
-    newer: int = 0  # a generation on storage that outdoes this one
+    newer: int = 0  # a newer generation found on storage
 
 
 Result = Literal["success", "failed", "superseded"]

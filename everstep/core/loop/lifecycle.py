@@ -235,7 +235,7 @@ NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
     "facts": _news_facts,
     "done": _news_done,
     "back": lambda state, _: replace(state, unreachable=(), waiting_for=None),
-    "stirred": lambda state, _: replace(state, suspected=None),
+    "activity_resumed": lambda state, _: replace(state, suspected=None),
     "moved": _news_moved,
     "refresh": _news_refresh,
     "interrupted": _news_none,

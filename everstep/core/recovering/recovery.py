@@ -116,7 +116,7 @@ def after(progress: PlanProgress, result: StepResult) -> PlanProgress | Outcome:
     so_far = _with(progress, result)
     if result.end == "done":
         return replace(progress, so_far=so_far, index=progress.index + 1)
-    if result.end == "outdone":
+    if result.end == "outdated":
         return _once_more(replace(progress, so_far=so_far, above=result.newer))
     return replace(
         so_far,

@@ -18,7 +18,9 @@ from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, JobRef, PodView
 
-News = Literal["facts", "done", "back", "stirred", "warned", "moved", "refresh", "interrupted"]
+News = Literal[
+    "facts", "done", "back", "activity_resumed", "warned", "moved", "refresh", "interrupted"
+]
 
 REFRESH_S = 3600.0
 """So often a quiet watch reports anyway: the job's own view of its progress is never older."""

@@ -170,7 +170,7 @@ def _quiet(
     still = None if silent else _hang(order, watch, observation, pods)
     if order.suspected_at is not None and still is not None:
         if still.facts[0].at > order.suspected_at:
-            return report(order, watch, observation, "stirred")
+            return report(order, watch, observation, "activity_resumed")
         still = _Alarm(at=_look_again_at(order, observation), facts=())
     to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     possible = (_silence(order, watch, observation, silent, pods), still, _limit(order), *to_come)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.errors import BackendUnavailable, OtherBooks
+from everstep.core.errors import BackendUnavailable, WrongCluster
 from tests.backends.lab import Run
 from tests.backends.verbs import entries
 
@@ -46,6 +46,6 @@ async def test_a_storage_that_takes_no_records_is_said_to_be_unavailable(job: Ru
 
 async def test_records_of_a_job_of_other_books_are_refused(job: Run) -> None:
     await job.launch()
-    with pytest.raises(OtherBooks):
+    with pytest.raises(WrongCluster):
         await job.backend.ensure_recorded(replace(job.ref, books="others"), entries(job, 1))
     assert await job.lab.recorded(job.id) == []

@@ -16,7 +16,7 @@ from everstep.backends.local.database.settings_table import setting, store_setti
 from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
-from everstep.core.errors import BackendUnavailable, OtherBooks
+from everstep.core.errors import BackendUnavailable, WrongCluster
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
 from tests.backends.verbs import NEVER_ENDS, VERBS
@@ -49,7 +49,7 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
         named = rf"{tmp_path}/home/local.db; .* {copy_home}/local.db, .* a copy .*adopt demo"
         beside = Run(lab, slots=(0,), generation=job.generation, books=job.books)
         for verb in ("observe", "ensure_stopped", "ensure_gone", "ensure_generation"):
-            with subtests.test(verb), pytest.raises(OtherBooks, match=named):
+            with subtests.test(verb), pytest.raises(WrongCluster, match=named):
                 await VERBS[verb](beside)
         await copy.reconciler.end_strays()
         assert await copy.leftovers() == ()

@@ -15,7 +15,7 @@ from everstep.backends.local.database import books, folder_claims, identity, nod
 from everstep.backends.local.database.store import Db, Store
 from everstep.backends.rules import ownership
 from everstep.backends.rules.ownership import FolderClaim
-from everstep.core.errors import FolderTaken, OtherBooks
+from everstep.core.errors import FolderTaken, WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
 
@@ -45,7 +45,7 @@ class LocalJobBooks(JobBooks):
 
     def refuse_others(self, ref: JobRef) -> None:
         if (copied := identity.original(self.db, ref.books)) is not None:
-            raise OtherBooks.copied(ref.id, original=copied.path, copy=copied.copy)
+            raise WrongCluster.copied(ref.id, original=copied.path, copy=copied.copy)
         ownership.refuse_strange(ref, identity.identity(self.db))
 
     def pods(self) -> Sequence[Pod]:
