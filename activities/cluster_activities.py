@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
-from activities.visibility import FAILS_VISIBLY_FROM, TOLD_WITHIN, tell_waiting, visible
+from activities.visibility import FAILS_VISIBLY_FROM, SIGNAL_WITHIN, tell_waiting, visible
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
@@ -39,7 +39,7 @@ async def report_takeover(job: JobRef, *, earlier: str) -> None:
     workers = {"worker": client.identity, "earlier": earlier}
     try:
         handle = client.get_workflow_handle(job.id)
-        await handle.signal("taken_over", workers, rpc_timeout=TOLD_WITHIN)
+        await handle.signal("taken_over", workers, rpc_timeout=SIGNAL_WITHIN)
     except RPCError as error:
         activity.logger.info(
             "the job could not be sent that %s watches it: %s", client.identity, error

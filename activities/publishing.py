@@ -1,7 +1,8 @@
-"""The one activity that writes beside a job's model and sends what happened elsewhere. Nothing waits for it.
+"""The activity `publish`: writes run.log and the records, sends notices, totals and spans.
 
-An attempt does what it can and returns how far it came. One that could do nothing at all fails, and Temporal
-tries again without end. After an attempt that was killed in between the next one publishes the same again.
+No step of a job waits for it. An attempt publishes what it can and returns how far it came. An attempt that
+published nothing fails, and Temporal retries it without limit. After an attempt was killed, the next one
+publishes the same again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from typing import Any, Protocol
 
 from temporalio import activity
@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 
 from activities.failures import is_worth_a_line
 from activities.heartbeat import Heartbeat, heartbeating
+from activities.visibility import SIGNAL_WITHIN
 from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.happenings import Notice
@@ -32,11 +33,8 @@ from everstep.core.errors import EverstepError
 
 WRITTEN_WITHIN_S = 10.0
 """Storage may hang: then the lines are written later."""
-
-
-FAILS_VISIBLY_FROM = 4
+SHOWN_FROM_ATTEMPT = 4
 """The attempt from which on a failure is shown; a number of `is_worth_a_line`."""
-TOLD_WITHIN = timedelta(seconds=2)
 
 
 class Listener(Protocol):
@@ -60,35 +58,42 @@ class SpanExporter(Protocol):
         """Whether all spans of the publication were taken. Never raises."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Progress:
-    """How far a publication came."""
+    """How far an attempt came with its publication."""
 
+    publication: Unpublished
+    exports: bool  # metrics or traces
     entry: int = 0
     notice: int = 0
     span: int = 0
-    is_end_left: bool = False
-    is_end_counted: bool = False
-    first_step: int | None = None
-    is_first_step_counted: bool = False
+    is_counted: bool = False  # the totals were taken, or never will be
+    is_traced: bool = False
     totals_sent: str = ""
     trouble: str = "the webhook takes no notices"
 
     @property
     def published(self) -> Published:
+        first_step = self.publication.first_step if self.is_counted else 0
         return Published(
             entry=self.entry,
             notice=self.notice,
             span=self.span,
-            is_end_left=self.is_end_left,
-            first_step=self.first_step,
+            is_end_left=self.publication.is_end_due and not self._is_exported,
+            first_step=first_step if self.exports else None,
             totals_sent=self.totals_sent,
         )
 
     @property
     def is_nothing(self) -> bool:
-        is_counted = self.is_first_step_counted or (self.is_end_counted and not self.is_end_left)
-        return not (self.entry or self.notice or is_counted)
+        """Whether the workflow would publish the same again after this attempt."""
+        has_first_step = self.publication.is_first_step_due and self.is_counted
+        has_end = self.publication.is_end_due and self._is_exported
+        return not (self.entry or self.notice or has_first_step or has_end)
+
+    @property
+    def _is_exported(self) -> bool:
+        return self.is_counted and self.is_traced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,12 +110,12 @@ class Publishing:
 
     @activity.defn(name="publish")
     async def publish(self, publication: Unpublished) -> Published:
-        """Writes and sends all at once; storage and listener do not wait for each other.
+        """Write, notify, count and trace at the same time: storage and listener do not wait for each other.
 
         A canceled attempt returns how far it came, so that nothing is published twice without need.
         """
         exports = self.counters is not None or self.span_exporter is not None
-        progress = Progress(first_step=0 if exports else None)
+        progress = Progress(publication=publication, exports=exports)
         async with heartbeating() as heartbeat:
             try:
                 await asyncio.gather(
@@ -122,8 +127,6 @@ class Publishing:
             except asyncio.CancelledError:
                 if progress.is_nothing:
                     raise
-                is_whole = progress.is_end_counted and progress.span == publication.newest_span
-                progress.is_end_left = publication.is_end_due and not is_whole
         if progress.is_nothing and not publication.is_empty:
             await _report_failure(publication, progress.trouble)
             # Tried again until it works: worth no traceback each time.
@@ -147,7 +150,7 @@ class Publishing:
             activity.logger.warning("run.log cannot be written, it waits: %s", progress.trouble)
 
     async def _count(self, publication: Unpublished, progress: Progress) -> None:
-        """Send totals that changed. What fails is sent with the next publication, the end on its own."""
+        """Send totals that changed. After a failure a later publication sends them."""
         counting = fingerprint(publication.totals, activity.info().workflow_run_id or "")
         if self.counters is not None and counting != publication.totals_sent:
             key = f"{publication.job.id}/{publication.first_run}"
@@ -155,7 +158,6 @@ class Publishing:
             try:
                 problem = await self.counters.take(report)
             except RPCError as error:
-                progress.is_end_left = publication.is_end_due
                 progress.trouble = f"the totals of the job are sent later: {error.message}"
                 if is_worth_a_line(activity.info().attempt):
                     activity.logger.warning(progress.trouble)
@@ -164,18 +166,14 @@ class Publishing:
                 activity.logger.warning(problem)
             else:
                 progress.totals_sent = counting
-        progress.is_end_counted = publication.is_end_due
-        progress.is_first_step_counted = publication.is_first_step_due
-        if progress.first_step is not None:
-            progress.first_step = publication.first_step
+        progress.is_counted = True
 
     async def _trace(self, publication: Unpublished, progress: Progress) -> None:
-        """Spans that were not taken go out with the next publication, the last ones with the end."""
+        """Send the spans. A later publication sends those that were refused."""
         exporter = self.span_exporter
         if exporter is None or not publication.spans or await exporter.export(publication):
-            progress.span = publication.newest_span
+            progress.span, progress.is_traced = publication.newest_span, True
             return
-        progress.is_end_left = progress.is_end_left or publication.is_end_due
         progress.trouble = "the collector takes no spans"
 
     async def _notify(
@@ -205,12 +203,12 @@ def fingerprint(totals: JobTotals, run: str) -> str:
 async def _report_failure(publication: Unpublished, trouble: str) -> None:
     """Show a publication that fails again and again in the job's status and events, ever more rarely."""
     attempt = activity.info().attempt
-    if attempt < FAILS_VISIBLY_FROM or not is_worth_a_line(attempt):
+    if attempt < SHOWN_FROM_ATTEMPT or not is_worth_a_line(attempt):
         return
     handle = activity.client().get_workflow_handle(publication.job.id)
     with contextlib.suppress(RPCError):  # only for show
         what = f"publish, which failed {attempt} times: {trouble}"
-        await handle.signal("unpublished", what, rpc_timeout=TOLD_WITHIN)
+        await handle.signal("unpublished", what, rpc_timeout=SIGNAL_WITHIN)
 
 
 def message(publication: Unpublished, notice: Notice) -> dict[str, Any]:
@@ -234,7 +232,7 @@ def message(publication: Unpublished, notice: Notice) -> dict[str, Any]:
 
 
 def _text(job_id: str, notice: Notice) -> str:
-    """All of it in one line, for people."""
+    """The notice in one line, for people."""
     line = f"{job_id}: {notice.message}"
     if notice.incident is None:
         return line

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from activities.failures import WRONG_CLUSTER, is_worth_a_line, translated
 
-TOLD_WITHIN = timedelta(seconds=2)
+SIGNAL_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
 FAILS_VISIBLY_FROM = 2
 """A step that fails once is not worth a word: it is tried again at once."""
@@ -31,7 +31,7 @@ async def tell_waiting(
     handle = activity.client().get_workflow_handle(job)
     waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
     try:
-        await handle.signal("waiting", waiting, rpc_timeout=TOLD_WITHIN)
+        await handle.signal("waiting", waiting, rpc_timeout=SIGNAL_WITHIN)
     except RPCError as error:
         activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
 
