@@ -54,7 +54,7 @@ from everstep.cli.state import made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
-from everstep.dialects.clusters import has_pods_by_name
+from everstep.dialects.dialect import has_pods_by_name
 from everstep.dialects.mindcluster import device_info, public_faults
 from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration

@@ -12,7 +12,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
-from everstep.dialects.clusters import HasPods, has_pods_by_name
+from everstep.dialects.dialect import HasPods, has_pods_by_name
 from everstep.dialects.registry import compile_document, patch
 from everstep.faults.telling import informed
 

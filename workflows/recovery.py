@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
-from everstep.chronicle import recovery_row
+from everstep.chronicle import record_rows
 from everstep.core import names
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
@@ -54,7 +54,7 @@ class Recovery:
         except (ActivityError, asyncio.CancelledError) as error:
             _close(plan, "cancelled" if is_cancelled_exception(error) else "failed")
             raise
-        workflow.upsert_memo({"outcome": recovery_row.outcome_values(outcome)})
+        workflow.upsert_memo({"outcome": record_rows.outcome_values(outcome)})
         _close(plan, outcome.result)
         if outcome.result == "failed":
             why = recovery.failure(plan, outcome)

@@ -21,7 +21,7 @@ from temporalio.exceptions import (
     WorkflowAlreadyStartedError,
 )
 
-from everstep.chronicle import happenings, stories, views
+from everstep.chronicle import happenings, record_rows, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
@@ -192,7 +192,7 @@ class TrainingJob(JobHandlers):
                 result_type=Outcome,
                 task_queue=names.TASK_QUEUE,
                 static_summary=in_markdown(plan.title),
-                static_details=as_markdown(stories.story(record)),
+                static_details=as_markdown(record_rows.story(record)),
                 memo={"record": record},
                 search_attributes=attributes.of_recovery(self.state, self.chronicle, plan),
                 **options.RECOVERY,

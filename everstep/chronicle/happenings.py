@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.chronicle import changes, journal
+from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.incidents import IncidentSummary, closed_by, given_up
 from everstep.chronicle.shapes import moment
@@ -243,7 +243,7 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
         case RunBegan(at=at, job=job):
             yield "created", at, f"job {job} was created"
         case DocumentChanged(at=at):
-            yield "changed", at, changes.text(event)
+            yield "changed", at, journal.document_change(event)
         case PhaseBegan(at=at, phase=phase, nodes=nodes):
             yield "queued", at, f"phase {phase} is queued for {_nodes(nodes)}"
         case Prechecked():

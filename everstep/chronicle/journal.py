@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.chronicle import changes, records
+from everstep.chronicle import records
 from everstep.chronicle.chronicle import (
     ENTRIES_KEPT,
     Chronicle,
@@ -174,7 +174,7 @@ def _restarted(chronicle: Chronicle, phase: PhaseChronicle, event: RestartEnded)
 
 def _words(event: DocumentChanged | WorkerChanged | Resumed) -> str:
     if isinstance(event, DocumentChanged):
-        return changes.text(event)
+        return document_change(event)
     return taken_over(event) if isinstance(event, WorkerChanged) else "resumed"
 
 
@@ -320,3 +320,10 @@ def _end_of_run(phase: PhaseChronicle, event: Paused | PhaseEnded | JobEnding) -
     end = {} if is_known else _ended(phase, event, status, reason)
     line = f"{text}: {reason}" if reason else text
     return _entry(phase, event.at, line, about=phase.run, row=end)
+
+
+def document_change(event: DocumentChanged) -> str:
+    """The change of a document as a sentence."""
+    by = f" by {event.by}" if event.by else ""
+    when = "a restart follows" if event.is_now else "it holds from the next restart on"
+    return f"the document was changed{by}: {', '.join(event.what)}; {when}"

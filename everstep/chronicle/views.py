@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from everstep.chronicle import stories
+from everstep.chronicle import record_rows
 from everstep.chronicle.chronicle import Chronicle, Record, Start
 from everstep.chronicle.shapes import moment
 from everstep.core import names
@@ -392,11 +392,11 @@ BETWEEN = "\u00a0\u00a0"
 
 def _cells(r: Record) -> list[str]:
     at = (moment(r.decision.at) or "")[5:19].replace("T", " ").replace("-", "/")
-    took_s = stories.took_s(record(r))
+    took_s = record_rows.took_s(record(r))
     took = "" if r.ended_at is None or took_s is None else f"{took_s:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
-    return [str(r.n), at, level, cause, stories.result(record(r)), took, step]
+    return [str(r.n), at, level, cause, record_rows.result(record(r)), took, step]
 
 
 def _row(cells: Sequence[str]) -> str:

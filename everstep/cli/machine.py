@@ -12,7 +12,7 @@ from everstep.backends.tools import Tools
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.state import home
 from everstep.core.errors import BackendUnavailable
-from everstep.dialects.clusters import has_pods_by_name
+from everstep.dialects.dialect import has_pods_by_name
 
 USUAL = "local"
 """The backend and the cluster, if the worker's settings do not say otherwise."""

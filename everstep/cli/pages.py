@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from everstep.chronicle import stories
+from everstep.chronicle import record_rows
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, TableRow, facts, folded, span, table
 
@@ -262,7 +262,7 @@ def cause(record: TableRow) -> str:
 
 
 def _took(record: TableRow) -> str:
-    took_s = stories.took_s(record)
+    took_s = record_rows.took_s(record)
     return "-" if took_s is None else f"{took_s:.1f} s"
 
 
@@ -272,7 +272,7 @@ RESTARTS = (
     Column("AT", _time("at")),
     Column("CAUSE", cause, is_pinned=True),
     Column("LEVEL", "level", is_pinned=True),
-    Column("RESULT", stories.result, is_pinned=True),
+    Column("RESULT", record_rows.result, is_pinned=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),

@@ -1,4 +1,7 @@
-"""A dialect: a kind of document, how it is recognised, and the functions that compile it."""
+"""A dialect: a kind of document, how it is recognised, and the functions that compile it.
+
+A document compiles for a cluster of pods or of processes, and its variables for the place of a rank.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,16 @@ from typing import Any
 
 from everstep.core.spec import JobSpec
 from everstep.core.world import SlotStart
-from everstep.dialects.clusters import HasPods
+
+HasPods = Callable[[str], bool]
+"""Whether the cluster of this name makes Kubernetes pods; otherwise it starts processes of a machine."""
+
+_WITHOUT_PODS = frozenset({"local", "fake"})
+
+
+def has_pods_by_name(cluster: str) -> bool:
+    """Judge a cluster that another worker serves by its name: it is Kubernetes unless named as a backend."""
+    return cluster not in _WITHOUT_PODS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from everstep.core.bounds import JOB_MOST, weight
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, scaled
 from everstep.dialects.cerebras.dialect import CEREBRAS
-from everstep.dialects.clusters import HasPods, has_pods_by_name
-from everstep.dialects.dialect import Dialect
+from everstep.dialects.dialect import Dialect, HasPods, has_pods_by_name
 from everstep.dialects.mindcluster.dialect import MINDCLUSTER
 from everstep.dialects.modelarts.dialect import MODELARTS
 from everstep.dialects.native.dialect import NATIVE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.chronicle import happenings, shapes, stories, views
+from everstep.chronicle import happenings, record_rows, shapes, views
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.core.state import JobState
 from everstep.dialects import job_memo
@@ -66,7 +66,7 @@ def explain(chronicle: Chronicle, job: str, argument: Any) -> Value:
         which = "no such restart among the newest 50" if chronicle.records else "no restart yet"
         return {"id": job, "restart": None, "text": which}
     latest = record(records[-1])
-    return {"id": job, "restart": latest, "text": stories.story(latest)}
+    return {"id": job, "restart": latest, "text": record_rows.story(latest)}
 
 
 def left(state: JobState, chronicle: Chronicle) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from everstep.chronicle import stories
+from everstep.chronicle import record_rows
 from everstep.core.escaping import as_markdown, for_terminal, in_markdown
 from everstep.report import charts
 from everstep.report.sentences import count, duration, percent
@@ -79,7 +79,7 @@ def _plain(value: Any) -> str:
 
 
 def _story(restart: Value) -> str:
-    return for_terminal(stories.story(restart))
+    return for_terminal(record_rows.story(restart))
 
 
 def _clock(at: str | None) -> str:

@@ -13,8 +13,8 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client import link
 from everstep.agent_client.link import NoAnswer
-from everstep.backends.local.reconciling import reading
 from everstep.backends.local.reconciling.agents import AgentFolder
+from everstep.backends.local.reconciling.storage import read
 from everstep.core.errors import BackendUnavailable
 from tests.support.patience import HUNG_S
 
@@ -87,8 +87,8 @@ async def test_hanging_storage_is_unknown_and_takes_no_thread_of_others(
 ) -> None:
     for _ in range(50):  # more than threads that the loop has for everybody
         with pytest.raises(BackendUnavailable, match="storage of lost does not answer"):
-            await reading.read("lost", lambda: storage.wait(HUNG_S), within_s=0.01)
+            await read("lost", lambda: storage.wait(HUNG_S), within_s=0.01)
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "done"), HUNG_S) == "done"
-    assert await reading.read("healthy", lambda: 7) == 7
+    assert await read("healthy", lambda: 7) == 7
     with pytest.raises(BackendUnavailable, match="No such file"):
-        await reading.read("healthy", Path("/no/such/file").read_bytes)
+        await read("healthy", Path("/no/such/file").read_bytes)

@@ -10,7 +10,7 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.chronicle import happenings, stories
+from everstep.chronicle import happenings, record_rows
 from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NobodyToAsk
 from everstep.core.levels import FaultClass
@@ -49,7 +49,7 @@ async def test_a_record_says_what_it_waited_for(
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
-    assert f"waited   {waited['s']:g} s for {waited['for']}" in stories.story(record)
+    assert f"waited   {waited['s']:g} s for {waited['for']}" in record_rows.story(record)
 
 
 async def test_what_needed_no_wait_says_nothing() -> None:

@@ -11,10 +11,9 @@ from everstep.agent_client.news import JobNews
 from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
-from everstep.backends.agents.ports import AgentCluster, JobBooks
+from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.backends.agents.starting import ensure_started
 from everstep.backends.agents.stopping import ensure_stopped
-from everstep.backends.agents.transactions import record_of
 from everstep.backends.base import NO_FOLDERS, Backend
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry

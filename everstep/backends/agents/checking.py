@@ -14,8 +14,7 @@ from everstep.agent import wire
 from everstep.agent_client import checks
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.facts import Fact
 from everstep.core.world import PrecheckOrder, PrecheckState
 

@@ -12,8 +12,7 @@ from everstep.backends.agents import endings, job_record, job_storage
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.backends.rules import fencing
 from everstep.core.world import FenceOrder, FenceState
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from everstep.agent import wire
 from everstep.backends.agents import job_record, releasing
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import record_of
+from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.world import GoneState, JobRef
 
 

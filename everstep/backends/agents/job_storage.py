@@ -9,8 +9,7 @@ from everstep.agent_client import storage
 from everstep.backends.agents import endings
 from everstep.backends.agents.job_record import CheckpointPlace
 from everstep.backends.agents.observing import note_endings
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned_record, record_of
+from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record, record_of
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.world import Checkpoint, JobRef, SetAside, SetAsideOrder

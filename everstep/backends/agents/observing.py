@@ -10,8 +10,7 @@ from everstep.agent_client import views
 from everstep.agent_client.watch import WatchedAgent
 from everstep.backends.agents import endings
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import record_of
+from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef, Observation
 

@@ -74,6 +74,20 @@ class JobBooks(Protocol):
         """Checks that an operator lets fail on this pod's node: name -> whether the hardware is to blame."""
 
 
+def record_of(books: JobBooks, ref: JobRef, generation: int = 0) -> JobRecord:
+    """The job's record. Raises WrongCluster if these are not its books, or never gave the generation."""
+    books.refuse_others(ref)
+    books.refuse_unknown(generation)
+    return books.record
+
+
+def owned_record(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
+    """The job's record. Raises StaleGeneration if another generation owns the job, or as `record_of`."""
+    record = record_of(books, ref, generation)
+    ownership.refuse_other(record, generation)
+    return record
+
+
 class Books(Protocol):
     """What is known of every job, for every worker."""
 

@@ -9,8 +9,7 @@ from everstep.agent import wire
 from everstep.agent_client import environment, ranks, views
 from everstep.backends.agents import job_record
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.world import StartOrder, StartState
 
 BEFORE_RANKS_RUN = ("fence", "checkpoints", "start")

@@ -6,8 +6,7 @@ import asyncio
 
 from everstep.agent_client import ranks, views
 from everstep.backends.agents.pod import Pod
-from everstep.backends.agents.ports import AgentCluster, JobBooks
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.world import StopOrder, StopState
 
 

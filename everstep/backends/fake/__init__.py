@@ -24,6 +24,6 @@ def settings_class() -> type[BackendSettings]:
 
 def open_tools(*, address: str | None = None, **_settings: Any) -> Tools:
     """The machine of the cluster that listens there."""
-    from everstep.backends.fake.tools import FakeTools
+    from everstep.backends.fake.client import FakeTools
 
     return FakeTools(address)

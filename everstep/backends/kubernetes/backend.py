@@ -23,8 +23,7 @@ from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
-from everstep.backends.agents.ports import AgentCluster, AgentSettings
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi

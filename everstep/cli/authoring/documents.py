@@ -21,7 +21,7 @@ from everstep.cli.output import AsJson, not_empty, show
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
 from everstep.dialects import registry
-from everstep.dialects.clusters import HasPods
+from everstep.dialects.dialect import HasPods
 from everstep.dialects.native import schema as native
 from everstep.dialects.native.template import TEMPLATE
 from everstep.documents.text import BYTES, read_text

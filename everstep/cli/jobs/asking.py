@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import WorkflowExecutionStatus
 
-from everstep.chronicle import shapes, stories
+from everstep.chronicle import record_rows, shapes
 from everstep.cli import pages, status_page
 from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
@@ -311,7 +311,7 @@ async def explained(job: FoundJob, choice: RestartChoice) -> Value:
         record = choice.of(await all_records(job, newest=[]))
     if record is None:
         return await _nothing(job, choice)
-    return {"id": job.id, "restart": record, "text": stories.story(record)}
+    return {"id": job.id, "restart": record, "text": record_rows.story(record)}
 
 
 async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:

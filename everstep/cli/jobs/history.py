@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
-from everstep.chronicle.recovery_row import with_outcome
+from everstep.chronicle.record_rows import with_outcome
 from everstep.cli.connection import UnlessAbsent
 from everstep.cli.jobs.job import FoundJob
 from everstep.core import names

@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.text import Text
 from temporalio.client import Client
 
-from everstep.chronicle import stories
+from everstep.chronicle import record_rows
 from everstep.chronicle.shapes import seconds
 from everstep.cli import pages, status_page
 from everstep.cli.connection import rpc_errors_as_failed, with_server
@@ -249,9 +249,9 @@ def last_restart(record: Value, status: Value) -> str:
     """`5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s`."""
     now = status.get("as_of")
     ago = f"{pages.age(max(0.0, seconds(now) - seconds(record['at'])))} ago: " if now else ""
-    took_s = stories.took_s(record)
+    took_s = record_rows.took_s(record)
     took = "" if took_s is None else f" in {took_s:.1f} s"
-    return f"{ago}{pages.cause(record)} -> {record['level']}, {stories.result(record)}{took}"
+    return f"{ago}{pages.cause(record)} -> {record['level']}, {record_rows.result(record)}{took}"
 
 
 def _pods(status: Value) -> str:

@@ -45,7 +45,7 @@ from everstep.cli.running_here.working import (
     machine_for,
 )
 from everstep.cli.state import home, made_home
-from everstep.dialects.clusters import has_pods_by_name
+from everstep.dialects.dialect import has_pods_by_name
 from everstep.documents.text import to_yaml
 
 ASK_S = 1.0

@@ -10,8 +10,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec
 from everstep.dialects.cerebras import COMMAND
-from everstep.dialects.clusters import HasPods
-from everstep.dialects.dialect import Dialect
+from everstep.dialects.dialect import Dialect, HasPods
 
 
 def _is_cerebras(document: Mapping[str, Any]) -> bool:

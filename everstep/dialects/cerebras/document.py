@@ -13,7 +13,7 @@ from everstep.core.spec import JobSpec, Note, PhaseSpec, Policy, Prefetch
 from everstep.dialects.cerebras.params import COMPILES, PARAMS
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.dialects.cerebras.shapes import Saving, Trainer
-from everstep.dialects.clusters import HasPods
+from everstep.dialects.dialect import HasPods
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import NO_CHECKPOINTS, OF_THE_JOB, compile_spec
 from everstep.dialects.native.values import PHASES

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everstep.core.spec import JobSpec
-from everstep.dialects.clusters import HasPods
-from everstep.dialects.dialect import Dialect
+from everstep.dialects.dialect import Dialect, HasPods
 from everstep.dialects.mindcluster import COMMAND, objects
 
 

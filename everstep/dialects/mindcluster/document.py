@@ -9,7 +9,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
 from everstep.dialects import overlays
-from everstep.dialects.clusters import HasPods
+from everstep.dialects.dialect import HasPods
 from everstep.dialects.mindcluster import COMMAND, commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster

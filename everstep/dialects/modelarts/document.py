@@ -14,7 +14,7 @@ from typing import Any
 
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec, Policy
 from everstep.dialects import overlays
-from everstep.dialects.clusters import HasPods
+from everstep.dialects.dialect import HasPods
 from everstep.dialects.modelarts import shapes as ma_shapes
 from everstep.dialects.modelarts.notes import notes_of
 from everstep.dialects.modelarts.outputs import of_checkpoints

@@ -27,7 +27,7 @@ from everstep.core.spec import (
     Rule,
 )
 from everstep.dialects import variables
-from everstep.dialects.clusters import HasPods
+from everstep.dialects.dialect import HasPods
 from everstep.dialects.native import shapes
 from everstep.documents import merge
 from everstep.documents.problems import PathPart, Problem, judged, path, refusal

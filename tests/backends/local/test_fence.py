@@ -20,7 +20,7 @@ from everstep.agent import wire
 from everstep.agent.storage import fence
 from everstep.backends.agents import fencing
 from everstep.backends.local.database import books, identity
-from everstep.backends.local.reconciling import reading
+from everstep.backends.local.reconciling import storage
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken
 from tests.agent.pod import until
@@ -252,7 +252,7 @@ async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
     job.generation = await job.backend.ensure_generation(job.ref, "launch", folders=folders)
     await job.place()
     await job.fence(checkpoints_path=None)
-    monkeypatch.setattr(reading, "READ_S", 0.1)
+    monkeypatch.setattr(storage, "READ_S", 0.1)
     monkeypatch.setattr(fence, "release", hanging)
     try:
         await other.launch()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import shapes, stories, views
+from everstep.chronicle import record_rows, shapes, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.core.levels import FaultClass, Step
 from everstep.core.state import JobState, PhaseResult
@@ -157,5 +157,5 @@ def test_levels_that_failed_are_counted_apart() -> None:
 
 def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_started() -> None:
     stages = {"detect": 1.0, "stop": 0.5, "start": 2.0, "heal": None, "first_step": 9.0}
-    assert stories.took_s({"stages_s": stages}) == 3.5
-    assert stories.took_s({"stages_s": dict.fromkeys(stages)}) is None
+    assert record_rows.took_s({"stages_s": stages}) == 3.5
+    assert record_rows.took_s({"stages_s": dict.fromkeys(stages)}) is None

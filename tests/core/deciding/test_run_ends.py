@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everstep.chronicle import stories, views
+from everstep.chronicle import record_rows, views
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.spec import Budget, Policy
@@ -110,10 +110,10 @@ def test_a_restart_whose_ranks_end_before_a_step_says_so() -> None:
     first, second = responses.restarts(told.chronicle)[:2]
     assert (first["recover_result"], first["ended"]) == ("success", "ended before a step")
     assert first["stages_s"]["first_step"] is None
-    assert stories.result(first) == EARLY
-    assert EARLY in stories.story(first)
+    assert record_rows.result(first) == EARLY
+    assert EARLY in record_rows.story(first)
     assert EARLY in views.page(told.state, told.chronicle).replace("\u00a0", " ")
-    assert (second["ended"], stories.result(second)) == (None, "success")
+    assert (second["ended"], record_rows.result(second)) == (None, "success")
 
 
 def test_the_reason_that_ends_the_job_says_how_many_ended_before_a_step() -> None:

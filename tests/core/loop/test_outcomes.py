@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import stories, views
+from everstep.chronicle import record_rows, views
 from everstep.core.deciding.remedies import SPACING_S
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.seeing.progress import progressed
@@ -431,7 +431,7 @@ def test_a_level_that_fails_with_none_left_has_failed_and_says_what_was_waited_f
     told.fails("place.none", at=Step.PLACE, message=waited)
     shown = responses.record(told.record)
     assert (shown["recover_result"], waited in shown["end_reason"]) == ("failed", True)
-    assert waited in stories.story(shown)
+    assert waited in record_rows.story(shown)
     (run,) = modelarts_view.running_records(told.chronicle)
     assert run["end_reason"] == shown["end_reason"]
     assert run["recover_records"][-1]["recover_result"] == "failed"

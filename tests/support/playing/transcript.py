@@ -15,7 +15,7 @@ from typing import Any
 
 from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated.state import Effect
-from everstep.chronicle import stories
+from everstep.chronicle import record_rows
 from everstep.core.deciding.decision import Decision
 from tests.support.playing.scenario import JOB, Played
 
@@ -171,7 +171,7 @@ def row(record: Mapping[str, Any]) -> tuple[str, ...]:
         record["phase"],
         record["fault"]["class"],
         record["level"],
-        stories.result(record),
+        record_rows.result(record),
         ", ".join(f"{units} {name}" for name, units in record["bills"].items()) or "-",
         f"{generation['from']} > {generation['to'] or '-'}",
         "-" if record["resume_step"] is None else f"step {record['resume_step']}",

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from everstep.backends.agents.transactions import owned_record
+from everstep.backends.agents.ports import owned_record
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.books import JobSession, PodEntry, Stored
 from everstep.backends.rules import ownership, placing

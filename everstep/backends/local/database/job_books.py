@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from everstep.backends.agents import cursors, transactions
+from everstep.backends.agents import cursors, ports
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
@@ -99,8 +99,8 @@ class LocalJobBooks(JobBooks):
 
 
 def owned(db: Db, ref: JobRef, generation: int) -> JobRecord:
-    """The job's record; raises as `transactions.owned_record`."""
-    return transactions.owned_record(LocalJobBooks(db, ref.id), ref, generation)
+    """The job's record; raises as `ports.owned_record`."""
+    return ports.owned_record(LocalJobBooks(db, ref.id), ref, generation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

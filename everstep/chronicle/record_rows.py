@@ -1,0 +1,72 @@
+"""Restart records as rows of JSON: completed by the outcome of their Recovery, and described in words.
+
+Imports no state, so that a command that only reads rows starts quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from everstep.core import names
+
+if TYPE_CHECKING:
+    from everstep.core.deciding.decision import Outcome
+
+Value = dict[str, Any]
+
+
+def outcome_values(outcome: Outcome) -> Value:
+    """The fields of its record that a Recovery fills in when it ends."""
+    return {
+        "recover_result": names.RECORD_RESULT[outcome.result],
+        "recover_end_at": int(outcome.now),
+        "isolated": bool(outcome.isolated),
+        "generation_to": outcome.generation if outcome.was_started else None,
+        "resume_step": None if outcome.resume is None else outcome.resume.step,
+        "evidence": outcome.evidence,
+        "stages_s": dict(outcome.stages_s),
+        "notes": list(outcome.notes),
+    }
+
+
+def with_outcome(record: Value, values: Value) -> Value:
+    """The record of a row, completed by the values that its Recovery left."""
+    stages_s = {**record["stages_s"], **values["stages_s"]}
+    return {
+        **record,
+        **{key: value for key, value in values.items() if key != "generation_to"},
+        "generation": {**record["generation"], "to": values["generation_to"]},
+        "stages_s": {name: stages_s.get(name) for name in record["stages_s"]},
+    }
+
+
+def result(r: Mapping[str, Any]) -> str:
+    """The result of a restart, and how far its run came if that ended early."""
+    return f"{r['recover_result']}, {r['ended']}" if r.get("ended") else str(r["recover_result"])
+
+
+def took_s(r: Mapping[str, Any]) -> float | None:
+    """Seconds from the first fact until every rank was started again: all stages except `first_step`."""
+    stages = [s for stage, s in r["stages_s"].items() if s is not None and stage != "first_step"]
+    return sum(stages) if stages else None
+
+
+def story(r: Mapping[str, Any]) -> str:
+    """Describe a record in a few lines."""
+    fault, took = r["fault"], r["stages_s"]
+    cost = ", ".join(f"{name} {value:.3g} s" for name, value in took.items() if value)
+    bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"
+    head = f"restart {r['n']} of phase {r['phase']}, incident {r['incident']}, {r['at']}"
+    lines = [head, *(f"  seen     {line}" for line in r["seen"])]
+    lines += [
+        f"  named    {fault['class']} ({fault['kind']}), owner {fault['owner']}",
+        f"  decided  {r['level']}: {r['reason']}",
+        *(f"  not      {line}" for line in r["passed_over"]),
+        f"  billed   {bills}",
+        f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
+        *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
+        *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
+        *(f"  note     {line}" for line in r["notes"]),
+    ]
+    return "\n".join(lines)
