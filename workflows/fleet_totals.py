@@ -38,7 +38,7 @@ class FleetTotals:
         return suggested or info.get_current_history_length() > options.EVENTS_KEPT
 
     @workflow.signal(
-        name="job_totals", description="all that a job has to add; replaces what was known"
+        name="job_totals", description="all totals of one job; they replace its earlier ones"
     )
     def job_totals(self, report: totals.JobReport) -> None:
         self._totals = totals.with_report(self._totals, report)

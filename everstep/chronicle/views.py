@@ -287,7 +287,7 @@ def record(r: Record) -> dict[str, Any]:
 
 def _unknown_step(r: Record) -> tuple[str, ...]:
     is_unknown = r.result == "success" and r.resume_step is None
-    return ("no checkpoint tells the step it goes on from",) if is_unknown else ()
+    return ("no checkpoint names the step from which it resumes",) if is_unknown else ()
 
 
 STAGES = ("detect", "decide", "standby", "space", "stop", "heal", "place", "start", "first_step")

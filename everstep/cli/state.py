@@ -61,7 +61,7 @@ def open_to_others(directory: Path) -> Iterator[Path]:
 def _closed(path: Path, directory: Path) -> str | None:
     """Close the path; return why it is still open, as a directory with other files is not closed."""
     if path == directory and (stranger := _stranger(directory)):
-        return f"{stranger} in it is none of ours; set EVERSTEP_HOME to a folder of its own"
+        return f"{stranger} in it does not belong to Everstep; set EVERSTEP_HOME to a folder of its own"
     try:
         permissions.close(path)
     except OSError as error:

@@ -15,7 +15,7 @@ def refused(pattern: str) -> str | None:
     except re2.error as error:
         return b"".join(error.args).decode(errors="replace")
     except UnicodeEncodeError:
-        return "it holds half a character"
+        return "it holds half of a character (an unpaired surrogate)"
     return None
 
 

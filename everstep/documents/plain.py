@@ -108,5 +108,5 @@ def _wrong_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return "holds half a character (an unpaired surrogate): write the character itself"
+        return "holds half of a character (an unpaired surrogate): write the character itself"
     return ""

@@ -21,7 +21,7 @@ EXPECTED = {
     "blank.txt": ("document", "is empty"),
     "cut_off.json": ("line 1", "neither YAML nor JSON"),
     "empty.txt": ("document", "is empty"),
-    "half_a_character.json": ("metadata.name", "half a character"),
+    "half_a_character.json": ("metadata.name", "half of a character"),
     "infinity.json": ("spec.limits.run_s", "infinite"),
     "key_twice.json": ("document", 'key "kind" more than once'),
     "latin1.txt": ("document", "save it as UTF-8"),

@@ -42,7 +42,7 @@ WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
 """What a job waits for where it waits for places is in the words of the scheduler."""
 
 OF_DEVICES = re.compile(
-    "the device works, but not as it should|the device cannot repair itself|a warning asks for nothing"
+    "the device works, but not as it should|the device cannot repair itself|a warning needs no action"
     r"|CardUnhealthy on Ascend910-\d+, its device plugin reports"
 )
 """What is wrong with a device, in the words of the playbook or of a device plugin."""

@@ -379,7 +379,7 @@ def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
 def _local_cluster(directory: Path) -> Iterator[CheckLine]:
     examined = asyncio.run(machine.tools().examine())
     if examined.problem:
-        hint = f"end what runs on it and move {examined.books} away: the next `everstep dev` begins anew"
+        hint = f"end what uses it and move {examined.books} away: `everstep dev` creates a new one"
         yield problem("database", f"{examined.books} cannot be read: {examined.problem}", hint)
         return
     what = f"{examined.books} can be read" if examined.is_there else f"none yet in {directory}"

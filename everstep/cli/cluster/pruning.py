@@ -27,7 +27,9 @@ from everstep.core.world import Leftover
 def prune(
     older_than: Annotated[
         str,
-        typer.Option(metavar="AGE", help="Only what was not written to for so long: 12h, 7d, 2w."),
+        typer.Option(
+            metavar="AGE", help="Only what was last written longer ago than this: 12h, 7d, 2w."
+        ),
     ] = "7d",
     cluster: Annotated[
         str, typer.Option(callback=not_empty, help="The name of the cluster.")

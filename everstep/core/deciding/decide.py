@@ -161,7 +161,7 @@ def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -
 def _why_again(inputs: DecisionInput) -> str:
     if inputs.result is None:
         return "the Recovery before ended without an outcome"
-    return "what ended it early asks for nothing coarser"
+    return "what ended it early needs no coarser level"
 
 
 # -- Going down the ladder after a step failed --------------------------------------------------

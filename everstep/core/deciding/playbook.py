@@ -120,7 +120,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
         is_harmless=True,
-        why="a warning asks for nothing",
+        why="a warning needs no action",
     ),
     # Devices. Critical faults are not healed; user-induced ones are no hardware faults.
     PlaybookRow(
@@ -258,7 +258,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         cls=_C.CRASH,
         owner=Owner.UNKNOWN,
         is_cause=True,
-        why="somebody deleted the pod, and its ranks end with it",
+        why="the pod was deleted from outside, and its ranks end with it",
     ),
     PlaybookRow(
         kinds=("process.", "agent.", "pod.", "start."),
@@ -277,7 +277,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         cls=_C.UNREACHABLE,
         owner=Owner.UNKNOWN,
         is_proven=False,
-        why="we cannot reach it: nothing is known, so nothing is done",
+        why="it cannot be reached: its state is unknown, so nothing is done",
     ),
     # Before its family: no strategy for sub-healthy devices restarts a job for these.
     PlaybookRow(

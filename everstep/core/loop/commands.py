@@ -98,7 +98,7 @@ def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
         return "may not be empty; leave it out instead"
     if is_name and not text.isprintable():
         return f"may not hold control characters (it is {shown(text)})"
-    return None if encodable(text) == text else "holds half a character"
+    return None if encodable(text) == text else "holds half of a character (an unpaired surrogate)"
 
 
 KEYS: Mapping[str, Mapping[str, ArgumentType]] = {

@@ -64,7 +64,7 @@ def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
     assert began.text.endswith(f", from {says}")
     assert (began.row["starting_step"], told.record.resume_step) == (step, step)
     assert happenings.events(told.chronicle)[-1]["message"].endswith(f", from {says}")
-    note = "no checkpoint tells the step it goes on from"
+    note = "no checkpoint names the step from which it resumes"
     assert (note in responses.record(told.record)["notes"]) == (step is None)
 
 

@@ -95,7 +95,7 @@ def test_a_folder_with_things_of_others_is_not_closed_to_them(
         path.chmod(0o755)
     monkeypatch.setenv("EVERSTEP_HOME", str(home))
     state.made_home()
-    assert "theirs in it is none of ours" in capsys.readouterr().err
+    assert "theirs in it does not belong to Everstep" in capsys.readouterr().err
     assert wide(home).keys() == {".", "theirs", "theirs/data"}
     assert list(state.open_to_others(home)) == [home]
 
