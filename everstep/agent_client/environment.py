@@ -53,7 +53,7 @@ def passed(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str
     }
 
 
-def taken(environ: Mapping[str, str], wishes: Mapping[str, str]) -> dict[str, str]:
+def requested(environ: Mapping[str, str], wishes: Mapping[str, str]) -> dict[str, str]:
     """The variables that a document takes from the worker: the document's name for each, and its value."""
     return {
         name: environ[source]
@@ -64,7 +64,7 @@ def taken(environ: Mapping[str, str], wishes: Mapping[str, str]) -> dict[str, st
 
 def lacking(environ: Mapping[str, str], wishes: Mapping[str, str]) -> str | None:
     """Why not all that a document takes from the worker is there, if so."""
-    there = taken(environ, wishes)
+    there = requested(environ, wishes)
     missing = sorted({source for name, source in wishes.items() if name not in there})
     if not missing:
         return None

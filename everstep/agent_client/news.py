@@ -85,7 +85,7 @@ class JobNews:
         yield
         job.read = before
 
-    async def seen(
+    async def observe(
         self,
         job_id: str,
         look: Callable[[], Awaitable[Observation]],

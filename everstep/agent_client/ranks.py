@@ -31,7 +31,7 @@ class Stopped(NamedTuple):
     """Whether nothing older runs in a pod any more; which ranks go on, what was saved of the rest."""
 
     is_done: bool
-    kept: Sequence[int] = ()
+    kept_ranks: Sequence[int] = ()
     evidence: str | None = None
 
 
@@ -48,7 +48,7 @@ async def stop(
 
     Of all ranks to keep the command names those of this agent; where its ranks are unknown yet, all of them.
     """
-    watched = agents.known.get(uid)
+    watched = agents.by_uid.get(uid)
     run = watched.state["run"] if watched is not None and watched.state is not None else None
     ranks = [rank["rank"] for rank in run["ranks"]] if run is not None else keep
     command: wire.StopCommand = {
@@ -61,7 +61,9 @@ async def stop(
     if state is None:
         return None
     is_done = wire.is_stopped(state, command)
-    return Stopped(is_done, kept=state["kept_ranks"] if is_done else (), evidence=state["evidence"])
+    return Stopped(
+        is_done, kept_ranks=state["kept_ranks"] if is_done else (), evidence=state["evidence"]
+    )
 
 
 # -- The start ------------------------------------------------------------------------------------
@@ -108,7 +110,7 @@ def run_command(
         **environment.passed(settings.environ, settings.pass_env),
         **_trace(order, settings),
         **order.env,
-        **environment.taken(settings.environ, order.env_from),
+        **environment.requested(settings.environ, order.env_from),
         **shared,
     }
     return {
@@ -192,7 +194,7 @@ async def run_of(
 
     None: the agent has none of it. A command that cannot be made is a text that says why.
     """
-    watched = agents.known.get(uid)
+    watched = agents.by_uid.get(uid)
     state = watched.state if watched is not None else None
     if not _has_order(state, generation):
         if isinstance(body := command(), str):

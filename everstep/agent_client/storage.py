@@ -126,12 +126,12 @@ def journal_commands(job: str, entries: Iterable[Entry]) -> Iterator[wire.Journa
             phase_entries = list(group)
             newest = phase_entries[-1]
             whose = owner(job, phase, began)
-            source = newest.beside
+            source = newest.dialect_files
             files = {
                 name: content
                 for entry in phase_entries
-                if entry.beside
-                for name, content in entry.beside.files.items()
+                if entry.dialect_files
+                for name, content in entry.dialect_files.files.items()
             }
             yield {
                 "model_dir": model_dir,
@@ -167,4 +167,4 @@ def _row(number: int, entry: Entry) -> dict[str, Any]:
         key: moment(value) if key in TIMES and isinstance(value, int | float) else value
         for key, value in entry.row.items()
     }
-    return {"run": number, **row} if entry.beside is None else row
+    return {"run": number, **row} if entry.dialect_files is None else row

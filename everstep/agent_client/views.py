@@ -203,7 +203,7 @@ def _fact(pod: PodPlace, sight: wire.FactSeen) -> Fact:
     )
 
 
-def gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
+def agent_gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
     """Its agent ended without an order to."""
     return Fact(
         id=f"{pod.uid}/gone",

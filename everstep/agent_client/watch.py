@@ -64,21 +64,21 @@ class Agents:
     clock: Callable[[], float]
     changed: Callable[[str], None]  # something about the pod of this uid is new
     is_cut_off: Callable[[str], bool]
-    known: dict[str, WatchedAgent] = field(default_factory=dict)
+    by_uid: dict[str, WatchedAgent] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
         """`has_answered`: it answered another worker, so that its absence is its end and no late start."""
-        watched = self.known.get(uid)
+        watched = self.by_uid.get(uid)
         if watched is None:
-            watched = self.known[uid] = WatchedAgent(link=self.link(uid))
+            watched = self.by_uid[uid] = WatchedAgent(link=self.link(uid))
         watched.has_answered = watched.has_answered or has_answered
         if watched.task is None or watched.task.done():
             watched.task = asyncio.create_task(self._follow(uid, watched), name=f"agent {uid}")
         return watched
 
     def forget(self, uid: str) -> None:
-        watched = self.known.pop(uid, None)
+        watched = self.by_uid.pop(uid, None)
         self.unheard.discard(uid)
         if watched is not None:
             watched.link.close()
@@ -113,11 +113,11 @@ class Agents:
 
     def _quiet_s(self) -> float:
         """The more agents, the later each answers that all goes on: so many answers come per second."""
-        return min(QUIET_S_MAX, max(QUIET_S, len(self.known) / ANSWERS_PER_S))
+        return min(QUIET_S_MAX, max(QUIET_S, len(self.by_uid) / ANSWERS_PER_S))
 
     def hear(self, uid: str, answer: Mapping[str, Any]) -> wire.AgentState | None:
         """A state, wherever it comes from: the newest counts."""
-        watched = self.known.get(uid)
+        watched = self.by_uid.get(uid)
         state: wire.AgentState = answer  # type: ignore[assignment]  # an agent answers with this
         if watched is None or self.is_cut_off(uid):
             return state
@@ -143,7 +143,7 @@ class Agents:
 
     def written(self, uid: str, state: wire.AgentState) -> None:
         """The facts of this state are in the books: the next request says so, and the agent drops them."""
-        watched = self.known.get(uid)
+        watched = self.by_uid.get(uid)
         if watched is not None and watched.boot == state["boot"]:
             watched.written = max([watched.written, *(fact["n"] for fact in state["facts"])])
 
@@ -165,7 +165,7 @@ class Agents:
         """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
         if self.is_cut_off(uid):
             raise NoAnswer(f"{uid} is cut off")
-        watched = self.known.get(uid)
+        watched = self.by_uid.get(uid)
         if watched is None:
             return await ask_once(self.link(uid), method, path, body, within_s=within_s)
         return await watched.link.ask(method, path, body, within_s=within_s)
@@ -215,7 +215,7 @@ class Agents:
         answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
         try:
             while not (await asyncio.wait({answer}, timeout=ASK_S))[0]:
-                watched = self.known.get(uid)
+                watched = self.by_uid.get(uid)
                 if watched is not None and (watched.is_gone or watched.silent_since is not None):
                     raise NoAnswer(f"{uid} is silent")
             return answer.result()
@@ -239,11 +239,11 @@ class Agents:
             return None
 
     async def close(self) -> None:
-        tasks = [watched.task for watched in self.known.values() if watched.task is not None]
+        tasks = [watched.task for watched in self.by_uid.values() if watched.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for watched in self.known.values():
+        for watched in self.by_uid.values():
             watched.link.close()
 
 

@@ -63,7 +63,7 @@ class Left:
     slot: int | None
     size: int
     written_at: float  # the newest of its files
-    kept: str | None = None  # why it stays
+    kept_because: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

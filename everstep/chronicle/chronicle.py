@@ -76,7 +76,7 @@ class QueuedSpan(NamedTuple):
     number: int = 0
     is_error: bool = False
     attributes: Mapping[str, str | int | bool] = {}
-    seen: tuple[str, ...] = ()  # evidence of a restart, as events
+    evidence: tuple[str, ...] = ()  # of a restart, as events
     stages_s: Mapping[str, float] = {}  # of a restart, one after the other
     works: tuple[AgentWork, ...] = ()  # of agents, in these stages
 
@@ -117,7 +117,7 @@ class Entry:
     # The fields of the run in summary.json, as far as they are known.
     row: Mapping[str, SummaryValue] = field(default_factory=dict)
     workdir: str | None = None  # never made for the sake of a folder in it
-    beside: DialectFiles | None = None  # where the job's document asks for words of its own
+    dialect_files: DialectFiles | None = None  # where the job's document asks for words of its own
     restart: str = ""  # a restart that this line ends, as a sentence that needs no other line
 
 
@@ -196,7 +196,7 @@ class Chronicle:
     entries_lost: int = 0  # dropped before they could be written
     happenings: tuple[Happening, ...] = ()
     happening_number: int = 0  # the newest one's
-    wanted: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
+    wanted_events: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
     timed: float | None = None  # the time before the start of this moment is in the totals

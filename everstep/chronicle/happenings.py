@@ -117,7 +117,7 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
             return chronicle
         chronicle = replace(chronicle, first_run=event.run, created_at=event.at)
     if isinstance(event, NoticesWanted):
-        return replace(chronicle, wanted=event.wanted)
+        return replace(chronicle, wanted_events=event.wanted)
     generation = event.generation if isinstance(event, Started) else 0
     for kind, at, text in _texts_of(chronicle, event):
         chronicle = _append(chronicle, kind, at, _cut(text), generation)
@@ -184,8 +184,8 @@ def _is_waiting(chronicle: Chronicle, happening: Happening) -> bool:
     if happening.number <= chronicle.sent:
         return False
     kind = KINDS[happening.kind]
-    if chronicle.wanted:
-        return kind.event in chronicle.wanted
+    if chronicle.wanted_events:
+        return kind.event in chronicle.wanted_events
     return kind.event in EVENTS and not kind.is_followed
 
 

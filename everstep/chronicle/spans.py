@@ -118,7 +118,7 @@ def _without_steps(chronicle: Chronicle, decision: Decision) -> QueuedSpan:
         ended=decision.at,
         is_error=decision.level is Level.FAIL,
         attributes=_attributes({**_fault(decision.fault), **_decided(decision)}),
-        seen=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),
+        evidence=tuple(cut(line, SEEN_CHARACTERS) for line in decision.seen[:SEEN_LINES]),
     )
 
 
@@ -168,7 +168,7 @@ def _restart(phase_key: str, record: Record) -> QueuedSpan:
                 "evidence": record.evidence,
             }
         ),
-        seen=decision.seen,
+        evidence=decision.seen,
         stages_s=stages_s,
         works=record.works,
     )

@@ -33,23 +33,23 @@ class CountOrder:
     time_scale: float = 1.0
 
 
-def count_order(given: DecisionInput, *, cluster: str, job: str) -> CountOrder | None:
+def count_order(inputs: DecisionInput, *, cluster: str, job: str) -> CountOrder | None:
     """Return what is to be counted before this decision, or None if nothing is.
 
     Earlier faults of the job go along: one that the quarantine missed is counted then, and none twice.
     """
-    new = tuple(fact for fact in given.facts if fact.kind in (DEVICE_FAULT, DEVICE_SOUND))
-    if not given.policy.counts_over_jobs or not new:
+    new = tuple(fact for fact in inputs.facts if fact.kind in (DEVICE_FAULT, DEVICE_SOUND))
+    if not inputs.policy.counts_over_jobs or not new:
         return None
-    lasting = {rule.code for rule in given.policy.durations}  # these are reported as they come
-    facts = (*(_fact(one) for one in given.occurrences if one.code not in lasting), *new)
+    lasting = {rule.code for rule in inputs.policy.durations}  # these are reported as they come
+    facts = (*(_fact(one) for one in inputs.occurrences if one.code not in lasting), *new)
     return CountOrder(
         cluster=cluster,
         job=job,
         facts=facts[-REPORT_MOST:],
-        repeats=given.policy.repeats,
-        durations=given.policy.durations,
-        time_scale=given.time_scale,
+        repeats=inputs.policy.repeats,
+        durations=inputs.policy.durations,
+        time_scale=inputs.time_scale,
     )
 
 

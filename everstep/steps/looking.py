@@ -126,7 +126,7 @@ class StepRun:
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.remedy.gives_way_to) for fact in fresh):
             raise GivesWay
-        if lost_slots := self._gone(observation):
+        if lost_slots := self._lost_slots(observation):
             raise ContainersGone(lost_slots)
         return observation
 
@@ -159,7 +159,7 @@ class StepRun:
         """When the current wait began: the first wait begins with the first try of the step."""
         return self.order.since + sum(self.waits.values())
 
-    def _gone(self, observation: Observation) -> tuple[int, ...]:
+    def _lost_slots(self, observation: Observation) -> tuple[int, ...]:
         """Needed slots whose container is lost or was removed by others."""
         lost_slots = {pod.slot for pod in observation.pods if pod.state in CANNOT_WORK}
         if self.order.step is not Step.PLACE:  # it creates them

@@ -99,7 +99,7 @@ def _span(job: JobKey, queued: QueuedSpan, resource: Resource) -> ReadableSpan:
         parent=_context(job, queued.parent) if queued.parent else None,
         resource=resource,
         attributes={"everstep.job": job[0], **queued.attributes},
-        events=[Event(line, timestamp=began) for line in queued.seen],
+        events=[Event(line, timestamp=began) for line in queued.evidence],
         status=Status(StatusCode.ERROR if queued.is_error else StatusCode.UNSET),
         start_time=began,
         end_time=max(_nanoseconds(queued.ended), began),

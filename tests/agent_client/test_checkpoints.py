@@ -71,12 +71,12 @@ def watching(**links: One) -> Agents:
         clock=lambda: 1_000.0,
         changed=lambda _: None,
         is_cut_off=lambda _: False,
-        known={uid: WatchedAgent(link=link) for uid, link in links.items()},
+        by_uid={uid: WatchedAgent(link=link) for uid, link in links.items()},
     )
 
 
 async def steps(agents: Agents) -> list[int | None]:
-    scanned = storage.checkpoints(agents, agents.known, QUESTION)
+    scanned = storage.checkpoints(agents, agents.by_uid, QUESTION)
     return [one.step for one in await asyncio.wait_for(scanned, HUNG_S)]
 
 
@@ -103,7 +103,7 @@ async def test_however_many_are_stopped_that_is_found_out_of_all_at_once() -> No
 async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:
     """Storage may be slow, and is given a minute; whoever does not answer anybody is not."""
     agents = watching(a=One(None), b=One(saved(20)))
-    agents.known["a"].silent_since = 1_000.0
+    agents.by_uid["a"].silent_since = 1_000.0
     assert await steps(agents) == [20]
 
 

@@ -31,7 +31,7 @@ class Looking:
         return Observation(now=time.monotonic(), cursor="", pods=self.pods)
 
     async def news(self, *, until: float | None = None, wait_s: float = HUNG_S) -> Observation:
-        seen = self.heard.seen("job", self.look, now=time.monotonic, until=until, wait_s=wait_s)
+        seen = self.heard.observe("job", self.look, now=time.monotonic, until=until, wait_s=wait_s)
         return await asyncio.wait_for(seen, 2 * HUNG_S)
 
 

@@ -233,6 +233,6 @@ async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a
         agents.watch(str(number))
     async with asyncio.timeout(HUNG_S):
         await enough.wait()
-    for uid in list(agents.known):
+    for uid in list(agents.by_uid):
         agents.forget(uid)
     assert time.monotonic() - began > MANY / TRIES_PER_S  # after the first try of each

@@ -41,7 +41,7 @@ class CountedLink(Link):
 def commands_to(agents: Agents, *, are_older: bool = False) -> list[str]:
     """The paths of all commands that these agents get from now on."""
     commands: list[str] = []
-    for watched in agents.known.values():
+    for watched in agents.by_uid.values():
         watched.link = CountedLink(watched.link, commands, are_older)
     return commands
 

@@ -38,7 +38,7 @@ async def processes(job: Run) -> dict[int, object]:
     pods = (await job.look()).pods
     if not isinstance(job.lab, LocalLab):
         return {rank: incarnation for pod in pods for rank, incarnation in _incarnations(job, pod)}
-    states = [job.lab.backend.agents.known[pod.uid].state for pod in pods]
+    states = [job.lab.backend.agents.by_uid[pod.uid].state for pod in pods]
     return {
         rank["rank"]: process_of(state["uid"], rank["pid"])
         for state in states
@@ -277,7 +277,7 @@ async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: L
     job = await launched(local_lab)
     before = await processes(job)
     kept = await stopped_but(job, *job.slots)
-    for watched in local_lab.backend.agents.known.values():
+    for watched in local_lab.backend.agents.by_uid.values():
         assert watched.task is not None
         watched.task.cancel()
         watched.state = None

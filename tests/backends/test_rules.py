@@ -46,7 +46,7 @@ def with_device(name: str, **changes: Any) -> NodeView:
 
 
 def asking(asked: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()) -> PlaceRequest:
-    return PlaceRequest(order=asked, own={}, leaving=leaving, nodes=nodes, now=NOW)
+    return PlaceRequest(order=asked, job_nodes={}, leaving=leaving, nodes=nodes, now=NOW)
 
 
 def nodes_of(asked: PlaceRequest) -> list[str] | None:
@@ -102,7 +102,7 @@ def test_devices_that_are_anothers_faulty_or_to_avoid_are_left_out() -> None:
 
 
 def test_a_slot_that_has_its_pod_gets_no_other_and_its_node_takes_none_beside_it() -> None:
-    asked = replace(asking(order(), node("n0"), node("n1")), own={1: "n0"})
+    asked = replace(asking(order(), node("n0"), node("n1")), job_nodes={1: "n0"})
     places = asked.granted()
     assert places is not None
     assert {slot: place.node for slot, place in places.items()} == {0: "n1"}
@@ -228,7 +228,7 @@ class Known:
     newest: int = 5
     newest_run: str = "run-2"
     closed: int = 4
-    found: int = 0
+    newest_on_storage: int = 0
 
 
 def test_orders_of_another_generation_than_the_newest_are_refused() -> None:
@@ -273,7 +273,7 @@ GIVEN = {
 @pytest.mark.parametrize("name", GIVEN)
 def test_which_generation_a_key_is_given(name: str) -> None:
     before, above, found, wanted = GIVEN[name]
-    assert ownership.generation_for(Known(found=found), before, above=above) == wanted
+    assert ownership.generation_for(Known(newest_on_storage=found), before, above=above) == wanted
 
 
 def test_all_folders_are_one_jobs_or_none_is() -> None:

@@ -77,7 +77,7 @@ class AgentBackend(Backend):
     ) -> Observation:
         now = self.agent_cluster.now
         look = partial(self.look, job, cursor)
-        return await self.news.seen(job.id, look, now=now, until=until, wait_s=wait_s)
+        return await self.news.observe(job.id, look, now=now, until=until, wait_s=wait_s)
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
         """Everything about the job now, with the facts after the cursor."""

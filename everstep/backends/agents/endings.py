@@ -21,7 +21,7 @@ UNHEARD_S = POLL_S + 2 * ASK_S
 """An agent that is there answers its worker once in such a time."""
 
 
-def noted(
+def with_ends_of(
     record: JobRecord,
     agent: WatchedAgent | None,
     *,

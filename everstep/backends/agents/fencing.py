@@ -169,7 +169,7 @@ async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_
         return pod.generation >= generation
     if pod.is_leaving or pod.is_out:
         return await cluster.pods.have_ended(pod)
-    agent = cluster.agents.known.get(pod.uid)
+    agent = cluster.agents.by_uid.get(pod.uid)
     state = agent.state if agent is not None else None
     if state is not None and state["stopped_below"] >= generation:
         return True
@@ -187,7 +187,7 @@ def _note_unseen_ends(
 ) -> None:
     """Record that ranks ended in the middle of something: cut off, or when they read the fence."""
     for pod in unproven:
-        agent = cluster.agents.known.get(pod.uid)
+        agent = cluster.agents.by_uid.get(pod.uid)
         heard_at = agent.heard_at if agent is not None else None
         note_endings(cluster, books, agent, ended_since=heard_at)
     if (fenced_at := books.record.fenced_at) is not None and holds_at is not None:

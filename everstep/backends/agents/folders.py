@@ -15,21 +15,21 @@ class JobFolders:
     """The folders of one job, as its agents find them."""
 
     base: str  # where relative folders of its document begin
-    own: str | None  # its model_dir if it names none
+    default_model_dir: str | None  # its model_dir if it names none
 
-    def at(self, named: str) -> str:
-        return posixpath.normpath(posixpath.join(self.base, named))
+    def at(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self.base, path))
 
-    def model_dir(self, named: str | None) -> str | None:
-        return self.own if named is None else self.at(named)
+    def model_dir(self, path: str | None) -> str | None:
+        return self.default_model_dir if path is None else self.at(path)
 
-    def checkpoints(self, named: str | None) -> str | None:
-        return None if named is None else self.at(named)
+    def checkpoints(self, path: str | None) -> str | None:
+        return None if path is None else self.at(path)
 
-    def named(self, folders: Mapping[str, str]) -> dict[str, str]:
+    def field_of_each(self, folders: Mapping[str, str]) -> dict[str, str]:
         """All of them, each with the field of the document that names it."""
-        own = {} if self.own is None else {self.own: "model_dir"}
-        return {self.at(folder): field for folder, field in folders.items()} | own
+        default = {} if self.default_model_dir is None else {self.default_model_dir: "model_dir"}
+        return {self.at(folder): field for folder, field in folders.items()} | default
 
     def to_fence(self, order: FenceOrder) -> FenceOrder:
         """The order with absolute folders."""

@@ -40,7 +40,7 @@ class JobRecord:
     newest_run: str = ""  # that asked for it
     closed: int = 0  # nothing of this generation or older is made any more
     released: int = 0  # the fences up to this generation are released
-    found: int = 0  # the newest generation that was found on storage
+    newest_on_storage: int = 0  # the newest generation that was found on storage
     generations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # run -> key
     server: str = ""  # the Temporal server of the newest run
     folders: tuple[str, ...] = ()  # that the job ever wrote to, in order
@@ -120,7 +120,7 @@ def with_newer_generation(record: JobRecord, newer: int, *, is_held: bool) -> Jo
     """Record a newer generation found on storage. If the job still holds it, this store is a copy."""
     return replace(
         record,
-        found=max(record.found, newer),
+        newest_on_storage=max(record.newest_on_storage, newer),
         may_have_unknown_pods=record.may_have_unknown_pods or is_held,
     )
 

@@ -33,7 +33,7 @@ def checkpoints_question(
 
     The ends of writers that it names are in the books from now on.
     """
-    agents = [cluster.agents.known.get(pod.uid) for pod in books.pods()]
+    agents = [cluster.agents.by_uid.get(pod.uid) for pod in books.pods()]
     for agent in agents:
         note_endings(cluster, books, agent)
     if place.path is None:

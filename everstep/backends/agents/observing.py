@@ -29,7 +29,7 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
     newest, pods, facts, after, states = await cluster.books.change(job.id, read)
     for uid, state in states.items():
         cluster.agents.written(uid, state)
-    agents = cluster.agents.known
+    agents = cluster.agents.by_uid
     return Observation(
         now=cluster.now(),
         cursor=after,
@@ -44,7 +44,7 @@ def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentStat
     """Store what the job's agents reported, and which of them are gone; return the states stored."""
     states = {}
     for pod in books.pods():
-        agent = cluster.agents.known.get(pod.uid)
+        agent = cluster.agents.by_uid.get(pod.uid)
         if agent is None:
             continue
         is_newly_gone = agent.is_gone and not pod.is_lost
@@ -67,8 +67,8 @@ def note_endings(
     *,
     ended_since: float | None = None,
 ) -> None:
-    """Record which ranks of this agent ended in the middle of something; see `endings.noted`."""
-    books.record = endings.noted(
+    """Record which ranks of this agent ended in the middle of something; see `endings.with_ends_of`."""
+    books.record = endings.with_ends_of(
         books.record, agent, now=cluster.now(), wall_now=time.time(), ended_since=ended_since
     )
 
@@ -78,7 +78,7 @@ def _note_lost(
 ) -> None:
     books.set_lost(pod.uid)
     generation = run_generation(state, newest=books.record.newest, created_in=pod.generation)
-    books.add_fact(views.gone(pod, at=cluster.now(), generation=generation))
+    books.add_fact(views.agent_gone(pod, at=cluster.now(), generation=generation))
 
 
 def run_generation(state: wire.AgentState | None, *, newest: int, created_in: int) -> int:

@@ -144,8 +144,8 @@ class Pods(Protocol):
     def free_port(self) -> int:
         """A port on which the ranks of a new generation can meet, in the pod of its first rank."""
 
-    def accelerator(self, wanted: str) -> str:
-        """The kind of devices that the checks look for if the document has `wanted`."""
+    def accelerator(self, requested: str) -> str:
+        """The kind of devices that the checks look for if the document has `requested`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

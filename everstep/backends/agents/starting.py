@@ -29,7 +29,7 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
         *(_start(cluster, pods.get(slot), slot, order, meeting) for slot in slots)
     )
     state = ranks.state_of(dict(zip(slots, answers, strict=True)))
-    works = views.works(pods, cluster.agents.known, order.generation, of=BEFORE_RANKS_RUN)
+    works = views.works(pods, cluster.agents.by_uid, order.generation, of=BEFORE_RANKS_RUN)
     return replace(state, works=works)
 
 

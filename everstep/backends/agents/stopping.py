@@ -24,9 +24,9 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
     return StopState(
         stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
         pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
-        kept=tuple(sorted(rank for answer in answers for rank in answer.kept)),
+        kept=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
         evidence=next(evidence, None),
-        works=views.works(pods, cluster.agents.known, order.generation, of=("stop",)),
+        works=views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
     )
 
 

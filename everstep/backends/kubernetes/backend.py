@@ -279,7 +279,7 @@ class KubernetesBackend(AgentBackend):
 
     async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
         """None: the volumes are those of a phase's `pod_template`, which an order to place has."""
-        (await self.folders_of(job_id)).named(folders)
+        (await self.folders_of(job_id)).field_of_each(folders)
         return ()
 
     @property

@@ -16,12 +16,12 @@ from everstep.core.world import FenceOrder, StartOrder
 class PodFolders(JobFolders):
     """A relative workdir begins in the folder of the image, which only the agent finds out."""
 
-    def named(self, folders: Mapping[str, str]) -> dict[str, str]:
+    def field_of_each(self, folders: Mapping[str, str]) -> dict[str, str]:
         """Raises InvalidSpec for a folder of which it is not certain that it outlives a pod."""
         what = "is relative; on Kubernetes name an absolute path on a volume of `pod_template`"
         if problems := [(f, what) for path, f in folders.items() if not posixpath.isabs(path)]:
             raise InvalidSpec(problems)
-        return super().named(folders)
+        return super().field_of_each(folders)
 
     def to_fence(self, order: FenceOrder) -> FenceOrder:
         is_absolute = order.workdir is not None and posixpath.isabs(order.workdir)
@@ -31,7 +31,7 @@ class PodFolders(JobFolders):
         return replace(super().to_start(order), workdir=order.workdir)
 
 
-FOLDERS = PodFolders(base="/", own=None)
+FOLDERS = PodFolders(base="/", default_model_dir=None)
 """Of every job: what a pod sees is the same for all of them."""
 
 
@@ -48,7 +48,7 @@ def claims(
     volumes = {volume["name"]: volume for volume in pod_spec["volumes"]}
     mounts = next(one["volumeMounts"] for one in pod_spec["containers"] if one["name"] == container)
     claims_made = []
-    for folder, field in FOLDERS.named(folders).items():
+    for folder, field in FOLDERS.field_of_each(folders).items():
         place = _place(folder, mounts, volumes, namespace)
         places = () if place is None else (place,)
         claims_made.append(FolderClaim(path=folder, field=field, places=places))

@@ -132,5 +132,5 @@ class KubernetesPods(Pods):
     def free_port(self) -> int:
         return random.choice(_PORTS)
 
-    def accelerator(self, wanted: str) -> str:
-        return wanted
+    def accelerator(self, requested: str) -> str:
+        return requested

@@ -113,7 +113,7 @@ class LocalBackend(AgentBackend):
         return await self._folders.of(self.store, job_id)
 
     async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
-        return await volumes.claims((await self.folders_of(job_id)).named(folders))
+        return await volumes.claims((await self.folders_of(job_id)).field_of_each(folders))
 
     @property
     def server(self) -> str:
@@ -144,7 +144,9 @@ class LocalBackend(AgentBackend):
             where, owner = await self._folders.reload(self.store, job.id), (job.id, job.books)
             relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
             await adopting.refuse_elsewhere(relative, owner)
-            generation = await adopting.outdate(where.named(folders), owner, generation=generation)
+            generation = await adopting.outdate(
+                where.field_of_each(folders), owner, generation=generation
+            )
         job_pods = await self.store.run(pods.uids)
         await adopting.end_processes((job.id, job.books or self.cluster), spare=job_pods)
         return generation
@@ -188,7 +190,7 @@ class LocalBackend(AgentBackend):
         return state
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
-        lost = {uid for uid, agent in self.agents.known.items() if agent.is_gone}
+        lost = {uid for uid, agent in self.agents.by_uid.items() if agent.is_gone}
         with self.news.reading(order.job.id):
             standbys = await self._with(
                 lambda transaction: placing.stand_by(transaction, order, lost=lost)
@@ -200,7 +202,7 @@ class LocalBackend(AgentBackend):
         return standing(missing, unready, refs)
 
     def _answers(self, uid: str) -> bool:
-        agent = self.agents.known.get(uid)
+        agent = self.agents.by_uid.get(uid)
         return agent is not None and agent.state is not None
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

@@ -56,5 +56,5 @@ class LocalPods(Pods):
             metrics=str(self.settings.metrics(pod.node)),
         )
 
-    def accelerator(self, wanted: str) -> str:
-        return self.settings.accelerator if wanted == "simulated" else wanted
+    def accelerator(self, requested: str) -> str:
+        return self.settings.accelerator if requested == "simulated" else requested

@@ -52,7 +52,7 @@ def _pruned(
     with _locked(folder) as is_shut:
         why = _alive(folder, uids, life if is_shut or life is Life.ALIVE else Life.UNKNOWN)
         left = _look(folder, why=why, before=before)
-        if left.kept is None and not is_rehearsal:
+        if left.kept_because is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY
             permissions.folder(away)
             folder.path.rename(away / uid)
@@ -108,5 +108,5 @@ def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
         slot=slot if isinstance(slot, int) else None,
         size=size,
         written_at=written_at,
-        kept=why or ("written lately" if written_at >= before else None),
+        kept_because=why or ("written lately" if written_at >= before else None),
     )

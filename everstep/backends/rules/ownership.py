@@ -22,7 +22,7 @@ class Owned(Protocol):
         """Its newest generation."""
 
     @property
-    def found(self) -> int:
+    def newest_on_storage(self) -> int:
         """The newest that was found on storage when its fence was to be written."""
 
     @property
@@ -105,4 +105,4 @@ def generation_for(job: Owned, before: int | None, *, above: int) -> int:
     """The one that the key was answered with before; else one above all that are known or were found."""
     if before is not None and before > above:
         return before
-    return max(job.newest, job.found) + 1
+    return max(job.newest, job.newest_on_storage) + 1

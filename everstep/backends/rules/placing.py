@@ -112,7 +112,7 @@ class PlaceRequest:
     """An order to place, and all that it depends on."""
 
     order: PlaceOrder
-    own: Mapping[int, str]  # slot -> node of the pods that count as the job's
+    job_nodes: Mapping[int, str]  # slot -> node of the pods that count as the job's
     leaving: Sequence[OldPod]
     nodes: Sequence[NodeView]
     now: float
@@ -154,11 +154,11 @@ class PlaceRequest:
         return slots if self.order.least is None else self.order.least
 
     def _missing(self) -> tuple[int, ...]:
-        return tuple(slot for slot in sorted(self.order.slots) if slot not in self.own)
+        return tuple(slot for slot in sorted(self.order.slots) if slot not in self.job_nodes)
 
     def _chosen(self) -> dict[int, str]:
         # At most one pod of a job on a node: losing the node shall cost one slot.
-        occupied = {*self.own.values(), *(pod.node for pod in self._in_the_way())}
+        occupied = {*self.job_nodes.values(), *(pod.node for pod in self._in_the_way())}
         return choose(self._missing(), self.nodes, self._need, busy=occupied)
 
     def _in_the_way(self) -> Iterable[OldPod]:

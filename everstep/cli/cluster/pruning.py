@@ -60,9 +60,11 @@ def _prune_machine(passed_s: float, *, is_rehearsal: bool, as_json: bool) -> Non
     with machine.database_can_be_read(", so nothing is removed"):
         pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=is_rehearsal)
         leftovers = asyncio.run(pruned)
-    removed = [_row(left, now) for left in leftovers if left.kept is None]
+    removed = [_row(left, now) for left in leftovers if left.kept_because is None]
     left_rows = [
-        _row(left, now) | {"why": left.kept} for left in leftovers if left.kept is not None
+        _row(left, now) | {"why": left.kept_because}
+        for left in leftovers
+        if left.kept_because is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
     show({**summary, "dry_run": is_rehearsal, "home": str(home())}, _page, as_json=as_json)

@@ -34,7 +34,7 @@ def worded(phase: PhaseSpec, entry: Entry) -> Entry:
         files=phase.files if entry.run == 1 else {},  # as the phase began
         folders=(COMPILES,),
     )
-    return replace(entry, row=_run(phase, entry.row) if is_over else {}, beside=extras)
+    return replace(entry, row=_run(phase, entry.row) if is_over else {}, dialect_files=extras)
 
 
 def _run(phase: PhaseSpec, row: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:

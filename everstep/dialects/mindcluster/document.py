@@ -100,27 +100,27 @@ class Manifest:
 
 def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """Compile the document to a job. Raises `InvalidSpec` with everything that is wrong."""
-    found = objects.job_object(document)
-    job = _manifest(found.value)
-    asked = labels.switches(job.texts)
-    if problems := list(_contradictions(job, asked)):
+    job_object = objects.job_object(document)
+    job = _manifest(job_object.value)
+    switches = labels.read_switches(job.texts)
+    if problems := list(_contradictions(job, switches)):
         raise refusal(problems)
     root, overlay = overlays.overlay(job.metadata.annotations, job.block)
     cluster = str(overlay.get("cluster", "local"))
     in_pods = has_pods(cluster)
     start = commands.one_start([(r.nodes, commands.start_of(r.container)) for r in job.roles])
-    spec = merged(_native(job, asked, start, in_pods=in_pods), overlay)
+    spec = merged(_native(job, switches, start, in_pods=in_pods), overlay)
     if overlay.get("accelerator") == "none":  # one word makes it a job without devices
         spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
     shape = judged(native.Spec, spec, root)
     policy = mindcluster(
-        fault_scheduling=asked.fault_scheduling,
-        pod_rescheduling=asked.pod_rescheduling,
-        fault_retry_times=asked.fault_retry_times,
+        fault_scheduling=switches.fault_scheduling,
+        pod_rescheduling=switches.pod_rescheduling,
+        fault_retry_times=switches.fault_retry_times,
         backoff_limit=job.retries,
-        recover_strategy=asked.strategies,
-        sub_healthy=asked.sub_healthy,
-        recover_policy_path_pod=asked.never_job,
+        recover_strategy=switches.strategies,
+        sub_healthy=switches.sub_healthy,
+        recover_policy_path_pod=switches.never_job,
         final_exits=job.restart_policy == "ExitCode",
     )
     phases, notes = compile_spec(
@@ -140,11 +140,11 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         dialect="mindcluster",
         origin=Origin(kind=job.kind, annotations=job.metadata.annotations),
         notes=(
-            *(Note(field=at, message=what) for at, what in objects.notes(found)),
+            *(Note(field=at, message=what) for at, what in objects.notes(job_object)),
             *(Note(field=at, message=what) for at, what in labels.notes(job.texts)),
             *(
                 Note(field=at, message=what)
-                for at, what in _notes(job, asked, phases, None if in_pods else cluster)
+                for at, what in _notes(job, switches, phases, None if in_pods else cluster)
             ),
             *notes,
         ),
@@ -262,17 +262,17 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 
 
 def _native(
-    job: Manifest, asked: Switches, start: commands.Start, *, in_pods: bool
+    job: Manifest, switches: Switches, start: commands.Start, *, in_pods: bool
 ) -> dict[str, Any]:
     """What the document says, as a native `spec`; every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
     kind = "ascend" if in_pods else "simulated"
-    nodes_min = (asked.nodes_min or 1) if asked.is_elastic else job.nodes
+    nodes_min = (switches.nodes_min or 1) if switches.is_elastic else job.nodes
     spec: dict[str, Any] = {
         "nodes": {"min": nodes_min, "wanted": job.nodes} if nodes_min < job.nodes else job.nodes,
         "accelerators_per_node": devices,
         "accelerator": kind if devices else "none",
-        "limits": _limits(job, asked, start),
+        "limits": _limits(job, switches, start),
     }
     if start.command:
         spec["command"] = list(start.command)
@@ -290,9 +290,9 @@ def _devices(role: Role, annotations: Mapping[str, str]) -> int:
     return min(devices, 1) if is_share else devices
 
 
-def _limits(job: Manifest, asked: Switches, start: commands.Start) -> dict[str, Any]:
-    limits: dict[str, Any] = {"spare_s": _spare_s(asked, start.env), "requeue_s": None}
-    if asked.fault_scheduling == "grace":
+def _limits(job: Manifest, switches: Switches, start: commands.Start) -> dict[str, Any]:
+    limits: dict[str, Any] = {"spare_s": _spare_s(switches, start.env), "requeue_s": None}
+    if switches.fault_scheduling == "grace":
         written = [role.template.spec.grace_s for role in job.roles]
         grace_s = max((s for s in written if s is not None), default=GRACE_OVER_TIME_S)
         limits["grace_s"] = min(grace_s, GRACE_OVER_TIME_S)
@@ -301,11 +301,11 @@ def _limits(job: Manifest, asked: Switches, start: commands.Start) -> dict[str, 
     return limits
 
 
-def _spare_s(asked: Switches, env: Mapping[str, str]) -> float:
+def _spare_s(switches: Switches, env: Mapping[str, str]) -> float:
     """How long a lost pod waits for a new place before the next coarser level."""
-    if "recover" in asked.strategies:
-        return float(asked.wait_s)
-    if asked.is_elastic:
+    if "recover" in switches.strategies:
+        return float(switches.wait_s)
+    if switches.is_elastic:
         return float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S
     return PENDING_SESSIONS_S
 
@@ -318,21 +318,21 @@ def _finished(
 ) -> PhaseSpec:
     """The phase with its variables, whose names may be wider than native ones, and theirs for its limits."""
     called = {"limits.run_s": None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"}
-    words = {name: place(*name.split(".")) or own for name, own in called.items()}
+    fields = {name: place(*name.split(".")) or field for name, field in called.items()}
     return replace(
         phase,
         env={**start.env, **phase.env},
-        called={name: at for name, at in words.items() if at is not None},
+        called={name: at for name, at in fields.items() if at is not None},
     )
 
 
 # --- Contradictions and notes -----------------------------------------------------------------------
 
 
-def _contradictions(job: Manifest, asked: Switches) -> Iterator[Problem]:
+def _contradictions(job: Manifest, switches: Switches) -> Iterator[Problem]:
     if job.min_available is not None and job.min_available > job.nodes:
         yield job.min_available_at, f"must not be more than its replicas ({job.nodes})"
-    if asked.nodes_min is not None and asked.nodes_min > job.nodes:
+    if switches.nodes_min is not None and switches.nodes_min > job.nodes:
         key = labels.MIN_REPLICAS if job.texts.get(labels.MIN_REPLICAS) else labels.MIN_AVAILABLE
         yield labels.at(key), f"must not be more than its replicas ({job.nodes})"
     indices = [role.template.rank_index for role in job.roles]
@@ -356,7 +356,7 @@ def _wrong_variables(role: Role) -> Iterator[Problem]:
 
 
 def _notes(
-    job: Manifest, asked: Switches, phases: tuple[PhaseSpec, ...], cluster: str | None
+    job: Manifest, switches: Switches, phases: tuple[PhaseSpec, ...], cluster: str | None
 ) -> Iterator[Problem]:
     """`cluster`: the one that makes no pods; None: pods are made."""
     if not all(phase.command for phase in phases):
@@ -380,16 +380,16 @@ def _notes(
         dict.fromkeys(v.name for r in job.roles for v in r.container.env),
     ):
         yield path(job.roles[0].container_at, "env", name), NOT_HANDED_OVER
-    yield from _restart_notes(job, asked)
+    yield from _restart_notes(job, switches)
 
 
-def _restart_notes(job: Manifest, asked: Switches) -> Iterator[Problem]:
+def _restart_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
     for role in job.roles:
         if role.restart_policy == "ExitCode":
             yield role.restart_policy_at, NEVER_EXITS
         elif role.restart_policy in ("Always", "OnFailure"):
             yield role.restart_policy_at, RESTARTED
-    limit, times = job.retries or 0, asked.fault_retry_times
-    if asked.fault_scheduling != "off" and 0 < limit < times:
+    limit, times = job.retries or 0, switches.fault_retry_times
+    if switches.fault_scheduling != "off" and 0 < limit < times:
         what = f"is {limit}: the job is rescheduled so often at most, and never {times} times"
         yield job.retries_at, what

@@ -119,7 +119,7 @@ class Switches:
         return "elastic-training" in self.strategies
 
 
-def switches(texts: Texts) -> Switches:
+def read_switches(texts: Texts) -> Switches:
     """What these texts switch on. Raises `InvalidSpec` with every text that has no meaning."""
     if problems := list(_problems(texts)):
         raise refusal(problems)
@@ -167,29 +167,29 @@ def _problems(texts: Texts) -> Iterator[Problem]:
     for name in _strategies(texts):
         if name not in STRATEGY_NAMES:
             near = suggestion(name, STRATEGY_NAMES)
-            known = f"its values are {', '.join(STRATEGY_NAMES)}"
-            yield at(STRATEGIES), f"has no strategy {described(name)}; {near or known}"
+            all_values = f"its values are {', '.join(STRATEGY_NAMES)}"
+            yield at(STRATEGIES), f"has no strategy {described(name)}; {near or all_values}"
 
 
 # --- Notes for its author ---------------------------------------------------------------------------
 
 
 def notes(texts: Texts) -> Iterator[Problem]:
-    asked = switches(texts)
+    switches = read_switches(texts)
     yield from _misplaced(texts)
     yield from _defaults(texts)
-    if asked.fault_scheduling == "off":
+    if switches.fault_scheduling == "off":
         for key in (RETRY_TIMES, POD_RESCHEDULING, STRATEGIES, SUB_HEALTHY, POLICY_PATH):
             if texts.get(key) not in (None, "off", "ignore", "0"):
                 yield at(key), NOTHING_ON
         return
-    yield from _strategy_notes(texts, asked)
+    yield from _strategy_notes(texts, switches)
     if (texts.get(SWITCH) or "").startswith("external-"):
         yield (
             at(SWITCH),
-            f"no other component removes pods here: taken for {asked.fault_scheduling}",
+            f"no other component removes pods here: taken for {switches.fault_scheduling}",
         )
-    if asked.fault_retry_times == 0:
+    if switches.fault_retry_times == 0:
         what = (
             "missing: a process that exits by itself ends the job; hardware faults are rescheduled"
         )
@@ -223,14 +223,14 @@ def _defaults(texts: Texts) -> Iterator[Problem]:
         yield at(SWITCH), "missing: no fault leads to a restart; write grace or force"
 
 
-def _strategy_notes(texts: Texts, asked: Switches) -> Iterator[Problem]:
-    for name in sorted(asked.strategies & INSTEAD.keys()):
+def _strategy_notes(texts: Texts, switches: Switches) -> Iterator[Problem]:
+    for name in sorted(switches.strategies & INSTEAD.keys()):
         yield at(STRATEGIES), f"{name}: {INSTEAD[name]}"
-    if asked.strategies and asked.fault_retry_times == 0:
+    if switches.strategies and switches.fault_retry_times == 0:
         yield at(STRATEGIES), f"needs {RETRY_TIMES} there; here it holds without"
-    if texts.get(PROCESS_RECOVER) == "on" and not asked.strategies:
+    if texts.get(PROCESS_RECOVER) == "on" and not switches.strategies:
         yield at(PROCESS_RECOVER), f"switches nothing on by itself: say which, {STRATEGIES}"
-    if asked.is_elastic and asked.nodes_min is None:
+    if switches.is_elastic and switches.nodes_min is None:
         what = (
             f"elastic-training: the job may go on with 1 node; {MIN_REPLICAS} says how few will do"
         )

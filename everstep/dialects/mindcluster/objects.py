@@ -20,7 +20,7 @@ class JobObject(NamedTuple):
 
     value: dict[str, Any]
     at: str
-    others: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    other_objects: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
 
 def is_job(value: object) -> bool:
@@ -68,8 +68,8 @@ def job_object(document: dict[str, Any]) -> JobObject:
         names = ", ".join(_name(item) for _, item in jobs)
         raise refusal([(jobs[1][0], f"is a second job ({names}): keep one in a file")])
     ((at, job),) = jobs
-    others = tuple(other for other in items if other[0] != at)
-    return JobObject(merged(_block(document), job), at, others)
+    other_objects = tuple(other for other in items if other[0] != at)
+    return JobObject(merged(_block(document), job), at, other_objects)
 
 
 def _block(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ def _block(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def notes(job: JobObject) -> Iterator[Problem]:
     """A note for each object beside the job."""
-    for at, other in job.others:
+    for at, other in job.other_objects:
         yield at, f"the {other['kind']} {_name(other)} has no effect: only the job is read"
 
 

@@ -34,7 +34,7 @@ def pod_template(template: PodTemplate, priority_class: str | None = None) -> di
         spec.setdefault("priorityClassName", priority_class)
     index, _ = main_container(template)
     containers = list(spec["containers"])
-    kept = {key: value for key, value in containers[index].items() if key not in _NOT_OF_TRAIN}
-    containers[index] = {"name": TRAIN, **kept}
+    container = {key: value for key, value in containers[index].items() if key not in _NOT_OF_TRAIN}
+    containers[index] = {"name": TRAIN, **container}
     spec["containers"] = containers
     return {"metadata": metadata, "spec": spec} if metadata else {"spec": spec}

@@ -161,7 +161,7 @@ def _needing_a_reset(ladders: Mapping[FaultClass, LevelRows]) -> LadderRow:
 def _mindcluster_budgets(
     retries: int | None, backoff: int | None, in_place: int | None
 ) -> tuple[Budget, ...]:
-    known = (
+    budgets = (
         Budget(
             name="fault_retry_times",
             limit=_positive(retries),
@@ -177,7 +177,7 @@ def _mindcluster_budgets(
             owners=tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA),
         ),
     )
-    return tuple(budget for budget in known if budget.limit is not None)
+    return tuple(budget for budget in budgets if budget.limit is not None)
 
 
 def _positive(number: int | None) -> int | None:

@@ -79,10 +79,10 @@ def reports(document: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
 
     Raises `InvalidSpec` with everything that is wrong. The same message twice makes the same reports.
     """
-    found = _read(document)
-    if found.dropped:
-        raise refusal(found.dropped)
-    return found.reports
+    faults = _read(document)
+    if faults.dropped:
+        raise refusal(faults.dropped)
+    return faults.reports
 
 
 def is_public_fault(config_map: Mapping[str, Any]) -> bool:
@@ -118,7 +118,7 @@ def observer_report(config_map: Mapping[str, Any]) -> ObserverReport:
 def _read(document: Mapping[str, Any]) -> PublicFaults:
     body, root = _body(document)
     message = judged(Message, body, *root)
-    found: list[dict[str, Any]] = []
+    all_reports: list[dict[str, Any]] = []
     lasting: set[str] = set()
     dropped: list[Problem] = []
     for n, raw in enumerate(message.faults):
@@ -128,10 +128,10 @@ def _read(document: Mapping[str, Any]) -> PublicFaults:
             dropped += error.problems
         else:
             fault_reports = list(_reports(message, fault))
-            found += fault_reports
+            all_reports += fault_reports
             if fault.assertion == "occur":
                 lasting |= {report["id"] for report in fault_reports}
-    return PublicFaults(tuple(found), tuple(dropped), frozenset(lasting))
+    return PublicFaults(tuple(all_reports), tuple(dropped), frozenset(lasting))
 
 
 def _body(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:

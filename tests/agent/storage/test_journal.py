@@ -233,7 +233,7 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
 WORDED = tuple(
     replace(
         told,
-        beside=DialectFiles(
+        dialect_files=DialectFiles(
             summary={"most": 3},
             files={"params.yaml": {"trainer": {}}},
             folders=("prefetched",),

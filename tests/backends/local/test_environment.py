@@ -180,7 +180,7 @@ def test_what_is_no_list_of_names_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("wanted", ["EVERSTEP_WEBHOOK_TOKEN", "TEMPORAL_API_KEY", "NOT_THERE"])
 def test_what_a_worker_keeps_for_itself_is_as_if_it_were_not_there(wanted: str) -> None:
-    assert environment.taken(HERS, {"MINE": wanted, "T": "HF_TOKEN"}) == {"T": "hf"}
+    assert environment.requested(HERS, {"MINE": wanted, "T": "HF_TOKEN"}) == {"T": "hf"}
     said = environment.lacking(HERS, {"MINE": wanted, "T": "HF_TOKEN"})
     assert said is not None
     assert f"has no variable {wanted}," in said

@@ -52,7 +52,7 @@ async def agents(job: Run) -> list[int]:
 async def until_told_to_end(job: Run) -> None:
     """Every agent says that its ranks are being ended, so it has answered who told it."""
     assert isinstance(job.lab, LocalLab)
-    watched = job.lab.backend.agents.known
+    watched = job.lab.backend.agents.by_uid
     async with asyncio.timeout(HUNG_S):
         while not all(
             one.state and one.state["run"] and one.state["run"]["stopped"]

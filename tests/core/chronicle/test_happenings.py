@@ -115,7 +115,7 @@ NAMED: Mapping[Callable[[], Told], list[str]] = {
 def test_each_way_has_the_events_of_modelarts(way: Callable[[], Told]) -> None:
     told = way()
     assert names(told) == NAMED[way]
-    told.chronicle = replace(told.chronicle, wanted=happenings.EVENTS)
+    told.chronicle = replace(told.chronicle, wanted_events=happenings.EVENTS)
     assert [notice.event for notice in told.unpublished.notices] == NAMED[way]
 
 
@@ -294,7 +294,7 @@ def test_only_those_that_are_wanted_are_told() -> None:
 
 def test_what_was_taken_is_not_told_again() -> None:
     told = hangs()
-    told.chronicle = replace(told.chronicle, wanted=happenings.EVENTS)
+    told.chronicle = replace(told.chronicle, wanted_events=happenings.EVENTS)
     first, second, third = told.unpublished.notices
     told.publishes(notice=second.number)
     assert told.unpublished.notices == (third,)

@@ -46,7 +46,7 @@ def test_at_the_end_lines_are_written_before_the_notices_are_told() -> None:
 
 def test_the_end_is_due_though_no_notice_tells_it() -> None:
     told = quiet()
-    told.chronicle = replace(told.chronicle, wanted=("JobHanged",))
+    told.chronicle = replace(told.chronicle, wanted_events=("JobHanged",))
     told.report("done")
     lines = now_due(told)
     assert (len(lines.entries), lines.notices, lines.is_end_due) == (1, (), True)
@@ -70,7 +70,7 @@ def test_what_was_sent_before_the_end_does_not_acknowledge_it() -> None:
 
 def test_who_wants_to_hear_of_a_hang_hears_of_it_at_once() -> None:
     told = quiet()
-    told.chronicle = replace(told.chronicle, wanted=("JobHanged",))
+    told.chronicle = replace(told.chronicle, wanted_events=("JobHanged",))
     told.see(sighting(FaultClass.HANG))
     assert [notice.event for notice in now_due(told).notices] == ["JobHanged"]
 

@@ -306,7 +306,7 @@ def test_the_configuration_goes_out_once() -> None:
     crashes(told)
     told.succeeds()
     entries = journals.worded(told.spec, told.unpublished.entries)
-    assert [e.run for e in entries if e.beside is not None and e.beside.files] == [1]
+    assert [e.run for e in entries if e.dialect_files is not None and e.dialect_files.files] == [1]
     assert [e.run for e in entries] == [1, 0, 0, 2]
 
 

@@ -81,7 +81,7 @@ def test_a_fault_that_is_noted_or_ends_the_job_has_its_decision_and_evidence() -
     note, fail = by_name["note subhealth"], by_name["fail crash"]
     assert (note.is_error, fail.is_error) == (False, True)
     assert {note.parent, fail.parent} == {"phase/main"}
-    assert "exit_code=1" in fail.seen[0]
+    assert "exit_code=1" in fail.evidence[0]
     assert fail.attributes["everstep.level"] == "fail"
     assert keys(told.chronicle)[-2:] == ["phase/main", "job"], "and the job ends after it"
 

@@ -19,7 +19,7 @@ def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
         if wait and (wait.unwritable or not _can_write(job, order)):
             return wait
         if newer := _newer(state, order):
-            job.found = max(job.found, newer)
+            job.newest_on_storage = max(job.newest_on_storage, newer)
             return fencing.newer_on_storage(newer)
         fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
     answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)

@@ -207,7 +207,7 @@ class Job:
     generations: dict[tuple[str, str], int] = field(default_factory=dict)  # by run and key
     newest: int = 0
     newest_run: str = ""
-    found: int = 0  # the newest generation that was found on storage
+    newest_on_storage: int = 0  # the newest generation that was found on storage
     is_known: bool = True  # False: pods may run of which nothing is known here
     adopted: int = 0  # the generation at which these books took it over
     closed: int = 0  # generations up to this one were ended by `ensure_gone`

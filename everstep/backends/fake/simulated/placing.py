@@ -142,7 +142,7 @@ def _request(state: FakeState, job: Job) -> placing.PlaceRequest:
 def _asking(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
-        own={slot: pod.node.name for slot, pod in job.pods.items()},
+        job_nodes={slot: pod.node.name for slot, pod in job.pods.items()},
         leaving=_leaving(job),
         nodes=node_views(state),
         now=state.now,

@@ -33,7 +33,7 @@ def place_state(
             waits.append(what or f"a pod for slot {slot} to be created")
             continue
         node, why = pod["spec"].get("nodeName", ""), trouble(pod)
-        agent = agents.known.get(entry.uid)
+        agent = agents.by_uid.get(entry.uid)
         if agent is not None and agent.state is not None:
             refs[slot] = PodRef(node=node, uid=entry.uid)
         else:

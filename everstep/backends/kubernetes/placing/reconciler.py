@@ -133,7 +133,7 @@ class PodReconciler:
         )
 
     def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
-        agent = self.agents.known.get(entry.uid)
+        agent = self.agents.by_uid.get(entry.uid)
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
         return has_answered or stored.document.record.port_of >= entry.generation
 
@@ -216,7 +216,7 @@ class PodReconciler:
         row = end_of(report := PodReport(pod=pod, node=self.watch.node(entry.node)))
         if row is None:
             return None
-        agent = self.agents.known.get(entry.uid)
+        agent = self.agents.by_uid.get(entry.uid)
         generation = observing.run_generation(
             None if agent is None else agent.state,
             newest=stored.document.record.newest,
@@ -250,7 +250,7 @@ class PodReconciler:
         Nodes are not ready for a moment after each outage of the API server. As long as the agent there
         answers, training goes on.
         """
-        agent = self.agents.known.get(entry.uid)
+        agent = self.agents.by_uid.get(entry.uid)
         is_heard = agent is not None and agent.state is not None and agent.silent_since is None
         is_young = self.agents.clock() < fault.at + self.not_ready_s
         return not (fault.kind == node_facts.NOT_READY and is_heard and is_young)

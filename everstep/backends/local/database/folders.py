@@ -26,7 +26,7 @@ class KnownFolders:
             own_folder = (
                 None if self._jobs is None else str(self._jobs.absolute() / quote(job, safe=" "))
             )
-            folders = self._by_job[job] = JobFolders(base=base, own=own_folder)
+            folders = self._by_job[job] = JobFolders(base=base, default_model_dir=own_folder)
         return folders
 
     async def reload(self, store: Store, job: str) -> JobFolders:

@@ -185,7 +185,7 @@ def _folder_name(job_id: str) -> str:
 def _asking(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
-        own={pod.slot: pod.node for pod in pods.of_job(transaction.db, order.job.id)},
+        job_nodes={pod.slot: pod.node for pod in pods.of_job(transaction.db, order.job.id)},
         leaving=_leaving(transaction.db, order),
         nodes=transaction.nodes(),
         now=transaction.now,

@@ -110,7 +110,7 @@ class PodReconciler:
             del self.ending[uid]  # begun again below if the pod is still there
         for pod in self.pods.values():
             self._reconcile_one(pod)
-        for uid in [uid for uid in self.agents.known if uid not in self.pods]:
+        for uid in [uid for uid in self.agents.by_uid if uid not in self.pods]:
             self.agents.forget(uid)
         for uid in self.spawned.keys() - self.pods.keys():
             del self.spawned[uid]
@@ -197,8 +197,8 @@ class PodReconciler:
 
     def _dead(self, db: Db, pod: LocalPod) -> None:
         """Its devices are free from now on, though its place may not be cleared yet."""
-        agent, now, job = self.agents.known.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
-        job.record = endings.noted(
+        agent, now, job = self.agents.by_uid.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
+        job.record = endings.with_ends_of(
             job.record, agent, now=now, wall_now=time.time(), ended_since=now
         )
         pods.dead(db, pod.uid, now)
