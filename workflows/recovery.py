@@ -97,7 +97,7 @@ async def carry_out(plan: Plan, show: attending.Show) -> Outcome:
 async def clear_away(order: Clear, cluster: str, show: attending.Show, *, why: str) -> None:
     """Remove everything of the job. If another run took a generation since, take a newer one.
 
-    A Recovery under way outlives the reset of its job; it may come to take one later than we did.
+    A Recovery under way outlives the reset of its job, so it may take a generation after this call did.
     """
     key: str | None = None
     for time in itertools.count(1):

@@ -74,7 +74,7 @@ class TrainingJob(JobHandlers):
         end = await self._shielded(self._live(raw))
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
         if end is None:
-            # A list shows the newest run, which the server gives no memo of its own accord.
+            # `everstep list` shows the newest run, and the server does not pass the memo on to it.
             workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
         return self._close(end)
 
@@ -182,7 +182,7 @@ class TrainingJob(JobHandlers):
 
     async def _child(self, plan: Plan) -> Outcome:
         record = responses.record(self.chronicle.records[-1])
-        if plan.level in RESCHEDULING:  # of a list the server tells memos, and asks no job
+        if plan.level in RESCHEDULING:  # `everstep list` reads memos and queries no job
             workflow.upsert_memo({"reschedules": views.reschedules(self.state)})
         starting = asyncio.create_task(
             workflow.start_child_workflow(

@@ -203,7 +203,7 @@ def ends_at_hang(policy: Policy) -> bool:
 
 def _limit_reached(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """A limit of the document, or no place, checkpoint or storage for a job that never ran."""
-    # Whoever told first that it cannot be written, it was waited for.
+    # A wait for storage ends here too, whichever component reported first that it cannot be written.
     given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
     is_storage = given_up and diagnosis.fault.cls is FaultClass.STORAGE
     if not is_storage and not diagnosis.fault.kind.startswith(NOTHING_TO_TRY):

@@ -1,7 +1,7 @@
-"""What a report and a decision do to the books: progress, bills, series, incidents.
+"""Apply reports and decisions to the job's state and ledger: progress, bills, series, incidents.
 
-Mechanical: every number comes from the report or the decision; nothing is judged here. The job
-events of it are made here too.
+Mechanical: every number comes from the report or the decision; nothing is judged here. Each change that
+people should see becomes a job event here.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from everstep.core.state import (
 )
 from everstep.core.world import PodState
 
-# -- What was seen ------------------------------------------------------------------------------
+# -- Reports -------------------------------------------------------------------------------------
 
 
-def seen(state: JobState, report: WatchReport) -> JobState:
-    """The state after a watcher's report: time, steps, checkpoints, pods, progress."""
+def apply_report(state: JobState, report: WatchReport) -> JobState:
+    """Take in a report of the monitor: time, steps, checkpoints, pods, progress."""
     living = frozenset(state.living)
     warnings = state.warnings
     state = replace(
@@ -61,7 +61,7 @@ def seen(state: JobState, report: WatchReport) -> JobState:
         older=_older(state, report),
         gone=tuple(slot for slot in report.gone if slot in living),
     )
-    state = progressed(_first_step(ended(state, report.facts), report))
+    state = progressed(_first_step(apply_facts(state, report.facts), report))
     return happened(
         state,
         *(WarningBegan(at=w.at, text=w.text) for w in report.warnings if w not in warnings),
@@ -70,13 +70,13 @@ def seen(state: JobState, report: WatchReport) -> JobState:
 
 
 def _older(state: JobState, report: WatchReport) -> dict[int, int]:
-    """A rank that this report lacks is as old as before: only a new generation starts ranks again."""
+    """Ranks of earlier generations. One that the report lacks keeps its entry until the next generation."""
     before = state.older if report.generation == state.generation else {}
     return {**before, **report.older}
 
 
-def ended(state: JobState, facts: Iterable[Fact]) -> JobState:
-    """The state with the ends of processes, and the results of tries beside the training."""
+def apply_facts(state: JobState, facts: Iterable[Fact]) -> JobState:
+    """Take in the ends of processes, and the results of prefetches that ran beside the training."""
     news = tuple(facts)
     state = _with_sizes(state, news)
     ends = tuple(fact for fact in news if fact.kind == "process.exit")
@@ -121,8 +121,8 @@ def _first_step(state: JobState, report: WatchReport) -> JobState:
     return happened(replace(state, learned=learned), event)
 
 
-def answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
-    """The state with these facts known, so that none is ever news again."""
+def mark_answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
+    """Remember that these facts were decided on, so that none is decided on twice."""
     ids = tuple(fact.id for fact in facts)
     return replace(
         state,
@@ -131,11 +131,11 @@ def answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     )
 
 
-# -- What was decided ---------------------------------------------------------------------------
+# -- Decisions -----------------------------------------------------------------------------------
 
 
-def noted(state: JobState, decision: Decision) -> JobState:
-    """After a decision that leaves the world alone."""
+def apply_note(state: JobState, decision: Decision) -> JobState:
+    """Take in a decision that changes no process."""
     state = _occurred(state, decision)
     if decision.level is Level.NOTE:
         event = FaultNoted(at=state.now, decision=decision, generation=state.generation)
@@ -148,8 +148,8 @@ def noted(state: JobState, decision: Decision) -> JobState:
     return state
 
 
-def refused(state: JobState, decision: Decision) -> JobState:
-    """Every level that a budget stopped has a number of its own; nothing is billed."""
+def apply_refusals(state: JobState, decision: Decision) -> JobState:
+    """Number and record each level that a budget refused; nothing is billed."""
     for refusal in decision.refused:
         state, incident = _with_incident(state, decision)
         state = with_ledger(state, recoveries=state.ledger.recoveries + 1)
@@ -166,8 +166,8 @@ def refused(state: JobState, decision: Decision) -> JobState:
     return state
 
 
-def reserved(state: JobState, decision: Decision) -> JobState:
-    """The books before the Recovery starts: billed, counted, recorded. A kill from here on is safe."""
+def apply_restart(state: JobState, decision: Decision) -> JobState:
+    """Bill, count and record a restart before its Recovery starts. A kill from here on is safe."""
     before = state
     state, incident = _with_incident(_occurred(state, decision), decision)
     ledger, cls = state.ledger, decision.fault.cls
@@ -211,9 +211,9 @@ def _bad_sizes(before: tuple[int, ...], decision: Decision) -> tuple[int, ...]:
 
 
 def _series(state: JobState, decision: Decision) -> dict[str, int]:
-    """The series after this restart: one of another kind comes between those of a series and ends it.
+    """The series after this restart, which ends every series that it does not count in.
 
-    The next level for the same fault, and the same level once more, come between nothing.
+    The next level for the same fault, and the same level once more, end none.
     """
     series, incident = state.ledger.series, state.incident
     is_same = incident is not None and incident.decision.fault.cls is decision.fault.cls
@@ -236,7 +236,7 @@ def _occurred(state: JobState, decision: Decision) -> JobState:
 
 
 def _with_incident(state: JobState, decision: Decision) -> tuple[JobState, Incident]:
-    """The open incident with its newest decision. Whose fault it is, is known from the first on."""
+    """The open incident, or a new one, with its newest decision. Its first decision names the worker."""
     incident = state.incident
     if incident is None:
         number = state.ledger.incidents + 1

@@ -186,7 +186,7 @@ def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
 
 
 def _watched(state: JobState, event: Watched) -> JobState:
-    state = bookkeeping.seen(state, event.report)
+    state = bookkeeping.apply_report(state, event.report)
     return NEWS[event.report.news](state, event.report)
 
 
@@ -246,7 +246,7 @@ NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
 def _read(state: JobState, event: Watched) -> JobState:
     """One look after a Recovery reported nothing, or after another run of this job moved the world."""
     report, plan = event.report, state.lost_plan
-    state = replace(bookkeeping.seen(state, report), lost_plan=None)
+    state = replace(bookkeeping.apply_report(state, report), lost_plan=None)
     there, before = all_started(report), state
     running = outcomes.may_be_all(state, plan, there)
     state = outcomes.adopted(state, report, living=there if running else state.living)
@@ -279,18 +279,18 @@ def _decided(state: JobState, event: Decided) -> JobState:
     decision = event.decision
     later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
     answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
-    state = bookkeeping.answered(state, answered)
+    state = bookkeeping.mark_answered(state, answered)
     state = replace(state, pending_facts=later, outcome=None)
-    state = bookkeeping.refused(state, decision)
+    state = bookkeeping.apply_refusals(state, decision)
     if decision.level is Level.FAIL:
         given_up = GivenUp(at=state.now, decision=decision, generation=state.generation)
         return _failed(happened(state, given_up), decision)
     if not decision.is_executed:
-        state = bookkeeping.noted(state, decision)
+        state = bookkeeping.apply_note(state, decision)
         if state.running_since is None:
             return replace(state, mode=Mode.LAUNCHING)
         return replace(state, mode=Mode.WATCHING, incident=None)
-    state = bookkeeping.reserved(state, decision)
+    state = bookkeeping.apply_restart(state, decision)
     plan = recovery_plan(state, decision, state.ledger.recoveries)
     return replace(state, mode=Mode.RECOVERING, plan=plan)
 
@@ -300,7 +300,7 @@ def _failed(state: JobState, decision: Decision) -> JobState:
     how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
     why = f"phase {state.phase.name}: {decision.reason}"
     worker = bookkeeping.worker_of(state, decision.fault)
-    state = _finished_phase(bookkeeping.noted(state, decision), how, why, worker=worker)
+    state = _finished_phase(bookkeeping.apply_note(state, decision), how, why, worker=worker)
     return outcomes.ending(state, ending, why)
 
 

@@ -13,7 +13,7 @@ from everstep.core.deciding import budgets
 from everstep.core.deciding.decision import Outcome, Plan, Waited
 from everstep.core.facts import STANDBY_NONE, Fact
 from everstep.core.levels import Level, Step
-from everstep.core.loop.bookkeeping import ended
+from everstep.core.loop.bookkeeping import apply_facts
 from everstep.core.loop.job_events import (
     BillReturned,
     JobEnding,
@@ -113,7 +113,7 @@ def _with_old_facts(state: JobState, outcome: Outcome) -> JobState:
     """The state with the facts of a plan, except those of the ranks that it started."""
     before = (fact for fact in _facts_of(outcome) if fact.generation != outcome.generation)
     if outcome.prechecked is None:
-        return ended(state, before)
+        return apply_facts(state, before)
     began, at = outcome.prechecked
     event = Prechecked(
         at=at,
@@ -122,7 +122,7 @@ def _with_old_facts(state: JobState, outcome: Outcome) -> JobState:
         failed=tuple(f for f in _facts_of(outcome) if f.family == "precheck"),
         passed=outcome.step is not Step.PRECHECK,
     )
-    return ended(happened(state, event), before)
+    return apply_facts(happened(state, event), before)
 
 
 def _facts_of(outcome: Outcome) -> tuple[Fact, ...]:
@@ -135,7 +135,7 @@ def _with_new_processes(before: JobState, state: JobState, outcome: Outcome) -> 
     is_new = before.generation != state.generation or before.running_since is None
     if is_new and state.running_since is not None:
         state = started(state, state.running_since, waited=outcome.waited)
-    return ended(state, (f for f in _facts_of(outcome) if f.generation == outcome.generation))
+    return apply_facts(state, (f for f in _facts_of(outcome) if f.generation == outcome.generation))
 
 
 def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:

@@ -107,10 +107,10 @@ def known_facts(state: JobState) -> tuple[str, ...]:
 
 
 def _own_key(state: JobState, what: str) -> str:
-    """Each key gets a generation of its own, which is needed each time.
+    """The key under which the backend allocates a generation for this plan, a new one for each try.
 
-    After a pause one lies in between; one that was lost may have been lost to a Recovery that outlived
-    an earlier run, and its generation with it.
+    After a pause the number of the generation differs. If the outcome was lost, the Recovery of an earlier
+    run may still hold the generation of the older key.
     """
     again = f"-{state.repeats}" if state.repeats else ""
     return f"{state.phase.name}/{what}-{state.generation}{again}"
