@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
-from activities.visibility import FAILS_VISIBLY_FROM, SIGNAL_WITHIN, tell_waiting, visible
+from activities.visibility import FAILS_VISIBLY_FROM, SIGNAL_WITHIN, tell_wait, visible
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
@@ -34,7 +34,7 @@ WATCHED_BY = "worker"
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
-    """Report that this worker watches the job now. Only for display, as `tell_waiting`."""
+    """Report that this worker watches the job now. Only for display, as `tell_wait`."""
     client = activity.client()
     workers = {"worker": client.identity, "earlier": earlier}
     try:
@@ -106,7 +106,7 @@ class ClusterActivities:
             log_with(generation=order.generation)
             async with heartbeating() as heartbeat, visible(str(order.step), plan.job.id, plan.key):
                 context = self._context(heartbeat)
-                waits = partial(tell_waiting, plan.job.id, plan.key)
+                waits = partial(tell_wait, plan.job.id, plan.key)
                 return await perform(replace(context, waits=waits), order)
 
         return carry_out
@@ -118,7 +118,7 @@ class ClusterActivities:
         async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
-                context = replace(context, waits=partial(tell_waiting, order.job.id, None))
+                context = replace(context, waits=partial(tell_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
             saved = saved_in(before)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None

@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.failures import WRONG_CLUSTER, is_worth_a_line, translated
+from everstep.steps.looking import StepWait
 
 SIGNAL_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
@@ -22,18 +23,33 @@ FAILS_IN_EVENTS_AT = 4
 
 
 async def tell_waiting(
-    job: str, plan: str | None, what: str | None, *, is_refusal: bool = False
+    job: str,
+    plan: str | None,
+    what: str | None,
+    *,
+    since: float | None = None,
+    until: float | None = None,
+    is_refusal: bool = False,
 ) -> None:
-    """Report to the job what its plan, or its watch, waits for.
+    """Report to the job what its plan, or its watch, waits for, and between which times of the backend.
 
     Only for display: if the signal fails, the wait goes on.
     """
     handle = activity.client().get_workflow_handle(job)
-    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal}
+    times = {} if since is None else {"since": since, "until": until}
+    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal, **times}
     try:
         await handle.signal("waiting", waiting, rpc_timeout=SIGNAL_WITHIN)
     except RPCError as error:
         activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
+
+
+async def tell_wait(job: str, plan: str | None, wait: StepWait | None) -> None:
+    """Report to the job the wait of a step; None: it goes on."""
+    if wait is None:
+        await tell_waiting(job, plan, None)
+    else:
+        await tell_waiting(job, plan, wait.what, since=wait.since, until=wait.until)
 
 
 @asynccontextmanager

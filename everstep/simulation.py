@@ -40,7 +40,7 @@ from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.faults.telling import informed
 from everstep.steps.counting import count_faults, count_order
-from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
+from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext, StepWait
 from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
 
@@ -157,8 +157,11 @@ class Simulation:
     def _context(self) -> StepContext:
         return StepContext(backend=self.backend, quarantine=self.quarantine, waits=self._waits)
 
-    async def _waits(self, what: str | None) -> None:
-        self.state = lifecycle.waits(self.state, what)
+    async def _waits(self, wait: StepWait | None) -> None:
+        if wait is None:
+            self.state = lifecycle.waits(self.state, None)
+        else:
+            self.state = lifecycle.waits(self.state, wait.what, since=wait.since, until=wait.until)
 
 
 async def carry_out(context: StepContext, plan: Plan) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -61,6 +62,12 @@ def _signal(name: str) -> Callable[..., Awaitable[None]]:
     return cast("Callable[..., Awaitable[None]]", handler)
 
 
+def _finite(value: Any) -> float | None:
+    """A time in a signal, which may come from anywhere."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
 class JobHandlers:
     """Queries, signals and updates of a job. A handler changes the state and nothing else: the loop acts."""
 
@@ -108,7 +115,7 @@ class JobHandlers:
 
     @workflow.query(name="explain", description="why a restart was decided as it was: {n, phase}")
     def explain(self, argument: Any = None) -> dict[str, Any]:
-        return responses.explain(self.chronicle, workflow.info().workflow_id, argument)
+        return responses.explain(self._state, self.chronicle, workflow.info().workflow_id, argument)
 
     @workflow.query(name="state", description="what rules depend on, for `everstep explain --job`")
     def job_state(self, _argument: Any = None) -> JobState:
@@ -121,7 +128,10 @@ class JobHandlers:
         if notice.get("plan") == lifecycle.plan_key(self._state):
             what = notice.get("what")
             what = None if what is None else cut(plain(str(what)), TEXT_MOST)
-            self._state = lifecycle.waits(self._state, what)
+            since, until = (_finite(notice.get(key)) for key in ("since", "until"))
+            if since is None and what is not None:
+                since = self._time()
+            self._state = lifecycle.waits(self._state, what, since=since, until=until)
             if notice.get("is_refusal") and what:
                 self._note_refusal(what)
             workflow.set_current_details(views.page(self.state, self.chronicle))

@@ -326,7 +326,7 @@ class TrainingJob(JobHandlers):
         except ApplicationError:
             workflow.upsert_search_attributes(attributes.of_refusal(job.id))
             raise
-        self._state = lifecycle.opened(job, spec)
+        self._state = lifecycle.opened(job, spec, at=workflow.time())
         opening.keep_notes(spec)
         self._show(None)
         await self._reach_cluster(spec.cluster)

@@ -38,7 +38,17 @@ STATUS = (
         "phases",
     ),
     *("generation", "step", "last_step", "step_at", "still_s", "still_limit_s", "checkpoint_step"),
-    *("checkpoint_path", "waiting_for", "recovery", "pods", "incarnations", "budgets", "series"),
+    *(
+        "checkpoint_path",
+        "waiting_for",
+        "waiting_since",
+        "waiting_until",
+        "recovery",
+        "pods",
+        "incarnations",
+        "budgets",
+        "series",
+    ),
     "restarts",
     *(
         "reschedules",
@@ -99,6 +109,20 @@ def with_failing(status: Mapping[str, Any], *failing: str) -> dict[str, Any]:
     """The status with a warning for each activity that fails again and again."""
     rows = [{"kind": "failing", "since": None, "message": text} for text in failing if text]
     return {**status, "warnings": [*(status.get("warnings") or ()), *rows]} if rows else {**status}
+
+
+def wait_lines(status: Mapping[str, Any]) -> list[str]:
+    """What a job waits for by its status, since when, and what follows if that does not come."""
+    if not status.get("waiting_for"):
+        return []
+    since, until = status.get("waiting_since"), status.get("waiting_until")
+    lines = [f"waits for {status['waiting_for']}"]
+    lines += [f"  since    {since}"] if since else []
+    lines += [f"  until    {until} at most: {AFTER_THE_LIMIT}"] if until else []
+    return lines
+
+
+AFTER_THE_LIMIT = "then this try fails, and the job decides what follows"
 
 
 def seconds(at: str) -> float:

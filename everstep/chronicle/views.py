@@ -80,6 +80,8 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "checkpoint_step": state.checkpoint_step,
         "checkpoint_path": None if state.saved is None else state.saved.path,
         "waiting_for": state.waiting_for,
+        "waiting_since": moment(state.waiting_since),
+        "waiting_until": moment(state.waiting_until),  # then it goes on without
         "recovery": _recovery(state),
         "pods": pods,
         "incarnations": usual,

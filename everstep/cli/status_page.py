@@ -32,6 +32,7 @@ def status(value: Value) -> Page:
             ("reason", value.get("reason")),
             ("warning", [warning["message"] for warning in value.get("warnings") or ()]),
             ("waits for", value["waiting_for"]),
+            ("waiting", _waiting(value)),
             ("recovery", value["recovery"]),
             ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
             ("started", _started(value)),
@@ -55,6 +56,14 @@ def status(value: Value) -> Page:
         yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
 
 
+def _waiting(value: Value) -> str | None:
+    """`since 2026-01-31 12:00:07Z, until 2026-01-31 12:10:07Z at most`."""
+    since, until = value.get("waiting_since"), value.get("waiting_until")
+    times = [f"since {_shown_time(since)}"] if since else []
+    times += [f"until {_shown_time(until)} at most"] if until else []
+    return ", ".join(times) or None
+
+
 STILL_LEAST_S = 5.0
 """Shorter silences are shown only where they come near to their limit."""
 
@@ -66,7 +75,12 @@ def _started(value: Value) -> str | None:
         return None
     what = "took" if value.get("ended_at") else "here for"
     passed = "" if duration_s is None else f", {what} {age(duration_s)}"
-    return f"{at[:10]} {at[11:19]}Z{passed}"
+    return f"{_shown_time(at)}{passed}"
+
+
+def _shown_time(at: str) -> str:
+    """Without the milliseconds of the JSON."""
+    return f"{at[:10]} {at[11:19]}Z"
 
 
 def _step(value: Value) -> str | None:

@@ -195,6 +195,8 @@ class JobState:
     gone: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots that are silent
     waiting_for: str | None = None
+    waiting_since: float | None = None  # None: unknown, or it waits for nothing
+    waiting_until: float | None = None  # None: for as long as it takes
     suspected: Suspected | None = None  # of a hang that was only noted, until something moves
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job

@@ -53,20 +53,24 @@ def report(state: JobState, chronicle: Chronicle) -> Value:
     }
 
 
-def explain(chronicle: Chronicle, job: str, argument: Any) -> Value:
+def explain(state: JobState | None, chronicle: Chronicle, job: str, argument: Any) -> Value:
     """The facts, the fault, the decision with its reason, and the cost of restart `n`, else of the newest.
 
-    Numbers count within a phase, so that two phases may have the same.
+    Numbers count within a phase, so that two phases may have the same. The newest also has what the job
+    waits for.
     """
     options = argument if isinstance(argument, dict) else {"n": argument}
     n = options["n"] if isinstance(options.get("n"), int) else None
     phase = options["phase"] if isinstance(options.get("phase"), str) else None
+    is_newest = n is None and phase is None and state is not None
+    waits = shapes.wait_lines(views.status(state, chronicle)) if is_newest and state else []
     records = [r for r in chronicle.records if n in (None, r.n) and phase in (None, r.phase)]
     if not records:
         which = "no such restart among the newest 50" if chronicle.records else "no restart yet"
-        return {"id": job, "restart": None, "text": which}
+        return {"id": job, "restart": None, "text": "\n".join([which, *waits])}
     latest = record(records[-1])
-    return {"id": job, "restart": latest, "text": record_rows.story(latest)}
+    text = "\n".join([record_rows.story(latest), *waits])
+    return {"id": job, "restart": latest, "text": text}
 
 
 def left(state: JobState, chronicle: Chronicle) -> Value:

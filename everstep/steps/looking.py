@@ -57,7 +57,16 @@ def _silent(*_details: object) -> None:
     return None
 
 
-async def _no_report(_what: str | None) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWait:
+    """What a step waits for, since when, and at what time it fails instead (None: it has no limit)."""
+
+    what: str
+    since: float
+    until: float | None
+
+
+async def _no_report(_wait: StepWait | None) -> None:
     return None
 
 
@@ -69,7 +78,7 @@ class StepContext:
     quarantine: QuarantineClient
     beat: Callable[..., None] = _silent  # called after every observation
     # Called with what a step waits for when that changes.
-    waits: Callable[[str | None], Awaitable[None]] = _no_report
+    waits: Callable[[StepWait | None], Awaitable[None]] = _no_report
 
 
 # -- Looking --------------------------------------------------------------------------------------
@@ -130,11 +139,16 @@ class StepRun:
             raise ContainersGone(lost_slots)
         return observation
 
-    async def report_wait(self, what: str | None) -> None:
-        """Report what the step waits for, before the wait and only when it changed."""
+    async def report_wait(self, what: str | None, *, until: float | None = None) -> None:
+        """Report what the step waits for, before the wait and only when it changed.
+
+        The step fails at `until` if that has not come.
+        """
         if what != self.waiting_for:
             self._count_wait()
-            await self.context.waits(what)
+            since = max(self.now, self.order.since)
+            wait = None if what is None else StepWait(what=what, since=since, until=until)
+            await self.context.waits(wait)
             self.waiting_for = what
 
     async def count_past_wait(self, what: str) -> None:
@@ -232,14 +246,16 @@ def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
     return row.cls in classes and not row.is_harmless
 
 
-async def look_then_report(step: StepRun, until: float | None, what: str) -> None:
+async def look_then_report(
+    step: StepRun, until: float | None, what: str, *, deadline: float | None = None
+) -> None:
     """Wait for something that usually comes at once, and report the wait only if it does not.
 
-    Each report wakes the job's workflow.
+    Each report wakes the job's workflow. The step looks again at `until` and fails at `deadline`.
     """
     said_at = step.order.since + WORTH_SAYING_S
     if step.now >= said_at:
-        await step.report_wait(what)
+        await step.report_wait(what, until=deadline)
         await step.look(until)
     else:
         await step.look(said_at if until is None else min(until, said_at))

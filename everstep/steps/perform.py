@@ -89,7 +89,7 @@ async def _standby(step: StepRun) -> StepResult:
             )
             await step.context.backend.ensure_standby(replace(order, recreate=()))
             return _left_alone(step, STANDBY_NONE, message)
-        await step.report_wait(state.waiting_for)
+        await step.report_wait(state.waiting_for, until=deadline)
         if ended_slots := _ended_slots(await step.look(deadline)):
             message = f"slot {ended_slots[0]} ended before a backup pod was ready"
             return _left_alone(step, STANDBY_OVER, message)
@@ -174,7 +174,7 @@ async def _heal(step: StepRun) -> StepResult:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
                 return step.failed(cause)
-            await step.report_wait(what)
+            await step.report_wait(what, until=deadline)
             await step.look(deadline)
     return step.done()
 
@@ -191,7 +191,7 @@ async def _writable(step: StepRun) -> StepResult:
         if deadline is not None and step.now >= deadline:
             message = f"{storage[0].message or 'the storage'} for {wait_s:g} s"
             return step.failed(step.cause("storage.unwritable", message))
-        await step.report_wait("the storage to be writable")
+        await step.report_wait("the storage to be writable", until=deadline)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
 
@@ -270,6 +270,7 @@ async def _place(step: StepRun) -> StepResult:
     wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted_slots) & set(staying)))
     since, not_before, attempt = order.since - order.missing_s, None, None
+    deadline = None if rules.wait_s is None else since + rules.wait_s
     while True:
         state, attempt = await _order(step, slots, attempt)
         step.needs = frozenset(slots)
@@ -297,11 +298,11 @@ async def _place(step: StepRun) -> StepResult:
                 slots = fewer
             case GoOnWith(until=until):
                 if state.places is None:
-                    await step.report_wait(state.waiting_for or None)
+                    await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)
             case Wait(until=until):
                 if state.places is None or state.places < len(slots):
-                    await step.report_wait(state.waiting_for or None)
+                    await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)
 
 
@@ -384,7 +385,7 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
             return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
-        await look_then_report(step, deadline, f"slot {slot} to start its ranks")
+        await look_then_report(step, deadline, f"slot {slot} to start its ranks", deadline=deadline)
 
 
 STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {

@@ -101,7 +101,7 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
         if deadline is not None and step.now >= deadline:
             message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
-        await step.report_wait(state.waiting_for)
+        await step.report_wait(state.waiting_for, until=deadline)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
     return state
@@ -119,7 +119,7 @@ async def _wait_for_checkpoints(step: StepRun) -> CheckpointListing:
     deadline = None if wait_s is None else step.order.since + wait_s
     listing = NO_CHECKPOINTS
     while not listing.checkpoints and (deadline is None or step.now < deadline):
-        await step.report_wait("the checkpoints to be there again")
+        await step.report_wait("the checkpoints to be there again", until=deadline)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
         listing = await _list_checkpoints(step)

@@ -92,7 +92,7 @@ def why(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Explain a restart: what was seen, what was decided and why, what it cost."""
+    """Explain a restart: what was seen, what was decided and why, what it cost. Or what a job waits for."""
     choice = RestartChoice(n=n, phase=phase)
     print_value(of_job(job_id, lambda job: explained(job, choice)), pages.why, as_json=as_json)
 
@@ -311,17 +311,21 @@ async def explained(job: FoundJob, choice: RestartChoice) -> Value:
         record = choice.of(await all_records(job, newest=[]))
     if record is None:
         return await _nothing(job, choice)
-    return {"id": job.id, "restart": record, "text": record_rows.story(record)}
+    waits = (
+        shapes.wait_lines(await status_of(job)) if choice == RestartChoice() and job.is_open else []
+    )
+    return {"id": job.id, "restart": record, "text": "\n".join([record_rows.story(record), *waits])}
 
 
 async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
-    """Without a restart there is still the end to explain, if it has come."""
+    """Without a restart there is still the end to explain if it has come, or what the job waits for."""
     if choice != RestartChoice():
         hint = f"`everstep restarts {job.id} --all` lists all"
         raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}; {hint}")
     status = await status_of(job)
     reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
-    return {"id": job.id, "restart": None, "text": f"no restart yet{reason}"}
+    text = "\n".join([f"no restart yet{reason}", *shapes.wait_lines(status)])
+    return {"id": job.id, "restart": None, "text": text}
 
 
 # -- the document -------------------------------------------------------------------------------

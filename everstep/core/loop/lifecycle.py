@@ -82,10 +82,15 @@ def _refused(state: JobState, why: str) -> JobState:
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 
 
-def waits(state: JobState, what: str | None) -> JobState:
-    """The state of a job that can only go on once this happens."""
-    is_shown = state.mode is not Mode.ENDED and not (what is None and state.unreachable)
-    return replace(state, waiting_for=what) if is_shown else state
+def waits(
+    state: JobState, what: str | None, *, since: float | None = None, until: float | None = None
+) -> JobState:
+    """The state of a job that can only go on once this happens; at `until` it goes on without."""
+    if state.mode is Mode.ENDED or (what is None and state.unreachable):
+        return state
+    if what == state.waiting_for:  # the same wait, reported by another try
+        since = state.waiting_since
+    return replace(state, waiting_for=what, waiting_since=since, waiting_until=until)
 
 
 def plan_key(state: JobState) -> str | None:
@@ -96,11 +101,13 @@ def plan_key(state: JobState) -> str | None:
 # -- The rows -----------------------------------------------------------------------------------
 
 
-def opened(job: JobRef, spec: JobSpec) -> JobState:
-    """A job whose document was read, before anything is reported of its cluster."""
+def opened(job: JobRef, spec: JobSpec, *, at: float | None = None) -> JobState:
+    """A job whose document was read at this time, before anything is reported of its cluster."""
     waiting = f"a worker of cluster {spec.cluster}"
     job = replace(job, namespace=spec.namespace)
-    return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting)
+    return JobState(
+        job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting, waiting_since=at
+    )
 
 
 def _begin(state: JobState, _event: Begun) -> JobState:
@@ -234,7 +241,7 @@ def _tell_deferred(state: JobState) -> JobState:
 NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
     "facts": _news_facts,
     "done": _news_done,
-    "back": lambda state, _: replace(state, unreachable=(), waiting_for=None),
+    "back": lambda state, _: waits(replace(state, unreachable=()), None),
     "activity_resumed": lambda state, _: replace(state, suspected=None),
     "moved": _news_moved,
     "refresh": _news_refresh,
@@ -362,6 +369,8 @@ def enter_phase(state: JobState, index: int) -> JobState:
         outcome=None,
         unreachable=(),
         waiting_for=None,
+        waiting_since=None,
+        waiting_until=None,
         suspected=None,
         warnings=(),
         gone=(),

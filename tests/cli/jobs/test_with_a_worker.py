@@ -20,8 +20,17 @@ from tests.support.stage import Stage, document
 STATUS_KEYS = {"id", "state", "phase", "phases", "pods", "budgets", "series", "restarts", "ui"}
 
 
-async def until_state(served: AsyncCli, state: str) -> None:
-    while (await served("status", "demo", "--json")).json["state"] != state:
+async def until_state(served: AsyncCli, state: str, *, job: str = "demo") -> None:
+    while (await served("status", job, "--json")).json["state"] != state:
+        await asyncio.sleep(0.05)
+
+
+async def until_it_waits_for_room(served: AsyncCli, job: str) -> dict[str, Any]:
+    while True:
+        status: dict[str, Any] = (await served("status", job, "--json")).json
+        assert status["state"] != "failed", status["reason"]
+        if "room for" in (status["waiting_for"] or ""):
+            return status
         await asyncio.sleep(0.05)
 
 
@@ -183,3 +192,35 @@ async def test_a_job_is_paused_asked_and_stopped(
         row = "demo/main/recovery-1-in_place-crash-n0"
         assert (await served("status", row)).code == 3
         assert (await served("submit", "-", "--again", stdin=body)).code == 0
+
+
+async def test_why_says_what_a_job_without_a_place_waits_for_since_when_and_how_long(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.submit(document("first", env={"STEPS": "100000000"}))
+        await until_state(served, "running", job="first")
+        await stage.submit(document())
+        status = await until_it_waits_for_room(served, "demo")
+        waits = ["no restart yet", f"waits for {status['waiting_for']}"]
+        since = status["waiting_since"]
+        lines = (await served("why", "demo")).out.splitlines()
+        assert lines == [*waits, f"  since    {since}"], "queue_s has no limit"
+        page = (await served("status", "demo")).out
+        assert f"since {since[:10]} {since[11:19]}Z" in page
+        assert (await served("stop", "demo")).code == 0
+
+        limits = {"queue_s": 1_000_000}
+        await stage.submit(document("limited", limits=limits))
+        status = await until_it_waits_for_room(served, "limited")
+        until = status["waiting_until"]
+        assert (
+            f"until {until[:10]} {until[11:19]}Z at most" in (await served("status", "limited")).out
+        )
+        last = (await served("why", "limited")).out.splitlines()[-1]
+        assert (
+            last
+            == f"  until    {until} at most: then this try fails, and the job decides what follows"
+        )
+        assert (await served("stop", "limited")).code == 0
+        assert (await served("stop", "first")).code == 0

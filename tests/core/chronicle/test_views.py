@@ -33,14 +33,14 @@ def in_two_phases() -> tuple[JobState, Chronicle]:
 
 
 def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
-    _, known = in_two_phases()
-    assert responses.explain(known, "demo", 1)["restart"]["phase"] == "main"
+    state, known = in_two_phases()
+    assert responses.explain(state, known, "demo", 1)["restart"]["phase"] == "main"
     assert (
-        responses.explain(known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"]
+        responses.explain(state, known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"]
         == "warmup"
     )
-    assert responses.explain(known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
-    assert responses.explain(known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
+    assert responses.explain(state, known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
+    assert responses.explain(state, known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:
