@@ -3,10 +3,12 @@
 Pods of hollow nodes have no process; one server answers for all agents, over TLS, with long polls and a step
 a second each. API server, scheduler and controllers are real, and so is the worker with the rights of
 deploy/kubernetes. As root: `python -m benchmarks.kubernetes_many [PODS JOBS ...]`, else 1000 1 and 8 100.
+With `--scheduler-qps 200` the scheduler may send more requests than by default.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import sys
@@ -19,11 +21,14 @@ from temporalio.client import WorkflowHandle
 
 from benchmarks.support import cluster
 from everstep.cli.jobs.watching import ENDED
+from tests.testbed.api import Api, Json
+from tests.testbed.controlplane import SCHEDULER_QPS
 
 GRACE_S, LEASE_S = 900, 10.0  # as kubelets renew them: one of 15 s is a fault of its node
 SETTLES_S, HEALTHY_S = 15.0, 60.0
 WITHIN_S = 300.0
 LOOK_S = 0.5
+NOT_READY = "node.kubernetes.io/not-ready"
 
 
 def used(pid: int) -> tuple[float, float]:
@@ -35,6 +40,22 @@ def used(pid: int) -> tuple[float, float]:
     return seconds, resident / 1024
 
 
+async def until_nodes_take_pods(api: Api) -> None:
+    """Wait until no node is tainted as not ready. Controllers remove the taint after a node is ready.
+
+    Before that the scheduler finds a large gang unschedulable, says so at each of its pods, and tries again.
+    """
+    while True:
+        nodes = (await api.get("/api/v1/nodes"))["items"]
+        if not any(_is_not_ready(node) for node in nodes):
+            return
+        await asyncio.sleep(LOOK_S)
+
+
+def _is_not_ready(node: Json) -> bool:
+    return any(taint["key"] == NOT_READY for taint in node["spec"].get("taints", ()))
+
+
 async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
     while True:
         status: dict[str, Any] = await handle.query("status")
@@ -43,14 +64,15 @@ async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def measured(pods: int, jobs: int) -> None:
+async def measured(pods: int, jobs: int, scheduler_qps: int) -> None:
     async with (
         cluster.own_folder() as folder,
-        cluster.cluster(folder, node_grace_s=GRACE_S) as found,
+        cluster.cluster(folder, node_grace_s=GRACE_S, scheduler_qps=scheduler_qps) as found,
     ):
         # Slots of a job share no node, jobs do.
         for number in range(pods):
             await found.machines.add_node(f"node-{number}", is_hollow=True, lease_every_s=LEASE_S)
+        await until_nodes_take_pods(found.api)
         (worker,) = found.workers
         began, (before, _) = time.monotonic(), used(worker.pid)
         handles = []
@@ -79,10 +101,15 @@ async def measured(pods: int, jobs: int) -> None:
         )
 
 
-def main(words: Sequence[str]) -> None:
-    sizes = list(map(int, words)) or [1000, 1, 8, 100]
-    for pods, jobs in zip(sizes[::2], sizes[1::2], strict=True):
-        asyncio.run(measured(pods, jobs))
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kubernetes_many")
+    parser.add_argument(
+        "sizes", metavar="PODS JOBS", type=int, nargs="*", default=[1000, 1, 8, 100]
+    )
+    parser.add_argument("--scheduler-qps", type=int, default=SCHEDULER_QPS)
+    options = parser.parse_args(arguments)
+    for pods, jobs in zip(options.sizes[::2], options.sizes[1::2], strict=True):
+        asyncio.run(measured(pods, jobs, options.scheduler_qps))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,12 @@ from everstep.core import names
 from tests.kubernetes import rights
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
-from tests.testbed.controlplane import NODE_GRACE_S, ControlPlane, until_pods_can_be_created
+from tests.testbed.controlplane import (
+    NODE_GRACE_S,
+    SCHEDULER_QPS,
+    ControlPlane,
+    until_pods_can_be_created,
+)
 from tests.testbed.machines import Machines
 from workflows import options
 
@@ -47,10 +52,16 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    folder: Path, *, workers: int = 1, node_grace_s: int = NODE_GRACE_S
+    folder: Path,
+    *,
+    workers: int = 1,
+    node_grace_s: int = NODE_GRACE_S,
+    scheduler_qps: int = SCHEDULER_QPS,
 ) -> AsyncIterator[Cluster]:
     """One without nodes, whose workers have started. Nothing of it is left afterwards."""
-    control_plane = await ControlPlane.start(folder / "control-plane", node_grace_s=node_grace_s)
+    control_plane = await ControlPlane.start(
+        folder / "control-plane", node_grace_s=node_grace_s, scheduler_qps=scheduler_qps
+    )
     started: list[WorkerProcess] = []
     machines: Machines | None = None
     try:

@@ -24,6 +24,8 @@ from tests.testbed.build import CONTROL_PLANE
 
 NODE_GRACE_S = 6
 """Silence of a node after which the controllers call it unreachable; 50 in production."""
+SCHEDULER_QPS = 50
+"""Requests a second that the scheduler allows itself: its default. Each pod that it places costs some."""
 
 _STARTS = 5  # attempts, each with new ports
 _GATES = "--feature-gates=GenericWorkload=true"  # gang scheduling by PodGroup: beta in 1.37, off by default
@@ -70,9 +72,11 @@ class ClusterAccess:
 class ControlPlane:
     """The four processes. `api_server` and the others are there to be killed or stopped by a test."""
 
-    def __init__(self, folder: Path, *, node_grace_s: int = NODE_GRACE_S) -> None:
+    def __init__(
+        self, folder: Path, *, node_grace_s: int = NODE_GRACE_S, scheduler_qps: int = SCHEDULER_QPS
+    ) -> None:
         self.folder = folder
-        self._node_grace_s = node_grace_s
+        self._node_grace_s, self._scheduler_qps = node_grace_s, scheduler_qps
         self._binaries = CONTROL_PLANE.binaries_folder()
         self._ports = {
             name: free_port() for name in ("etcd", "peer", "api", "controllers", "scheduler")
@@ -81,13 +85,19 @@ class ControlPlane:
         self._children: dict[str, Child] = {}
 
     @classmethod
-    async def start(cls, folder: Path, *, node_grace_s: int = NODE_GRACE_S) -> Self:
+    async def start(
+        cls,
+        folder: Path,
+        *,
+        node_grace_s: int = NODE_GRACE_S,
+        scheduler_qps: int = SCHEDULER_QPS,
+    ) -> Self:
         """Start all four and wait until a pod can be created."""
         if names := CONTROL_PLANE.missing():
             raise BinariesMissing(f"{', '.join(names)} not built; run: make testbed")
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _STARTS + 1):
-            control_plane = cls(folder, node_grace_s=node_grace_s)
+            control_plane = cls(folder, node_grace_s=node_grace_s, scheduler_qps=scheduler_qps)
             try:
                 await control_plane._start_all()
             except ChildFailed as error:
@@ -185,7 +195,11 @@ class ControlPlane:
 
     async def start_scheduler(self) -> None:
         self._run(
-            "kube-scheduler", _GATES, *self._as_user("system:kube-scheduler", port="scheduler")
+            "kube-scheduler",
+            _GATES,
+            *self._as_user("system:kube-scheduler", port="scheduler"),
+            f"--kube-api-qps={self._scheduler_qps}",
+            f"--kube-api-burst={2 * self._scheduler_qps}",
         )
 
     async def _start_all(self) -> None:
