@@ -18,6 +18,9 @@ While a thousand pods start there is news all the time, and the worker would do 
 FORGET_S = 600.0
 """A job at which nothing looked for so long has ended, or another worker looks at it."""
 
+ALL_JOBS = ""
+"""Stands for the ID of a job in news that may concern any of them."""
+
 
 @dataclass(slots=True)
 class JobCounts:
@@ -30,7 +33,7 @@ class JobCounts:
 
 
 class JobNews:
-    """A count of news for each job, and for all of them together under the name of nothing.
+    """A count of news for each job, and one of the news that concern all of them.
 
     A job is counted from its first look on, and dropped after `FORGET_S` without one: a worker outlives
     thousands of jobs, and receives news of those of other workers too.
@@ -44,12 +47,13 @@ class JobNews:
         self._event = asyncio.Event()
 
     def __len__(self) -> int:
-        """How many jobs are counted."""
+        """The number of jobs that are counted."""
         return len(self._jobs)
 
     def add(self, job_id: str) -> None:
+        """Count news of this job, or of `ALL_JOBS`, and wake those that wait for any."""
         self._has_any = True
-        if not job_id:
+        if job_id == ALL_JOBS:
             self._came_for_all += 1
         elif job_id in self._jobs:
             self._jobs[job_id].came += 1
@@ -60,7 +64,7 @@ class JobNews:
         asyncio.get_running_loop().call_later(max(0.0, after_s), self.add, job_id)
 
     def _counts(self, job_id: str) -> JobCounts:
-        """Of this job. One that was not counted yet has news if any came: that may have been its own."""
+        """The counts of this job. One not counted yet has news if there were any: they may be its own."""
         job = self._jobs.get(job_id)
         if job is None:
             now = self._clock()
@@ -72,13 +76,13 @@ class JobNews:
         return job
 
     def is_new(self, job_id: str) -> bool:
-        """Whether any came since a look at this job last began."""
+        """Whether the job has news since a look at it last began."""
         job = self._counts(job_id)
         return job.came + self._came_for_all > job.read
 
     @contextmanager
     def reading(self, job_id: str) -> Iterator[None]:
-        """What comes from here on is news again, also while the reading goes on."""
+        """Mark the news before this point as read, at the end of the body."""
         job = self._counts(job_id)
         job.read_at = self._clock()
         before = job.came + self._came_for_all
@@ -94,7 +98,7 @@ class JobNews:
         until: float | None,
         wait_s: float,
     ) -> Observation:
-        """As `Backend.observe` promises: what a look shows, once that is new or the time is over.
+        """Implement `Backend.observe`: return what a look shows, once that is new or the time is over.
 
         Where no news came for `wait_s` it is what was seen then: a quiet job is looked at once a call.
         """
@@ -119,7 +123,7 @@ class JobNews:
                 return observation
 
     async def wait(self, job_id: str, within_s: float) -> bool:
-        """Until there is news; False if the time is over first."""
+        """Wait until the job has news. False if the time is over first."""
         try:
             async with asyncio.timeout(within_s):
                 while not self.is_new(job_id):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from everstep.agent_client.news import FORGET_S, PODS_PER_S, JobNews
+from everstep.agent_client.news import ALL_JOBS, FORGET_S, PODS_PER_S, JobNews
 from everstep.core.world import Observation, PodState, PodView
 from tests.support.patience import HUNG_S
 
@@ -53,7 +53,7 @@ async def test_what_rings_during_the_wait_is_looked_at() -> None:
 
 async def test_what_rang_before_is_looked_at_and_returned_at_once() -> None:
     looking = Looking(JobNews())
-    looking.heard.add("")
+    looking.heard.add(ALL_JOBS)
     await looking.news()
     assert looking.looks == 1
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from everstep.agent_client.news import ALL_JOBS
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database.store import Db, Store
@@ -65,7 +66,7 @@ class LocalLab:
             return
         await rehearse(self.backend.settings.home, line)
         await self.backend.reconciler.reconcile()  # which it would do a moment later
-        self.backend.news.add("")
+        self.backend.news.add(ALL_JOBS)
 
     async def unavailable(self, on: bool) -> None:
         broken = self._broken if on else self._whole

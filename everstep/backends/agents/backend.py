@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from everstep.agent import wire
-from everstep.agent_client.news import JobNews
+from everstep.agent_client.news import ALL_JOBS, JobNews
 from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
@@ -106,7 +106,7 @@ class AgentBackend(Backend):
             return generation
 
         generation = await books.change(job.id, give)
-        self.news.add("")
+        self.news.add(ALL_JOBS)
         return generation
 
     # -- doing -----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class AgentBackend(Backend):
             one.record = job_record.adopted(one.record, job, books.identity, generation)
 
         await books.change(job.id, adopt)
-        self.news.add("")
+        self.news.add(ALL_JOBS)
         return books.identity
 
     @abstractmethod

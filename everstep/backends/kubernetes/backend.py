@@ -17,7 +17,7 @@ from kubernetes.aio.config import ConfigException
 
 from everstep.agent import build, wire
 from everstep.agent_client import ranks
-from everstep.agent_client.news import JobNews
+from everstep.agent_client.news import ALL_JOBS, JobNews
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
@@ -233,7 +233,7 @@ class KubernetesBackend(AgentBackend):
 
     def _agent_changed(self, uid: str) -> None:
         pod = self.watch.pod(uid)
-        self.news.add("" if pod is None else job_of(pod))
+        self.news.add(ALL_JOBS if pod is None else job_of(pod))
 
     # -- what all clusters of agents do alike ----------------------------------------------------
 
@@ -421,7 +421,7 @@ class KubernetesBackend(AgentBackend):
 
     async def ensure_released(self, node: str) -> None:
         await reached(set_isolated(self._api, self._settings.namespace, node, None))
-        self.news.add("")
+        self.news.add(ALL_JOBS)
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         if job.namespace and job.namespace not in self._namespaces:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from everstep.agent import wire
 from everstep.agent.storage import journal as journal_files
 from everstep.agent_client import ranks
-from everstep.agent_client.news import JobNews
+from everstep.agent_client.news import ALL_JOBS, JobNews
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
@@ -165,7 +165,7 @@ class LocalBackend(AgentBackend):
 
         state, ends_at = await self._with(work)
         if ends_at is not None and state.state == "healing":
-            self.news.add_later("", ends_at - self._now())
+            self.news.add_later(ALL_JOBS, ends_at - self._now())
         return state
 
     # -- placing ---------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class LocalBackend(AgentBackend):
 
         await self._with(work)
         await self.reconciler.reconcile()
-        self.news.add("")
+        self.news.add(ALL_JOBS)
 
     # -- ending ----------------------------------------------------------------------------------
 

@@ -32,11 +32,11 @@ class Row(NamedTuple):
 ROWS: tuple[Row, ...] = (
     Row(
         lambda inputs, _: inputs.saved is None or inputs.saved.counts is None,
-        "nothing tells which one is older: it stays",
+        "it stays, as only file times order the checkpoints",
     ),
     Row(
         lambda inputs, diagnosis: hindrance(inputs, diagnosis, Level.ROLLBACK) is not None,
-        "it stays, for {hindered}",
+        "it stays, as {hindered}",
     ),
     Row(lambda *_: True, "it is set aside, if an older one is there", leaves=True),
 )

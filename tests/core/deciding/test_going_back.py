@@ -226,7 +226,7 @@ def test_otherwise_it_is_resumed_from_again(policy: Policy, steps: tuple[int, ..
 
 def test_a_limit_that_keeps_it_is_told() -> None:
     _, decision = ended_alike_twice(Policy(rollbacks=0), 10, 20, 30)
-    assert "is suspected; it stays, for without progress it may go back 0 times" in decision.reason
+    assert "is suspected; it stays, as without progress it may go back 0 times" in decision.reason
 
 
 def test_of_files_that_only_time_tells_apart_none_is_older() -> None:
@@ -237,7 +237,10 @@ def test_of_files_that_only_time_tells_apart_none_is_older() -> None:
     told.succeeds(resume=last)
     decision = crashes(told)
     assert decision.level is not _L.ROLLBACK
-    assert "last.pt is suspected; nothing tells which one is older: it stays" in decision.reason
+    assert (
+        "last.pt is suspected; it stays, as only file times order the checkpoints"
+        in decision.reason
+    )
 
 
 def test_one_that_could_not_be_set_aside_is_resumed_from_by_nobody_until_a_newer_one_is_there() -> (
