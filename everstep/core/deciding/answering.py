@@ -100,7 +100,10 @@ def _rest(ladder: tuple[Level, ...], rungs: tuple[Level, ...], level: Level) -> 
 def _rungs(
     inputs: DecisionInput, diagnosis: Diagnosis, passed_over: list[tuple[Level, str]]
 ) -> tuple[Level, ...]:
-    """The levels that can apply; a class that came again without progress starts further down."""
+    """The levels that can apply, without the first ones where the class came again without progress.
+
+    One is left out for each restart of the class, whatever levels those were of.
+    """
     able: list[Level] = []
     for level in diagnosis.ladder:
         hindered = hindrance(inputs, diagnosis, level)
@@ -115,8 +118,16 @@ def _rungs(
     offset = 0 if diagnosis.is_fixed else _escalation(inputs, diagnosis.fault)
     first = 1 if diagnosis.leaves else 0
     start = first + min(offset, max(len(able) - first - 1, 0))
-    passed_over.extend((level, "tried already without progress") for level in able[first:start])
+    if start > first:
+        why = _further_down(diagnosis.fault, restarts=offset)
+        passed_over.extend((level, why) for level in able[first:start])
     return (*able[:first], *able[start:])
+
+
+def _further_down(fault: Fault, *, restarts: int) -> str:
+    """Why a level is left out. It need not be one that those restarts were of: others can apply now."""
+    times = f"{restarts} restart{'' if restarts == 1 else 's'}"
+    return f"after {times} for {fault.cls} without progress the ladder starts further down"
 
 
 def _escalation(inputs: DecisionInput, fault: Fault) -> int:

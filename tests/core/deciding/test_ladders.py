@@ -298,5 +298,5 @@ def test_a_ladder_without_new_containers_that_was_tried_already_still_has_an_ans
     assert decision.level is Level.JOB
     assert decision.passed_over == (
         "in_place: the container of slot 0 is gone",
-        "pod: tried already without progress",
+        "pod: after 1 restart for storage without progress the ladder starts further down",
     )
