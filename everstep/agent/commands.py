@@ -1,4 +1,4 @@
-"""What a command has to say: every field of its shape in `wire`, of that kind."""
+"""Validates commands: each has every field of its shape in `wire`, of the right type."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read(body: Mapping[str, Any], shape: type) -> Any:
 
 
 def number(query: Mapping[str, str], name: str, default: float) -> float:
-    """Of the words behind a path. Raises BadCommand."""
+    """A number among the query parameters. Raises BadCommand."""
     try:
         value = float(query.get(name, default))
     except ValueError:

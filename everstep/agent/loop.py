@@ -81,7 +81,7 @@ class Loop:
             raise OSError("the agent is busy") from None
 
     def run(self) -> None:
-        """For ever; the process is left by `os._exit`."""
+        """Run the loop for ever. The process ends by `os._exit`."""
         while True:
             for key, _ in self._selector.select(self._serve_timers()):
                 self._safely(key.data)
@@ -101,7 +101,7 @@ class Loop:
             time.sleep(AFTER_FAULT_S)
 
     def _serve_timers(self) -> float | None:
-        """How long there is nothing to do."""
+        """Run due timers. Returns the time until the next one."""
         self._now = time.monotonic()
         left_s = self._timers.run(blocking=False)
         return 0.0 if self._pending or not self._calls.empty() else left_s

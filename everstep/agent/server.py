@@ -44,7 +44,7 @@ class HttpRefusal(Exception):
 
 
 class Request(NamedTuple):
-    """What a client sent. Names of headers are in small letters."""
+    """A request of a client. Header names are in lower case."""
 
     method: str
     target: str
@@ -257,7 +257,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """One connection broke; the others go on."""
+        """Ignore a broken connection; the other connections go on."""
 
     def serve_in_background(self) -> None:
         threading.Thread(target=self.serve_forever, args=(0.5,), daemon=True).start()

@@ -29,7 +29,7 @@ async def ask(
     devices: int,
     thresholds: wire.Thresholds,
 ) -> list[wire.CheckSeen] | None:
-    """What the checks of this generation measured; None as long as not all of them are done."""
+    """The results of this generation's checks. None until all of them are done."""
     command: wire.CheckCommand = {
         "generation": generation,
         "hosts": list(hosts),
@@ -48,7 +48,7 @@ async def ask(
 def findings(
     pod: PodPlace, generation: int, checks: list[wire.CheckSeen], *, now: float
 ) -> Iterator[Fact]:
-    """What did not hold, failures and notes."""
+    """A fact for each check that did not pass: failures and notes."""
     for check in checks:
         if check["ok"]:
             continue

@@ -63,7 +63,7 @@ class Link(Protocol):
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
-        """One request, which may arrive twice. Raises `NoAnswer` or `Refused`."""
+        """Send one request, which may arrive twice. Raises `NoAnswer` or `Refused`."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -201,7 +201,7 @@ async def _read(reader: asyncio.StreamReader) -> Response:
 
 
 def unix_link(folder: Path) -> HttpLink:
-    """To an agent on this machine, by the socket and the token in its folder."""
+    """A link to an agent on this machine, by the socket and the token in its folder."""
 
     async def connect() -> socket.socket:
         # The folder's own path may be too long for a socket's address.

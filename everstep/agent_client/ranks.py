@@ -28,7 +28,7 @@ from everstep.telemetry.trace_ids import traceparent
 
 
 class Stopped(NamedTuple):
-    """Whether nothing older runs in a pod any more; which ranks go on, what was saved of the rest."""
+    """The progress of a stop: whether everything older has ended, the ranks that go on, and the evidence."""
 
     is_done: bool
     kept_ranks: Sequence[int] = ()
@@ -44,9 +44,9 @@ async def stop(
     grace_s: float = 0.0,
     evidence: bool = False,
 ) -> Stopped | None:
-    """How far it is; None if the agent does not answer.
+    """Order the stop and return its progress. None if the agent does not answer.
 
-    Of all ranks to keep the command names those of this agent; where its ranks are unknown yet, all of them.
+    The command names the ranks in `keep` that this agent has, or all of them while its ranks are unknown.
     """
     watched = agents.by_uid.get(uid)
     run = watched.state["run"] if watched is not None and watched.state is not None else None
@@ -71,7 +71,7 @@ async def stop(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlace:
-    """Where the command is to run."""
+    """The pod in which the command is to run."""
 
     uid: str
     agent: str  # how its ranks reach the agent
@@ -82,7 +82,7 @@ class RunPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """Where the ranks of one generation find each other."""
+    """The address at which the ranks of one generation find each other."""
 
     hosts: tuple[str, ...]  # of the pods, by their node rank
     port: int  # of the first of them
@@ -90,7 +90,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSettings:
-    """What a cluster gives to all ranks."""
+    """Settings of a cluster for all ranks."""
 
     cluster: str
     fence_s: float

@@ -26,7 +26,7 @@ TIMES = frozenset({"start_time", "end_time"})
 
 
 def fence_folders(order: FenceOrder) -> dict[str, str]:
-    """Those of the order, each with the field of the document that names it."""
+    """The folders of the order, each with the field of the document that names it."""
     folders = ((order.model_dir, "model_dir"), (order.checkpoints_path, "checkpoints.path"))
     return {folder: field for folder, field in folders if folder is not None}
 
@@ -118,7 +118,7 @@ async def set_aside(
 
 
 def journal_commands(job: str, entries: Iterable[Entry]) -> Iterator[wire.JournalCommand]:
-    """One for each phase that has a model_dir. The folders of the entries are absolute."""
+    """One command for each phase that has a model_dir. Folders of the entries must be absolute."""
     for (model_dir, phase, began), group in groupby(
         entries, key=lambda e: (e.model_dir, e.phase, e.began)
     ):
@@ -147,7 +147,7 @@ def journal_commands(job: str, entries: Iterable[Entry]) -> Iterator[wire.Journa
 
 
 def owner(job: str, phase: str, began: float) -> dict[str, str]:
-    """Whose folder it is."""
+    """Identifies the job and phase that own a folder of records."""
     return {"workflow_id": job, "phase": phase, "began": moment(began) or ""}
 
 

@@ -143,7 +143,7 @@ def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
 
 
 def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
-    """What counts up is newer than what does not."""
+    """Sort key of checkpoints: one with a step is newer than one without."""
     return saved.step is not None, saved.counts or 0, saved.at
 
 
@@ -204,7 +204,7 @@ def _fact(pod: PodPlace, sight: wire.FactSeen) -> Fact:
 
 
 def agent_gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
-    """Its agent ended without an order to."""
+    """The fact that the pod's agent ended without an order."""
     return Fact(
         id=f"{pod.uid}/gone",
         kind="agent.gone",

@@ -27,7 +27,7 @@ NOW = f"{wire.STATE}?since=-1&wait_s=0"
 
 
 def _gist(state: wire.AgentState | None) -> object:
-    """What of a state is news. Further steps and checkpoints are none."""
+    """The part of a state whose change is news. Further steps and checkpoints are none."""
     if state is None:
         return None
     run = state["run"]
@@ -68,7 +68,10 @@ class Agents:
     unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
-        """`has_answered`: it answered another worker, so that its absence is its end and no late start."""
+        """Start polling this agent, if it is not polled yet.
+
+        `has_answered`: it answered another worker, so that its absence is its end and no late start.
+        """
         watched = self.by_uid.get(uid)
         if watched is None:
             watched = self.by_uid[uid] = WatchedAgent(link=self.link(uid))
@@ -86,7 +89,7 @@ class Agents:
                 watched.task.cancel()
 
     async def _follow(self, uid: str, watched: WatchedAgent) -> None:
-        """As long as it lives. One that ends without being forgotten is gone."""
+        """Poll the agent as long as it lives. One that ends without being forgotten is gone."""
         first_try: float | None = None  # of those since its newest answer
         while True:
             if self.is_cut_off(uid):
@@ -267,7 +270,7 @@ def ahead_s(state: wire.AgentState, *, now: float, before_s: float | None) -> fl
 
 
 def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
-    """The same state with all its times in our time."""
+    """The state with all its times translated to this worker's clock."""
     if abs(ahead_s) < OUT_S:
         return state
 

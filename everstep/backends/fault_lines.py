@@ -51,7 +51,7 @@ class FaultLine:
         return float(text) if "." in text else int(text)
 
     def percent(self, index: int) -> float | str:
-        """The same, as a share of what a device can do."""
+        """The value of this word as a device's utilisation. Raises ValueError above 100."""
         value = self.value(index)
         if isinstance(value, float | int) and value > 100:
             raise ValueError(f"{self.line!r}: the use of a device goes from 0 to 100")

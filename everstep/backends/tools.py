@@ -31,7 +31,7 @@ class Examined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterCheck:
-    """What one look at a cluster found, and what to try next."""
+    """The result of one check of a cluster, and what to try next."""
 
     name: str
     what: str
@@ -56,7 +56,7 @@ class SilentAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What a pod left behind."""
+    """Files that an ended pod left behind."""
 
     uid: str
     job: str | None
@@ -113,7 +113,7 @@ class LogReader(Protocol):
 
     @property
     def log(self) -> RankLog:
-        """What it reads."""
+        """The log that is read."""
 
     def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:
         """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
@@ -180,11 +180,11 @@ class Tools:
         return f"{beginning}: this cluster keeps none"
 
     def read(self, log: RankLog) -> LogReader:
-        """From its beginning on."""
+        """Read the log from its beginning."""
         raise NotImplementedError(log)
 
     async def read_end(self, log: RankLog, count: int) -> tuple[list[LogLine], LogReader]:
-        """Its last lines, and what reads on behind them."""
+        """The last lines of the log, and a reader that continues after them."""
         raise NotImplementedError(log, count)
 
     async def close(self) -> None:

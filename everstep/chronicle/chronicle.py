@@ -180,7 +180,7 @@ class JobTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chronicle:
-    """What is known of a job's life."""
+    """The history of a job, folded from its events."""
 
     first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
     created_at: float | None = None

@@ -13,7 +13,7 @@ Value = dict[str, Any]
 
 
 def packed(status: Value) -> Value:
-    """The same with its pods as rows, their fields named once: there may be ten thousand of them."""
+    """The status with its pods as rows, their fields named once: there may be ten thousand of them."""
     fields = list(status["pods"][0]) if status["pods"] else []
     rows = [list(pod.values()) for pod in status["pods"]]
     return {**status, "pods": {"fields": fields, "rows": rows}}

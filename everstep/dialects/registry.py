@@ -113,7 +113,7 @@ def fragment_of(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def overlay_of(document: dict[str, Any]) -> str:
-    """The document's key of that fragment."""
+    """The key of the document under which its fragment of the native `spec` stands."""
     return dialect_of(document).overlay
 
 
@@ -123,7 +123,7 @@ def laid_over(document: dict[str, Any], change: Mapping[str, Any]) -> dict[str, 
 
 
 def patch(document: object, fragment: object) -> dict[str, Any]:
-    """The same for a job that runs: `InvalidSpec` for what cannot change then."""
+    """Lay the fragment over the document of a running job. Raises `InvalidSpec` for what may not change."""
     plain = plain_document(document)
     dialect = dialect_of(plain)
     return merge.patch(dialect.name_phases(plain), fragment, under=dialect.overlay)

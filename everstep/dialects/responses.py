@@ -37,7 +37,7 @@ def restarts(chronicle: Chronicle) -> list[Value]:
 
 
 def shaped_restarts(chronicle: Chronicle, job_id: str, argument: Any) -> list[Value] | Value:
-    """The same; with `{"shape": "mindcluster"}` as MindCluster records them."""
+    """The newest restart records; with `{"shape": "mindcluster"}` as MindCluster records them."""
     records = restarts(chronicle)
     if isinstance(argument, dict) and argument.get("shape") == MINDCLUSTER:
         return mindcluster.reschedule_reason(job_id, records)

@@ -35,7 +35,7 @@ HARDWARE = frozenset({"gpu-check"})
 
 @dataclass(frozen=True)
 class Measured:
-    """What one check found, and what it should have."""
+    """The value that one check measured, and the value it needs."""
 
     ok: bool
     measured: str
@@ -133,7 +133,7 @@ def _is_found(host: str) -> bool:
 
 
 def room(path: str, least_gb: float) -> Measured:
-    """How much is free there; of a path that is not there, where it would be made."""
+    """Measure the free space at the path, or at the folder in which it would be created."""
     there = nearest(Path(path))
     free_gb = free_bytes(there) / GB
     where = path if str(there) == path else f"{there} (there is no {path})"

@@ -70,7 +70,7 @@ class Tool:
         self.readings += 1
 
     def _printed(self, *words: str) -> str:
-        """What it prints. Raises OSError or SubprocessError."""
+        """Run the tool and return its output. Raises OSError or SubprocessError."""
         program = find(KINDS[self._accelerator].tool)
         if program is None:
             raise FileNotFoundError

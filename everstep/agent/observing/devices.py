@@ -26,7 +26,7 @@ VARIES = "vary"
 
 
 def simulated(path: str | None) -> Mapping[str, Any] | None:
-    """What the file says, by index; nothing if there is none; None if it cannot be read."""
+    """The metrics in the file, by device index. Empty if there is no file, None if it cannot be read."""
     if path is None:
         return {}
     try:

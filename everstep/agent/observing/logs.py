@@ -171,7 +171,7 @@ def _is_of_main_thread(lines: list[str], start: int, prefix: str) -> bool:
 
 
 def _raised(lines: list[str], prefix: str) -> str | None:
-    """What the first traceback among these lines ends with."""
+    """The exception that ends a traceback: the first of these lines without an indent."""
     for line in lines:
         text = line.removeprefix(prefix)
         if text and not text[0].isspace():
@@ -220,7 +220,7 @@ _MARK = struct.Struct("<Qd")
 
 
 def times_beside(log: Path) -> Path:
-    """Where the marks of this log are."""
+    """The path of the file with the time marks of this log."""
     return log.with_suffix(".times")
 
 

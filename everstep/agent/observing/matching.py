@@ -25,7 +25,7 @@ class TooSlow(Exception):
 
 
 def in_time(match: Callable[[], T]) -> T:
-    """What it finds. Raises TooSlow."""
+    """Run the search and return its result. Raises TooSlow."""
     global _began  # noqa: PLW0603  # there is one timer in a process, and one thread that may have its signal
     signal.signal(signal.SIGVTALRM, _looks)  # for good: one may still be on its way
     _began = time.thread_time()

@@ -17,7 +17,7 @@ LINE_MOST = 16 * 1024
 
 
 class OutputCopy:
-    """Where all ranks of an agent are copied to."""
+    """Copies the output of all ranks of an agent to a descriptor."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

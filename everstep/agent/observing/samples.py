@@ -35,7 +35,7 @@ SHARE = 50
 
 
 def look_s(still_s: float | None) -> float:
-    """How long after a look the next one is."""
+    """The time from one look to the next."""
     return LOOK_S if still_s is None else min(LOOK_S, max(LOOK_S_LEAST, still_s / LOOKS))
 
 
@@ -49,7 +49,7 @@ def rest_s(worked_s: float, still_s: float | None) -> float:
 
 
 class Activity(NamedTuple):
-    """What the processes did since the look before."""
+    """The activity of the processes since the previous look."""
 
     anything: bool  # I/O, use of the processor, a new process
     io: bool | None  # None: not known of all

@@ -66,7 +66,7 @@ class Search:
 
 
 def _step(digits: bytes | None) -> int | None:
-    """None for what no training counts to, whatever the pattern takes for a number."""
+    """The number as a step. None if it is larger than any training counts."""
     try:
         return bounds.step(float(digits)) if digits else None
     except ValueError:

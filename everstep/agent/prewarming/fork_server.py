@@ -253,7 +253,7 @@ def _settled(order: dict[str, Any]) -> Callable[[], None]:
 
 
 def _script(main: types.ModuleType, path: str) -> Callable[[], None]:
-    """What `python PATH` does."""
+    """A function that runs the script as `python PATH` does."""
     absolute = path if path.startswith("/") else f"{Path.cwd()}/{path}"
     main.__file__ = absolute
     setattr(main, "__cached__", None)  # noqa: B010  # no type checker knows it

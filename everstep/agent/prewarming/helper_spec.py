@@ -45,7 +45,7 @@ class Python:
 
 
 def parse_python_command(command: list[str]) -> Python | None:
-    """None if it is anything else."""
+    """Parse a command that runs Python. None if it is anything else."""
     if re.fullmatch(r"python[0-9.]*", Path(command[0]).name) is None:
         return None
     at = 1
@@ -76,7 +76,7 @@ class Unfit(OSError):
 
 
 def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
-    """What helper the start needs. Raises Unfit."""
+    """The helper that this start needs. Raises Unfit."""
     import zipfile  # some milliseconds of an agent's start
 
     python = parse_python_command(command["command"])
@@ -100,7 +100,7 @@ def of_a_start(command: wire.RunCommand) -> set[str]:
 
 
 def order_for(run: Run, rank: Rank) -> bytes:
-    """What a fork is answered: all that makes it this rank."""
+    """The order that turns a fork into this rank."""
     python = parse_python_command(run.command["command"])
     assert python is not None  # or there were no helper to ask
     env = rank.environment(run.command["env"])

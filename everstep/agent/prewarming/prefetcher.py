@@ -27,7 +27,7 @@ OWN_CODES = range(1, 126)
 
 
 class Prefetcher:
-    """Of one agent."""
+    """Runs the prefetch commands of one agent."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -37,7 +37,7 @@ class Prefetcher:
         self._pid = 0
 
     def end(self) -> None:
-        """At once, whatever it is at. What is left to try is left to the next run."""
+        """End the current command at once. The remaining ones are left to the next run."""
         self._left = []
         if self._log is not None:
             self._log.add_done_callback(_close)
@@ -147,7 +147,7 @@ def _opened(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> in
 
 
 def _close(log: Future[int]) -> None:
-    """It came too late."""
+    """Close a log that was opened too late."""
     with contextlib.suppress(OSError):
         os.close(log.result())
 

@@ -101,7 +101,7 @@ class Prewarm:
             self._agent.loop.later(STANDBY_S, partial(self._stand_by, helper))
 
     def _stand_by(self, helper: Helper) -> None:
-        """As many forks as the next start needs, if nothing changes."""
+        """Fork as many standbys as the next start needs if nothing changes."""
         run = self._agent.run
         if self._helper is not helper or not helper.is_ready or run is None or not run.is_alive:
             return

@@ -24,7 +24,7 @@ def write(home: Path, texts: Mapping[str, str], folder: str = wire.FILES) -> Non
 
 
 def placed(command: wire.RunCommand, home: Path) -> wire.RunCommand:
-    """With the path of each file where it is named; what a shell reads is quoted for it."""
+    """The command with the path of each file in place of its name, quoted where a shell reads it."""
     return {
         **command,
         "command": with_paths(command["command"], command["files"], home / wire.FILES),

@@ -87,7 +87,7 @@ def _line(identity: tuple[int, int]) -> str:
 
 
 class Members:
-    """Of one pod."""
+    """Finds the processes of one pod."""
 
     def __init__(self, home: Path, uid: str) -> None:
         self._file = home / FILE
@@ -203,7 +203,7 @@ class Members:
 
 
 def numbering() -> str:
-    """Where and since when the numbers of processes mean what they mean. Raises OSError."""
+    """Identifies the boot and the PID namespace in which PIDs are valid. Raises OSError."""
     return f"{BOOT.read_text().strip()}/{namespace.identity()}"
 
 

@@ -76,7 +76,7 @@ def _begun(libc: ctypes.CDLL, report_end: int) -> int:
 
 
 def identity() -> str:
-    """Of the namespace that we are in; empty where the kernel does not say."""
+    """The identity of this process's PID namespace; empty where the kernel does not report it."""
     with contextlib.suppress(OSError):
         return str(Path(PID_NAMESPACE).stat().st_ino)
     return ""

@@ -57,7 +57,7 @@ class Item(NamedTuple):
 
 
 class Content(NamedTuple):
-    """Everything of one checkpoint that there is."""
+    """All files of one checkpoint."""
 
     folder: Path  # of all checkpoints
     path: Path
@@ -70,7 +70,7 @@ class Content(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What became of the look."""
+    """The result of looking at a checkpoint."""
 
     is_whole: bool | None  # None: only its age shows it
     silent: tuple[Item, ...] = ()
@@ -156,7 +156,7 @@ def _shards(metadata: bytes) -> Mapping[str, int] | None:
 
 
 def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
-    """Where in which file each piece ends. The pickle is read and not carried out."""
+    """The end of each piece in its file. The pickle is parsed without executing it."""
     import pickletools  # as `zipfile` elsewhere: some milliseconds of an agent's start
 
     memo: dict[int, object] = {}

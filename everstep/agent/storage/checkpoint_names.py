@@ -56,7 +56,7 @@ class Name(NamedTuple):
 
     @property
     def counts(self) -> int | None:
-        """By which number it is newer than another, if by any."""
+        """The number that orders the checkpoint among others, if its name has one."""
         return self.number if self.kind > TIME else None
 
 
@@ -84,7 +84,7 @@ def read(name: str, pattern: str | None = None) -> Name | None:
 
 
 def tracked(text: bytes, pattern: str | None) -> Name | None:
-    """What a tracker file says: the name of a checkpoint, or its step alone."""
+    """Parse a tracker file, which holds the name of a checkpoint or only its step."""
     name = text.decode(errors="replace").strip()
     return read(name, pattern) or read(name)
 

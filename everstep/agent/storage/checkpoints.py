@@ -238,7 +238,7 @@ def _checkpoints(
 
 
 class _Look(NamedTuple):
-    """At each checkpoint of a folder."""
+    """Reads the checkpoints of one folder."""
 
     folder: Path
     format: str
@@ -250,7 +250,7 @@ class _Look(NamedTuple):
     def read(
         self, name: Name, entries: Sequence[Path], before: Path | None
     ) -> FoundCheckpoint | None:
-        """None: there is nothing of that name. Raises OSError."""
+        """Read one checkpoint. None if nothing has that name. Raises OSError."""
         tops = [_followed(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
         if not listed:

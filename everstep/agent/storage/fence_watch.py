@@ -47,7 +47,7 @@ def _generation(folder: str, owner: fence.FenceOwner, newest: int) -> int:
 
 
 class FenceWatch:
-    """What is guarded, and why it has to end, if it has."""
+    """Watches the fence for a set of ranks and gives the reason for which they have to end."""
 
     def __init__(self, was_read: Callable[[], None]) -> None:
         self.generation = 0

@@ -105,6 +105,6 @@ def _asking(within_s: float) -> Callable[..., Any]:
 
 
 def time_left(within_s: float) -> Callable[[], float]:
-    """How much of this time there still is, for one folder after the other."""
+    """A function that returns the rest of this time, for one folder after the other."""
     ends = time.monotonic() + within_s
     return lambda: max(0.0, ends - time.monotonic())

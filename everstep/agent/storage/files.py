@@ -24,7 +24,7 @@ _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY  # not even the opening of a
 
 
 class NotPlain(OSError):
-    """In the place of the file is a link, a folder, or something that waits for another process."""
+    """The path is no regular file: a link, a folder, or something that waits for another process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is no plain file")
@@ -55,12 +55,12 @@ def handle(
 
 
 def opened(path: Path, *, within: Path | None = None) -> BinaryIO:
-    """For reading."""
+    """Open the file for reading."""
     return os.fdopen(handle(path, within=within), "rb")
 
 
 def read(path: Path, most: int, *, within: Path | None = None) -> bytes:
-    """All of it. Raises OSError."""
+    """Read the whole file. Raises OSError."""
     with opened(path, within=within) as file:
         text = file.read(most + 1)
     if len(text) > most:
@@ -69,7 +69,7 @@ def read(path: Path, most: int, *, within: Path | None = None) -> bytes:
 
 
 def read_json(path: Path, most: int = JSON_MOST, *, within: Path | None = None) -> Any:
-    """What it says. Raises OSError, and ValueError where it is no JSON."""
+    """Read a JSON file. Raises OSError, and ValueError if it is no JSON."""
     try:
         return json.loads(read(path, most, within=within))
     except RecursionError:

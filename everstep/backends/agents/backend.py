@@ -48,12 +48,12 @@ class AgentBackend(Backend):
         """The ports, and what else the verbs are carried out with."""
 
     def cluster_of(self, job: JobRef) -> AgentCluster:  # noqa: ARG002  # one for all jobs
-        """What the verbs are carried out with for this job."""
+        """The cluster with which the verbs of this job are carried out."""
         return self.agent_cluster
 
     @abstractmethod
     async def folders_of(self, job_id: str) -> JobFolders:
-        """Where the job's folders are."""
+        """The folders of this job."""
 
     @abstractmethod
     async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:

@@ -51,7 +51,7 @@ def between(
 def _ages(
     ranks: Iterable[wire.RankSeen], *, now: float, ended_since: float | None
 ) -> Iterator[float]:
-    """How long ago each of them ended badly."""
+    """The ages of the bad ends of these ranks."""
     for rank in ranks:
         if rank["exited_at"] is not None:
             if rank["code"] != 0:  # one that ended well had closed its files

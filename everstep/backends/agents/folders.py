@@ -27,7 +27,7 @@ class JobFolders:
         return None if path is None else self.at(path)
 
     def field_of_each(self, folders: Mapping[str, str]) -> dict[str, str]:
-        """All of them, each with the field of the document that names it."""
+        """All folders as absolute paths, each with the field of the document that names it."""
         default = {} if self.default_model_dir is None else {self.default_model_dir: "model_dir"}
         return {self.at(folder): field for folder, field in folders.items()} | default
 

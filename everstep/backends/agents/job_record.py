@@ -33,7 +33,7 @@ class CheckpointPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """What is known of a job ID, over all its runs."""
+    """The durable record of a job ID, over all its runs."""
 
     id: str
     newest: int = 0  # generation
@@ -98,7 +98,7 @@ def with_generation(
 
 
 def adopted(record: JobRecord, ref: JobRef, identity: str, generation: int) -> JobRecord:
-    """From now on these books have the job, at this generation at least."""
+    """Record that these books have adopted the job, at this generation at least."""
     return replace(
         record,
         newest=max(record.newest, generation),
@@ -112,7 +112,7 @@ def adopted(record: JobRecord, ref: JobRef, identity: str, generation: int) -> J
 
 
 def with_folders(record: JobRecord, folders: Collection[str]) -> JobRecord:
-    """The job writes to these folders too."""
+    """Add folders to which the job writes."""
     return replace(record, folders=tuple(sorted({*record.folders, *folders})))
 
 
@@ -126,7 +126,7 @@ def with_newer_generation(record: JobRecord, newer: int, *, is_held: bool) -> Jo
 
 
 def place_in(order: FenceOrder | StartOrder) -> CheckpointPlace:
-    """Where the order's generation saves."""
+    """The place in which the order's generation saves checkpoints."""
     return CheckpointPlace(
         path=order.checkpoints_path,
         format=order.checkpoints_format,
@@ -176,14 +176,14 @@ def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:
 
 
 def closed(record: JobRecord, ref: JobRef) -> JobRecord:
-    """Nothing of the job is made any more until it gets a new generation. Raises StaleGeneration."""
+    """Close the job: nothing of it is created before its next generation. Raises StaleGeneration."""
     newest = max(record.generations.get(ref.run, {}).values(), default=None)
     ownership.refuse_late_end(record, ref.run, newest)
     return replace(record, closed=record.newest)
 
 
 def forgotten(record: JobRecord, generation: int) -> JobRecord:
-    """Nothing of the job is left, unless it was begun again after this generation."""
+    """Drop what the ended job held, unless it was begun again after this generation."""
     if record.newest > generation:
         return record
     return replace(record, adoptions={}, placed=None, fenced=None)

@@ -89,7 +89,7 @@ def owned_record(books: JobBooks, ref: JobRef, generation: int) -> JobRecord:
 
 
 class Books(Protocol):
-    """What is known of every job, for every worker."""
+    """The store of every job's record, shared by all workers."""
 
     @property
     def identity(self) -> str:
@@ -150,7 +150,7 @@ class Pods(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What a cluster of agents is configured with."""
+    """The settings of a cluster of agents."""
 
     ranks: ranks.RankSettings
     fence_margin_s: float

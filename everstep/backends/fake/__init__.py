@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def settings_class() -> type[BackendSettings]:
-    """How a worker opens one."""
+    """The settings with which a worker opens a fake cluster."""
     from everstep.backends.fake.worker_settings import FakeWorkerSettings
 
     return FakeWorkerSettings

@@ -133,7 +133,7 @@ class Admin:
         return self._fake.cluster.state.storage.recorded(job)
 
     async def calls(self) -> dict[str, int]:
-        """How often each verb was called."""
+        """The number of calls of each verb."""
         return dict(self._fake.calls)
 
     async def hold(

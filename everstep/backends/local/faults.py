@@ -179,7 +179,7 @@ def kill_agent_of(scene: LocalScene, fault: FaultLine) -> None:
 
 
 def _rank(scene: LocalScene, fault: FaultLine) -> tuple[str, wire.RankSeen]:
-    """With the pod that it is in."""
+    """The rank of the line, with its pod."""
     job_id, number = scene.job(fault.words[0]), fault.number(1)
     uids = {pod.uid for pod in pods.of_job(scene.db, job_id)}
     ranks = {n: (uid, rank) for (uid, n), rank in scene.ranks.items() if uid in uids}

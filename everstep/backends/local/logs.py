@@ -28,7 +28,7 @@ def label(folder: Path, *, job: str, slot: int) -> None:
 
 
 def job_of(folder: Path) -> str | None:
-    """Whose folder it is, where that can be read."""
+    """The job to which the folder belongs, if that can be read."""
     try:
         about = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
@@ -112,7 +112,7 @@ class LocalLogReader:
 
 
 async def last(log: RankLog, count: int) -> tuple[list[LogLine], LocalLogReader]:
-    """Its last lines, and the reader that goes on behind them. Only the end of it is read."""
+    """The last lines of the log, and a reader that continues after them. Only its end is read."""
     span = CHUNK
     while True:
         reader = LocalLogReader(log, -span)

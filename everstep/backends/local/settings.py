@@ -51,12 +51,12 @@ class LocalSettings:
         return self.home / "agents"
 
     def make_folders(self) -> None:
-        """Those of agents and of jobs, ours alone."""
+        """Create the folders of agents and of jobs, readable by this user alone."""
         for folder in filter(None, (self.agents, self.jobs)):
             folder.mkdir(mode=permissions.FOLDER, exist_ok=True)
 
     def folder(self, uid: str) -> AgentFolder:
-        """Where the agent of this pod lives."""
+        """The folder of this pod's agent."""
         return AgentFolder(path=self.agents / uid)
 
     def living(self) -> set[str]:
@@ -65,7 +65,7 @@ class LocalSettings:
         return {path.name for path in paths if AgentFolder(path=path).life() is Life.ALIVE}
 
     def metrics(self, node: str) -> Path:
-        """What the simulated devices of this node show."""
+        """The file with the metrics of this node's simulated devices."""
         return self.home / "sim" / f"{node}.json"
 
     def kind(self, accelerator: str) -> str:

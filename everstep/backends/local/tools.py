@@ -17,7 +17,7 @@ from everstep.core.world import NodeView
 
 
 class LocalTools(Tools):
-    """Of the cluster whose things are in this state directory."""
+    """The tools of the cluster in this state directory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -1,4 +1,4 @@
-"""Which folder a path leads to on this machine, by device and inode instead of names.
+"""Identifies the folder of a path on this machine by device and inode instead of names.
 
 A folder that is not there yet is a path below one that is. So that a claim holds once the folder is made,
 a place is named from each existing folder above it on the same volume, up to where that is mounted.
@@ -49,7 +49,7 @@ def places(path: str) -> tuple[Place, ...]:
 
 
 def identity_of(path: str) -> Identity | None:
-    """None for one that is not there, or that we may not see."""
+    """Device and inode of the path. None if it does not exist or may not be read."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -58,7 +58,7 @@ class Scene(ABC, Generic[N]):
 
     @abstractmethod
     def job(self, job_id: str) -> str:
-        """The same; a ValueError if there is no such job."""
+        """Return this job ID. Raises ValueError if there is no such job."""
 
     @abstractmethod
     def tell(self, job: str, fact: Fact) -> None: ...
@@ -79,7 +79,7 @@ class Scene(ABC, Generic[N]):
         return nodes[name]
 
     def device(self, name: str, index: int) -> tuple[N, Device]:
-        """With its node."""
+        """The device, with its node."""
         node = self.node(name)
         if not 0 <= index < len(node.devices):
             raise ValueError(f"{name} has no device {index}; it has {len(node.devices)}")

@@ -13,7 +13,7 @@ from everstep.core.world import JobRef
 
 
 class Owned(Protocol):
-    """What the books hold of a job's ID."""
+    """The fields of a job's record that decide about its generations."""
 
     @property
     def id(self) -> str: ...
@@ -23,7 +23,7 @@ class Owned(Protocol):
 
     @property
     def newest_on_storage(self) -> int:
-        """The newest that was found on storage when its fence was to be written."""
+        """The newest generation found on storage when a fence was to be written."""
 
     @property
     def newest_run(self) -> str:
@@ -35,19 +35,19 @@ class Owned(Protocol):
 
 
 def refuse_strange(ref: JobRef, books: str) -> None:
-    """Orders of a job that began in other books."""
+    """Raise WrongCluster for an order of a job that began in other books."""
     if ref.books not in ("", books):
         raise WrongCluster.strange(ref.id)
 
 
 def refuse_unknown(job: Owned, generation: int) -> None:
-    """A generation that these books never gave."""
+    """Raise WrongCluster for a generation that these books never gave."""
     if generation > job.newest:
         raise WrongCluster.older(job.id, known=job.newest, own=generation)
 
 
 def refuse_other(job: Owned, generation: int) -> None:
-    """Orders of a generation that does not own the job."""
+    """Raise StaleGeneration for an order older than the job, WrongCluster for one that is unknown."""
     refuse_unknown(job, generation)
     if generation < job.newest:
         raise StaleGeneration(job.id, given=generation, current=job.newest)

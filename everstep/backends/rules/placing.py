@@ -64,7 +64,7 @@ def opens_at(order: PlaceOrder, leaving: Iterable[OldPod], *, now: float) -> flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a new pod is made."""
+    """The node and the devices of a new pod."""
 
     node: str
     devices: tuple[int, ...]
@@ -109,7 +109,7 @@ def standing(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRequest:
-    """An order to place, and all that it depends on."""
+    """An order to place pods, and everything on which its answer depends."""
 
     order: PlaceOrder
     job_nodes: Mapping[int, str]  # slot -> node of the pods that count as the job's

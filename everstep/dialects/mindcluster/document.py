@@ -152,7 +152,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
 
 
 def fragment(document: dict[str, Any]) -> dict[str, Any]:
-    """What the document says in words of the native `spec`."""
+    """The document's fragment of the native `spec`: its overlay."""
     job = _manifest(objects.job_object(document).value)
     return overlays.overlay(job.metadata.annotations, job.block)[1]
 

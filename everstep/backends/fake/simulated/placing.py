@@ -113,7 +113,7 @@ def serve_queue(state: FakeState) -> None:
 
 
 def _waiting_jobs(state: FakeState) -> list[Job]:
-    """Whose turn it is first."""
+    """The waiting jobs in the order of their turns."""
     waiting = [(job.asking.turn, job) for job in state.jobs.values() if job.asking is not None]
     return [job for _, job in sorted(waiting, key=lambda one: one[0])]
 

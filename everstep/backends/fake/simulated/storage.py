@@ -17,7 +17,7 @@ VOLUME = "shared"
 
 
 class Storage:
-    """What was saved where."""
+    """The checkpoints of all jobs, by folder."""
 
     def __init__(self) -> None:
         self._saved: dict[str, dict[int, Checkpoint]] = {}

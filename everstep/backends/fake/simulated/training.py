@@ -29,7 +29,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What the processes of one start will do."""
+    """The planned course of the processes of one start."""
 
     steps: int = 100
     step_s: float = 1.0

@@ -38,7 +38,7 @@ _OF_JOBS = ("jobs", "claims", "queue", "pods", "facts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BooksFile:
-    """Where the file of the books is."""
+    """The location of the database file."""
 
     path: str
     device: int
@@ -51,7 +51,7 @@ class BooksFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Original:
-    """What these books are a copy of."""
+    """The database of which this one is a copy."""
 
     cluster: str  # its identity
     path: str
@@ -160,7 +160,7 @@ def identity(db: Db) -> str:
 
 
 def _stored_file(db: Db) -> BooksFile | None:
-    """Where the file was; None in new books."""
+    """The stored location of the database file; None in a new one."""
     text = setting(db, "file")
     return None if text is None else BooksFile(**json.loads(text))
 

@@ -139,7 +139,7 @@ def serve_queue(transaction: Transaction) -> None:
 
 
 def _queue(db: Db) -> list[PlaceOrder]:
-    """Whose turn it is first."""
+    """The waiting jobs in the order of their turns."""
     rows = db.execute("SELECT number, placing FROM queue").fetchall()
     waiting = [(from_text(row["placing"]), row["number"]) for row in rows]
     return [order for order, _ in sorted(waiting, key=lambda one: placing.turn(*one))]

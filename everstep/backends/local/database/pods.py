@@ -46,7 +46,7 @@ def uids(db: Db) -> frozenset[str]:
 
 
 def of_job(db: Db, job_id: str) -> list[LocalPod]:
-    """Those that count as the job's; the ones on their way out do not."""
+    """The pods that count as the job's, without those that leave."""
     return _select(db, f"job = ? AND NOT leaving AND NOT {_STANDS_BY}", job_id)
 
 
@@ -54,7 +54,7 @@ _STANDS_BY = "uid IN (SELECT uid FROM standbys)"
 
 
 def standing_by(db: Db, job_id: str) -> list[LocalPod]:
-    """Those that were made to replace the pod of a slot."""
+    """The pods that stand by to replace the pod of a slot."""
     return _select(db, f"job = ? AND {_STANDS_BY}", job_id)
 
 

@@ -29,12 +29,12 @@ from everstep.backends.local.reconciling.liveness import Life
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentFolder:
-    """Where one agent lives."""
+    """The folder of one agent."""
 
     path: Path
 
     def life(self) -> Life:
-        """Of its agent."""
+        """Whether the agent of the folder lives."""
         return liveness.of_agent(self.path)
 
     def link(self) -> Link:
@@ -44,7 +44,7 @@ class AgentFolder:
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
-        """One request, over a connection of its own."""
+        """Send one request over a connection of its own."""
         return await ask_once(self.link(), method, path, body, within_s=within_s)
 
 
