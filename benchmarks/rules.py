@@ -18,7 +18,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.loop.lifecycle import Ask, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import JobState
-from tests.support.builders import Told, outcome, running, sighting
+from tests.support.builders import ScriptedJob, outcome, running, sighting
 
 SIZES = (4, 1_000, 10_000)
 SAMPLES = 20
@@ -35,7 +35,7 @@ def cost_ms(call: Callable[[], object]) -> float:
     return statistics.median(spent) * 1000
 
 
-def report_of(told: Told, cls: FaultClass) -> Watched:
+def report_of(told: ScriptedJob, cls: FaultClass) -> Watched:
     state = told.state
     fact = sighting(cls, at=state.now)
     report = WatchReport(
@@ -49,7 +49,7 @@ def report_of(told: Told, cls: FaultClass) -> Watched:
     return Watched(report=report)
 
 
-def asked(told: Told, seen: Watched) -> tuple[JobState, Ask]:
+def asked(told: ScriptedJob, seen: Watched) -> tuple[JobState, Ask]:
     state, action, _ = lifecycle.advance(told.state, seen)
     assert isinstance(action, Ask)
     return state, action

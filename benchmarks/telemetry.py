@@ -21,7 +21,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.world import WORKS_KEPT, AgentWork
 from everstep.telemetry.traces import OtlpSpans
-from tests.support.builders import Told, running, sighting
+from tests.support.builders import ScriptedJob, running, sighting
 from tests.support.devserver import DevServer
 from tests.telemetry.receiver import receiver
 
@@ -35,7 +35,7 @@ WORKS = tuple(
 """Of agents, as many as a restart reports at most."""
 
 
-def restarted() -> tuple[Chronicle, tuple[JobEvent, ...], Told]:
+def restarted() -> tuple[Chronicle, tuple[JobEvent, ...], ScriptedJob]:
     """A chronicle before a restart, the events of the restart, and the job after it."""
     told = running()
     before, known = told.chronicle, len(told.events)

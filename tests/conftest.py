@@ -63,7 +63,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not in the share that was asked for.
+    """Leave out what is not in the requested share.
 
     Files that take long, or have a test that may, come first: at the end one process would be busy alone.
     """

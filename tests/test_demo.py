@@ -1,4 +1,4 @@
-"""The demo is the first thing that anybody runs: it works, says what it promises, leaves nothing."""
+"""The demo is what a new user runs first: it works, keeps its promises, leaves nothing."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def are_gone(pids: list[int], *, within_s: float) -> bool:
 @pytest.mark.long
 def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> None:
     with demo(DEMO, tmp_path) as process:
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 0, said
-    assert "Traceback" not in said
-    _, _, table = said.partition("FROM STEP")
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, output
+    assert "Traceback" not in output
+    _, _, table = output.partition("FROM STEP")
     rows = [line.split() for line in table.splitlines() if line[:1].isdigit()]
     assert [row[:2] for row in rows] == [["1", "main"], ["2", "main"], ["3", "main"]]
     for words in (
@@ -59,7 +59,7 @@ def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> Non
         "node on n2   pod         success",
         "They are equal, to the last bit.",
     ):
-        assert words in said, said
+        assert words in output, output
     assert_nothing_is_left(tmp_path)
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_ended_before_its_last_fault_proves_nothing() -> None:
 
 @pytest.mark.parametrize(("start_s", "step_s"), [(2.0, "0.08"), (20.0, "0.40"), (900.0, "0.80")])
 def test_a_busy_machine_gets_slower_steps(tmp_path: Path, start_s: float, step_s: str) -> None:
-    """Else the training is over before the faults that follow what a slow worker tells of it."""
+    """Else the training is over before the faults that follow a slow worker's report of it."""
     body = document(tmp_path, slowness=slowness(start_s))
     assert body["spec"]["env"]["STEP_S"] == step_s
 
@@ -109,17 +109,17 @@ def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal
         until_it_has_one(process.pid)
         started = children(process.pid)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=HUNG_S)
+        output, _ = process.communicate(timeout=HUNG_S)
         assert started
         assert are_gone(started, within_s=0.0)
     assert process.returncode == 130
-    assert_ended(said, folder=tmp_path)
+    assert_ended(output, folder=tmp_path)
 
 
 @needs_proc
 @pytest.mark.long
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
-    """Server and worker end with it; agents and ranks when nobody has asked for them for a while."""
+    """Server and worker end with it; agents and ranks after a while without requests."""
     with demo(DEMO, tmp_path) as process:
         until_says(process, "restart 1: success")
         started = children(process.pid)
@@ -148,8 +148,8 @@ def test_a_demo_without_a_server_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_the_server_knows_every_search_attribute() -> None:
-    known = devserver.search_attributes()
-    assert set(known) == {*names.KEYWORDS, *names.INTS, *names.KEYWORD_LISTS}
+    attributes = devserver.search_attributes()
+    assert set(attributes) == {*names.KEYWORDS, *names.INTS, *names.KEYWORD_LISTS}
 
 
 def test_make_runs_the_demo() -> None:

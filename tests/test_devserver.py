@@ -36,9 +36,9 @@ async def ask(
         lines.append(f"Content-Length: {len(body)}")
     writer.write("\r\n".join([*lines, "", body or ""]).encode())
     async with asyncio.timeout(HUNG_S):
-        said = (await reader.read()).decode(errors="replace")
+        text = (await reader.read()).decode(errors="replace")
     writer.close()
-    head, _, rest = said.partition("\r\n\r\n")
+    head, _, rest = text.partition("\r\n\r\n")
     return Answer(status=int(head.split()[1]), head=head, body=rest)
 
 
@@ -72,18 +72,18 @@ def listening(server: DevServer) -> list[tuple[str, int]]:
     inodes = set()
     for link in Path(f"/proc/{pid}/fd").iterdir():
         inodes.update(re.findall(r"socket:\[(\d+)\]", str(link.readlink())))
-    found = []
+    results = []
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
         if words[3] == "0A" and words[9] in inodes:
             address, _, port = words[1].partition(":")
             octets = bytes.fromhex(address)[::-1]
-            found.append((".".join(map(str, octets)), int(port, 16)))
-    return found
+            results.append((".".join(map(str, octets)), int(port, 16)))
+    return results
 
 
 async def test_no_port_of_the_server_lets_a_web_page_start_a_job(server: DevServer) -> None:
-    """A form of any page may post text to any port of loopback: nobody asks us first."""
+    """A form of any page may post text to any port of loopback, without a preflight."""
     ports = [port for address, port in listening(server) if address == "127.0.0.1"]
     assert server.port in ports
     answered = []
@@ -115,8 +115,8 @@ async def test_the_uis_own_page_may_do_everything(server: DevServer) -> None:
     page = await ask(server.ui_port, "/", f"Host: {here}")
     assert (page.status, "<!doctype html>" in page.body) == (200, True)
     (token, *_) = re.findall(r"_csrf=(\w+)", page.head)
-    own = (f"Cookie: _csrf={token}", f"X-CSRF-Token: {token}", f"Origin: http://{here}")
-    assert (await ask(server.ui_port, STARTS, f"Host: {here}", *own, body=START)).status == 200
+    headers = (f"Cookie: _csrf={token}", f"X-CSRF-Token: {token}", f"Origin: http://{here}")
+    assert (await ask(server.ui_port, STARTS, f"Host: {here}", *headers, body=START)).status == 200
     assert await is_started(server)
 
 

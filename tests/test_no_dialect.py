@@ -42,12 +42,12 @@ WORD = re.compile(rf"(?<![a-z])(?:{ANY})", re.IGNORECASE)
 
 
 def test_no_word_of_a_dialect_stands_in_the_rules_or_where_they_are_carried_out() -> None:
-    said = {
+    words_by_file = {
         str(path.relative_to(ROOT)): {*map(str.lower, WORD.findall(path.read_text()))}
         for room in ROOMS
         for path in (ROOT / room).rglob("*.py")
     }
     pinned = {name: {*map(str.lower, words)} for name, words in PINNED.items()}
-    assert len(said) > len(PINNED)
-    found = {name: words for name, words in said.items() if words}
-    assert found == pinned, "say it in everstep/dialects, or in plain words"
+    assert len(words_by_file) > len(PINNED)
+    hits = {name: words for name, words in words_by_file.items() if words}
+    assert hits == pinned, "say it in everstep/dialects, or in plain words"

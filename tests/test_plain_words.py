@@ -27,8 +27,8 @@ class Kept:
 
 
 def test_names_are_counted_where_they_are_bound_and_once_in_each_scope() -> None:
-    found = sorted(plain_words.names(parsed(SOURCE)))
-    assert found == ["Kept", "_told", "found", "given", "known", "own", "seen"]
+    counted = sorted(plain_words.names(parsed(SOURCE)))
+    assert counted == ["Kept", "_told", "found", "given", "known", "own", "seen"]
 
 
 def test_people_words_are_counted_in_docstrings() -> None:
@@ -57,8 +57,7 @@ def test_no_room_has_more_private_words_than_it_may() -> None:
 
 
 def test_tests_are_counted_by_their_folders() -> None:
-    rooms, _ = plain_words.count()
-    assert {"everstep/core", "tests", "tests/core", "tests/support"} <= rooms.keys()
+    assert {"everstep/core", "tests", "tests/core", "tests/support"} <= plain_words.limits().keys()
     assert plain_words.room(Path("tests/backends/fake/test_faults.py")) == "tests/backends"
     assert plain_words.room(Path("everstep/backends/fake/faults.py")) == "everstep/backends/fake"
 

@@ -41,7 +41,7 @@ def commands(page: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def printed() -> Iterator[list[str]]:
-    """What the demo that was told to stay says last. `make demo` itself would look after .venv first."""
+    """The last lines of a demo that stays. `make demo` itself would look after .venv first."""
     demo = subprocess.Popen(
         [sys.executable, "examples/demo.py", "--keep"],
         cwd=ROOT,
@@ -94,16 +94,18 @@ def _name(export: str) -> str:
     return export.removeprefix(EXPORT).partition("=")[0]
 
 
-OURS = {"EVERSTEP_ALLOW_OTHER_USERS": "true"}
-"""A reader who is root beside other users is told to say so."""
+SETTINGS = {"EVERSTEP_ALLOW_OTHER_USERS": "true"}
+"""A reader who is root beside other users has to confirm that."""
 
 
 def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "EVERSTEP_"))}
+    variables = {
+        k: v for k, v in os.environ.items() if not k.startswith(("TEMPORAL_", "EVERSTEP_"))
+    }
     return subprocess.run(
         ["/bin/sh", "-c", line],
         cwd=ROOT,
-        env={**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **OURS, **settings},
+        env={**variables, "TEMPORAL_CONFIG_FILE": os.devnull, **SETTINGS, **settings},
         capture_output=True,
         text=True,
         timeout=HUNG_S,
@@ -112,7 +114,7 @@ def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str
 
 
 def test_every_example_in_the_readme_is_run() -> None:
-    """Other fences would be commands that nobody tries. Those of Python are lines of examples, as below."""
+    """Other fences would be commands without a test. Those of Python are lines of examples, as below."""
     fences = re.findall(r"^```(\w*)$", README.read_text(), re.MULTILINE)
     assert set(fences[::2]) == {"sh", "python"}
     assert set(NOT_HERE) | {KEEP} <= set(commands(README))
@@ -138,4 +140,4 @@ def test_what_changes_in_a_script_is_a_line_of_an_example() -> None:
     assert len(lines) == len(examples)
     for line, example in zip(lines, examples, strict=True):
         assert blocks(example / "README.md", "python") == [f"{line}\n"]
-        assert line in [own.strip() for own in (example / "train.py").read_text().splitlines()]
+        assert line in [line.strip() for line in (example / "train.py").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Whatever happens in a scenario: its running records and events tell one story."""
+"""Running records and events of every scenario agree."""
 
 from __future__ import annotations
 

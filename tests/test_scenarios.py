@@ -24,17 +24,17 @@ async def test_the_job_leaves_its_golden_transcript(
     path: Path, pytestconfig: pytest.Config
 ) -> None:
     scenario = read(path)
-    told = transcript(await play(scenario, Simulated()))
-    assert told.count("\n") <= LINES_OF_TRANSCRIPT, "nobody reads that: show less"
+    text = transcript(await play(scenario, Simulated()))
+    assert text.count("\n") <= LINES_OF_TRANSCRIPT, "nobody reads that: show less"
     if pytestconfig.getoption("update_scenarios"):
-        path.write_text(f"{scenario.head}\n\n{RULE}\n{told}", encoding="utf-8")
+        path.write_text(f"{scenario.head}\n\n{RULE}\n{text}", encoding="utf-8")
         return
-    assert told == scenario.golden, "if this is right: pytest --update-scenarios"
+    assert text == scenario.golden, "if this is right: pytest --update-scenarios"
 
 
 @pytest.fixture
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each order is carried out by a worker that tells it of everything that ever was."""
+    """Each order is carried out by a worker that first sends every earlier order again."""
 
     def from_the_first(carry_out: Callable[..., Any]) -> Callable[..., Any]:
         return lambda hands, order, *more: carry_out(hands, replace(order, cursor=""), *more)

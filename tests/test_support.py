@@ -58,11 +58,11 @@ async def run_labelled(client: Client, job: str) -> WorkflowHandle[Labelled, str
 
 
 async def ids(client: Client, query: str) -> list[str]:
-    return [found.id async for found in client.list_workflows(query)]
+    return [row.id async for row in client.list_workflows(query)]
 
 
 async def jobs_seen(client: Client) -> list[str | None]:
-    return [found.typed_search_attributes.get(JOB) async for found in client.list_workflows()]
+    return [row.typed_search_attributes.get(JOB) async for row in client.list_workflows()]
 
 
 async def test_two_namespaces_of_one_server_share_nothing(server: DevServer) -> None:
@@ -139,20 +139,20 @@ async def test_a_child_that_ends_too_early_shows_its_last_words(tmp_path: Path) 
 
 
 async def test_a_child_that_ends_when_it_has_done_it_did_it(tmp_path: Path) -> None:
-    """It ends just after it was asked whether it has."""
+    """It ends just after the question whether it has."""
     child = Child([sys.executable, "-c", "print('done')"], name="it", log=tmp_path / "log")
-    asked = 0
+    calls = 0
 
     async def has_done_it() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
             await child.ended(within_s=HUNG_S)
             return False
         return "done" in child.output()
 
     await child.until(has_done_it, within_s=HUNG_S)
-    assert asked == 2
+    assert calls == 2
 
 
 async def test_a_killed_child_is_gone(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def files() -> tuple[Path, ...]:
     return tuple(sorted(path for path in paths if path.is_file()))
 
 
-def named(path: Path) -> str:
+def relative_name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
@@ -94,7 +94,7 @@ def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def test_every_module_says_what_belongs_in_it() -> None:
     silent = [
-        named(path)
+        relative_name(path)
         for path in modules()
         if text_of(path).strip() and not ast.get_docstring(tree_of(path))
     ]
@@ -103,7 +103,7 @@ def test_every_module_says_what_belongs_in_it() -> None:
 
 def test_no_function_is_longer_than_a_screen() -> None:
     long = [
-        f"{named(path)}:{node.lineno} {node.name}: {length(node)} lines"
+        f"{relative_name(path)}:{node.lineno} {node.name}: {length(node)} lines"
         for path in modules(product=True)
         for node in functions(path)
         if length(node) > LINES_PER_FUNCTION
@@ -113,13 +113,13 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 @pytest.mark.parametrize(("what", "pattern"), FORBIDDEN, ids=["python", "others", "paths"])
 def test_no_file_knows_one_machine_or_index(what: str, pattern: str) -> None:
-    found = [
-        f"{named(path)}:{number}"
+    hits = [
+        f"{relative_name(path)}:{number}"
         for path in files()
         for number, line in enumerate(text_of(path).splitlines(), start=1)
         if re.search(pattern, ALLOWED.sub("", line))
     ]
-    assert not found, f"take out {what}"
+    assert not hits, f"take out {what}"
 
 
 SIGNALS = re.compile(r"\b(os\.(kill|killpg)|signal\.pidfd_send_signal)\b")
@@ -127,12 +127,14 @@ SENDER = "everstep/agent/processes/proc.py"
 
 
 def test_signals_are_sent_in_one_place() -> None:
-    """Only that knows whether the number is still the process that was meant."""
-    found = {named(path): SIGNALS.findall(text_of(path)) for path in modules(product=True)}
+    """Only that module can check whether the number is still the process that was meant."""
+    handlers = {
+        relative_name(path): SIGNALS.findall(text_of(path)) for path in modules(product=True)
+    }
     # What forks for the agent has nothing of ours; 0 is its own process group.
-    assert found.pop("everstep/agent/prewarming/fork_server.py") == [("os.killpg", "killpg")]
-    assert found.pop(SENDER)
-    wrong = [name for name, hits in found.items() if hits]
+    assert handlers.pop("everstep/agent/prewarming/fork_server.py") == [("os.killpg", "killpg")]
+    assert handlers.pop(SENDER)
+    wrong = [name for name, hits in handlers.items() if hits]
     assert not wrong, f"{wrong}: use `send`, `kill` or `end_child` of {SENDER}"
 
 
@@ -146,8 +148,8 @@ CHOOSING = {
 
 def test_what_is_imported_is_named_by_an_import() -> None:
     """So that the contracts of `pyproject.toml` see it, and mypy what it is."""
-    found = {named(path) for path in modules(product=True) if LOADS.search(text_of(path))}
-    assert found == CHOOSING, (
+    hits = {relative_name(path) for path in modules(product=True) if LOADS.search(text_of(path))}
+    assert hits == CHOOSING, (
         "write an import; backends and their tools are chosen in the registry, commands in their table"
     )
 
@@ -161,7 +163,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_links_between_pages_lead_somewhere() -> None:
     dead = [
-        f"{named(page)}: {target}"
+        f"{relative_name(page)}: {target}"
         for page in files()
         if page.suffix == ".md"
         for target in LINK.findall(CODE.sub("", text_of(page)))
@@ -208,8 +210,8 @@ def test_the_limits_of_the_playbook_are_those_that_a_document_may_set() -> None:
         "Limits of a document, in seconds"
     )
     table, _, _ = section.partition("Rules and patience")
-    named = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    assert set(named) == set(shapes.Limits.model_fields)
+    table_names = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert set(table_names) == set(shapes.Limits.model_fields)
 
 
 def test_the_page_of_fault_codes_is_what_the_catalogue_says() -> None:
@@ -224,8 +226,8 @@ def test_the_page_of_the_document_is_what_its_schema_says() -> None:
 
 def test_no_version_of_a_dependency_is_allowed_before_it_exists() -> None:
     project = tomllib.loads(text_of(ROOT / "pyproject.toml"))["project"]
-    wanted = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
-    endless = [one for one in wanted if not re.search(r",<\d+(\.\d+)?$", one)]
+    requirements = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    endless = [one for one in requirements if not re.search(r",<\d+(\.\d+)?$", one)]
     assert not endless, "end it before the next major version: name>=1.2,<2"
 
 

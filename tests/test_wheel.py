@@ -55,7 +55,7 @@ def test_an_installed_wheel_is_imported_without_the_repository(wheel: Path, tmp_
     pip("install", "--no-deps", "--target", tmp_path / "site", wheel)
     tops = {name.split("/")[0].removesuffix(".py") for name in sources() if name.endswith(".py")}
     imports = f"import {', '.join(sorted(tops))}; print(everstep.__file__)"
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", imports],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
@@ -63,7 +63,7 @@ def test_an_installed_wheel_is_imported_without_the_repository(wheel: Path, tmp_
         text=True,
         check=True,
     )
-    assert Path(shown.stdout.strip()).is_relative_to(tmp_path / "site")
+    assert Path(output.stdout.strip()).is_relative_to(tmp_path / "site")
 
 
 def test_an_installed_wheel_runs_a_job_by_itself(wheel: Path, tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_an_installed_wheel_runs_a_job_by_itself(wheel: Path, tmp_path: Path) ->
     pip("install", "--no-deps", "--target", site, wheel)
     machine = Machine.at(tmp_path / "home")
     job = example("single", tmp_path / "single", **{'"--steps", "100"': '"--steps", "5"'})
-    told = "import everstep; print(everstep.__file__); from everstep.cli.script import run; run()"
+    script = "import everstep; print(everstep.__file__); from everstep.cli.script import run; run()"
     ended = subprocess.run(
-        [sys.executable, "-c", told, "run", str(job)],
+        [sys.executable, "-c", script, "run", str(job)],
         cwd=tmp_path,
         env={**machine.env, "PYTHONPATH": str(site)},
         capture_output=True,

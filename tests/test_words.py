@@ -43,10 +43,10 @@ def test_every_word_is_defined_where_the_page_says() -> None:
 
 def test_no_type_that_stands_for_a_word_is_defined_twice() -> None:
     types = {name: where for name, where in WORDS.values() if name[0].isupper()}
-    found = collections.defaultdict(set)
+    places = collections.defaultdict(set)
     for top in ("everstep", "workflows", "activities"):
         for path in (ROOT / top).rglob("*.py"):
             for name in names(path):
-                found[name].add(path.relative_to(ROOT).as_posix())
-    twice = {name: found[name] - {where, WRITTEN} for name, where in types.items()}
+                places[name].add(path.relative_to(ROOT).as_posix())
+    twice = {name: places[name] - {where, WRITTEN} for name, where in types.items()}
     assert {name: where for name, where in twice.items() if where} == {}

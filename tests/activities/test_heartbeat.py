@@ -13,11 +13,11 @@ from tests.support.patience import HUNG_S
 
 async def test_however_often_something_comes_the_next_sign_of_life_shows_the_last() -> None:
     """Each of them is a call of the server, and two hundred jobs may be watched here."""
-    shown: list[int] = []
+    heartbeats: list[int] = []
     all_is_shown = asyncio.Event()
 
     def on_heartbeat(*details: int) -> None:
-        shown.extend(details)
+        heartbeats.extend(details)
         if details == (99,):
             all_is_shown.set()
 
@@ -31,16 +31,16 @@ async def test_however_often_something_comes_the_next_sign_of_life_shows_the_las
     environment = ActivityEnvironment()
     environment.on_heartbeat = on_heartbeat
     await environment.run(work)
-    assert len(shown) <= 2
+    assert len(heartbeats) <= 2
 
 
 async def test_a_new_try_shows_what_the_one_before_it_showed_until_it_has_something_newer() -> None:
     """A heartbeat without details would erase them, and with them what a killed worker had observed."""
-    shown: list[object] = []
+    heartbeats: list[object] = []
     beaten = asyncio.Event()
 
     def on_heartbeat(*details: object) -> None:
-        shown.append(details)
+        heartbeats.append(details)
         beaten.set()
 
     async def work() -> None:
@@ -51,4 +51,4 @@ async def test_a_new_try_shows_what_the_one_before_it_showed_until_it_has_someth
     environment.info = replace(environment.info, heartbeat_details=["seen before"])
     environment.on_heartbeat = on_heartbeat
     await environment.run(work)
-    assert shown == [("seen before",)]
+    assert heartbeats == [("seen before",)]

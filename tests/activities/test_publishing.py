@@ -1,4 +1,4 @@
-"""What is written and told: neither waits for the other, each in its order, under one identity."""
+"""Journal entries and notices are published independently, each in order, under one identity."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Moody:
 
     def __init__(self, patience: int) -> None:
         self.patience = patience
-        self.asked: list[str] = []
+        self.posted: list[str] = []
 
     async def take(self, message: Mapping[str, Any]) -> bool:
-        self.asked.append(message["id"])
+        self.posted.append(message["id"])
         self.patience -= 1
         return self.patience >= 0
 
@@ -66,9 +66,11 @@ async def cluster(*faults: str) -> FakeBackend:
     return backend
 
 
-async def publish(backend: FakeBackend, listener: Listener | None, given: Unpublished) -> Published:
+async def publish(
+    backend: FakeBackend, listener: Listener | None, publication: Unpublished
+) -> Published:
     work: Any = Publishing(backend=backend, listener=listener).publish
-    done: Published = await ActivityEnvironment().run(work, given)
+    done: Published = await ActivityEnvironment().run(work, publication)
     return done
 
 
@@ -79,7 +81,7 @@ def written(backend: FakeBackend) -> tuple[str, ...]:
 async def test_a_message_says_all_there_is_to_know() -> None:
     async with hooked() as hook:
         await publish(await cluster(), Webhook(url=hook.url), unpublished(notices=1))
-    assert hook.taken == [
+    assert hook.accepted == [
         {
             "id": IDS[0],
             "job": "demo",
@@ -110,11 +112,13 @@ async def test_a_message_of_a_restart_tells_its_incident_whole() -> None:
             RestartLine(n=7, level="job", result="success"),
         ),
     )
-    given = unpublished(notices=1)
-    given = replace(given, notices=(replace(given.notices[0], incident=incident),))
+    publication = unpublished(notices=1)
+    publication = replace(
+        publication, notices=(replace(publication.notices[0], incident=incident),)
+    )
     async with hooked() as hook:
-        await publish(await cluster(), Webhook(url=hook.url), given)
-    (message,) = hook.taken
+        await publish(await cluster(), Webhook(url=hook.url), publication)
+    (message,) = hook.accepted
     assert message["text"] == "demo: no. 1, 11.0 s after node on n2 (pod -> job)"
     assert message["incident"] == {
         "phase": "main",
@@ -134,25 +138,25 @@ async def test_a_message_of_a_restart_tells_its_incident_whole() -> None:
 
 
 async def test_a_reset_job_reuses_a_number_under_another_id() -> None:
-    moody, given = Moody(patience=2), unpublished(notices=1)
-    later = replace(given.notices[0], at=2_000.0)
-    await publish(await cluster(), moody, given)
-    await publish(await cluster(), moody, replace(given, notices=(later,)))
-    assert len(set(moody.asked)) == 2
+    moody, publication = Moody(patience=2), unpublished(notices=1)
+    later = replace(publication.notices[0], at=2_000.0)
+    await publish(await cluster(), moody, publication)
+    await publish(await cluster(), moody, replace(publication, notices=(later,)))
+    assert len(set(moody.posted)) == 2
 
 
 async def test_all_is_written_and_told_in_its_order_and_twice_changes_nothing() -> None:
     backend, moody = await cluster(), Moody(patience=100)
     for _ in range(2):
         assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=3)
-    assert moody.asked == IDS * 2
+    assert moody.posted == IDS * 2
     assert written(backend) == ("1", "2")
 
 
 async def test_who_takes_some_is_told_the_rest_by_the_next_try() -> None:
     backend, moody = await cluster(), Moody(patience=1)
     assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=1)
-    assert moody.asked == IDS[:2]
+    assert moody.posted == IDS[:2]
     assert written(backend) == ("1", "2")
 
 
@@ -178,7 +182,7 @@ async def test_a_storage_that_hangs_holds_up_no_notice(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("publication", "why"),
     [
         (unpublished(), "storage"),
         (unpublished(entries=0), "the webhook takes no notices"),
@@ -186,10 +190,12 @@ async def test_a_storage_that_hangs_holds_up_no_notice(monkeypatch: pytest.Monke
     ],
     ids=["both", "notices", "entries"],
 )
-async def test_what_comes_to_nothing_fails_and_is_tried_again(given: Unpublished, why: str) -> None:
+async def test_what_comes_to_nothing_fails_and_is_tried_again(
+    publication: Unpublished, why: str
+) -> None:
     backend = await cluster("storage demo")
     with pytest.raises(ApplicationError, match=why) as failed:
-        await publish(backend, Moody(patience=0), given)
+        await publish(backend, Moody(patience=0), publication)
     assert not failed.value.non_retryable
 
 
@@ -315,16 +321,16 @@ async def test_totals_that_never_can_be_sent_hold_up_no_end() -> None:
 async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_same() -> None:
     backend = await cluster()
     async with hooked("hangs") as hook:
-        given = unpublished(entries=0)
-        task = asyncio.create_task(publish(backend, Webhook(url=hook.url), given))
-        await hook.until(lambda h: len(h.asked) == 1)
+        publication = unpublished(entries=0)
+        task = asyncio.create_task(publish(backend, Webhook(url=hook.url), publication))
+        await hook.until(lambda h: len(h.received) == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         hook.mood = "takes"
         done = await publish(backend, Webhook(url=hook.url), unpublished())
     assert done == Published(entry=2, notice=3)
-    assert [message["id"] for message in hook.taken] == IDS
+    assert [message["id"] for message in hook.accepted] == IDS
     assert written(backend) == ("1", "2")
 
 
@@ -335,7 +341,7 @@ async def test_one_that_is_asked_to_leave_says_what_was_taken() -> None:
         environment = ActivityEnvironment()
         hook.mood = "takes once, then hangs"
         task = asyncio.create_task(environment.run(work, unpublished()))
-        await hook.until(lambda h: len(h.asked) == 2)
+        await hook.until(lambda h: len(h.received) == 2)
         environment.cancel()
         assert await task == Published(entry=2, notice=1)
 

@@ -1,4 +1,4 @@
-"""A notice is posted, and nothing that answers wrongly, late or not at all holds anybody up."""
+"""A notice is posted. A webhook that answers wrongly, late or not at all delays nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESSAGE = {"id": "demo/r1/3", "event": "JobStarted", "message": "läuft"}
 async def test_a_notice_is_posted_as_json_with_the_token() -> None:
     async with hooked() as hook:
         assert await Webhook(url=hook.url, token="s3cret").take(MESSAGE)
-    assert hook.taken == [MESSAGE]
+    assert hook.accepted == [MESSAGE]
     request, *headers = hook.heads[0].splitlines()
     assert request == "POST /notices?of=everstep HTTP/1.1"
     assert "Authorization: Bearer s3cret" in headers
@@ -54,7 +54,7 @@ def test_a_token_goes_over_plain_http_to_this_machine_alone(url: str, is_exposed
 async def test_a_redirect_is_not_followed_with_the_token() -> None:
     async with hooked("moved") as hook:
         assert not await Webhook(url=hook.url, token="s3cret").take(MESSAGE)
-    assert hook.asked == [MESSAGE]  # whoever follows posts it once more
+    assert hook.received == [MESSAGE]  # whoever follows posts it once more
 
 
 async def test_without_a_token_none_is_sent() -> None:
@@ -67,7 +67,7 @@ async def test_without_a_token_none_is_sent() -> None:
 async def test_what_was_not_taken_is_said_at_once(mood: Mood) -> None:
     async with hooked(mood) as hook:
         assert not await Webhook(url=hook.url).take(MESSAGE)
-    assert hook.asked == [MESSAGE]
+    assert hook.received == [MESSAGE]
 
 
 @pytest.mark.parametrize("mood", ["hangs", "drips"])
@@ -95,7 +95,7 @@ async def test_a_plain_server_is_not_taken_for_a_secure_one() -> None:
     async with hooked() as hook:
         url = hook.url.replace("http:", "https:")
         assert not await Webhook(url=url, token="s3cret").take(MESSAGE)
-    assert hook.taken == []
+    assert hook.accepted == []
 
 
 async def test_only_changes_are_logged_and_never_the_token(
@@ -201,8 +201,8 @@ INCIDENT = {
 
 
 def test_slack_shows_what_was_said_and_calls_nobody() -> None:
-    shown = rendered(TEMPLATES["slack"], INCIDENT)
-    assert shown["text"] == 'demo: restarted &lt;!channel&gt; &amp; "more"'
+    body = rendered(TEMPLATES["slack"], INCIDENT)
+    assert body["text"] == 'demo: restarted &lt;!channel&gt; &amp; "more"'
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
@@ -217,8 +217,8 @@ def test_discord_calls_nobody_either() -> None:
 def test_a_template_of_ones_own_is_json_with_names_in_braces(tmp_path: Path) -> None:
     file = tmp_path / "own.json"
     file.write_text('{"summary": "{job} {event}", "fields": [{"raw": "{message}"}], "n": 1}')
-    shown = rendered(template(str(file)), INCIDENT)
-    assert shown == {
+    body = rendered(template(str(file)), INCIDENT)
+    assert body == {
         "summary": "demo JobRestarted",
         "fields": [{"raw": 'restarted <!channel> & "more"'}],
         "n": 1,
@@ -249,5 +249,5 @@ async def test_a_webhook_posts_what_its_template_makes_of_a_message() -> None:
     async with hooked() as hook:
         webhook = Webhook(url=hook.url, template=TEMPLATES["slack"])
         assert await webhook.take({**MESSAGE, "text": "demo: läuft"})
-    assert hook.taken == [{"text": "demo: läuft"}]
+    assert hook.accepted == [{"text": "demo: läuft"}]
     assert header(hook.heads[0], "webhook-id") == MESSAGE["id"]

@@ -27,7 +27,7 @@ PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
 TOKEN = "secret"
 
 POLL_S = 20.0
-"""How long a poll that nothing wakes takes: what is told sooner woke it."""
+"""How long an undisturbed poll takes: an answer that comes sooner was woken."""
 
 
 def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG_S) -> None:
@@ -39,8 +39,8 @@ def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG
 
 def is_running(pid: int) -> bool:
     """Whether any code of it can still be carried out: one that is ending has no memory any more."""
-    seen = proc.look(pid)
-    return seen is not None and seen.is_alive and _has_memory(pid)
+    process = proc.look(pid)
+    return process is not None and process.is_alive and _has_memory(pid)
 
 
 def _has_memory(pid: int) -> bool:
@@ -54,10 +54,10 @@ def _has_memory(pid: int) -> bool:
 
 
 class Refused(Exception):
-    def __init__(self, status: int, said: Any) -> None:
-        super().__init__(f"{status}: {said}")
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(f"{status}: {body}")
         self.status = status
-        self.said = said
+        self.body = body
 
 
 class Connection(http.client.HTTPConnection):
@@ -91,10 +91,10 @@ class Pod:
     # -- the agent --------------------------------------------------------------------------------
 
     def launch(self, *more: str) -> subprocess.Popen[bytes]:
-        told = ("--home", str(self.home), "--job", "demo", "--slot", "0", "--node", "n0")
+        arguments = ("--home", str(self.home), "--job", "demo", "--slot", "0", "--node", "n0")
         with (self.home / "agent.log").open("ab") as log:
             agent = subprocess.Popen(
-                [PYTHON, "-I", "-S", str(self.pyz), *told, "--uid", self.uid, *more],
+                [PYTHON, "-I", "-S", str(self.pyz), *arguments, "--uid", self.uid, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -106,14 +106,14 @@ class Pod:
     def start(self, *more: str) -> Pod:
         agent = self.launch(*more)
         until(lambda: self.answers() or agent.poll() is not None, what="an answer")
-        assert agent.poll() is None, self.said()
+        assert agent.poll() is None, self.log_text()
         return self
 
     @property
     def agent(self) -> subprocess.Popen[bytes]:
         return self.agents[-1]
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return (self.home / "agent.log").read_text()
 
     def answers(self) -> bool:
@@ -134,9 +134,9 @@ class Pod:
         until(lambda: remove_cgroups(self.home), what="the removal of its cgroups")
 
     def left(self) -> list[proc.Process]:
-        found = Members(self.home, self.uid).look().living
-        proc.kill(found)
-        return found
+        processes = Members(self.home, self.uid).look().living
+        proc.kill(processes)
+        return processes
 
     def marked(self) -> list[int]:
         """Every running process that carries the pod's mark."""
@@ -158,24 +158,24 @@ class Pod:
             payload = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
             connection.request(method, path, payload, {"Authorization": f"Bearer {token}"})
             response = connection.getresponse()
-            said = json.loads(response.read())
+            answer = json.loads(response.read())
         except http.client.HTTPException as error:
             raise OSError(repr(error)) from None
         finally:
             connection.close()
         if response.status != 200:
-            raise Refused(response.status, said)
-        return said
+            raise Refused(response.status, answer)
+        return answer
 
     def state(self, since: int = -1, wait_s: float = 0.0) -> wire.AgentState:
-        said: wire.AgentState = self.ask("GET", f"{wire.STATE}?since={since}&wait_s={wait_s}")
-        return said
+        state: wire.AgentState = self.ask("GET", f"{wire.STATE}?since={since}&wait_s={wait_s}")
+        return state
 
     def quietly(self, since: int, *, quiet_s: float) -> wire.AgentState:
-        """Told only after this time that training goes on."""
-        asked = f"{wire.STATE}?since={since}&wait_s=25&quiet_s={quiet_s}"
-        said: wire.AgentState = self.ask("GET", asked)
-        return said
+        """Poll a state that reports progress of training only after this time."""
+        path = f"{wire.STATE}?since={since}&wait_s=25&quiet_s={quiet_s}"
+        state: wire.AgentState = self.ask("GET", path)
+        return state
 
     def until(
         self, holds: Callable[[wire.AgentState], object], *, within_s: float = HUNG_S
@@ -200,7 +200,7 @@ class Pod:
     ) -> wire.AgentState:
         """Run Python source (or a command) once per rank."""
         command = [sys.executable, "-c", script] if isinstance(script, str) else list(script)
-        told = {
+        environment = {
             "PATH": os.environ["PATH"],
             "PYTHONUNBUFFERED": "1",
             "HOMEDIR": str(self.home),
@@ -212,15 +212,15 @@ class Pod:
             "generation": generation,
             "phase": "main",
             "command": command,
-            "env": told,
+            "env": environment,
             "workdir": str(self.home),
             "ranks": [{"rank": n, "local_rank": n, "env": {"RANK": str(n)}} for n in range(ranks)],
             "stop_siblings": True,
             "counts": {"schedule_count": 1},
             **more,
         }
-        said: wire.AgentState = self.ask("POST", wire.RUN, body)
-        return said
+        state: wire.AgentState = self.ask("POST", wire.RUN, body)
+        return state
 
     def runs(self, script: str | Sequence[str], *, generation: int = 1, **more: Any) -> list[int]:
         """Started: the pids of the ranks. The answer to a command may still show an older run."""
@@ -239,8 +239,8 @@ class Pod:
         keep: Sequence[int] = (),
     ) -> wire.AgentState:
         body = {"generation": generation, "grace_s": grace_s, "evidence": evidence, "keep": [*keep]}
-        said: wire.AgentState = self.ask("POST", wire.STOP, body)
-        return said
+        state: wire.AgentState = self.ask("POST", wire.STOP, body)
+        return state
 
     def stopped(
         self, generation: int, *, grace_s: float = 0.0, evidence: bool = False
@@ -256,8 +256,8 @@ class Pod:
         return path.read_text().strip()
 
     def log(self, rank: int = 0, *, offset: int = 0, generation: int = 1) -> str:
-        asked = f"{wire.LOG}?rank={rank}&generation={generation}&offset={offset}"
-        return str(self.ask("GET", asked)["text"])
+        path = f"{wire.LOG}?rank={rank}&generation={generation}&offset={offset}"
+        return str(self.ask("GET", path)["text"])
 
 
 def is_up(run: wire.RunSeen | None, generation: int) -> bool:
@@ -278,7 +278,7 @@ def signal_to(pid: int, number: signal.Signals) -> None:
 
 
 FOREVER = "import time\nwhile True: time.sleep(60)\n"
-"""A rank that lives until somebody ends it."""
+"""A rank that lives until it is ended."""
 
 TELL = """
 import os

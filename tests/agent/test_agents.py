@@ -1,4 +1,4 @@
-"""Agents that share a folder: one at a time, and the next one knows what the last one did."""
+"""Agents that share a folder: one at a time, and the next one reads what the last one did."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_two_who_look_are_no_agent_to_each_other(idle: Pod) -> None:
 def test_agent_without_a_token_says_what_is_missing(idle: Pod) -> None:
     (idle.home / wire.TOKEN).unlink()
     assert idle.launch().wait(HUNG_S) == 1
-    assert "token cannot be read" in idle.said()
+    assert "token cannot be read" in idle.log_text()
 
 
 def test_pid_of_the_agent_is_in_its_folder(pod: Pod) -> None:
@@ -91,17 +91,17 @@ def test_ranks_of_a_dead_agent_are_gone_before_the_next_one_runs_any(pod: Pod) -
     # Its warden would end the rank first: it must not be the only one who can.
     children = f"/proc/{pod.agent.pid}/task/{pod.agent.pid}/children"
     with open(children) as file:  # noqa: PTH123  # a file of the kernel
-        others = [int(pid) for pid in file.read().split() if int(pid) != old]
-    for pid in others:
+        other_pids = [int(pid) for pid in file.read().split() if int(pid) != old]
+    for pid in other_pids:
         signal_to(pid, signal.SIGSTOP)
     signal_to(pod.agent.pid, signal.SIGKILL)
     pod.agent.wait()
     pod.start()
     (new,) = pod.runs(FOREVER, generation=2)
     assert not is_running(old)
-    for pid in others:
+    for pid in other_pids:
         signal_to(pid, signal.SIGCONT)
-    until(lambda: not any(is_running(pid) for pid in others), what="the end of the old warden")
+    until(lambda: not any(is_running(pid) for pid in other_pids), what="the end of the old warden")
     assert is_running(new)
 
 

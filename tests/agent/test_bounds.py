@@ -63,8 +63,8 @@ def test_every_text_can_be_encoded_and_is_changed_once(text: str) -> None:
 @example(f"step {HUGE}\n".encode())
 @example(b"step " + b"9" * 5000 + b"\n")
 def test_a_step_is_read_up_to_its_bound_and_no_further(line: bytes) -> None:
-    found = steps.StepReader(steps.Search(steps.pattern(None))).newest(line)
-    assert found is None or 0 <= found <= bounds.STEP_MOST
+    step = steps.StepReader(steps.Search(steps.pattern(None))).newest(line)
+    assert step is None or 0 <= step <= bounds.STEP_MOST
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_a_name_tells_a_step_that_others_can_keep_or_none(name: str) -> None:
         details=st.dictionaries(st.text(), TEXTS | st.none() | st.integers() | st.booleans()),
     )
 )
-def test_a_fact_can_be_sent_on(said: dict[str, object]) -> None:
+def test_a_fact_can_be_sent_on(details: dict[str, object]) -> None:
     facts = Facts("b")
-    facts.add(at=1.0, generation=1, rank=0, **said)
+    facts.add(at=1.0, generation=1, rank=0, **details)
     json.dumps(facts.open, ensure_ascii=False).encode()
 
 
@@ -104,9 +104,11 @@ def test_a_fact_can_be_sent_on(said: dict[str, object]) -> None:
 def test_what_devices_show_breaks_no_look_and_is_no_sign_of_life(
     tmp_path: Path, value: str
 ) -> None:
-    shown = tmp_path / "n0.json"
-    shown.write_text(f'{{"devices": {{"0": {{"utilisation": {value}}}}}}}')
-    first, second = (devices.utilisation(devices.simulated(str(shown)), [0]) for _ in range(2))
+    metrics_file = tmp_path / "n0.json"
+    metrics_file.write_text(f'{{"devices": {{"0": {{"utilisation": {value}}}}}}}')
+    first, second = (
+        devices.utilisation(devices.simulated(str(metrics_file)), [0]) for _ in range(2)
+    )
     assert not devices.have_moved(first, second)
     use = devices.Use([0], None)
     assert [use.changed(one, works=False) for one in (first, second)][1] is not True

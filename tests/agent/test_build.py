@@ -50,8 +50,8 @@ def rebuilt(pyz: Path, path: Path, change: Callable[[str, bytes], bytes]) -> Pat
 
 
 def usage_of(pyz: Path) -> str:
-    asked = [sys.executable, "-I", str(pyz), "--help"]
-    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    command = [sys.executable, "-I", str(pyz), "--help"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def test_a_pod_of_this_python_compiles_nothing(pyz: Path, tmp_path: Path) -> None:
@@ -71,8 +71,8 @@ def test_another_python_takes_the_sources(pyz: Path, tmp_path: Path) -> None:
 
 def test_its_warden_loads_no_server(pyz: Path) -> None:
     """There is one beside each agent, and both start at once."""
-    asked = [sys.executable, "-I", "-S", "-X", "importtime", str(pyz), "warden"]
-    loaded = subprocess.run(asked, check=False, capture_output=True, text=True).stderr
+    command = [sys.executable, "-I", "-S", "-X", "importtime", str(pyz), "warden"]
+    loaded = subprocess.run(command, check=False, capture_output=True, text=True).stderr
     assert "everstep.agent.processes.warden" in loaded
     assert "http.server" not in loaded
 
@@ -92,18 +92,18 @@ NEWER = {
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_source_uses_nothing_newer_than_python_3_9(source: Path) -> None:
-    found = set()
+    used = set()
     for node in ast.walk(parsed(source.read_text())):
         match node:
             case ast.ImportFrom(module=str(module), names=names):
-                found |= {(module, alias.name) for alias in names}
+                used |= {(module, alias.name) for alias in names}
             case ast.Attribute(value=ast.Name(id=owner), attr=name):
-                found.add((owner, name))
+                used.add((owner, name))
             case ast.Call(func=ast.Name(id=owner), keywords=keywords):
-                found |= {(owner, str(keyword.arg)) for keyword in keywords}
+                used |= {(owner, str(keyword.arg)) for keyword in keywords}
             case _:
                 pass
-    assert [(owner, name) for owner, name in found if name in NEWER.get(owner, ())] == []
+    assert [(owner, name) for owner, name in used if name in NEWER.get(owner, ())] == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")

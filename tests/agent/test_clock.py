@@ -1,4 +1,4 @@
-"""Somebody sets the machine's clock: what the agent tells of time stays right."""
+"""The machine's clock is set: times that the agent reports stay right."""
 
 from __future__ import annotations
 

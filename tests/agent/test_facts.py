@@ -1,4 +1,4 @@
-"""A fact is told until somebody says that it is written down, by this agent or by the next one."""
+"""A fact is repeated until its receipt is confirmed, by this agent or by the next one."""
 
 from __future__ import annotations
 
@@ -11,55 +11,55 @@ from tests.agent.pod import Pod, exits, signal_to, until
 
 
 def with_facts(count: int, boot: str = "b") -> Facts:
-    kept = Facts(boot)
+    buffer = Facts(boot)
     for number in range(count):
-        kept.add(
+        buffer.add(
             kind="process.exit", at=1.0, generation=1, rank=number, message="", details={"log": "x"}
         )
-    return kept
+    return buffer
 
 
-def numbers(kept: Facts) -> list[int]:
-    return [fact["n"] for fact in kept.open]
+def numbers(buffer: Facts) -> list[int]:
+    return [fact["n"] for fact in buffer.open]
 
 
 def test_what_is_written_down_is_let_go_and_nothing_else() -> None:
-    kept = with_facts(4)
-    assert kept.drop_stored("b", 2)
-    assert numbers(kept) == [3, 4]
-    assert kept.count == 4
+    buffer = with_facts(4)
+    assert buffer.drop_stored("b", 2)
+    assert numbers(buffer) == [3, 4]
+    assert buffer.count == 4
 
 
 def test_the_same_said_again_or_late_lets_nothing_go() -> None:
-    kept = with_facts(4)
-    assert kept.drop_stored("b", 3)
-    assert not kept.drop_stored("b", 3)
-    assert not kept.drop_stored("b", 1)
-    assert numbers(kept) == [4]
+    buffer = with_facts(4)
+    assert buffer.drop_stored("b", 3)
+    assert not buffer.drop_stored("b", 3)
+    assert not buffer.drop_stored("b", 1)
+    assert numbers(buffer) == [4]
 
 
 def test_what_was_said_of_another_boot_or_of_more_than_there_was_says_nothing() -> None:
-    kept = with_facts(2)
-    assert not kept.drop_stored("a", 2)
-    assert not kept.drop_stored("b", 3)
-    assert numbers(kept) == [1, 2]
+    buffer = with_facts(2)
+    assert not buffer.drop_stored("a", 2)
+    assert not buffer.drop_stored("b", 3)
+    assert numbers(buffer) == [1, 2]
 
 
 def test_whatever_is_lost_repeated_or_late_each_fact_is_told_until_it_is_written() -> None:
     chance = random.Random(7)
     for _ in range(200):
-        kept, books, said = Facts("b"), set[str](), [0]
+        buffer, books, sent = Facts("b"), set[str](), [0]
         for _ in range(30):
             match chance.randrange(4):
                 case 0:
-                    kept.add(kind="k", at=0.0, generation=1, rank=0, message="", details={})
+                    buffer.add(kind="k", at=0.0, generation=1, rank=0, message="", details={})
                 case 1:  # somebody reads and writes down; what it says may never arrive
-                    books |= {fact["id"] for fact in kept.open}
-                    said.append(kept.count)
+                    books |= {fact["id"] for fact in buffer.open}
+                    sent.append(buffer.count)
                 case _:  # any of what was ever said arrives
-                    kept.drop_stored("b", chance.choice(said))
-        still_told = {fact["id"] for fact in kept.open}
-        assert books | still_told == {f"b/{n + 1}" for n in range(kept.count)}
+                    buffer.drop_stored("b", chance.choice(sent))
+        still_told = {fact["id"] for fact in buffer.open}
+        assert books | still_told == {f"b/{n + 1}" for n in range(buffer.count)}
 
 
 def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:
@@ -73,15 +73,15 @@ def test_who_takes_over_counts_anew_and_keeps_the_identities() -> None:
 
 
 def test_where_nobody_asks_the_newest_are_kept() -> None:
-    kept = with_facts(facts.FACTS_MOST + 5)
-    assert numbers(kept) == [*range(6, facts.FACTS_MOST + 6)]
+    buffer = with_facts(facts.FACTS_MOST + 5)
+    assert numbers(buffer) == [*range(6, facts.FACTS_MOST + 6)]
 
 
 # -- A whole agent --------------------------------------------------------------------------------
 
 
 def written(pod: Pod, boot: str, after: int) -> wire.AgentState:
-    """Say so; what it knows afterwards."""
+    """Confirm these facts; return those that are left."""
     pod.ask("GET", f"{wire.STATE}?since=-1&wait_s=0&boot={boot}&after={after}")
     return pod.state()
 

@@ -1,4 +1,4 @@
-"""What may be asked, by whom, and what becomes of nonsense."""
+"""Which requests are allowed, from which sender, and how malformed ones are answered."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_nonsense_is_refused_and_breaks_nothing(
     with pytest.raises(Refused) as refused:
         lasting_pod.ask(method, path, raw=raw)
     assert refused.value.status == status
-    assert refused.value.said["error"]
+    assert refused.value.body["error"]
     assert lasting_pod.state()["generation"] == 0
 
 
@@ -166,13 +166,13 @@ def _poll(pod: Pod, version: int) -> None:
 
 
 def test_concurrent_commands_leave_the_newest_generation(pod: Pod) -> None:
-    seen: list[Any] = []
+    requests: list[Any] = []
 
     def ask(generation: int) -> None:
         try:
-            seen.append(pod.run(FOREVER, generation=generation)["generation"])
+            requests.append(pod.run(FOREVER, generation=generation)["generation"])
         except Refused as refused:
-            seen.append(refused.status)
+            requests.append(refused.status)
 
     threads = [threading.Thread(target=ask, args=(generation,)) for generation in range(1, 9)]
     for thread in threads:
@@ -191,9 +191,9 @@ def test_a_connection_without_a_thread_leaves_room_for_others(
 ) -> None:
     """The machine has no room for threads, for as long as it takes to fail once per connection."""
     monkeypatch.chdir(tmp_path)
-    said: list[str] = []
+    answers: list[str] = []
     routes: dict[str, dict[str, RequestHandler]] = {wire.STATE: {"GET": lambda *_: {"uid": "u"}}}
-    server = Server(on_unix(wire.SOCKET), TOKEN.encode(), routes, cannot_serve=said.append)
+    server = Server(on_unix(wire.SOCKET), TOKEN.encode(), routes, cannot_serve=answers.append)
     server.serve_in_background()
     try:
         with monkeypatch.context() as full:
@@ -201,7 +201,7 @@ def test_a_connection_without_a_thread_leaves_room_for_others(
             for _ in range(CONNECTIONS_MAX + 1):
                 with pytest.raises((OSError, http.client.HTTPException)):
                     _get_state(tmp_path)
-        assert set(said) == {"a connection is not served: can't start new thread"}
+        assert set(answers) == {"a connection is not served: can't start new thread"}
         assert _get_state(tmp_path) == 200
     finally:
         server.shutdown()
@@ -226,10 +226,10 @@ def test_an_agent_that_cannot_serve_says_so_in_its_log_and_its_state_file(pod: P
     connection = Connection(pod.home)
     with without_descriptors(pod.agent.pid):
         connection.connect()  # the kernel takes it; the agent has no number left for it
-        until(lambda: "no connection is accepted" in pod.said(), what="a line of its log")
+        until(lambda: "no connection is accepted" in pod.log_text(), what="a line of its log")
     connection.close()
     assert pod.answers()
-    assert pod.said().count("no connection is accepted") == 1
+    assert pod.log_text().count("no connection is accepted") == 1
     pod.stop(2)
     notes = json.loads((pod.home / STATE_FILE).read_text())["notes"]
     assert [note for note in notes if note.startswith("no connection is accepted")] == [

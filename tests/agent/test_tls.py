@@ -1,4 +1,4 @@
-"""An agent that listens with TLS: it answers a worker of its job, and nobody else."""
+"""An agent that listens with TLS answers a worker of its job and no other client."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.support.patience import HUNG_S
 
 CONNECTIONS = 10
 REQUESTS = 20
-OURS = credentials.make("demo")
-OTHERS = credentials.make("demo")
+OUR_CREDENTIALS = credentials.make("demo")
+OTHER_CREDENTIALS = credentials.make("demo")
 """Of another job; names and times are the same."""
 
 
@@ -39,8 +39,8 @@ def write_secret(folder: Path, entries: Mapping[str, str]) -> Path:
 @pytest.fixture
 def port(idle: Pod, tmp_path: Path) -> int:
     port = free_port()
-    (idle.home / wire.TOKEN).write_text(OURS[wire.TOKEN])  # for the test's own requests
-    secret = write_secret(tmp_path / "secret", OURS)
+    (idle.home / wire.TOKEN).write_text(OUR_CREDENTIALS[wire.TOKEN])  # for the test's own requests
+    secret = write_secret(tmp_path / "secret", OUR_CREDENTIALS)
     idle.launch("--listen", f"tcp:127.0.0.1:{port}", "--credentials", str(secret))
     return port
 
@@ -60,68 +60,79 @@ async def answer(
     port: int, entries: Mapping[str, str], *, token: str | None = None
 ) -> dict[str, object]:
     """The first one, once the agent listens."""
-    mine = link(port, entries, token=token)
+    agent_link = link(port, entries, token=token)
     async with asyncio.timeout(HUNG_S):
         while True:
             try:
-                return await mine.ask("GET", wire.STATE, within_s=HUNG_S)
+                return await agent_link.ask("GET", wire.STATE, within_s=HUNG_S)
             except NoAnswer as error:
                 if "ConnectionRefused" not in str(error):
                     raise
                 await asyncio.sleep(0.01)
             finally:
-                mine.close()
-                mine.is_closed = False
+                agent_link.close()
+                agent_link.is_closed = False
 
 
 async def test_an_agent_answers_a_worker_of_its_job(port: int, idle: Pod) -> None:
-    assert (await answer(port, OURS))["uid"] == idle.uid
+    assert (await answer(port, OUR_CREDENTIALS))["uid"] == idle.uid
 
 
 async def test_one_connection_serves_many_requests(port: int) -> None:
-    await answer(port, OURS)
-    kept = link(port, OURS)
-    await kept.ask("GET", wire.STATE, within_s=HUNG_S)
-    first = kept.idle
-    await kept.ask("GET", wire.STATE, within_s=HUNG_S)
+    await answer(port, OUR_CREDENTIALS)
+    open_link = link(port, OUR_CREDENTIALS)
+    await open_link.ask("GET", wire.STATE, within_s=HUNG_S)
+    first = open_link.idle
+    await open_link.ask("GET", wire.STATE, within_s=HUNG_S)
     assert first is not None
-    assert kept.idle is first
-    kept.close()
+    assert open_link.idle is first
+    open_link.close()
 
 
-@pytest.mark.parametrize("token", ["", OTHERS[wire.TOKEN]], ids=["none", "of another job"])
+@pytest.mark.parametrize(
+    "token", ["", OTHER_CREDENTIALS[wire.TOKEN]], ids=["none", "of another job"]
+)
 async def test_a_wrong_token_is_refused(port: int, token: str) -> None:
     with pytest.raises(Refused) as refused:
-        await answer(port, OURS, token=token)
+        await answer(port, OUR_CREDENTIALS, token=token)
     assert refused.value.status == wire.UNAUTHORIZED
 
 
 async def test_a_worker_of_another_job_gets_no_answer(port: int) -> None:
-    await answer(port, OURS)
-    theirs = {**OTHERS, wire.AUTHORITY: OURS[wire.AUTHORITY], wire.TOKEN: OURS[wire.TOKEN]}
+    await answer(port, OUR_CREDENTIALS)
+    mixed_credentials = {
+        **OTHER_CREDENTIALS,
+        wire.AUTHORITY: OUR_CREDENTIALS[wire.AUTHORITY],
+        wire.TOKEN: OUR_CREDENTIALS[wire.TOKEN],
+    }
     with pytest.raises(NoAnswer):
-        await answer(port, theirs)
-    assert await answer(port, OURS)
+        await answer(port, mixed_credentials)
+    assert await answer(port, OUR_CREDENTIALS)
 
 
 async def test_a_pod_cannot_speak_for_the_worker(port: int) -> None:
     """It has a certificate of the same authority, which is good for answers alone."""
-    await answer(port, OURS)
+    await answer(port, OUR_CREDENTIALS)
     pods = {
-        **OURS,
-        credentials.CLIENT_CERTIFICATE: OURS[wire.CERTIFICATE],
-        credentials.CLIENT_KEY: OURS[wire.CERTIFICATE_KEY],
+        **OUR_CREDENTIALS,
+        credentials.CLIENT_CERTIFICATE: OUR_CREDENTIALS[wire.CERTIFICATE],
+        credentials.CLIENT_KEY: OUR_CREDENTIALS[wire.CERTIFICATE_KEY],
     }
     with pytest.raises(NoAnswer):
         await answer(port, pods)
 
 
 async def test_a_client_without_a_certificate_gets_no_answer(port: int) -> None:
-    await answer(port, OURS)
+    await answer(port, OUR_CREDENTIALS)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(cadata=OURS[wire.AUTHORITY])
+    context.load_verify_locations(cadata=OUR_CREDENTIALS[wire.AUTHORITY])
     stranger = tls_link(
-        "demo", host="127.0.0.1", port=port, tls=context, token=OURS[wire.TOKEN], connect_s=HUNG_S
+        "demo",
+        host="127.0.0.1",
+        port=port,
+        tls=context,
+        token=OUR_CREDENTIALS[wire.TOKEN],
+        connect_s=HUNG_S,
     )
     with pytest.raises(NoAnswer):
         await stranger.ask("GET", wire.STATE, within_s=HUNG_S)
@@ -129,51 +140,55 @@ async def test_a_client_without_a_certificate_gets_no_answer(port: int) -> None:
 
 
 async def test_a_client_that_says_nothing_keeps_no_other_one_waiting(port: int) -> None:
-    await answer(port, OURS)
+    await answer(port, OUR_CREDENTIALS)
     _, silent = await asyncio.open_connection("127.0.0.1", port)
     try:
-        assert await answer(port, OURS)
+        assert await answer(port, OUR_CREDENTIALS)
     finally:
         silent.close()
 
 
 async def test_a_worker_believes_no_other_agent(port: int) -> None:
-    await answer(port, OURS)
+    await answer(port, OUR_CREDENTIALS)
     with pytest.raises(NoAnswer):
-        await answer(port, {**OURS, wire.AUTHORITY: OTHERS[wire.AUTHORITY]})
+        await answer(port, {**OUR_CREDENTIALS, wire.AUTHORITY: OTHER_CREDENTIALS[wire.AUTHORITY]})
 
 
 def test_credentials_that_make_no_sense_end_in_a_line(idle: Pod, tmp_path: Path) -> None:
-    secret = write_secret(tmp_path / "secret", {**OURS, wire.AUTHORITY: "nonsense"})
+    secret = write_secret(tmp_path / "secret", {**OUR_CREDENTIALS, wire.AUTHORITY: "nonsense"})
     agent = idle.launch("--listen", f"tcp:127.0.0.1:{free_port()}", "--credentials", str(secret))
     assert agent.wait(HUNG_S) != 0
-    assert "TLS cannot be set up" in idle.said()
-    assert "Traceback" not in idle.said()
+    assert "TLS cannot be set up" in idle.log_text()
+    assert "Traceback" not in idle.log_text()
 
 
 async def test_an_answer_is_not_held_back_until_the_one_before_is_confirmed(port: int) -> None:
     """A kernel confirms what it received after 40 ms where it has nothing to send itself."""
-    mine, took_s = link(port, OURS), []
-    await answer(port, OURS)
+    agent_link, took_s = link(port, OUR_CREDENTIALS), []
+    await answer(port, OUR_CREDENTIALS)
     for _ in range(REQUESTS):
         began = time.monotonic()
-        await mine.ask("GET", NOW, within_s=HUNG_S)
+        await agent_link.ask("GET", NOW, within_s=HUNG_S)
         took_s.append(time.monotonic() - began)
-    mine.close()
+    agent_link.close()
     assert min(took_s) < 0.03  # of which a machine under load may take more for some
 
 
 async def test_a_connection_takes_little_memory_of_a_worker(port: int) -> None:
     """A worker has one to each of its pods, of which there may be thousands."""
-    await answer(port, OURS)
-    context, links = credentials.client_context(OURS), []
+    await answer(port, OUR_CREDENTIALS)
+    context, links = credentials.client_context(OUR_CREDENTIALS), []
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for number in range(CONNECTIONS):
             links.append(
                 tls_link(
-                    str(number), host="127.0.0.1", port=port, tls=context, token=OURS[wire.TOKEN]
+                    str(number),
+                    host="127.0.0.1",
+                    port=port,
+                    tls=context,
+                    token=OUR_CREDENTIALS[wire.TOKEN],
                 )
             )
             await links[-1].ask("GET", NOW)

@@ -1,4 +1,4 @@
-"""Which checkpoints there are is told by the first agent that answers."""
+"""The first agent that answers names the checkpoints that exist."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def saved(step: int) -> wire.SavedState:
 
 
 class One(Link):
-    """Answers with this, or never; `together`: not before so many were asked."""
+    """Answers with this, or never; `together`: not before so many requests came."""
 
     def __init__(
         self,
@@ -46,10 +46,10 @@ class One(Link):
     ) -> None:
         self.answer = answer
         self.together = together
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def ask(self, method: str, path: str, body: Any = None, **_: Any) -> dict[str, Any]:
-        self.asked.append((method, path, body))
+        self.requests.append((method, path, body))
         if self.answer is None:
             await asyncio.Event().wait()
         if self.together is not None:
@@ -83,8 +83,8 @@ async def steps(agents: Agents) -> list[int | None]:
 async def test_the_first_is_asked_and_no_other() -> None:
     first, second = One(saved(10)), One(saved(20))
     assert await steps(watching(first=first, second=second)) == [10]
-    assert first.asked == [("POST", wire.CHECKPOINTS, QUESTION)]
-    assert second.asked == []
+    assert first.requests == [("POST", wire.CHECKPOINTS, QUESTION)]
+    assert second.requests == []
 
 
 async def test_where_one_does_not_answer_the_next_one_does() -> None:
@@ -97,11 +97,11 @@ async def test_however_many_are_stopped_that_is_found_out_of_all_at_once() -> No
     stopped = {f"stopped-{n}": One(silent, together) for n in range(4)}
     first, last = One(silent), One(saved(20))
     assert await steps(watching(first=first, **stopped, last=last)) == [20]
-    assert [path for _, path, _ in last.asked] == [NOW, wire.CHECKPOINTS]
+    assert [path for _, path, _ in last.requests] == [NOW, wire.CHECKPOINTS]
 
 
 async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:
-    """Storage may be slow, and is given a minute; whoever does not answer anybody is not."""
+    """Slow storage is given a minute; an agent without any answer is not."""
     agents = watching(a=One(None), b=One(saved(20)))
     agents.by_uid["a"].silent_since = 1_000.0
     assert await steps(agents) == [20]
@@ -120,4 +120,4 @@ async def test_storage_that_one_cannot_read_no_other_is_asked_for() -> None:
     with pytest.raises(BackendUnavailable, match="storage does not answer") as unknown:
         await steps(agents)
     assert not isinstance(unknown.value, NobodyToAsk)
-    assert second.asked == []
+    assert second.requests == []

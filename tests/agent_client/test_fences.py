@@ -14,7 +14,7 @@ WRITTEN: dict[str, Any] = {"newer": 0, "taken_by": None, "no_folder": "", "listi
 
 
 class Agent:
-    """Keeps what it was asked."""
+    """Keeps its requests."""
 
     def __init__(self) -> None:
         self.bodies: list[wire.FenceCommand] = []

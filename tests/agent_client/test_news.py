@@ -14,10 +14,10 @@ MANY = 200
 
 
 class Looking:
-    """Counts its looks at a job of which nothing is told."""
+    """Counts its looks at a job without news."""
 
-    def __init__(self, heard: JobNews, pods: int = 0) -> None:
-        self.heard = heard
+    def __init__(self, news: JobNews, pods: int = 0) -> None:
+        self.heard = news
         self.pods = tuple(
             PodView(slot=slot, node="n", uid=str(slot), state=PodState.RUNNING)
             for slot in range(pods)
@@ -59,7 +59,7 @@ async def test_what_rang_before_is_looked_at_and_returned_at_once() -> None:
 
 
 async def test_at_its_time_the_job_is_looked_at_anew() -> None:
-    """Who asked for a time judges by it what stands still: that may have moved while we waited."""
+    """The caller judges by the requested time what stands still: that may have moved during the wait."""
     looking = Looking(JobNews())
     until = time.monotonic() + 0.01
     assert (await looking.news(until=until)).now >= until
@@ -100,15 +100,15 @@ async def test_what_rings_during_a_rest_is_returned_by_the_look_after_it() -> No
 
 
 async def test_jobs_that_are_over_are_not_counted_for_ever() -> None:
-    """A worker lives for months, and is told of the jobs of other workers too."""
+    """A worker lives for months, and receives news of the jobs of other workers too."""
     now = 0.0
-    heard = JobNews(lambda: now)
+    news = JobNews(lambda: now)
     for number in range(1000):
-        with heard.reading(f"own-{number}"):
-            heard.add(f"own-{number}")
-            heard.add(f"of-another-worker-{number}")
+        with news.reading(f"own-{number}"):
+            news.add(f"own-{number}")
+            news.add(f"of-another-worker-{number}")
         now += FORGET_S / 10
-    assert len(heard) <= 11
+    assert len(news) <= 11
 
 
 async def test_news_of_a_job_that_is_not_counted_yet_is_not_missed() -> None:

@@ -1,4 +1,4 @@
-"""What an agent told is asked for again until it is in the books, and then it hears of that."""
+"""A reported fact is requested again until it is in the books; then the agent is informed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pod(Link):
         self.facts = Facts("b")
         self.boot = "b"
         self.version = 0
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
         self.answers = asyncio.Semaphore(0)
 
     def crash(self) -> None:
@@ -49,10 +49,10 @@ class Pod(Link):
         state["facts"], state["facts_seen"] = self.facts.open, self.facts.count
         return state
 
-    async def ask(self, *asked: Any, **_: Any) -> dict[str, Any]:
+    async def ask(self, *body: Any, **_: Any) -> dict[str, Any]:
         await self.answers.acquire()
-        query = {name: values[0] for name, values in parse_qs(urlsplit(asked[1]).query).items()}
-        self.asked.append(query)
+        query = {name: values[0] for name, values in parse_qs(urlsplit(body[1]).query).items()}
+        self.requests.append(query)
         self.facts.drop_stored(query.get("boot", ""), int(query.get("after", 0)))
         return {**self.state()}
 
@@ -72,21 +72,21 @@ class Worker:
             changed=self._changed,
             is_cut_off=lambda _: False,
         )
-        self.mine = self.agents.watch(UID)
+        self.watched = self.agents.watch(UID)
 
     def _changed(self, _uid: str) -> None:
         self.rung += 1
 
     async def hear(self) -> wire.AgentState:
         """One more answer of the agent."""
-        before = len(self.pod.asked)
+        before = len(self.pod.requests)
         self.pod.answers.release()
         async with asyncio.timeout(HUNG_S):
-            while len(self.pod.asked) == before or self.pod.answers._value:
+            while len(self.pod.requests) == before or self.pod.answers._value:
                 await asyncio.sleep(0)
             await asyncio.sleep(0)
-        assert self.mine.state is not None
-        return self.mine.state
+        assert self.watched.state is not None
+        return self.watched.state
 
     async def commit(self) -> wire.AgentState:
         state = await self.hear()
@@ -128,12 +128,12 @@ async def test_it_is_said_only_once_it_is_in_the_books_and_not_before(
     pod.crash()
     state = await worker.commit()
     await worker.hear()
-    assert "after" not in pod.asked[-1]
+    assert "after" not in pod.requests[-1]
     assert pod.facts.open
     worker.agents.written(UID, state)
     await worker.hear()  # this question was on its way already
     await worker.hear()
-    assert (pod.asked[-1]["boot"], pod.asked[-1]["after"]) == ("b", "1")
+    assert (pod.requests[-1]["boot"], pod.requests[-1]["after"]) == ("b", "1")
     assert not pod.facts.open
     assert worker.books == {"b/1"}
 
@@ -178,7 +178,7 @@ async def test_another_boot_is_not_told_what_was_said_of_the_one_before(
     state = await worker.commit()
     assert [fact["id"] for fact in pod.facts.open] == ["b/1", "bb/2"], "nothing is let go"
     await worker.hear()
-    assert "after" not in pod.asked[-1]
+    assert "after" not in pod.requests[-1]
     worker.agents.written(UID, state)
     await worker.hear()
     await worker.hear()
@@ -192,19 +192,19 @@ async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, work
     pod.crash()
     worker.agents.written(UID, await worker.commit())
     worker.agents.written(UID, earlier)
-    assert worker.mine.written == 2
+    assert worker.watched.written == 2
 
 
 async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worker: Worker) -> None:
-    """It may have been us who could not ask: a worker without descriptors hears nobody."""
+    """The cause may be the worker itself: without descriptors it reaches no agent."""
     await worker.hear()
-    worker.agents.not_heard(UID, worker.mine, asked_at=NOW)
-    assert worker.mine.silent_since is not None
-    assert worker.mine.task is not None
-    worker.mine.task.cancel()  # its long poll would take the answer
+    worker.agents.not_heard(UID, worker.watched, asked_at=NOW)
+    assert worker.watched.silent_since is not None
+    assert worker.watched.task is not None
+    worker.watched.task.cancel()  # its long poll would take the answer
     pod.answers.release()
-    said = await worker.agents.ask_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
-    assert said["boot"] == "b"
+    answer = await worker.agents.ask_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
+    assert answer["boot"] == "b"
 
 
 async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a_worker_can() -> (

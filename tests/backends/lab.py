@@ -75,7 +75,7 @@ class Lab(Protocol):
         """The lines of its run.log."""
 
     async def effects(self) -> list[str] | None:
-        """What orders changed in the world, each change once; None if nobody counts that."""
+        """Changes that orders made in the world, each once; None if they are not counted."""
 
 
 async def left_on(lab: Lab) -> list[JobRef]:
@@ -92,7 +92,7 @@ def order_end(control: Path, job: str, rank: int | str, code: int | str) -> None
 
 @dataclass
 class Run:
-    """One run of one job, driven the way the engine drives it: ask, observe, ask again."""
+    """One run of one job, driven as the engine drives it: call, observe, call again."""
 
     lab: Lab
     id: str = "demo"
@@ -180,14 +180,16 @@ class Run:
         return await self.backend.observe(self.ref, cursor="", until=0.0, wait_s=0.0)
 
     async def pod(self, slot: int) -> PodView:
-        seen = await self.look()
-        return next(pod for pod in seen.pods if pod.slot == slot)
+        observation = await self.look()
+        return next(pod for pod in observation.pods if pod.slot == slot)
 
     async def observe(self, until: float | None = None, wait_s: float = 5.0) -> Observation:
-        seen = await self.backend.observe(self.ref, cursor=self.cursor, until=until, wait_s=wait_s)
-        self.cursor = seen.cursor
-        self.facts += seen.facts
-        return seen
+        observation = await self.backend.observe(
+            self.ref, cursor=self.cursor, until=until, wait_s=wait_s
+        )
+        self.cursor = observation.cursor
+        self.facts += observation.facts
+        return observation
 
     async def quiet(self, for_s: float = 0.5) -> None:
         """Observe until a whole call brings no news: what was under way has arrived."""
@@ -203,9 +205,9 @@ class Run:
     ) -> Observation:
         """Observe until the claim holds; a claim that never does is a failure."""
         ends = await self.backend.clock() + within_s
-        while not claim(seen := await self.observe(until=ends)):
-            assert seen.now < ends, f"not seen within {within_s:g} s: {seen}"
-        return seen
+        while not claim(observation := await self.observe(until=ends)):
+            assert observation.now < ends, f"not seen within {within_s:g} s: {observation}"
+        return observation
 
     async def fact(self, kind: str) -> Fact:
         """The next fact of this kind."""
@@ -221,10 +223,10 @@ class Run:
         """Wait until every slot has completed the step."""
         ends = await self.backend.clock() + 1000.0
         while True:
-            seen = await self.observe(until=await self.backend.clock() + 1.0)
-            if seen.pods and all((pod.step or 0) >= step for pod in seen.pods):
-                return seen
-            assert seen.now < ends, f"step {step} never came: {seen}"
+            observation = await self.observe(until=await self.backend.clock() + 1.0)
+            if observation.pods and all((pod.step or 0) >= step for pod in observation.pods):
+                return observation
+            assert observation.now < ends, f"step {step} never came: {observation}"
 
     # --- doing ----------------------------------------------------------------------------------
 
@@ -233,11 +235,11 @@ class Run:
         return self.generation
 
     async def until_done(self, ask: Callable[[], Awaitable[T]], *, within_s: float = 300.0) -> T:
-        """Ask, observe, ask again until the answer is that it is done."""
+        """Repeat the step until its answer is that it is done."""
         ends = await self.backend.clock() + within_s
         while not is_done(state := await ask()):
-            seen = await self.observe(until=ends)
-            assert seen.now < ends, f"not done within {within_s:g} s: {state}"
+            observation = await self.observe(until=ends)
+            assert observation.now < ends, f"not done within {within_s:g} s: {state}"
         return state
 
     async def stop(self, **changes: Any) -> StopState:
@@ -317,5 +319,5 @@ def nodes_of(places: PlaceState) -> set[str]:
     return {ref.node for ref in places.pods.values()}
 
 
-def uids_of(seen: Observation, slots: Iterable[int] | None = None) -> dict[int, str]:
-    return {p.slot: p.uid for p in seen.pods if slots is None or p.slot in slots}
+def uids_of(observation: Observation, slots: Iterable[int] | None = None) -> dict[int, str]:
+    return {p.slot: p.uid for p in observation.pods if slots is None or p.slot in slots}

@@ -46,9 +46,11 @@ class LocalLab:
         self.command = ("/bin/sh", "-c", script)
 
     @classmethod
-    async def open(cls, folder: Path, **said: Any) -> LocalLab:
+    async def open(cls, folder: Path, **options: Any) -> LocalLab:
         usual = {"nodes": NODES, "devices": DEVICES, "fence_s": FENCE_S, "heal_s": 0.2}
-        settings = LocalSettings(home=folder / "home", fence_margin_s=MARGIN_S, **{**usual, **said})
+        settings = LocalSettings(
+            home=folder / "home", fence_margin_s=MARGIN_S, **{**usual, **options}
+        )
         return cls(await LocalBackend.open(settings), folder)
 
     @property
@@ -73,7 +75,7 @@ class LocalLab:
         self.backend.store = broken
 
     async def leave(self) -> None:
-        """Nobody serves the books any more."""
+        """No process serves the books any more."""
         if self._is_served:
             self._is_served = False
             await self.backend.close()

@@ -18,11 +18,13 @@ PLACED = "placed"
 
 
 async def main(settings: str, order: str) -> None:
-    told = json.loads(settings)
-    backend = await LocalBackend.open(LocalSettings(**{**told, "home": Path(told["home"])}))
-    asked = from_text(order)
-    while not (await backend.ensure_placed(asked)).placed:
-        await backend.observe(asked.job, cursor="", wait_s=0.05)
+    local_settings = json.loads(settings)
+    backend = await LocalBackend.open(
+        LocalSettings(**{**local_settings, "home": Path(local_settings["home"])})
+    )
+    place_order = from_text(order)
+    while not (await backend.ensure_placed(place_order)).placed:
+        await backend.observe(place_order.job, cursor="", wait_s=0.05)
     print(PLACED, flush=True)  # noqa: T201  # for who started it
     await asyncio.Event().wait()
 

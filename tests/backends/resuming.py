@@ -48,9 +48,9 @@ def commands_to(agents: Agents, *, are_older: bool = False) -> list[str]:
 
 async def resumed(job: Run, *, older_than_step: int | None = None) -> StepResult:
     """What the step comes to in the newest generation of the job."""
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    plan = told.plan
+    lifecycle_job = running()
+    lifecycle_job.see(sighting(FaultClass.CRASH))
+    plan = lifecycle_job.plan
     phase = replace(plan.phase, model_dir=job.model_dir, checkpoints_path=job.checkpoints_path)
     remedy = replace(plan.remedy, older_than_step=older_than_step)
     order = StepOrder(

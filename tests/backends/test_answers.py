@@ -1,4 +1,4 @@
-"""What an agent answers is taken up to a size; what is none is no answer, and nobody is killed for it."""
+"""An agent's answer is read up to a size; a malformed one counts as none, and no rank is killed for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OK = "HTTP/1.1 200 OK\r\n"
 ENDLESS = b"x" * 2**20
 
 
-async def said(home: Path, answer: bytes, *, on_and_on: bool = False) -> object:
+async def ask_agent(home: Path, answer: bytes, *, on_and_on: bool = False) -> object:
     """What a worker makes of it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,9 +48,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def test_an_answer_of_the_usual_size_is_read(home: Path) -> None:
-    told = {"text": "x" * 2**20}
-    body = json.dumps(told).encode()
-    assert await said(home, f"{OK}Content-Length: {len(body)}\r\n\r\n".encode() + body) == told
+    long_body = {"text": "x" * 2**20}
+    body = json.dumps(long_body).encode()
+    assert (
+        await ask_agent(home, f"{OK}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        == long_body
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +74,7 @@ async def test_what_is_no_answer_is_not_taken_for_one(
     home: Path, answer: str, *, on_and_on: bool
 ) -> None:
     with pytest.raises(NoAnswer):
-        await said(home, answer.encode(), on_and_on=on_and_on)
+        await ask_agent(home, answer.encode(), on_and_on=on_and_on)
 
 
 @pytest.fixture

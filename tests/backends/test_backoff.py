@@ -6,11 +6,11 @@ from everstep.backends.kubernetes.backoff import Backoff
 
 
 def delays(backoff: Backoff, *, failures: int, chance: float) -> list[float]:
-    found = []
+    delays = []
     for _ in range(failures):
         backoff = backoff.after(worked_s=0)
-        found.append(backoff.delay_s(chance=chance))
-    return found
+        delays.append(backoff.delay_s(chance=chance))
+    return delays
 
 
 def test_delays_double_up_to_the_longest() -> None:

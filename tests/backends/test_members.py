@@ -58,8 +58,8 @@ def _incarnations(job: Run, pod: PodView) -> list[tuple[int, int]]:
     return [(rank, older.get(rank, pod.generation)) for rank in ranks]
 
 
-def taken(found: dict[int, object], *ranks: int) -> dict[int, object]:
-    return {rank: found[rank] for rank in ranks}
+def only_ranks(values: dict[int, object], *ranks: int) -> dict[int, object]:
+    return {rank: values[rank] for rank in ranks}
 
 
 async def stopped_but(job: Run, *keep: int, key: str = "process") -> tuple[int, ...]:
@@ -82,17 +82,17 @@ async def answer(job: Run, **changes: Any) -> StartState:
 async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab) -> None:
     job = await launched(lab, slots=(0, 1), **BOTH)
     before = await processes(job)
-    kept = await stopped_but(job, 0, 2)
-    assert kept == (0, 2)
-    assert await processes(job) == taken(before, 0, 2)
+    ranks_kept = await stopped_but(job, 0, 2)
+    assert ranks_kept == (0, 2)
+    assert await processes(job) == only_ranks(before, 0, 2)
     waits = (await job.look()).pods
     assert {(pod.generation, pod.started_at) for pod in waits} == {(2, None)}
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
     await job.step(2)
     after = await processes(job)
-    assert taken(after, 0, 2) == taken(before, 0, 2)
-    assert not {*taken(after, 1, 3).items()} & {*before.items()}
+    assert only_ranks(after, 0, 2) == only_ranks(before, 0, 2)
+    assert not {*only_ranks(after, 1, 3).items()} & {*before.items()}
     pods = (await job.look()).pods
     assert [(pod.generation, pod.ranks, pod.older) for pod in pods] == [
         (2, 2, ((0, 1),)),
@@ -105,16 +105,16 @@ async def test_who_is_not_kept_ends_and_others_of_the_job_go_on(lab: Lab) -> Non
     job = await launched(lab)
     before = await processes(job)
     assert await stopped_but(job, 0, 1, 3) == (0, 1, 3)
-    assert await processes(job) == taken(before, 0, 1, 3)
+    assert await processes(job) == only_ranks(before, 0, 1, 3)
     assert (await job.pod(2)).state is PodState.STOPPED
 
 
 async def test_every_rank_may_be_kept(lab: Lab) -> None:
     job = await launched(lab)
     before = await processes(job)
-    kept = await stopped_but(job, *job.slots)
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
+    ranks_kept = await stopped_but(job, *job.slots)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
     assert await processes(job) == before
     assert {pod.generation for pod in (await job.look()).pods} == {2}
 
@@ -123,10 +123,10 @@ async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None
     job = await launched(lab)
     before = await processes(job)
     for key, keep in (("first", (0, 1, 2)), ("second", (0, 2, 3))):
-        kept = await stopped_but(job, *keep, key=key)
-        await job.fence(kept=kept)
-        await job.start(kept=kept)
-    assert taken(await processes(job), 0, 2) == taken(before, 0, 2)
+        ranks_kept = await stopped_but(job, *keep, key=key)
+        await job.fence(kept=ranks_kept)
+        await job.start(kept=ranks_kept)
+    assert only_ranks(await processes(job), 0, 2) == only_ranks(before, 0, 2)
     pods = (await job.look()).pods
     assert [pod.older for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
     assert await older_as_watched(job) == {0: 1, 2: 1, 3: 2}
@@ -149,11 +149,11 @@ async def older_as_watched(job: Run) -> dict[int, int]:
 async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> None:
     job = await launched(lab)
     before = await processes(job)
-    kept = await stopped_but(job, 0, 1, 3)
+    ranks_kept = await stopped_but(job, 0, 1, 3)
     await job.place(recreate=(2,))
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
-    assert taken(await processes(job), 0, 1, 3) == taken(before, 0, 1, 3)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
+    assert only_ranks(await processes(job), 0, 1, 3) == only_ranks(before, 0, 1, 3)
 
 
 async def test_a_dead_rank_cannot_be_kept(lab: Lab) -> None:
@@ -161,11 +161,11 @@ async def test_a_dead_rank_cannot_be_kept(lab: Lab) -> None:
     await lab.fault("kill demo 2")
     await job.fact("process.exit")
     before = await processes(job)
-    kept = await stopped_but(job, *job.slots)
-    assert kept == (0, 1, 3)
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
-    assert taken(await processes(job), *kept) == taken(before, *kept)
+    ranks_kept = await stopped_but(job, *job.slots)
+    assert ranks_kept == (0, 1, 3)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
+    assert only_ranks(await processes(job), *ranks_kept) == only_ranks(before, *ranks_kept)
 
 
 async def test_a_rank_of_a_lost_container_cannot_be_kept(lab: Lab) -> None:
@@ -177,18 +177,18 @@ async def test_a_rank_of_a_lost_container_cannot_be_kept(lab: Lab) -> None:
 
 async def test_a_kept_rank_that_ended_since_makes_the_start_fail(lab: Lab) -> None:
     job = await launched(lab)
-    kept = await stopped_but(job, *job.slots)
-    await job.fence(kept=kept)
+    ranks_kept = await stopped_but(job, *job.slots)
+    await job.fence(kept=ranks_kept)
     await lab.fault("kill demo 2")
     assert (await job.fact("process.exit")).generation == job.generation
-    state = await answer(job, kept=kept)
+    state = await answer(job, kept=ranks_kept)
     assert state.failed[2] == "ranks that were to go on: 2; those that live: none"
 
 
 async def test_a_start_that_forgets_who_was_kept_fails(lab: Lab) -> None:
     job = await launched(lab)
-    kept = await stopped_but(job, 1, 2)
-    await job.fence(kept=kept)
+    ranks_kept = await stopped_but(job, 1, 2)
+    await job.fence(kept=ranks_kept)
     state = await answer(job, kept=(1,))
     assert state.failed == {2: "ranks that were to go on: none; those that live: 2"}
 
@@ -205,7 +205,7 @@ async def test_a_stop_of_the_same_generation_that_keeps_fewer_ends_the_others(la
     before = await processes(job)
     await stopped_but(job, *job.slots)
     assert (await job.stop(keep=(0, 3))).kept == (0, 3)
-    assert await processes(job) == taken(before, 0, 3)
+    assert await processes(job) == only_ranks(before, 0, 3)
 
 
 async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab) -> None:
@@ -217,8 +217,12 @@ async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab)
     assert (state.pending, state.kept) == ((1,), (0, 2, 3))
     await job.fence(kept=state.kept)
     await lab.fault("node-up n1")
-    await job.see(lambda seen: any(p.slot == 1 and p.silent_since is None for p in seen.pods))
-    await job.see(lambda seen: any(p.slot == 1 and p.state in ENDED for p in seen.pods))
+    await job.see(
+        lambda observation: any(p.slot == 1 and p.silent_since is None for p in observation.pods)
+    )
+    await job.see(
+        lambda observation: any(p.slot == 1 and p.state in ENDED for p in observation.pods)
+    )
     assert (await job.pod(1)).generation == 1
     late = await job.backend.ensure_stopped(job.stop_order(keep=job.slots))
     assert late.kept == (0, 2, 3), "nor can it be kept when it is back"
@@ -226,32 +230,32 @@ async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab)
 
 STEPS: dict[str, Callable[[Run, tuple[int, ...]], Awaitable[Any]]] = {
     "generation": lambda job, _: job.new_generation("process"),
-    "stop": lambda job, kept: job.stop(keep=kept),
-    "fence": lambda job, kept: job.fence(kept=kept),
-    "start": lambda job, kept: job.start(kept=kept),
+    "stop": lambda job, ranks_kept: job.stop(keep=ranks_kept),
+    "fence": lambda job, ranks_kept: job.fence(kept=ranks_kept),
+    "start": lambda job, ranks_kept: job.start(kept=ranks_kept),
 }
 """What a level that keeps ranks comes to."""
 
 
 async def test_every_step_may_be_carried_out_twice(lab: Lab) -> None:
     job = await launched(lab)
-    before, kept = await processes(job), (0, 1, 3)
+    before, ranks_kept = await processes(job), (0, 1, 3)
     for step in STEPS.values():
-        await step(job, kept)
+        await step(job, ranks_kept)
         now, done = await processes(job), await effects(lab)
-        await step(job, kept)
+        await step(job, ranks_kept)
         assert (await processes(job), await effects(lab)) == (now, done)
-    assert taken(await processes(job), *kept) == taken(before, *kept)
+    assert only_ranks(await processes(job), *ranks_kept) == only_ranks(before, *ranks_kept)
 
 
 async def test_a_stop_that_comes_again_after_the_start_ends_nobody(lab: Lab) -> None:
     job = await launched(lab)
-    kept = await stopped_but(job, 0, 1, 3)
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
+    ranks_kept = await stopped_but(job, 0, 1, 3)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
     running = await processes(job)
-    assert (await job.stop(keep=kept)).kept == kept
-    await job.fence(kept=kept)
+    assert (await job.stop(keep=ranks_kept)).kept == ranks_kept
+    await job.fence(kept=ranks_kept)
     await job.step(2)
     assert await processes(job) == running
 
@@ -261,27 +265,27 @@ async def test_a_stop_that_comes_again_after_the_start_ends_nobody(lab: Lab) -> 
 async def test_another_worker_goes_on_wherever_the_one_before_was_killed(
     local_lab: LocalLab, step: str
 ) -> None:
-    """Only real agents still know what the worker before had told them."""
+    """Only real agents still have the instructions of the worker before."""
     job = await launched(local_lab)
-    before, kept = await processes(job), (0, 1, 3)
+    before, ranks_kept = await processes(job), (0, 1, 3)
     for name, carry_out in STEPS.items():
-        await carry_out(job, kept)
+        await carry_out(job, ranks_kept)
         if name == step:
             await local_lab.another_worker()
-            await carry_out(job, kept)  # nobody was told that it is done
+            await carry_out(job, ranks_kept)  # nobody was told that it is done
     await job.step(2)
-    assert taken(await processes(job), *kept) == taken(before, *kept)
+    assert only_ranks(await processes(job), *ranks_kept) == only_ranks(before, *ranks_kept)
 
 
 async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: LocalLab) -> None:
     job = await launched(local_lab)
     before = await processes(job)
-    kept = await stopped_but(job, *job.slots)
+    ranks_kept = await stopped_but(job, *job.slots)
     for watched in local_lab.backend.agents.by_uid.values():
         assert watched.task is not None
         watched.task.cancel()
         watched.state = None
-    await job.fence(kept=kept)
+    await job.fence(kept=ranks_kept)
     assert await processes(job) == before
 
 
@@ -295,30 +299,32 @@ async def test_kept_ranks_are_told_the_variables_that_new_ones_are_started_with(
     local_lab: LocalLab,
 ) -> None:
     job = await launched(local_lab, slots=(0, 1), **BOTH)
-    kept = await stopped_but(job, 0, 3)
-    await job.fence(kept=kept)
-    await job.start(kept=kept)
-    found = {rank: environment(pid) for rank, pid in (await processes(job)).items()}
+    ranks_kept = await stopped_but(job, 0, 3)
+    await job.fence(kept=ranks_kept)
+    await job.start(kept=ranks_kept)
+    environments = {rank: environment(pid) for rank, pid in (await processes(job)).items()}
     for rank, neighbour in ((0, 1), (3, 2)):
-        told = json.loads((Path(found[rank][wire.RANK_FOLDER]) / wire.INSTRUCTION).read_text())
-        assert (told["do"], told["generation"]) == ("rebuild", 2)
-        env, started = told["env"], found[neighbour]
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "ROLE_RANK": str(rank)}
-        assert env == {name: started[name] for name in env} | own
+        instruction = json.loads(
+            (Path(environments[rank][wire.RANK_FOLDER]) / wire.INSTRUCTION).read_text()
+        )
+        assert (instruction["do"], instruction["generation"]) == ("rebuild", 2)
+        env, started = instruction["env"], environments[neighbour]
+        rank_variables = {"RANK": str(rank), "LOCAL_RANK": str(rank % 2), "ROLE_RANK": str(rank)}
+        assert env == {name: started[name] for name in env} | rank_variables
         assert {"MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "EVERSTEP_GENERATION"} <= env.keys()
         assert env["EVERSTEP_STATE_FROM"] == "0,3"
-        assert env["MASTER_PORT"] != found[rank]["MASTER_PORT"]
+        assert env["MASTER_PORT"] != environments[rank]["MASTER_PORT"]
 
 
 async def test_on_the_fake_cluster_the_kept_ranks_alone_are_told_to_rebuild(demo: FakeRun) -> None:
     demo.env = NEVER_ENDS
     await demo.launch()
-    kept = await stopped_but(demo, 0, 3)
-    await demo.fence(kept=kept)
+    ranks_kept = await stopped_but(demo, 0, 3)
+    await demo.fence(kept=ranks_kept)
     for _ in range(2):
-        await demo.start(kept=kept)
-    told = [what for what in await effects(demo.lab) if what.startswith("rebuild")]
-    assert told == ["rebuild rank 0 of demo (g2)", "rebuild rank 3 of demo (g2)"]
+        await demo.start(kept=ranks_kept)
+    rebuild_effects = [what for what in await effects(demo.lab) if what.startswith("rebuild")]
+    assert rebuild_effects == ["rebuild rank 0 of demo (g2)", "rebuild rank 3 of demo (g2)"]
 
 
 async def test_where_nobody_is_kept_nothing_is_told(local_lab: LocalLab) -> None:
@@ -340,5 +346,7 @@ async def test_a_pod_can_do_what_all_its_ranks_say_they_can(local_lab: LocalLab)
     job = Run(local_lab, slots=(0, 1), processes_per_node=2)
     local_lab.command = ("/bin/sh", "-c", SPEAKING)
     await job.launch()
-    told = {0: ("rebuild",), 1: ("pause", "rebuild")}
-    await job.see(lambda seen: {pod.slot: pod.can for pod in seen.pods} == told)
+    capabilities = {0: ("rebuild",), 1: ("pause", "rebuild")}
+    await job.see(
+        lambda observation: {pod.slot: pod.can for pod in observation.pods} == capabilities
+    )

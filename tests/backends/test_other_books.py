@@ -1,4 +1,4 @@
-"""Books that know less than the job does: refused, until somebody says that they are all there is."""
+"""Books with less than the job did are refused, until an operator confirms that they are complete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_job_that_says_which_books_it_is_in_is_refused_nothing(job: Run)
 async def test_an_order_of_a_generation_never_given_is_refused(
     job: Run, subtests: pytest.Subtests
 ) -> None:
-    """What gave it was a newer copy of these books, and made pods that they do not know."""
+    """A newer copy of these books gave that generation, and made pods that are missing here."""
     await job.launch()
     ahead = Run(job.lab, generation=job.generation + 1)
     for verb, call in ORDERS.items():
@@ -82,9 +82,9 @@ async def test_a_key_that_was_answered_in_a_time_the_job_forgot_counts_as_new(jo
 
 async def test_an_adopted_job_goes_on_above_its_own_generation(job: Run) -> None:
     job.books = "other"
-    mine = await job.backend.ensure_adopted(job.ref, generation=7)
-    assert mine == await job.backend.identity()
-    job.books = mine
+    adoption = await job.backend.ensure_adopted(job.ref, generation=7)
+    assert adoption == await job.backend.identity()
+    job.books = adoption
     assert (await job.look()).generation == 7
     assert await job.backend.ensure_generation(job.ref, "restart", above=7) == 8
 
@@ -104,7 +104,7 @@ async def test_an_adoption_changes_nothing_for_a_job_of_these_books(job: Run) ->
 
 
 async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None:
-    """Nobody knows all the pods that the earlier books had: that none is known proves nothing."""
+    """The pods of the earlier books are unknown: that none is listed proves nothing."""
     job.books = "other"
     job.env = NEVER_ENDS
     job.books = await job.backend.ensure_adopted(job.ref, generation=3)

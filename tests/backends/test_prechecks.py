@@ -80,13 +80,13 @@ async def test_a_failed_check_without_restarts_left_fails_the_job(lab: Lab) -> N
 
 
 async def test_what_a_check_found_is_logged_with_the_job_that_it_was_for(lab: Lab) -> None:
-    """Books are written in threads of their own, which know of no activity. The fake cluster logs nothing."""
+    """Books are written in threads of their own, without an activity. The fake cluster logs nothing."""
     job = whole_job(lab, MODELARTS)
     await lab.fault("precheck n1 dns")
     async with logged_lines() as lines:
         await job.run()
-    found = [line for line in lines.found if line["message"] == "the check of dns failed on n1"]
-    assert [line["job"] for line in found] == ["demo"] * isinstance(lab, LocalLab)
+    log_lines = [line for line in lines.lines if line["message"] == "the check of dns failed on n1"]
+    assert [line["job"] for line in log_lines] == ["demo"] * isinstance(lab, LocalLab)
 
 
 async def test_a_document_may_leave_the_checks_out(lab: Lab) -> None:
@@ -134,8 +134,8 @@ async def test_a_pod_that_failed_is_looked_at_again_in_the_next_generation(job: 
 async def checked(job: Run, **order: Any) -> Any:
     await job.new_generation("launch")
     await job.place()
-    asked = replace(job.precheck_order(), **order)
-    return await job.until_done(lambda: job.backend.ensure_prechecked(asked))
+    check_order = replace(job.precheck_order(), **order)
+    return await job.until_done(lambda: job.backend.ensure_prechecked(check_order))
 
 
 async def test_what_this_machine_lacks_is_noted_and_fails_nothing(tmp_path: Path) -> None:

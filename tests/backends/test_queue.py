@@ -20,8 +20,8 @@ def waiting(lab: Lab, name: str = "important") -> Run:
     return Run(lab, id=name, slots=(0,), devices="all")
 
 
-async def asks(job: Run, *, priority: int = 0, reissued: bool = False) -> str:
-    """It joins the queue, and is told what it waits for."""
+async def queue_reason(job: Run, *, priority: int = 0, reissued: bool = False) -> str:
+    """Join the queue; returns what the job waits for."""
     await job.new_generation("launch")
     order = job.place_order(priority=priority, reissued=reissued)
     state = await job.backend.ensure_placed(order)
@@ -42,7 +42,7 @@ async def test_what_a_re_issued_job_gives_back_nobody_takes_before_it(lab: Lab) 
     owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
     await owner.launch()
     important = waiting(lab)
-    await asks(important, priority=9)
+    await queue_reason(important, priority=9)
     waits = asyncio.create_task(gets_its_place(important))
     await owner.new_generation("again")
     await owner.stop()
@@ -58,10 +58,10 @@ async def test_a_re_issued_job_that_came_last_is_served_before_a_more_important_
     owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
     await owner.launch()
     important = waiting(lab)
-    await asks(important, priority=9)
+    await queue_reason(important, priority=9)
     large = Run(lab, id="reissued", slots=ALL_NODES, devices="all")
-    await asks(large, reissued=True)
-    assert await asks(important, priority=9) == "its turn behind reissued"
+    await queue_reason(large, reissued=True)
+    assert await queue_reason(important, priority=9) == "its turn behind reissued"
     await owner.gone()
     assert await is_placed(large)
     assert not await is_placed(important)
@@ -71,8 +71,8 @@ async def test_a_job_that_ends_while_it_waits_lets_the_next_one_through(lab: Lab
     owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
     await owner.launch()
     reissued, important = waiting(lab, "reissued"), waiting(lab)
-    await asks(reissued, reissued=True)
-    await asks(important, priority=9)
+    await queue_reason(reissued, reissued=True)
+    await queue_reason(important, priority=9)
     await reissued.gone()
     assert reissued.ref not in await left_on(lab)
     await owner.gone()
@@ -86,8 +86,8 @@ async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
     await owner.launch()
     large = Run(local_lab, id="reissued", slots=ALL_NODES, devices="all")
     important = waiting(local_lab)
-    await asks(large, reissued=True)
-    await asks(important, priority=9)
+    await queue_reason(large, reissued=True)
+    await queue_reason(important, priority=9)
     await local_lab.another_worker()
     await owner.gone()
     assert await is_placed(large)
@@ -96,14 +96,14 @@ async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
 
 async def test_a_job_that_can_never_fit_says_so_at_once_and_blocks_no_other(lab: Lab) -> None:
     too_large = Run(lab, id="too-large", slots=(0, 1), devices=99)
-    wait = await asks(too_large, reissued=True)
+    wait = await queue_reason(too_large, reissued=True)
     assert wait.endswith("the job wants 99 devices of 2 nodes: it never fits here)")
     owner = Run(lab, id="owner", slots=ALL_NODES, devices="all")
     async with observed(too_large):
         await owner.launch()
-    assert await asks(waiting(lab)) == "room for 1 more pod"
-    assert await asks(waiting(lab, "next")) == "its turn behind important"
-    assert await asks(too_large, reissued=True) == wait
+    assert await queue_reason(waiting(lab)) == "room for 1 more pod"
+    assert await queue_reason(waiting(lab, "next")) == "its turn behind important"
+    assert await queue_reason(too_large, reissued=True) == wait
 
 
 # -- A whole job --------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ async def test_a_re_issued_job_without_room_waits_before_new_ones_and_then_ends(
     while job.state.mode is not Mode.WATCHING:
         assert not whole.done(), report(job)
         await clock.observe(until=await lab.backend.clock() + 1.0, wait_s=0.05)
-    await asks(important, priority=9)
+    await queue_reason(important, priority=9)
     began = await lab.backend.clock()
     waits = asyncio.create_task(gets_its_place(important))
     await lab.fault("node-down n1")

@@ -40,17 +40,19 @@ def node(name: str, **changes: Any) -> NodeView:
 
 
 def with_device(name: str, **changes: Any) -> NodeView:
-    """The first of its devices is as said."""
+    """A node whose first device has these values."""
     sound = node(name)
     return replace(sound, devices=(replace(sound.devices[0], **changes), *sound.devices[1:]))
 
 
-def asking(asked: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()) -> PlaceRequest:
-    return PlaceRequest(order=asked, job_nodes={}, leaving=leaving, nodes=nodes, now=NOW)
+def asking(
+    place_order: PlaceOrder, *nodes: NodeView, leaving: tuple[OldPod, ...] = ()
+) -> PlaceRequest:
+    return PlaceRequest(order=place_order, job_nodes={}, leaving=leaving, nodes=nodes, now=NOW)
 
 
-def nodes_of(asked: PlaceRequest) -> list[str] | None:
-    places = asked.granted()
+def nodes_of(place_request: PlaceRequest) -> list[str] | None:
+    places = place_request.granted()
     return None if places is None else [places[slot].node for slot in sorted(places)]
 
 
@@ -82,13 +84,13 @@ ROOM: dict[str, tuple[PlaceOrder, list[NodeView], list[str] | None]] = {
 
 @pytest.mark.parametrize("name", ROOM)
 def test_who_gets_which_place(name: str) -> None:
-    asked, nodes, wanted = ROOM[name]
-    assert nodes_of(asking(asked, *nodes)) == wanted
+    place_request, nodes, expected = ROOM[name]
+    assert nodes_of(asking(place_request, *nodes)) == expected
 
 
 def test_devices_that_are_anothers_faulty_or_to_avoid_are_left_out() -> None:
     devices = tuple(DeviceView(index=index) for index in range(4))
-    seen = node(
+    shared_node = node(
         "n0",
         devices=(
             replace(devices[0], job="other"),
@@ -96,14 +98,14 @@ def test_devices_that_are_anothers_faulty_or_to_avoid_are_left_out() -> None:
             *devices[2:],
         ),
     )
-    places = asking(order((0,), avoid_devices=(("n0", 2),)), seen).granted()
+    places = asking(order((0,), avoid_devices=(("n0", 2),)), shared_node).granted()
     assert places is not None
     assert places[0].devices == (3,)
 
 
 def test_a_slot_that_has_its_pod_gets_no_other_and_its_node_takes_none_beside_it() -> None:
-    asked = replace(asking(order(), node("n0"), node("n1")), job_nodes={1: "n0"})
-    places = asked.granted()
+    place_request = replace(asking(order(), node("n0"), node("n1")), job_nodes={1: "n0"})
+    places = place_request.granted()
     assert places is not None
     assert {slot: place.node for slot, place in places.items()} == {0: "n1"}
 
@@ -165,8 +167,8 @@ WANTS: dict[str, tuple[PlaceOrder, list[NodeView], int, str]] = {
 
 @pytest.mark.parametrize("name", WANTS)
 def test_who_waits_is_told_for_what(name: str) -> None:
-    asked, nodes, places, wait = WANTS[name]
-    state = asking(asked, *nodes).waits("demo")
+    place_request, nodes, places, wait = WANTS[name]
+    state = asking(place_request, *nodes).waits("demo")
     assert (state.placed, state.places, state.waiting_for) == (False, places, wait)
 
 
@@ -187,12 +189,12 @@ CLEARING = {
 
 @pytest.mark.parametrize("name", CLEARING)
 def test_an_old_pod_is_in_the_way_until_its_place_is_free(name: str) -> None:
-    old, clearing_s, wanted = CLEARING[name]
-    asked = order((0,), clearing_s=clearing_s)
-    found = asking(asked, node("n0"), node("n1"), leaving=(old,))
-    assert nodes_of(found) == wanted
-    if wanted is None:
-        assert found.waits("demo").waiting_for == "old on n0 to go"
+    old, clearing_s, expected = CLEARING[name]
+    place_order = order((0,), clearing_s=clearing_s)
+    place_request = asking(place_order, node("n0"), node("n1"), leaving=(old,))
+    assert nodes_of(place_request) == expected
+    if expected is None:
+        assert place_request.waits("demo").waiting_for == "old on n0 to go"
 
 
 def test_an_old_pod_stops_being_in_the_way_so_long_after_its_end() -> None:
@@ -203,8 +205,8 @@ def test_an_old_pod_stops_being_in_the_way_so_long_after_its_end() -> None:
 
 def test_pods_of_slots_not_named_and_older_ones_to_recreate_are_told_to_go() -> None:
     made_in = {0: 1, 1: GENERATION, 2: 1, 3: 1}
-    asked = order((0, 1, 2), recreate=(0, 1))
-    assert placing.outdated(asked, made_in) == (0, 3)
+    place_order = order((0, 1, 2), recreate=(0, 1))
+    assert placing.outdated(place_order, made_in) == (0, 3)
 
 
 def test_re_issued_jobs_come_first_then_priority_then_the_order_of_asking() -> None:
@@ -252,9 +254,11 @@ def test_nothing_is_made_of_a_generation_that_has_ended() -> None:
         ownership.refuse_ended(Known(), 4)
 
 
-@pytest.mark.parametrize(("run", "own"), [("run-2", 3), ("run-1", 5), ("janitor", None)])
-def test_the_owner_and_who_never_had_a_generation_may_end_a_job(run: str, own: int | None) -> None:
-    ownership.refuse_late_end(Known(), run, own)
+@pytest.mark.parametrize(("run", "own_generation"), [("run-2", 3), ("run-1", 5), ("janitor", None)])
+def test_the_owner_and_who_never_had_a_generation_may_end_a_job(
+    run: str, own_generation: int | None
+) -> None:
+    ownership.refuse_late_end(Known(), run, own_generation)
 
 
 def test_an_earlier_run_may_not_end_what_a_later_one_began() -> None:
@@ -262,7 +266,7 @@ def test_an_earlier_run_may_not_end_what_a_later_one_began() -> None:
         ownership.refuse_late_end(Known(), "run-1", 4)
 
 
-GIVEN = {
+GENERATIONS = {
     "a new key": (None, 0, 0, 6),
     "a key that was answered": (3, 0, 9, 3),
     "one answered in a forgotten time": (3, 3, 0, 6),
@@ -270,18 +274,20 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("name", GENERATIONS)
 def test_which_generation_a_key_is_given(name: str) -> None:
-    before, above, found, wanted = GIVEN[name]
-    assert ownership.generation_for(Known(newest_on_storage=found), before, above=above) == wanted
+    before, above, newest, expected = GENERATIONS[name]
+    assert (
+        ownership.generation_for(Known(newest_on_storage=newest), before, above=above) == expected
+    )
 
 
 def test_all_folders_are_one_jobs_or_none_is() -> None:
     model, saved = Place("disk", "m"), Place("disk", "c")
     claims = [claim(model, field="model_dir"), claim(saved, path="/c", field="checkpoints.path")]
-    wanted = {model: "demo", saved: "demo"}
-    assert ownership.claimed("demo", claims, {}) == wanted
-    assert ownership.claimed("demo", claims, wanted) == wanted
+    expected = {model: "demo", saved: "demo"}
+    assert ownership.claimed("demo", claims, {}) == expected
+    assert ownership.claimed("demo", claims, expected) == expected
     with pytest.raises(FolderTaken, match=r"checkpoints.path: job other.*writes to /c"):
         ownership.claimed("demo", claims, {saved: "other"})
 

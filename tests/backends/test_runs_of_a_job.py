@@ -1,4 +1,4 @@
-"""Two runs of one job: who asked last owns it. A reset leaves the Recovery of the earlier run at work."""
+"""Two runs of one job: the newest caller owns it. A reset leaves the earlier run's Recovery at work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.backends.lab import Run, left_on
 
 
 async def overtaken(job: Run) -> tuple[Run, Run]:
-    """An earlier run that asked for a generation after the later one."""
+    """An earlier run that requested a generation after the later one."""
     later = Run(job.lab, run="run-2")
     await job.new_generation("launch")
     await later.launch()

@@ -1,8 +1,8 @@
 """A real process that trains as the contract wants it: steps, checkpoints, ends on demand.
 
 STEPS, STEP_S, CHECKPOINT_EVERY and CRASH_AT_STEP (`rank:step:code`) say how; CONTROL is a folder in
-which a file named `<job>-<rank>` says with which code to end now. SIGTERM asks for a checkpoint and an end;
-with IGNORES_SIGTERM it asks for nothing.
+which a file named `<job>-<rank>` holds the exit code to end with. SIGTERM requests a checkpoint and an end;
+with IGNORES_SIGTERM it has no effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every verb of a backend as a call on a job, and what jobs of these tests are told."""
+"""Every verb of a backend as a call on a job, and the settings of jobs of these tests."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ def whole_job(
     command: tuple[str, ...] | None = None,
     **phase: Any,
 ) -> Simulation:
-    """All devices of its nodes; the lab's trainer, and two steps, unless it is said otherwise."""
+    """All devices of its nodes; the lab's trainer, and two steps, unless overridden."""
     folder = f"{lab.storage}/{name}"
-    told: dict[str, Any] = {
+    spec_options: dict[str, Any] = {
         "env": {"STEPS": "2"},
         "accelerator": "simulated",
         "accelerators_per_node": "all",
@@ -32,7 +32,7 @@ def whole_job(
         "checkpoints_path": f"{folder}/checkpoints",
         **phase,
     }
-    spec = _with_command(job_spec(policy, **told), command or lab.command)
+    spec = _with_command(job_spec(policy, **spec_options), command or lab.command)
     ref = JobRef(id=name, run="run-1")
     return Simulation(backend=lab.backend, spec=replace(spec, name=name), job=ref)
 

@@ -1,4 +1,4 @@
-"""A real Chromium without a window, driven by its own protocol: how a page looks and what it tells."""
+"""A real Chromium without a window, driven by its own protocol: layout and accessible names of a page."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Browser:
         return base64.b64decode(self.call("Page.printToPDF")["data"])
 
     def read_aloud(self) -> list[tuple[str, str]]:
-        """Role and name of each part that a screen reader is told of."""
+        """Role and name of each part that a screen reader reads out."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", ""))

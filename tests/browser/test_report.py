@@ -22,8 +22,8 @@ LONG_WORD = "a-node-with-a-name-of-many-words.rack-17.row-4.hall-2.example"
 
 def fleet() -> str:
     jobs = [crashed(node=LONG_WORD), crashed()]
-    found = FleetSource(jobs=jobs, since=CREATED - 86_400.0, now=CREATED + 100.0, gaps=[])
-    return render.fleet_html(fleet_report(found))
+    fleet = FleetSource(jobs=jobs, since=CREATED - 86_400.0, now=CREATED + 100.0, gaps=[])
+    return render.fleet_html(fleet_report(fleet))
 
 
 PAGES = {
@@ -35,18 +35,18 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with browsing() as found:
-        yield found
+    with browsing() as browser:
+        yield browser
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    found = {}
+    pages = {}
     for name, page in PAGES.items():
-        found[name] = folder / f"{name}.html"
-        found[name].write_text(page())
-    return found
+        pages[name] = folder / f"{name}.html"
+        pages[name].write_text(page())
+    return pages
 
 
 @pytest.mark.parametrize("width", [PHONE, DESK])
@@ -178,20 +178,20 @@ def test_in_print_nothing_stays_folded_and_it_is_black_on_white(
 def test_who_has_it_read_aloud_is_told_all_of_it(browser: Browser, files: dict[str, Path]) -> None:
     browser.open(files["job"], width=PHONE)
     parts = browser.read_aloud()
-    named: dict[str, list[str]] = {}
+    names_by_role: dict[str, list[str]] = {}
     for role, name in parts:
-        named.setdefault(role, []).append(name)
-    assert named["heading"][:3] == [
+        names_by_role.setdefault(role, []).append(name)
+    assert names_by_role["heading"][:3] == [
         "demo completed",
         "Where the time went",
         "Down time by stage",
     ]
-    assert all(named["image"])
-    assert len(named["image"]) == 3
-    assert len(named["region"]) == len(named["table"]) + 2
-    assert all(named["region"])
-    assert "cause" in named["columnheader"]
-    assert [name for name in named["DisclosureTriangle"] if "crash on" in name]
+    assert all(names_by_role["image"])
+    assert len(names_by_role["image"]) == 3
+    assert len(names_by_role["region"]) == len(names_by_role["table"]) + 2
+    assert all(names_by_role["region"])
+    assert "cause" in names_by_role["columnheader"]
+    assert [name for name in names_by_role["DisclosureTriangle"] if "crash on" in name]
     everything = " ".join(name for _, name in parts)
     assert "It was restarted 1 time (1 × crash)" in everything
 

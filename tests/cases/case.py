@@ -1,4 +1,4 @@
-"""How a case of a document is written down: what is asked for, what happens, what comes of it."""
+"""How a case of a document is written down: its input, its events, its expected outcome."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Case:
     ends: str = "Completed"
     because: str = ""  # what the report's reason holds
     counts: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """By slot: MA_SCHEDULE_CNT and MA_PROC_START_CNT of every start, as the script was told."""
+    """By slot: MA_SCHEDULE_CNT and MA_PROC_START_CNT of every start, as in the script's environment."""
     pods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """By slot: which pod each start ran in; 0 is the first one."""
     slots: tuple[tuple[int, ...], ...] = ()  # who ran in each start, each told how many they are

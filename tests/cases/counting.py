@@ -9,7 +9,7 @@ from typing import Any
 from tests.cases.case import REBUILT, SLOTS, Case, Deed, Row, ends, exits
 
 SECOND_LOOKS = 30.0
-"""Of how much a second is a second: whoever waits for a checkpoint looks each second then."""
+"""How many seconds one second is: a job that waits for a checkpoint looks each second then."""
 
 HANGS_SOON = 20.0
 """A minute without a sign of life is over after three seconds."""
@@ -18,7 +18,7 @@ AGAIN = Row(recover=REBUILT.recover, scenario="job_failed")
 BACK = Row(recover="proc_restart", scenario="job_failed", start_type="restarted")
 NOT_BACK = replace(BACK, result="downgrade")
 PLANNED = Row(recover=REBUILT.recover, scenario=None)
-ANEW = "restarts without progress were 1, now 0"
+PROGRESS_RESET = "restarts without progress were 1, now 0"
 VALIDATES = {"val_dataloader": {"data_processor": "Synthetic"}}
 
 
@@ -76,7 +76,11 @@ CASES: tuple[Case, ...] = (
         ),
         rows=(AGAIN,) * 2,
         resumed=(None, 0, 4),
-        logged=("restart 1: success", f"progress: a newer checkpoint, step 4; {ANEW}", "restart 2"),
+        logged=(
+            "restart 1: success",
+            f"progress: a newer checkpoint, step 4; {PROGRESS_RESET}",
+            "restart 2",
+        ),
         restarts=2,
         time_scale=SECOND_LOOKS,
     ),

@@ -1,4 +1,4 @@
-"""Restarts after an exit, a node fault, a hang that nobody asked to be restarted for."""
+"""Restarts after an exit, after a node fault, and after a hang without a requested restart."""
 
 from __future__ import annotations
 

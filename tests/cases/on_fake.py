@@ -22,18 +22,18 @@ from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.registry import compile_document
 from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
-from tests.cases.seen import Directory, Seen, Start, directories
+from tests.cases.seen import CaseResult, Directory, Start, directories
 from tests.support.patience import HUNG_S
 from tests.support.playing.simulated import Attentive, Interruptible
 
 JOB = "case"
 DEVICES = 8
 SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHOW_STEPS": "0"}
-"""It runs until it is told something else, and nobody sees a step of it."""
+"""It runs until a test says otherwise, and its steps are invisible."""
 
 
 class Cluster(Attentive):
-    """A fake cluster that writes down what every script is told."""
+    """A fake cluster that records the start arguments of every script."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,37 +41,37 @@ class Cluster(Attentive):
 
     async def ensure_started(self, order: StartOrder) -> StartState:
         pods = self.cluster.state.job(order.job.id).pods
-        for slot, told in order.slots.items():
+        for slot, slot_order in order.slots.items():
             start = Start(
                 generation=order.generation,
-                schedule=told.schedule_count,
-                process=told.process_start_count,
+                schedule=slot_order.schedule_count,
+                process=slot_order.process_start_count,
                 pod=pods[slot].uid if slot in pods else "none",
                 nodes=len(order.slots),
                 resumed=None if order.resume is None else order.resume.step,
                 checks=order.env.get(CHECKS_NUMBERS),
                 params="".join(command_files(order).values()),
             )
-            known = self.starts.setdefault(slot, [])
-            if not known or known[-1].generation < order.generation:
-                known.append(start)
+            starts = self.starts.setdefault(slot, [])
+            if not starts or starts[-1].generation < order.generation:
+                starts.append(start)
         return await super().ensure_started(order)
 
 
 def document(
     case: Case, *, command: str, variables: Mapping[str, str], folder: str
 ) -> dict[str, Any]:
-    """The case's document, with a script that can be told things and saves to this folder."""
+    """The case's document, with a script that takes commands and saves to this folder."""
     if case.trainer is not None:
-        said = {
+        spec = {
             "command": f"{command} {{params}}",
             "env": {**case.variables, **variables},
             **case.overlay,
         }
-        own = {"init": {"model_dir": folder}}
+        init_config = {"init": {"model_dir": folder}}
         if isinstance(case.trainer, tuple):
-            return {"trainer": [merged(one, own) for one in case.trainer], "everstep": said}
-        return {"trainer": merged(case.trainer, own), "everstep": said}
+            return {"trainer": [merged(one, init_config) for one in case.trainer], "everstep": spec}
+        return {"trainer": merged(case.trainer, init_config), "everstep": spec}
     if case.labels is not None:
         return _ascend_job(
             case, command=command, variables={**case.variables, **variables}, folder=folder
@@ -117,7 +117,7 @@ def _ascend_job(
     }
 
 
-async def play(case: Case) -> Seen:
+async def play(case: Case) -> CaseResult:
     backend = Cluster()
     backend.build(FakeSettings(nodes=case.nodes, devices=DEVICES))
     for line in case.before:
@@ -136,14 +136,14 @@ async def play(case: Case) -> Seen:
     state, chronicle = simulation.state, simulation.chronicle
     effects = [effect.what for effect in await backend.admin.effects()]
     assert not [what for what in effects if what.startswith("could not")], effects
-    return Seen(
+    return CaseResult(
         report=responses.report(state, chronicle),
         status=views.status(state),
         records=tuple(responses.restarts(chronicle)),
         starts={slot: tuple(starts) for slot, starts in backend.starts.items()},
         isolated=tuple(sorted(node.name for node in await backend.nodes() if node.isolated)),
         prechecked=any(what.startswith("check ") for what in effects),
-        shown=modelarts_view.details(state, chronicle),
+        modelarts_view=modelarts_view.details(state, chronicle),
         events=names(happenings.events(chronicle)),
         log=tuple(entry.text for entry in chronicle.entries),
         directories=_directories(state.spec, chronicle.entries),
@@ -160,16 +160,16 @@ def _directories(spec: JobSpec, entries: tuple[Entry, ...]) -> tuple[Directory, 
 
 
 def names(events: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of what happened, that which others are told of."""
+    """The events that are reported to others."""
     return tuple(event["event"] for event in events if event["event"] is not None)
 
 
 def _lines(deed: Deed, *, ranks: int) -> list[str]:
-    """The deed in words of the fake cluster; what only real processes have to be told is nothing here."""
+    """The deed as a line of the fake cluster; commands for real processes only are left out."""
     match deed.what.split():
         case ["exit", rank, code, *exception]:
-            said = [f"exception={name}" for name in exception]
-            return [" ".join(("kill", JOB, rank, "exit", code, *said))]
+            options = [f"exception={name}" for name in exception]
+            return [" ".join(("kill", JOB, rank, "exit", code, *options))]
         case ["end"]:
             return [f"kill {JOB} {rank} exit 0" for rank in range(ranks)]
         case ["still"]:

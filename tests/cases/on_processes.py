@@ -23,7 +23,7 @@ from everstep.core.spec import CHECKS_NUMBERS
 from everstep.dialects import job_memo
 from tests.cases.case import Case, Deed
 from tests.cases.on_fake import JOB, names
-from tests.cases.seen import Seen, Start, directories
+from tests.cases.seen import CaseResult, Start, directories
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import WorkerProcess
@@ -82,12 +82,12 @@ class OnProcesses(ABC):
 
     # -- playing ---------------------------------------------------------------------------------
 
-    async def play(self, *, kills_worker: bool) -> Seen:
+    async def play(self, *, kills_worker: bool) -> CaseResult:
         self.control.mkdir(parents=True)
         async with self.worker:
             return await asyncio.wait_for(self._play(kills_worker), HUNG_S * 2)
 
-    async def _play(self, kills_worker: bool) -> Seen:
+    async def _play(self, kills_worker: bool) -> CaseResult:
         case = self.case
         await self._prepare()
         if case.stale is not None:
@@ -103,7 +103,7 @@ class OnProcesses(ABC):
                 await self._do(deed)
         with suppress(WorkflowFailureError):  # a failed job; its report is in the memo
             await asyncio.wait_for(job.result(), HUNG_S)
-        return await self._seen(job)
+        return await self._result(job)
 
     def _leave(self, step: int) -> None:
         """A checkpoint of another job."""
@@ -115,23 +115,25 @@ class OnProcesses(ABC):
         file = self.home / "job.json"
         file.write_text(json.dumps(self._document()))
         place = ("--address", self.server.address, "--namespace", self.client.namespace)
-        code, said = await temporal(*START, "--workflow-id", JOB, "--input-file", str(file), *place)
-        assert code == 0, said
+        code, output = await temporal(
+            *START, "--workflow-id", JOB, "--input-file", str(file), *place
+        )
+        assert code == 0, output
 
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _until(self, claim: Callable[[], Awaitable[bool]], what: object) -> None:
         deadline = time.monotonic() + HUNG_S
         while not await claim():
-            assert time.monotonic() < deadline, f"{what} never came; {self._told()}"
+            assert time.monotonic() < deadline, f"{what} never came; {self._log_text()}"
             await asyncio.sleep(LOOK_S)
 
-    def _told(self) -> str:
+    def _log_text(self) -> str:
         return f"starts {self._starts()}; {self.worker.output()[-2000:]}"
 
     async def _comes(self, job: WorkflowHandle[Any, Any], number: int, deed: Deed) -> None:
-        noted = sum(earlier.notes for earlier in self.case.deeds[:number])
-        await self._until(lambda: self._is_noted(noted), f"note {noted}")
+        notes_before = sum(earlier.notes for earlier in self.case.deeds[:number])
+        await self._until(lambda: self._is_noted(notes_before), f"note {notes_before}")
         if deed.records:
             await self._until(lambda: self._has_records(job, deed.records), deed)
         else:
@@ -150,7 +152,7 @@ class OnProcesses(ABC):
         return len(records) >= count and records[-1]["recover_result"] == "recovering"
 
     async def _runs(self, job: WorkflowHandle[Any, Any], start: int) -> bool:
-        """Whether everybody who lives is in this start; the first slot is in all of them."""
+        """Whether every living slot is in this start; the first slot is in all of them."""
         starts = self._starts()
         if len(starts.get(0, ())) < start:
             return False
@@ -160,12 +162,12 @@ class OnProcesses(ABC):
         return bool(status["state"] == "running" and newest == {status["generation"]})
 
     def _starts(self) -> dict[int, tuple[Start, ...]]:
-        found: dict[int, tuple[Start, ...]] = {}
+        starts: dict[int, tuple[Start, ...]] = {}
         for path in sorted(self.control.glob("starts-*.jsonl")):
             lines = path.read_text().splitlines(keepends=True)
             whole = [json.loads(line) for line in lines if line.endswith("\n")]
-            found[int(path.stem.partition("-")[2])] = tuple(map(_start, whole))
-        return found
+            starts[int(path.stem.partition("-")[2])] = tuple(map(_start, whole))
+        return starts
 
     # -- doing -----------------------------------------------------------------------------------
 
@@ -261,17 +263,17 @@ class OnProcesses(ABC):
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    async def _seen(self, job: WorkflowHandle[Any, Any]) -> Seen:
+    async def _result(self, job: WorkflowHandle[Any, Any]) -> CaseResult:
         memo = await (await job.describe()).memo()
         self.prechecked |= await self._has_checked()
-        return Seen(
+        return CaseResult(
             report=memo["report"],
             status=self._status(job_memo.read("status", memo["status"], memo["report"])),
             records=tuple(job_memo.restarts_of(memo["report"])),
             starts=self._starts(),
             isolated=await self._isolated(),
             prechecked=self.prechecked,
-            shown=job_memo.read("modelarts", memo["modelarts"], memo["report"]),
+            modelarts_view=job_memo.read("modelarts", memo["modelarts"], memo["report"]),
             events=names(memo["report"]["events"]),
             log=tuple(self._log()),
             directories=directories(self.checkpoints),

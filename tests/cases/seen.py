@@ -28,7 +28,7 @@ class Start:
     params: str = ""  # the configuration that its command was given
 
 
-BESIDE = {".lock", "run.log", "params.yaml", "summary.json", "prefetched_compiles"}
+OTHER_FILES = {".lock", "run.log", "params.yaml", "summary.json", "prefetched_compiles"}
 
 
 class Directory(NamedTuple):
@@ -54,35 +54,37 @@ def _directory(folder: Path) -> Directory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class CaseResult:
     report: Mapping[str, Any]
     status: Mapping[str, Any]
     records: tuple[Mapping[str, Any], ...]
     starts: Mapping[int, tuple[Start, ...]]
     isolated: tuple[str, ...]  # what the cluster says of its nodes
     prechecked: bool
-    shown: Mapping[str, Any]  # as ModelArts would show the job
+    modelarts_view: Mapping[str, Any]  # as ModelArts would show the job
     events: tuple[str, ...] = ()
     log: tuple[str, ...] = ()  # lines of run.log
     directories: tuple[Directory, ...] = ()  # one for each phase that began
 
 
-def differences(case: Case, seen: Seen) -> list[str]:
+def differences(case: Case, result: CaseResult) -> list[str]:
     """Everything that is not as the case says, a line each."""
-    return [line for look in LOOKS for line in look(case, seen)]
+    return [line for look in LOOKS for line in look(case, result)]
 
 
-def _end(case: Case, seen: Seen) -> Iterator[str]:
-    report = seen.report
+def _end(case: Case, result: CaseResult) -> Iterator[str]:
+    report = result.report
     yield from _differ("the job", case.ends, report["status"])
     if case.because not in report["reason"]:
         yield f"the reason is {report['reason']!r}, without {case.because!r}"
 
 
-def _records(case: Case, seen: Seen) -> Iterator[str]:
-    yield from _differ("the records", [*map(_expected, case.rows)], [*map(_found, seen.records)])
+def _records(case: Case, result: CaseResult) -> Iterator[str]:
+    yield from _differ(
+        "the records", [*map(_expected, case.rows)], [*map(_record_columns, result.records)]
+    )
 
-    kinds = tuple(record["fault"]["kind"] for record in seen.records)
+    kinds = tuple(record["fault"]["kind"] for record in result.records)
     if case.kinds:
         yield from _differ("the kinds of faults", case.kinds, kinds)
 
@@ -93,130 +95,136 @@ def _expected(row: Row) -> tuple[object, ...]:
     return (*kind, row.start_type, row.isolated, billed)
 
 
-def _found(record: Mapping[str, Any]) -> tuple[object, ...]:
+def _record_columns(record: Mapping[str, Any]) -> tuple[object, ...]:
     names = ("recover", "recover_before_downgrade", "recover_result", "fault_scenario")
     kind = tuple(record[name] for name in names)
     return (*kind, record["start_type"], record["isolated"], record["bills"])
 
 
-def _counts(case: Case, seen: Seen) -> Iterator[str]:
+def _counts(case: Case, result: CaseResult) -> Iterator[str]:
     for slot, expected in case.counts.items():
-        found = tuple((start.schedule, start.process) for start in seen.starts.get(slot, ()))
-        yield from _differ(f"what the script of slot {slot} was told", expected, found)
+        actual = tuple((start.schedule, start.process) for start in result.starts.get(slot, ()))
+        yield from _differ(f"what the script of slot {slot} was told", expected, actual)
 
 
-def _pods(case: Case, seen: Seen) -> Iterator[str]:
+def _pods(case: Case, result: CaseResult) -> Iterator[str]:
     for slot, expected in case.pods.items():
-        uids = [start.pod for start in seen.starts.get(slot, ())]
-        known = list(dict.fromkeys(uids))
-        found = tuple(known.index(uid) for uid in uids)
-        yield from _differ(f"the pods of slot {slot}", expected, found)
+        uids = [start.pod for start in result.starts.get(slot, ())]
+        distinct_uids = list(dict.fromkeys(uids))
+        pod_numbers = tuple(distinct_uids.index(uid) for uid in uids)
+        yield from _differ(f"the pods of slot {slot}", expected, pod_numbers)
 
 
-def _slots(case: Case, seen: Seen) -> Iterator[str]:
+def _slots(case: Case, result: CaseResult) -> Iterator[str]:
     if not case.slots:
         return
-    found: dict[int, dict[int, int]] = {}
-    for slot, starts in sorted(seen.starts.items()):
+    slots_by_generation: dict[int, dict[int, int]] = {}
+    for slot, starts in sorted(result.starts.items()):
         for start in starts:
-            found.setdefault(start.generation, {})[slot] = start.nodes
+            slots_by_generation.setdefault(start.generation, {})[slot] = start.nodes
     expected = [dict.fromkeys(slots, len(slots)) for slots in case.slots]
-    yield from _differ("who was told how many", expected, [found[n] for n in sorted(found)])
+    yield from _differ(
+        "who was told how many",
+        expected,
+        [slots_by_generation[n] for n in sorted(slots_by_generation)],
+    )
 
 
-def _micro_batches(case: Case, seen: Seen) -> Iterator[str]:
+def _micro_batches(case: Case, result: CaseResult) -> Iterator[str]:
     if case.micro_batches:
-        told = [MICRO_BATCH.findall(start.params) for start in seen.starts.get(0, ())]
-        yield from _differ("its micro-batches", [[size] for size in case.micro_batches], told)
+        micro_batches = [MICRO_BATCH.findall(start.params) for start in result.starts.get(0, ())]
+        yield from _differ(
+            "its micro-batches", [[size] for size in case.micro_batches], micro_batches
+        )
 
 
-def _books(case: Case, seen: Seen) -> Iterator[str]:
-    used = {name: budget["used"] for name, budget in seen.status["budgets"].items()}
+def _books(case: Case, result: CaseResult) -> Iterator[str]:
+    used = {name: budget["used"] for name, budget in result.status["budgets"].items()}
     for name, units in case.used.items():
         yield from _differ(f"budget {name}", units, used.get(name))
-    yield from _differ("reschedules", case.restarts, seen.status["reschedules"])
+    yield from _differ("reschedules", case.restarts, result.status["reschedules"])
     yield from _differ(
-        "the job's isolated nodes", list(case.isolated), seen.status["isolated_nodes"]
+        "the job's isolated nodes", list(case.isolated), result.status["isolated_nodes"]
     )
-    yield from _differ("the cluster's isolated nodes", case.isolated, seen.isolated)
+    yield from _differ("the cluster's isolated nodes", case.isolated, result.isolated)
 
 
-def _checkpoints(case: Case, seen: Seen) -> Iterator[str]:
+def _checkpoints(case: Case, result: CaseResult) -> Iterator[str]:
     if case.resumed:
-        found = tuple(start.resumed for start in seen.starts.get(0, ()))
-        yield from _differ("the steps it resumed from", case.resumed, found)
+        resumed_steps = tuple(start.resumed for start in result.starts.get(0, ()))
+        yield from _differ("the steps it resumed from", case.resumed, resumed_steps)
     if case.checks:
-        checks = tuple(start.checks for start in seen.starts.get(0, ()))
+        checks = tuple(start.checks for start in result.starts.get(0, ()))
         yield from _differ("the steps it was to check", case.checks, checks)
     if case.saved is not None:
-        newest = seen.report["phases"][-1]["last_checkpoint_step"]
+        newest = result.report["phases"][-1]["last_checkpoint_step"]
         yield from _differ("the newest checkpoint", case.saved, newest)
 
 
-def _log(case: Case, seen: Seen) -> Iterator[str]:
-    lines = iter(seen.log)
+def _log(case: Case, result: CaseResult) -> Iterator[str]:
+    lines = iter(result.log)
     if missing := [part for part in case.logged if not any(part in line for line in lines)]:
-        yield f"run.log {seen.log} lacks {missing} in their order"
-    if said := [part for part in case.unlogged if any(part in line for line in seen.log)]:
-        yield f"run.log {seen.log} must not hold {said}"
+        yield f"run.log {result.log} lacks {missing} in their order"
+    if forbidden := [part for part in case.unlogged if any(part in line for line in result.log)]:
+        yield f"run.log {result.log} must not hold {forbidden}"
 
 
-def _attempts(case: Case, seen: Seen) -> Iterator[str]:
+def _attempts(case: Case, result: CaseResult) -> Iterator[str]:
     if not case.attempts:
         return
-    found = [[_attempt(run) for run in folder.runs] for folder in seen.directories]
-    wanted = [[(a.status, a.start, a.end, a.systems) for a in phase] for phase in case.attempts]
-    yield from _differ("the attempts", wanted, found)
-    for phase, folder in zip(case.attempts, seen.directories, strict=False):
+    attempts = [[_attempt(run) for run in folder.runs] for folder in result.directories]
+    expected = [[(a.status, a.start, a.end, a.systems) for a in phase] for phase in case.attempts]
+    yield from _differ("the attempts", expected, attempts)
+    for phase, folder in zip(case.attempts, result.directories, strict=False):
         for attempt, run in zip(phase, folder.runs, strict=False):
             if attempt.because not in run["failure_reason"]:
                 yield f"the reason is {run['failure_reason']!r}, without {attempt.because!r}"
         numbers = [f"[run_{n}]" for n in range(1, len(phase) + 1)]
         spoken = [who for who in folder.speakers if who != "[main]"]
         yield from _differ("whose lines are in run.log", numbers, spoken)
-        yield from _differ("what lies in a directory", BESIDE, folder.names)
+        yield from _differ("what lies in a directory", OTHER_FILES, folder.names)
 
 
 def _attempt(run: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(run.get(key) for key in ("status", "starting_step", "ending_step", "num_csx"))
 
 
-def _as_theirs(case: Case, seen: Seen) -> Iterator[str]:
+def _as_theirs(case: Case, result: CaseResult) -> Iterator[str]:
     if case.trainer is not None:
         return
-    metadata, status = seen.shown["metadata"], seen.shown["status"]
+    metadata, status = result.modelarts_view["metadata"], result.modelarts_view["status"]
     yield from _differ("the annotations", dict(case.annotations), metadata["annotations"])
     yield from _differ("their phase", case.ends, status["phase"])
-    found = [record["start_type"] for record in status["running_records"]]
+    start_types = [record["start_type"] for record in status["running_records"]]
     restarts = [row.start_type for row in case.rows if row.result == "success"]
-    yield from _differ("their running records", ["init_or_rescheduled", *restarts], found)
+    yield from _differ("their running records", ["init_or_rescheduled", *restarts], start_types)
 
 
-def _precheck(case: Case, seen: Seen) -> Iterator[str]:
+def _precheck(case: Case, result: CaseResult) -> Iterator[str]:
     is_on = any(name.endswith("job-retry-num") for name in case.annotations)
-    yield from _differ("checked before the start", is_on, seen.prechecked)
+    yield from _differ("checked before the start", is_on, result.prechecked)
 
 
-def _events(case: Case, seen: Seen) -> Iterator[str]:
-    told = iter(seen.events)
-    missing = [name for name in case.events if name not in told]
+def _events(case: Case, result: CaseResult) -> Iterator[str]:
+    events = iter(result.events)
+    missing = [name for name in case.events if name not in events]
     if missing:
-        yield f"events {seen.events} lack {missing} in their order"
-    if said := set(case.silent) & {*seen.events}:
-        yield f"events {seen.events} must not hold {said}"
+        yield f"events {result.events} lack {missing} in their order"
+    if forbidden := set(case.silent) & {*result.events}:
+        yield f"events {result.events} must not hold {forbidden}"
 
 
-def _place(case: Case, seen: Seen) -> Iterator[str]:
+def _place(case: Case, result: CaseResult) -> Iterator[str]:
     if case.place_s is not None:
         low, high = case.place_s
-        took = seen.records[-1]["stages_s"]["place"] or 0.0
+        took = result.records[-1]["stages_s"]["place"] or 0.0
         if not low <= took < high:
             yield f"places took {took} s, not {low} to {high}"
 
 
-def _differ(what: str, expected: object, found: object) -> Iterator[str]:
-    if expected != found:
-        yield f"{what}: {expected} expected, {found} found"
+def _differ(what: str, expected: object, actual: object) -> Iterator[str]:
+    if expected != actual:
+        yield f"{what}: {expected} expected, {actual} found"
 
 
 LOOKS = (

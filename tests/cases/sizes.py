@@ -18,9 +18,9 @@ DOES_NOT_FIT = {"recovery": {"rules": [{"match": {"exit_code": [7]}, "action": "
 
 
 def at_least(systems: int, **init: Any) -> Mapping[str, Any]:
-    said = trainer(100)
-    autorestart = {**said["init"]["autorestart"], "min_num_csx": systems}
-    return {**said, "init": {**said["init"], "autorestart": autorestart, **init}}
+    config = trainer(100)
+    autorestart = {**config["init"]["autorestart"], "min_num_csx": systems}
+    return {**config, "init": {**config["init"], "autorestart": autorestart, **init}}
 
 
 CASES: tuple[Case, ...] = (

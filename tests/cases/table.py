@@ -1,4 +1,4 @@
-"""The cases of documents: a row says what is asked for, what happens, what has to come of it.
+"""The cases of documents: a row is an input, its events, and the expected outcome.
 
 Each is played twice from the same row, on the fake cluster in virtual time and with real processes. What
 is said of the outcome is what a user can read and what the script itself was told.

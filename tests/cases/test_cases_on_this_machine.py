@@ -28,8 +28,8 @@ REAL = [case for case in CASES if case.is_real]
 async def play(part: Part, server: DevServer, home: Path) -> list[str]:
     case, kills_worker = part
     client = await server.connect(await server.new_namespace("case"))
-    seen = await OnMachine(server, client, home, case).play(kills_worker=kills_worker)
-    return differences(case, seen)
+    result = await OnMachine(server, client, home, case).play(kills_worker=kills_worker)
+    return differences(case, result)
 
 
 Played = Mapping[str, asyncio.Task[list[str]]]

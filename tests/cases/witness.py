@@ -1,4 +1,4 @@
-"""A training process that writes down what it was told, and then does as it is told.
+"""A training process that records its environment, and then follows the files of its test.
 
 One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
 tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
@@ -20,7 +20,7 @@ from pathlib import Path
 CONTROL = Path(os.environ["CONTROL"])
 RANK = int(os.environ["RANK"])
 GENERATION = int(os.environ["EVERSTEP_GENERATION"])
-SHOWN = ("MA_", "VC_", "EVERSTEP_", "NNODES")
+PREFIXES = ("MA_", "VC_", "EVERSTEP_", "NNODES")
 LOOK_S = 0.02
 STILL_LOOK_S = 0.5
 """Seldom enough to use no measurable time of a processor."""
@@ -28,10 +28,10 @@ BYTES = b"." * 4096
 
 
 def write_down() -> None:
-    told = {name: text for name, text in os.environ.items() if name.startswith(SHOWN)}
-    params = "".join(Path(given).read_text() for given in sys.argv[1:])
+    variables = {name: text for name, text in os.environ.items() if name.startswith(PREFIXES)}
+    params = "".join(Path(argument).read_text() for argument in sys.argv[1:])
     who = {"generation": GENERATION, "rank": RANK, "pid": os.getpid()}
-    line = json.dumps({**who, "env": told, "params": params})
+    line = json.dumps({**who, "env": variables, "params": params})
     with (CONTROL / f"starts-{os.environ['EVERSTEP_SLOT']}.jsonl").open("a") as file:
         file.write(line + "\n")
 
@@ -46,8 +46,8 @@ def save(number: int) -> None:
 
 def end(code: str, exception: str | None = None) -> None:
     if exception is not None:
-        known = getattr(builtins, exception, None)
-        raise known or type(exception, (Exception,), {})
+        exception_type = getattr(builtins, exception, None)
+        raise exception_type or type(exception, (Exception,), {})
     sys.exit(int(code))
 
 
@@ -63,20 +63,20 @@ def log(name: str) -> None:
 def main() -> None:
     write_down()
     null = Path(os.devnull).open("wb", buffering=0)  # noqa: SIM115  # as long as the process lives
-    mine = CONTROL / f"exit-{RANK}-{GENERATION}"
+    exit_file = CONTROL / f"exit-{RANK}-{GENERATION}"
     saved, validates, logged = -1, False, False
     while not (CONTROL / f"end-{GENERATION}").exists():
-        if mine.exists():
-            end(*mine.read_text().split())
+        if exit_file.exists():
+            end(*exit_file.read_text().split())
         if RANK == 0 and not logged and (CONTROL / f"log-{GENERATION}").exists():
             logged = True
             log((CONTROL / f"log-{GENERATION}").read_text())
         is_still = (CONTROL / f"still-{GENERATION}").exists()
         if RANK == 0 and not is_still and (CONTROL / "save").exists():
-            wanted = int((CONTROL / "save").read_text())
-            if wanted > saved:
-                save(wanted)
-                saved = wanted
+            step_to_save = int((CONTROL / "save").read_text())
+            if step_to_save > saved:
+                save(step_to_save)
+                saved = step_to_save
         if (CONTROL / f"validate-{GENERATION}").exists():
             sys.stdout.write("validates\n" if validates else "step 1\n")
             sys.stdout.flush()

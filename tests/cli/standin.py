@@ -1,4 +1,4 @@
-"""A TrainingJob that is told how to end, and a quarantine: what the command line may meet, quickly."""
+"""A stand-in TrainingJob whose end a test chooses, and a quarantine: what the commands may meet, quickly."""
 
 from __future__ import annotations
 
@@ -117,15 +117,15 @@ class StandIn:
     """Answers and ends like the real one, without a cluster."""
 
     def __init__(self) -> None:
-        self.told: list[dict[str, Any]] = []
+        self.updates: list[dict[str, Any]] = []
         self.end = ""
 
     @workflow.run
     async def run(self, document: dict[str, Any]) -> dict[str, Any]:
-        mine = workflow.info().workflow_id
+        workflow_id = workflow.info().workflow_id
         workflow.upsert_search_attributes(
             [
-                JOB.value_set(mine),
+                JOB.value_set(workflow_id),
                 STATE.value_set("running"),
                 PHASE.value_set("main"),
                 RESTARTS.value_set(2),
@@ -158,10 +158,10 @@ class StandIn:
             "start_phase": document["spec"].get("start_phase"),
             "phases": [{"name": "main", "restarts": [record(1), record(2)]}],
         }
-        mine = workflow.info().workflow_id
+        workflow_id = workflow.info().workflow_id
         memo = {
             "report": report,
-            "status": job_memo.packed({**status(mine, state), "reason": "because"}),
+            "status": job_memo.packed({**status(workflow_id, state), "reason": "because"}),
         }
         workflow.upsert_memo(memo)
         workflow.upsert_search_attributes([STATE.value_set(state)])
@@ -177,8 +177,8 @@ class StandIn:
     def document(self, _argument: Any = None) -> dict[str, Any]:
         what = ["limits.hang_s=600"]
         change = {"at": "2026-01-31T12:00:07.000Z", "what": what, "when": "now", "by": "ada@node"}
-        mine = workflow.info().workflow_id
-        return {"id": mine, "document": {"spec": {"nodes": 4}}, "changes": [change]}
+        workflow_id = workflow.info().workflow_id
+        return {"id": workflow_id, "document": {"spec": {"nodes": 4}}, "changes": [change]}
 
     @workflow.query(name="restarts")
     def restarts(self) -> list[dict[str, Any]]:
@@ -187,13 +187,13 @@ class StandIn:
     @workflow.query(name="explain")
     def explain(self, argument: Any = None) -> dict[str, Any]:
         n = (argument or {}).get("n", 4)
-        mine = workflow.info().workflow_id
-        found = record(n) if n in (3, 4) else None
-        return {"id": mine, "restart": found, "text": f"the story of {n}"}
+        workflow_id = workflow.info().workflow_id
+        restart = record(n) if n in (3, 4) else None
+        return {"id": workflow_id, "restart": restart, "text": f"the story of {n}"}
 
     @workflow.query(name="told")
     def what_was_told(self) -> list[dict[str, Any]]:
-        return self.told
+        return self.updates
 
     @workflow.update(name="pause")
     async def pause(self, argument: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class StandIn:
 
     @pause.validator
     def _pause_is_sensible(self, argument: dict[str, Any]) -> None:
-        if self.told and "id" in argument:
+        if self.updates and "id" in argument:
             raise ApplicationError("the job is paused already")
 
     @workflow.update(name="resume")
@@ -235,7 +235,7 @@ class StandIn:
 
     def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
         commands.readable(name, argument)  # as the real one reads it
-        self.told.append({"update": name, **argument})
+        self.updates.append({"update": name, **argument})
         return {"accepted": True, "again": False, "state": "running"}
 
 
@@ -275,9 +275,9 @@ class Quarantine:
 
     @workflow.update(name="release")
     async def release(self, argument: dict[str, Any]) -> dict[str, Any]:
-        known = argument["node"] in self.nodes_known
+        has_node = argument["node"] in self.nodes_known
         self.nodes_known = [node for node in self.nodes_known if node != argument["node"]]
-        return {"released": known}
+        return {"released": has_node}
 
 
 @asynccontextmanager

@@ -17,8 +17,8 @@ def test_a_name_of_other_tools_leads_to_the_command_of_ours(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["cancel", "demo"]) == Exit.USAGE
-    shown = "everstep: there is no command cancel; try `everstep stop --help`\n"
-    assert capsys.readouterr().err == shown
+    message = "everstep: there is no command cancel; try `everstep stop --help`\n"
+    assert capsys.readouterr().err == message
 
 
 def test_such_names_are_none_of_ours_and_lead_to_some_of_ours() -> None:

@@ -125,14 +125,14 @@ async def test_the_shell_completes_ids_of_jobs_the_open_ones_where_only_those_ma
         await until(are_listed)
         by_bash = await asyncio.to_thread(completed_by_bash, "everstep status ni")
         lines = ("everstep pause n", "everstep report ", "everstep list ni")
-        found = [await asyncio.to_thread(completed, "bash", line) for line in lines]
+        completions = [await asyncio.to_thread(completed, "bash", line) for line in lines]
         zsh = await asyncio.to_thread(completed, "zsh", "everstep logs night")
         fish = await asyncio.to_thread(completed, "fish", "everstep logs night")
         for name in ("nightly-7", "demo"):
             assert (await served("stop", name)).code == 0
     both = {"nightly-6", "nightly-7"}
     assert by_bash == both
-    assert [set(text.split()) for text in found] == [{"nightly-7"}, {*both, "demo"}, set()]
+    assert [set(text.split()) for text in completions] == [{"nightly-7"}, {*both, "demo"}, set()]
     assert all(name in zsh and name in fish for name in both)
     assert "demo" not in zsh + fish
 
@@ -148,10 +148,12 @@ async def test_the_shell_completes_nodes_those_of_this_machine_and_the_isolated_
     async with working(client):
         await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
         by_bash = await asyncio.to_thread(completed_by_bash, "everstep isolate n")
-        found = [await asyncio.to_thread(completed, "bash", f"everstep {line}") for line in lines]
+        completions = [
+            await asyncio.to_thread(completed, "bash", f"everstep {line}") for line in lines
+        ]
     here = {"n0", "n1", "n2"}
     assert by_bash == here
-    assert [set(text.split()) for text in found] == [{"node-down"}, here, {"gpu-07"}, set()]
+    assert [set(text.split()) for text in completions] == [{"node-down"}, here, {"gpu-07"}, set()]
 
 
 def test_where_no_server_answers_nothing_is_completed_and_nothing_printed(

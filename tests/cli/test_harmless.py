@@ -1,4 +1,4 @@
-"""Whatever somebody wrote into a record, a status or a document, a terminal is told nothing by it."""
+"""Text of a record, a status or a document sends no control codes to a terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.cli.jobs.test_tables import PAGES
 from tests.cli.standin import record, status
 
 EVIL = "\x1b]0;yours\x07\x1b[2J\x9b31mred\x1b[0m\u202etxet\u2066\rover\x08\x7f"
-KEPT = frozenset({"as_of", "at", "since", "until", "time", "state", "recover_result"})
+UNESCAPED = frozenset({"as_of", "at", "since", "until", "time", "state", "recover_result"})
 PROBLEM = {"field": "spec", "message": "what"}
 
-SHOWN: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
+VIEWS: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
     **{name: (page, rows) for name, (page, rows, _) in PAGES.items()},
     "status": (status_page.status, status("demo", "running")),
     "why": (pages.why, {"text": "said"}),
@@ -41,28 +41,28 @@ def spoiled(value: Any, key: str = "") -> Any:
         return {name: spoiled(item, str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [spoiled(item, key) for item in value]
-    return value + EVIL if isinstance(value, str) and key not in KEPT else value
+    return value + EVIL if isinstance(value, str) and key not in UNESCAPED else value
 
 
 def is_harmless(text: str) -> bool:
     return "red" in text and all(c.isprintable() or c in "\t\n" for c in text)
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", VIEWS)
 def test_no_page_has_a_control_sequence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    page, value = SHOWN[name]
+    page, value = VIEWS[name]
     show(spoiled(value), page, as_json=False)
     assert is_harmless(capsys.readouterr().out)
     show(spoiled(value), page, as_json=True)
-    said = capsys.readouterr().out
-    assert "\\u001b" in said
-    assert said.isascii()
-    assert not {c for c in said if c < " "} - {"\n"}
+    output = capsys.readouterr().out
+    assert "\\u001b" in output
+    assert output.isascii()
+    assert not {c for c in output if c < " "} - {"\n"}
 
 
 def test_no_line_of_watch_has_one(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {**status("demo", "running"), "reason": EVIL, "waiting_for": EVIL}
-    glance = Glance(at=0.0, status=told, restarts=(spoiled(record(1)),), silence=EVIL)
+    job_status = {**status("demo", "running"), "reason": EVIL, "waiting_for": EVIL}
+    glance = Glance(at=0.0, status=job_status, restarts=(spoiled(record(1)),), silence=EVIL)
     watching.Lines(began=0.0).show(glance)
     assert is_harmless(capsys.readouterr().out)
 

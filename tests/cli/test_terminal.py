@@ -29,14 +29,14 @@ PAGES = (
 
 def settings(tmp_path: Path, **more: str) -> dict[str, str]:
     foreign = ("TEMPORAL_", "EVERSTEP_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    own = {
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    settings = {
         "HOME": str(tmp_path),
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",  # nobody is there
         "TERM": "xterm-256color",
     }
-    return {**kept, **own, **more}
+    return {**variables, **settings, **more}
 
 
 ONE_BY_ONE = """
@@ -51,9 +51,9 @@ for words, columns, env in json.loads(sys.argv[1]):
 """
 """Several commands in one process: what takes a second is to load what they are made of."""
 
-Shown = tuple[tuple[str, ...], int, dict[str, str]]
+Screen = tuple[tuple[str, ...], int, dict[str, str]]
 """A command, the width of its terminal, and variables."""
-SHOWN: list[Shown] = [
+RUNS: list[Screen] = [
     *((words, columns, {}) for columns in (80, 200) for words in PAGES),
     *((words, 80, {"NO_COLOR": "1"}) for words in (PAGES[0], PAGES[-1])),
 ]
@@ -62,31 +62,31 @@ SHOWN: list[Shown] = [
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What appears on a terminal, page by page as in `SHOWN`."""
-    return on_a_terminal(SHOWN, settings(tmp_path_factory.mktemp("home")))
+    return on_a_terminal(RUNS, settings(tmp_path_factory.mktemp("home")))
 
 
-def on_a_terminal(shown: Sequence[Shown], env: dict[str, str]) -> list[str]:
-    ours, theirs = pty.openpty()
+def on_a_terminal(screens: Sequence[Screen], env: dict[str, str]) -> list[str]:
+    our_end, their_end = pty.openpty()
     command = subprocess.Popen(
-        [sys.executable, "-c", ONE_BY_ONE, json.dumps(shown)],
+        [sys.executable, "-c", ONE_BY_ONE, json.dumps(screens)],
         env=env,
         cwd=ROOT,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=their_end,
+        stdout=their_end,
+        stderr=their_end,
     )
-    os.close(theirs)
+    os.close(their_end)
     output = b""
     try:
-        while part := os.read(ours, 1 << 16):
+        while part := os.read(our_end, 1 << 16):
             output += part
     except OSError:  # so ends a terminal that nobody writes to any more
         pass
     finally:
-        os.close(ours)
+        os.close(our_end)
         command.wait(HUNG_S)
     printed = output.decode().replace("\r\n", "\n").split("\f")[:-1]
-    assert len(printed) == len(shown)
+    assert len(printed) == len(screens)
     return printed
 
 
@@ -94,7 +94,7 @@ def on_a_terminal(shown: Sequence[Shown], env: dict[str, str]) -> list[str]:
 def test_no_line_runs_over_the_edge(
     pages: list[str], columns: int, subtests: pytest.Subtests
 ) -> None:
-    for (words, width, env), page in zip(SHOWN, pages, strict=True):
+    for (words, width, env), page in zip(RUNS, pages, strict=True):
         if width == columns and not env:
             lines = STYLE.sub("", page).splitlines()
             with subtests.test(" ".join(words)):
@@ -103,10 +103,10 @@ def test_no_line_runs_over_the_edge(
 
 
 def test_no_color_leaves_no_escape_on_a_terminal(pages: list[str]) -> None:
-    plain = {words: page for (words, _, env), page in zip(SHOWN, pages, strict=True) if env}
+    plain = {words: page for (words, _, env), page in zip(RUNS, pages, strict=True) if env}
     colored = [
         page
-        for (words, columns, env), page in zip(SHOWN, pages, strict=True)
+        for (words, columns, env), page in zip(RUNS, pages, strict=True)
         if words in plain and columns == 80 and not env
     ]
     assert len(plain) == len(colored) == 2

@@ -27,7 +27,7 @@ def texts(parts: tuple[str, ...]) -> st.SearchStrategy[str]:
 
 
 @pytest.mark.parametrize(
-    ("printed", "shown"),
+    ("printed", "expected"),
     [
         ("\x1b[1;31mError\x1b[0m: \x9b4mno\x9b0m", "Error: no"),
         ("\x1b]0;title\x07here", "here"),
@@ -42,16 +42,16 @@ def texts(parts: tuple[str, ...]) -> st.SearchStrategy[str]:
         ("a\tb\nschön 字 👩\u200d🔬", "a\tb\nschön 字 👩\u200d🔬"),
     ],
 )
-def test_a_terminal_is_told_nothing_by_what_is_shown(printed: str, shown: str) -> None:
-    assert for_terminal(printed) == shown
+def test_a_terminal_is_told_nothing_by_what_is_shown(printed: str, expected: str) -> None:
+    assert for_terminal(printed) == expected
 
 
 @given(texts(TERMINAL))
 def test_no_text_leaves_a_control_character(text: str) -> None:
-    shown = for_terminal(text)
-    assert not {ord(c) for c in shown} & CONTROLS - {ord("\t"), ord("\n")}
-    assert for_terminal(shown) == shown
-    assert text.count("\n") == shown.count("\n")
+    escaped = for_terminal(text)
+    assert not {ord(c) for c in escaped} & CONTROLS - {ord("\t"), ord("\n")}
+    assert for_terminal(escaped) == escaped
+    assert text.count("\n") == escaped.count("\n")
 
 
 def kinds(markdown: str, *, page: str = "{}") -> tuple[set[str], str]:
@@ -75,11 +75,11 @@ PLAIN = {"paragraph_open", "paragraph_close", "inline", "text", "text_special"}
 @example("<script>alert(1)</script>")
 @example("in __init__ of a_b, ~~gone~~")
 def test_within_a_line_of_markdown_a_text_is_nothing_but_text(text: str) -> None:
-    shown = in_markdown(text)
-    found, said = kinds(shown, page="in a line: {}.")
-    assert found <= PLAIN
-    assert said == f"in a line: {' '.join(for_terminal(text).split())}."
-    assert not re.search(r"(?<!\\):(?=//)|www\.", shown)  # of these some viewers make links
+    escaped = in_markdown(text)
+    tags, plain_text = kinds(escaped, page="in a line: {}.")
+    assert tags <= PLAIN
+    assert plain_text == f"in a line: {' '.join(for_terminal(text).split())}."
+    assert not re.search(r"(?<!\\):(?=//)|www\.", escaped)  # of these some viewers make links
 
 
 @given(texts(MARKDOWN))
@@ -94,6 +94,6 @@ def test_a_text_is_one_cell_of_a_table(text: str) -> None:
 @example("```\n[x](http://e.example)")
 @example("````")
 def test_whole_lines_are_a_block_that_is_shown_as_it_is(text: str) -> None:
-    found, said = kinds(as_markdown(text))
-    assert found == {"fence"}
-    assert said == for_terminal(text) + "\n"
+    tags, plain_text = kinds(as_markdown(text))
+    assert tags == {"fence"}
+    assert plain_text == for_terminal(text) + "\n"

@@ -16,8 +16,10 @@ from everstep.core import names
     ],
 )
 def test_the_id_of_a_restart_tells_its_story(node: str | None, key: str) -> None:
-    told = names.recovery_key(phase="main", n=12, level="pod", cls="device_fatal", node=node)
-    assert (told, names.recovery_id("demo", told)) == (key, f"demo/{key}")
+    key_of_recovery = names.recovery_key(
+        phase="main", n=12, level="pod", cls="device_fatal", node=node
+    )
+    assert (key_of_recovery, names.recovery_id("demo", key_of_recovery)) == (key, f"demo/{key}")
 
 
 def test_what_does_not_fit_into_an_id_is_cut_behind_the_number() -> None:

@@ -175,7 +175,7 @@ def test_hostile_value_gets_one_line_soon(value: Any) -> None:
 
 
 def answer(call: Callable[[], object]) -> str:
-    """What is said about it: nothing if it is a job, one line if it is refused. Nothing else."""
+    """The output about it: nothing if it is a job, one line if it is refused. Nothing else."""
     try:
         call()
     except InvalidSpec as error:

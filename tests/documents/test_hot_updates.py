@@ -29,8 +29,8 @@ def test_mappings_merge_and_the_rest_is_replaced() -> None:
     assert first.env == {"LR": "3e-4", "WD": "0.1", "STEPS": "100"}
     assert second.limits.requeue_s is None
     assert second.limits.grace_s == 15
-    own = [row.classes for row in second.policy.ladders if row.is_literal]
-    assert sorted(own) == [(FaultClass.CRASH,), (FaultClass.HANG,)]
+    literal_rows = [row.classes for row in second.policy.ladders if row.is_literal]
+    assert sorted(literal_rows) == [(FaultClass.CRASH,), (FaultClass.HANG,)]
     assert second.policy.answer(FaultClass.HANG).levels == (Level.FAIL,)
     assert second.policy.rules == ()
     assert second.policy.rollbacks == 5
@@ -108,10 +108,10 @@ def test_a_patch_that_makes_no_sense_is_found_by_compiling() -> None:
 
 
 def test_where_a_variable_comes_from_may_change_like_its_value() -> None:
-    taken = patch(FULL, {"env": {"HF_TOKEN": {"from": "HF_TOKEN"}, "LR": {"from": "RATE"}}})
-    first, second = compile_document(taken).phases
+    first_patch = patch(FULL, {"env": {"HF_TOKEN": {"from": "HF_TOKEN"}, "LR": {"from": "RATE"}}})
+    first, second = compile_document(first_patch).phases
     assert (first.env_from, second.env_from) == ({"HF_TOKEN": "HF_TOKEN", "LR": "RATE"},) * 2
     assert "LR" not in second.env
-    said = patch(taken, {"env": {"HF_TOKEN": "none"}})
-    assert compile_document(said).phases[1].env["HF_TOKEN"] == "none"
-    assert "HF_TOKEN" not in compile_document(said).phases[1].env_from
+    second_patch = patch(first_patch, {"env": {"HF_TOKEN": "none"}})
+    assert compile_document(second_patch).phases[1].env["HF_TOKEN"] == "none"
+    assert "HF_TOKEN" not in compile_document(second_patch).phases[1].env_from

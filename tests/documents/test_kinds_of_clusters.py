@@ -25,18 +25,18 @@ MODELARTS: dict[str, Any] = {
 }
 
 
-def noted(document: dict[str, Any], *, cluster: str, has_pods: bool) -> list[str]:
-    asked = {**document, "spec": {**document["spec"], "cluster": cluster}}
-    spec = compile_document(asked, has_pods=lambda name: has_pods and name == cluster)
+def notes_for(document: dict[str, Any], *, cluster: str, has_pods: bool) -> list[str]:
+    body = {**document, "spec": {**document["spec"], "cluster": cluster}}
+    spec = compile_document(body, has_pods=lambda name: has_pods and name == cluster)
     return [note.field for note in spec.notes]
 
 
 @pytest.mark.parametrize("cluster", ["local", "fake", "gpus"])
 def test_a_field_has_an_effect_by_what_the_cluster_makes(cluster: str) -> None:
-    assert "spec.workdir" in noted(NATIVE, cluster=cluster, has_pods=True)
-    assert "spec.image" not in noted(NATIVE, cluster=cluster, has_pods=True)
-    assert "spec.image" in noted(NATIVE, cluster=cluster, has_pods=False)
-    assert "spec.workdir" not in noted(NATIVE, cluster=cluster, has_pods=False)
+    assert "spec.workdir" in notes_for(NATIVE, cluster=cluster, has_pods=True)
+    assert "spec.image" not in notes_for(NATIVE, cluster=cluster, has_pods=True)
+    assert "spec.image" in notes_for(NATIVE, cluster=cluster, has_pods=False)
+    assert "spec.workdir" not in notes_for(NATIVE, cluster=cluster, has_pods=False)
 
 
 @pytest.mark.parametrize(("has_pods", "kind"), [(True, "ascend"), (False, "simulated")])
@@ -46,7 +46,7 @@ def test_devices_of_modelarts_are_the_clusters(has_pods: bool, kind: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("backend", "cluster", "asked", "has_pods"),
+    ("backend", "cluster", "cluster_kind", "has_pods"),
     [
         ("kubernetes", "local", "local", True),
         ("local", "gpus", "gpus", False),
@@ -56,21 +56,21 @@ def test_devices_of_modelarts_are_the_clusters(has_pods: bool, kind: str) -> Non
     ],
 )
 def test_a_worker_reads_documents_for_its_backend(
-    backend: str, cluster: str, asked: str, has_pods: bool
+    backend: str, cluster: str, cluster_kind: str, has_pods: bool
 ) -> None:
-    """Of a cluster that another worker serves it knows the name alone."""
+    """Of a cluster that another worker serves only the name is available."""
     settings = WorkerSettings(backend=backend, cluster=cluster)
-    spec = {**NATIVE["spec"], "cluster": asked}
+    spec = {**NATIVE["spec"], "cluster": cluster_kind}
     activities = LocalActivities(has_pods=settings.has_pods)
     compiled = activities.compile({**NATIVE, "spec": spec})
     assert ("spec.workdir" in [note.field for note in compiled.notes]) is has_pods
 
 
 def test_a_namespace_is_for_pods_alone() -> None:
-    named = {**NATIVE, "spec": {**NATIVE["spec"], "namespace": "team-a"}}
-    assert "spec.namespace" not in noted(named, cluster="gpus", has_pods=True)
-    assert "spec.namespace" in noted(named, cluster="gpus", has_pods=False)
-    assert compile_document(named, has_pods=lambda _: True).namespace == "team-a"
+    body = {**NATIVE, "spec": {**NATIVE["spec"], "namespace": "team-a"}}
+    assert "spec.namespace" not in notes_for(body, cluster="gpus", has_pods=True)
+    assert "spec.namespace" in notes_for(body, cluster="gpus", has_pods=False)
+    assert compile_document(body, has_pods=lambda _: True).namespace == "team-a"
 
 
 def job_of_mindcluster(name: str) -> dict[str, Any]:

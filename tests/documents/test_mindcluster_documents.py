@@ -267,8 +267,8 @@ def test_how_long_a_lost_pod_waits_for_its_place(
             role["template"]["spec"]["containers"][0]["env"] = variables
     assert phase(document).limits.spare_s == spare_s
     wait = annotations.get("wait-reschedule-timeout", "30")
-    told = "metadata.annotations.wait-reschedule-timeout" in notes(document)
-    assert told is (wait != "30")
+    has_note = "metadata.annotations.wait-reschedule-timeout" in notes(document)
+    assert has_note is (wait != "30")
 
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training")
@@ -353,7 +353,7 @@ def test_a_type_of_no_replicas_has_no_pods() -> None:
 
 
 FILTER = "huawei.com/schedule.filter.faultCode"
-NOTED: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
+NOTES: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
     ({"fault-scheduling": "Grace"}, {}, "labels.fault-scheduling", "means off; its values are"),
     ({"framework": "pytorch"}, {}, "labels.fault-scheduling", "write grace or force"),
     ({"fault-retry-times": "3"}, {}, "labels.fault-retry-times", "while fault-scheduling is off"),
@@ -371,7 +371,7 @@ NOTED: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("labels", "annotations", "field", "message"), NOTED)
+@pytest.mark.parametrize(("labels", "annotations", "field", "message"), NOTES)
 def test_what_has_another_effect_than_its_author_may_think_is_noted(
     labels: dict[str, str], annotations: dict[str, str], field: str, message: str
 ) -> None:
@@ -424,9 +424,9 @@ def test_every_check_that_the_page_names_is_there() -> None:
         for file in (ROOT / "tests").rglob("test_*.py")
         for name in (file.stem, *re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
     }
-    named = set(re.findall(r"\b(test_\w+)", page))
-    assert len(named) > 15
-    assert named - there == set()
+    test_names = set(re.findall(r"\b(test_\w+)", page))
+    assert len(test_names) > 15
+    assert test_names - there == set()
 
 
 # -- Pods on Kubernetes -------------------------------------------------------------------------------
@@ -460,12 +460,12 @@ def test_on_kubernetes_the_pods_are_made_from_the_template_of_the_document() -> 
     spec = compile_document(on_kubernetes(rich_template(), rich_template()))
     (phase,) = spec.phases
     assert (phase.image, phase.command) == ("pytorch-test:latest", ("python3", "train.py"))
-    kept = phase.pod_template
-    assert kept["metadata"] == {"labels": {"app": "demo"}, "annotations": {"a": "b"}}
-    assert set(kept["spec"]) == {
+    template = phase.pod_template
+    assert template["metadata"] == {"labels": {"app": "demo"}, "annotations": {"a": "b"}}
+    assert set(template["spec"]) == {
         *("containers", "nodeSelector", "terminationGracePeriodSeconds", "volumes")
     }
-    train, logs = kept["spec"]["containers"]
+    train, logs = template["spec"]["containers"]
     assert set(train) == {"name", "env", "ports", "resources", "volumeMounts"}
     assert (train["name"], logs) == (
         "train",

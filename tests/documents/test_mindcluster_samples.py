@@ -23,7 +23,7 @@ class Sample(NamedTuple):
     unwell: tuple[Level, ...]
     budgets: dict[str, int]
     asks_first: bool
-    noted: tuple[
+    fields_with_notes: tuple[
         str, ...
     ]  # fields of which something is noted, beside what no job on one machine has
 
@@ -36,7 +36,11 @@ SAMPLES: dict[str, Sample] = {
         unwell=(_L.POD, _L.JOB),
         budgets={"fault_retry_times": 85, "backoff_limit": 3, "max_restarts": 32_767},
         asks_first=True,
-        noted=("items.0", "metadata.annotations.recover-strategy", "spec.runPolicy.backoffLimit"),
+        fields_with_notes=(
+            "items.0",
+            "metadata.annotations.recover-strategy",
+            "spec.runPolicy.backoffLimit",
+        ),
     ),
     "mindspore": Sample(
         nodes=(3, 3),
@@ -45,7 +49,7 @@ SAMPLES: dict[str, Sample] = {
         unwell=(_L.POD, _L.JOB),
         budgets={"fault_retry_times": 10, "backoff_limit": 10},
         asks_first=False,
-        noted=("metadata.annotations.recover-strategy",),
+        fields_with_notes=("metadata.annotations.recover-strategy",),
     ),
     "tensorflow_without_replicas": Sample(
         nodes=(2, 2),
@@ -54,7 +58,7 @@ SAMPLES: dict[str, Sample] = {
         unwell=(_L.NOTE,),
         budgets={},
         asks_first=False,
-        noted=(
+        fields_with_notes=(
             "metadata.annotations.huawei.com/schedule.filter.faultCode",
             "metadata.annotations.huawei.com/schedule.filter.faultLevel",
         ),
@@ -66,7 +70,7 @@ SAMPLES: dict[str, Sample] = {
         unwell=(_L.JOB,),
         budgets={"fault_retry_times": 3, "backoff_limit": 3},
         asks_first=True,
-        noted=("items.0",),
+        fields_with_notes=("items.0",),
     ),
     "deployment": Sample(
         nodes=(2, 2),
@@ -75,7 +79,7 @@ SAMPLES: dict[str, Sample] = {
         unwell=(_L.NOTE,),
         budgets={},
         asks_first=True,
-        noted=("metadata.labels.fault-scheduling", "metadata.labels.fault-retry-times"),
+        fields_with_notes=("metadata.labels.fault-scheduling", "metadata.labels.fault-retry-times"),
     ),
 }
 
@@ -98,7 +102,7 @@ def test_a_sample_is_valid_as_it_stands(name: str) -> None:
     verdict = validate(text_of(name))
     assert (verdict.ok, verdict.dialect, verdict.errors) == (True, "mindcluster", ())
     fields = [field for field, _ in verdict.notes]
-    assert [field for field in SAMPLES[name].noted if field not in fields] == []
+    assert [field for field in SAMPLES[name].fields_with_notes if field not in fields] == []
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -48,16 +48,16 @@ def test_examples_of_their_pages_are_valid_but_say_nothing_to_run(
     annotations: dict[str, str],
 ) -> None:
     example = {"kind": "job", "metadata": {"annotations": annotations}}
-    told = notes(example)
-    assert {"metadata.name", "algorithm.command", "algorithm.outputs"} == {*told}
+    notes_by_key = notes(example)
+    assert {"metadata.name", "algorithm.command", "algorithm.outputs"} == {*notes_by_key}
     with pytest.raises(InvalidSpec, match=r"algorithm\.command: missing"):
         compile_document(example)
 
 
 @pytest.mark.parametrize("blank", ["", " \n"])
 def test_a_blank_command_is_as_good_as_none(blank: str) -> None:
-    told = notes(document(algorithm={"command": blank}))
-    assert told["algorithm.command"].startswith("missing; say what to run")
+    notes_by_key = notes(document(algorithm={"command": blank}))
+    assert notes_by_key["algorithm.command"].startswith("missing; say what to run")
 
 
 def test_a_boot_file_is_named_where_a_command_is_missing() -> None:
@@ -128,15 +128,15 @@ def test_variables_are_called_as_the_document_calls_them() -> None:
     over = {"env": {"VC_WORKER_NUM": "2"}}
     out = {"name": "NNODES", "local_dir": "/o", "access_method": "env"}
     written = {"environments": {"RANK": "1", "MA_OTHER": ""}, "outputs": [out]}
-    told = notes(document(algorithm=written, everstep=over))
-    own = {name for name, what in told.items() if "its own value" in what}
-    assert own == {
+    notes_by_key = notes(document(algorithm=written, everstep=over))
+    own_values = {name for name, what in notes_by_key.items() if "its own value" in what}
+    assert own_values == {
         "algorithm.environments.RANK",
         "algorithm.outputs.0.name",
         "everstep.env.VC_WORKER_NUM",
     }
-    assert "choose another name" in told["algorithm.environments.MA_OTHER"]
-    assert "everstep.env.RANK" not in told
+    assert "choose another name" in notes_by_key["algorithm.environments.MA_OTHER"]
+    assert "everstep.env.RANK" not in notes_by_key
 
 
 def test_variables_of_all_phases_stay_within_what_a_job_may_hold() -> None:
@@ -189,16 +189,16 @@ def test_folders_are_called_as_the_document_calls_them() -> None:
         "/o": "algorithm.outputs.1.local_dir",
         "/c": "everstep.phases.1.checkpoints.path",
     }
-    told = notes(document(algorithm=outputs))
-    assert "checkpoints" in told["algorithm.outputs.1"]
-    assert "stays on its node" in told["algorithm.outputs.2"]
+    notes_by_key = notes(document(algorithm=outputs))
+    assert "checkpoints" in notes_by_key["algorithm.outputs.1"]
+    assert "stays on its node" in notes_by_key["algorithm.outputs.2"]
 
 
 LOGS = {"name": "logs", "local_dir": "/cache/logs", "access_method": "parameter"}
 PLAIN = {"name": "train_url", "local_dir": "/home/ma-user/modelarts/outputs/train_url_0"}
 
 # Two outputs, what else of `algorithm` names their folders, and the index of the one that is taken.
-TAKEN: tuple[tuple[str, list[dict[str, Any]], dict[str, Any], int], ...] = (
+OUTPUTS: tuple[tuple[str, list[dict[str, Any]], dict[str, Any], int], ...] = (
     ("its name", [LOGS, {"name": "ckpt_dir", "local_dir": "/o"}], {}, 1),
     ("its folder", [LOGS, {"name": "out", "local_dir": "/data/Checkpoints/"}], {}, 1),
     ("nothing, but logs are none", [LOGS, PLAIN], {}, 1),
@@ -228,29 +228,31 @@ TAKEN: tuple[tuple[str, list[dict[str, Any]], dict[str, Any], int], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("outputs", "more", "taken"), [row[1:] for row in TAKEN], ids=[row[0] for row in TAKEN]
+    ("outputs", "more", "position"), [row[1:] for row in OUTPUTS], ids=[row[0] for row in OUTPUTS]
 )
 def test_the_output_taken_for_checkpoints_is_the_one_that_is_called_so_and_noted(
-    outputs: list[dict[str, Any]], more: dict[str, Any], taken: int
+    outputs: list[dict[str, Any]], more: dict[str, Any], position: int
 ) -> None:
     written = document({RETRY: "3"}, algorithm={"outputs": outputs, **more})
     (phase,) = compile_document(written).phases
-    assert phase.checkpoints_path == outputs[taken]["local_dir"]
-    told = {at: what for at, what in notes(written).items() if "taken for checkpoints" in what}
-    assert list(told) == [f"algorithm.outputs.{taken}"]
+    assert phase.checkpoints_path == outputs[position]["local_dir"]
+    notes_by_key = {
+        at: what for at, what in notes(written).items() if "taken for checkpoints" in what
+    }
+    assert list(notes_by_key) == [f"algorithm.outputs.{position}"]
 
 
 def test_a_job_that_may_restart_and_has_no_output_is_told_so() -> None:
     what = "nothing tells from which step a restart goes on"
     assert what in notes(document({RETRY: "3"}))["algorithm.outputs"]
-    named = document({RETRY: "3"}, everstep={"checkpoints": {"path": "/c"}})
-    assert "algorithm.outputs" not in notes(named)
+    body = document({RETRY: "3"}, everstep={"checkpoints": {"path": "/c"}})
+    assert "algorithm.outputs" not in notes(body)
 
 
 def test_an_output_is_not_taken_where_the_overlay_names_another_folder() -> None:
     over = {"checkpoints": {"path": "/c"}}
-    told = notes(document({RETRY: "3"}, algorithm={"outputs": [PLAIN]}, everstep=over))
-    assert "stays on its node" in told["algorithm.outputs.0"]
+    notes_by_key = notes(document({RETRY: "3"}, algorithm={"outputs": [PLAIN]}, everstep=over))
+    assert "stays on its node" in notes_by_key["algorithm.outputs.0"]
 
 
 def test_the_overlay_says_how_long_a_phase_may_run() -> None:
@@ -322,27 +324,30 @@ def test_annotations_about_other_things_are_kept(name: str) -> None:
 
 
 def test_a_misspelt_annotation_is_kept_and_the_right_one_named() -> None:
-    told = notes(document({"fault-tolerance/job-retry-nums": "3"}))
-    assert f"did you mean `{RETRY}`?" in told["metadata.annotations.fault-tolerance/job-retry-nums"]
+    notes_by_key = notes(document({"fault-tolerance/job-retry-nums": "3"}))
+    assert (
+        f"did you mean `{RETRY}`?"
+        in notes_by_key["metadata.annotations.fault-tolerance/job-retry-nums"]
+    )
 
 
 def test_keys_that_are_not_read_are_noted_wherever_they_stand() -> None:
-    told = notes(
+    notes_by_key = notes(
         document(
             tasks=[],
             algorithm={"boot_file": "x", "comand": "y"},
             spec={"volumes": [], "resource": {"node_cont": 3}},
         )
     )
-    assert {*told} == {
+    assert {*notes_by_key} == {
         "tasks",
         "algorithm.boot_file",
         "algorithm.comand",
         "spec.volumes",
         "spec.resource.node_cont",
     }
-    assert "did you mean `command`?" in told["algorithm.comand"]
-    assert "did you mean `node_count`?" in told["spec.resource.node_cont"]
+    assert "did you mean `command`?" in notes_by_key["algorithm.comand"]
+    assert "did you mean `node_count`?" in notes_by_key["spec.resource.node_cont"]
 
 
 def test_null_is_as_good_as_nothing_wherever_it_stands() -> None:

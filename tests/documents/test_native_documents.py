@@ -180,8 +180,8 @@ def test_command_may_stand_in_the_phases_alone() -> None:
 
 def test_written_ladders_are_marked_as_such() -> None:
     policy = phase(recovery={"ladders": {"hang": ["fail"]}}).policy
-    own = LadderRow((Level.FAIL,), (FaultClass.HANG,), is_literal=True)
-    assert policy.ladders == (own, *DEFAULT_ROWS)
+    ladder_row = LadderRow((Level.FAIL,), (FaultClass.HANG,), is_literal=True)
+    assert policy.ladders == (ladder_row, *DEFAULT_ROWS)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_every_key_of_a_match_is_read() -> None:
 
 
 def test_null_means_no_limit_where_there_may_be_none() -> None:
-    says = {
+    spec = {
         "limits": {"requeue_s": None, "run_s": None},
         "recovery": {
             "no_progress_restarts": None,
@@ -235,7 +235,7 @@ def test_null_means_no_limit_where_there_may_be_none() -> None:
             "budgets": {"seen": {"limit": None}},
         },
     }
-    compiled = phase(**says)
+    compiled = phase(**spec)
     assert compiled.limits.requeue_s is None
     assert compiled.policy.no_progress_restarts is None
     assert compiled.policy.rollbacks is None
@@ -265,7 +265,7 @@ def test_a_sound_document_has_no_notes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "fragment", "says"),
+    ("field", "fragment", "spec"),
     [
         ("spec.image", "starts processes", {"image": "torch:2"}),
         ("spec.pod_template", "starts processes", {"pod_template": {"spec": {}}}),
@@ -294,14 +294,14 @@ def test_a_sound_document_has_no_notes() -> None:
     ],
     ids=str,
 )
-def test_what_has_no_effect_is_noted(field: str, fragment: str, says: dict[str, Any]) -> None:
-    found = notes(**says)
-    assert list(found) == [field]
-    assert fragment in found[field]
+def test_what_has_no_effect_is_noted(field: str, fragment: str, spec: dict[str, Any]) -> None:
+    notes_found = notes(**spec)
+    assert list(notes_found) == [field]
+    assert fragment in notes_found[field]
 
 
 @pytest.mark.parametrize(
-    "says",
+    "spec",
     [
         {"image": "torch:2", "pod_template": {"spec": {}}, "cluster": "gpu"},
         {"prewarm": ["torch", "torch._dynamo"]},
@@ -311,19 +311,23 @@ def test_what_has_no_effect_is_noted(field: str, fragment: str, says: dict[str, 
     ],
     ids=str,
 )
-def test_what_has_effect_is_not_noted(says: dict[str, Any]) -> None:
-    assert notes(**says) == {}
+def test_what_has_effect_is_not_noted(spec: dict[str, Any]) -> None:
+    assert notes(**spec) == {}
 
 
 NEVER_RESTARTED = {cls: ["note"] for cls in FaultClass if cls not in NEVER_BILLED}
 
 
 def test_a_job_that_may_restart_and_has_no_checkpoints_is_told_so() -> None:
-    found = compile_document(document(phases=[{"name": "a"}, {"name": "b"}])).notes
-    assert [note.field for note in found] == ["spec.checkpoints"]
-    assert "nothing tells from which step a restart goes on" in found[0].message
-    own: dict[str, Any] = {"phases": [{"name": "a", "checkpoints": {"path": "a"}}, {"name": "b"}]}
-    assert [note.field for note in compile_document(document(**own)).notes] == ["spec.checkpoints"]
+    notes_found = compile_document(document(phases=[{"name": "a"}, {"name": "b"}])).notes
+    assert [note.field for note in notes_found] == ["spec.checkpoints"]
+    assert "nothing tells from which step a restart goes on" in notes_found[0].message
+    phases: dict[str, Any] = {
+        "phases": [{"name": "a", "checkpoints": {"path": "a"}}, {"name": "b"}]
+    }
+    assert [note.field for note in compile_document(document(**phases)).notes] == [
+        "spec.checkpoints"
+    ]
     never = document(recovery={"ladders": NEVER_RESTARTED})
     assert compile_document(never).notes == ()
 

@@ -1,4 +1,4 @@
-"""Public fault messages of MindCluster: what a job is told of one, and what a wrong one is answered with."""
+"""Public fault messages of MindCluster: the facts of a right one, the answer to a wrong one."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def message(*influence: dict[str, Any], **fault: Any) -> dict[str, Any]:
 
 
 def test_each_device_is_a_report_that_a_job_takes() -> None:
-    found = reports(message())
-    assert [(r["kind"], r["node"], r["device"], r["code"], r["at"]) for r in found] == [
+    public_faults = reports(message())
+    assert [(r["kind"], r["node"], r["device"], r["code"], r["at"]) for r in public_faults] == [
         ("device.fault", "n1", device, "220001001", 1_767_225_600.5) for device in (0, 3)
     ]
-    for report in found:
+    for report in public_faults:
         commands.readable("report_fault", report)
-    ids = [commands.reported_fact(r, at=0.0, seen_ids=frozenset()).id for r in found]
+    ids = [commands.reported_fact(r, at=0.0, seen_ids=frozenset()).id for r in public_faults]
     assert len({*ids, *(f"report/{r['id']}" for r in reports(message()))}) == 2, "twice is once"
 
 
@@ -65,7 +65,7 @@ def test_the_message_may_stand_in_a_config_map() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "field", "said"),
+    ("wrong", "field", "line"),
     [
         ({"version": "2.0"}, "version", "must be 1.0"),
         ({"resource": ""}, "resource", "must not be empty"),
@@ -83,12 +83,12 @@ def test_the_message_may_stand_in_a_config_map() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_wrong_message_gets_one_line_that_names_its_field(
-    wrong: dict[str, Any], field: str, said: str
+    wrong: dict[str, Any], field: str, line: str
 ) -> None:
     with pytest.raises(InvalidSpec) as caught:
         reports({**message(), **wrong})
-    ((found, sentence),) = caught.value.problems
-    assert (found, said in sentence) == (field, True), sentence
+    ((wrong_field, sentence),) = caught.value.problems
+    assert (wrong_field, line in sentence) == (field, True), sentence
 
 
 def config_map(body: object, labels: object = None) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def test_of_a_config_map_of_a_cluster_a_wrong_fault_is_dropped_and_the_others_ho
     body = message()
     wrong, later = message(faultCode="80E01801")["faults"], message(faultId="f2")["faults"]
     body["faults"] += wrong + later
-    found = valid_reports(config_map(body))
-    assert found.reports == (*reports(message()), *reports(message(faultId="f2")))
-    ((field, sentence),) = found.dropped
+    valid = valid_reports(config_map(body))
+    assert valid.reports == (*reports(message()), *reports(message(faultId="f2")))
+    ((field, sentence),) = valid.dropped
     assert (field, "a code of 9 digits" in sentence) == (
         "data.PublicFault.faults.1.faultCode",
         True,
@@ -141,9 +141,9 @@ def test_the_facts_of_a_config_map_say_which_of_them_last() -> None:
     ids=lambda body: str(body)[:20],
 )
 def test_whatever_a_config_map_holds_its_reader_goes_on(body: object) -> None:
-    found = valid_reports(config_map(body))
-    assert found.reports == ()
-    assert found.dropped
+    reports = valid_reports(config_map(body))
+    assert reports.reports == ()
+    assert reports.dropped
 
 
 @pytest.mark.parametrize(

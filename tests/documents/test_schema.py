@@ -42,34 +42,34 @@ HOLDS: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def problems(value: Any, says: Mapping[str, Any], at: str = "") -> Iterator[str]:
+def problems(value: Any, schema: Mapping[str, Any], at: str = "") -> Iterator[str]:
     """What an editor would underline: the part of JSON Schema that ours is made of."""
-    if "$ref" in says:
-        yield from problems(value, SCHEMA["$defs"][says["$ref"].rpartition("/")[2]], at)
-    for key in {"anyOf", "oneOf"} & {*says}:
-        fits = [not list(problems(value, each, at)) for each in says[key]]
+    if "$ref" in schema:
+        yield from problems(value, SCHEMA["$defs"][schema["$ref"].rpartition("/")[2]], at)
+    for key in {"anyOf", "oneOf"} & {*schema}:
+        fits = [not list(problems(value, each, at)) for each in schema[key]]
         if not any(fits) or (key == "oneOf" and sum(fits) > 1):
             yield f"{at}: fits {sum(fits)}"
-    failing = (word for word in HOLDS if word in says and not HOLDS[word](value, says[word]))
+    failing = (word for word in HOLDS if word in schema and not HOLDS[word](value, schema[word]))
     if wrong := next(failing, ""):
         yield f"{at}: {wrong}"
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from problems(item, says.get("items", {}), f"{at}.{number}")
+            yield from problems(item, schema.get("items", {}), f"{at}.{number}")
     elif isinstance(value, dict):
-        yield from _problems_of_keys(value, says, at)
+        yield from _problems_of_keys(value, schema, at)
 
 
-def _problems_of_keys(value: dict[str, Any], says: Mapping[str, Any], at: str) -> Iterator[str]:
-    known, others = says.get("properties", {}), says.get("additionalProperties", {})
-    yield from (f"{at}.{key}: missing" for key in says.get("required", ()) if key not in value)
+def _problems_of_keys(value: dict[str, Any], schema: Mapping[str, Any], at: str) -> Iterator[str]:
+    properties, additional = schema.get("properties", {}), schema.get("additionalProperties", {})
+    yield from (f"{at}.{key}: missing" for key in schema.get("required", ()) if key not in value)
     for key, item in value.items():
-        if key in known:
-            yield from problems(item, known[key], f"{at}.{key}")
-        elif others is False:
+        if key in properties:
+            yield from problems(item, properties[key], f"{at}.{key}")
+        elif additional is False:
             yield f"{at}.{key}: unknown"
-        elif isinstance(others, Mapping):
-            yield from problems(item, others, f"{at}.{key}")
+        elif isinstance(additional, Mapping):
+            yield from problems(item, additional, f"{at}.{key}")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_documents_that_are_accepted_fit_the_schema(file: Path) -> None:
 )
 def test_wrong_documents_do_not(spec: dict[str, Any], problem: str) -> None:
     body = {**read_text((HERE / "full.yaml").read_text()), "spec": spec}
-    (found,) = problems(body, SCHEMA)
-    assert found.startswith(problem)
+    (only_problem,) = problems(body, SCHEMA)
+    assert only_problem.startswith(problem)
 
 
 def test_every_key_says_what_it_is_for() -> None:
@@ -106,8 +106,8 @@ def test_every_key_says_what_it_is_for() -> None:
     silent = [
         f"{name}.{key}"
         for name, shape in shapes.items()
-        for key, says in shape.get("properties", {}).items()
-        if not says.get("description")
+        for key, field_schema in shape.get("properties", {}).items()
+        if not field_schema.get("description")
     ]
     assert silent == [], "a docstring below the key"
 

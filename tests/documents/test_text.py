@@ -49,9 +49,9 @@ SCALARS = [
 
 @pytest.mark.parametrize(("written", "meant"), SCALARS, ids=[repr(w) for w, _ in SCALARS])
 def test_yaml_means(written: str, meant: Any) -> None:
-    found = read_text(f"a: {written}")["a"]
-    assert found == meant
-    assert type(found) is type(meant)
+    value = read_text(f"a: {written}")["a"]
+    assert value == meant
+    assert type(value) is type(meant)
 
 
 @pytest.mark.parametrize("key", ["on", "y", "2024-01-01", '"1"', "1:30", "<<"])
@@ -105,9 +105,9 @@ SCALARS_OF_PYYAML = (
 @pytest.mark.parametrize("written", SCALARS_OF_PYYAML)
 def test_what_another_program_reads_with_pyyaml_means_the_same(written: str) -> None:
     text = f"theirs: 1\na: {written}"
-    found, meant = read_text(text, as_pyyaml=("theirs",))["a"], yaml.safe_load(text)["a"]
-    assert found == meant
-    assert type(found) is type(meant)
+    value, meant = read_text(text, as_pyyaml=("theirs",))["a"], yaml.safe_load(text)["a"]
+    assert value == meant
+    assert type(value) is type(meant)
 
 
 def test_aliases_and_merge_keys_mean_the_same_too() -> None:

@@ -28,7 +28,7 @@ from tests.support.patience import HUNG_S
 from tests.support.playing.simulated import Attentive, Interruptible
 
 RESTARTS = {"max_num_restarts": 3, "min_num_csx": 2}
-OURS = {"command": "train", "env": {"STEPS": "60", "CHECKPOINT_EVERY": "10"}}
+EVERSTEP_SECTION = {"command": "train", "env": {"STEPS": "60", "CHECKPOINT_EVERY": "10"}}
 
 
 def trainer(**init: Any) -> dict[str, Any]:
@@ -40,22 +40,22 @@ def trainer(**init: Any) -> dict[str, Any]:
         "checkpoint": {"steps": 10},
         "autorestart": RESTARTS,
     }
-    said = merged(plain, init)
+    config = merged(plain, init)
     return {
-        "init": {key: value for key, value in said.items() if value is not None},
+        "init": {key: value for key, value in config.items() if value is not None},
         "fit": {"train_dataloader": {"data_processor": "Synthetic"}},
     }
 
 
-def document(*trainers: dict[str, Any], **ours: Any) -> dict[str, Any]:
+def document(*trainers: dict[str, Any], **section: Any) -> dict[str, Any]:
     whole = trainers[0] if len(trainers) == 1 else list(trainers)
-    return {"trainer": whole, "everstep": {**OURS, **ours}}
+    return {"trainer": whole, "everstep": {**EVERSTEP_SECTION, **section}}
 
 
 def test_a_key_beside_the_trainer_that_nobody_reads_is_noted() -> None:
-    beside = notes({**document(trainer()), "everstpe": {}, "comment": "mine"})
-    assert beside["everstpe"] == "is not read; did you mean `everstep`?"
-    assert beside["comment"] == "is not read; known are everstep, trainer"
+    top_notes = notes({**document(trainer()), "everstpe": {}, "comment": "mine"})
+    assert top_notes["everstpe"] == "is not read; did you mean `everstep`?"
+    assert top_notes["comment"] == "is not read; known are everstep, trainer"
 
 
 def phase(**init: Any) -> PhaseSpec:
@@ -106,9 +106,9 @@ def test_a_trainer_that_restarts_becomes_a_phase() -> None:
 
 @pytest.mark.parametrize("backend", [None, {"backend_type": "CSX"}, {"cluster_config": {}}])
 def test_a_backend_that_does_not_say_how_many_systems_has_one(backend: Any) -> None:
-    said = trainer(autorestart={"min_num_csx": 1})
-    said["init"]["backend"] = backend
-    (one,) = compile_document(document(said)).phases
+    config = trainer(autorestart={"min_num_csx": 1})
+    config["init"]["backend"] = backend
+    (one,) = compile_document(document(config)).phases
     assert (one.nodes, one.nodes_min) == (1, 1)
 
 
@@ -118,25 +118,25 @@ def test_a_trainer_without_a_model_dir_has_the_usual_one() -> None:
 
 @pytest.mark.parametrize("section", ["validate", "validate_all"])
 def test_a_validation_begins_anew_each_time(section: str) -> None:
-    said = {**trainer(), section: {"val_dataloader": {}}}
-    del said["fit"]
-    (one,) = compile_document(document(said)).phases
+    config = {**trainer(), section: {"val_dataloader": {}}}
+    del config["fit"]
+    (one,) = compile_document(document(config)).phases
     assert one.checkpoints_path is None
-    assert "from scratch" in notes(document(said))["trainer"]
+    assert "from scratch" in notes(document(config))["trainer"]
 
 
 def test_without_autorestart_it_is_valid_and_says_that_nothing_restarts() -> None:
-    said = document(trainer(autorestart=None))
-    assert notes(said)["trainer.init.autorestart"] == "missing: every failure is final"
-    (one,) = compile_document(said).phases
+    body = document(trainer(autorestart=None))
+    assert notes(body)["trainer.init.autorestart"] == "missing: every failure is final"
+    (one,) = compile_document(body).phases
     assert not {FaultClass.CRASH, FaultClass.NODE} & {
         cls for cls in FaultClass if one.policy.answer(cls).levels != (Level.FAIL,)
     }
 
 
 def test_without_checkpoints_it_says_where_restarts_begin() -> None:
-    said = notes(document(trainer(checkpoint={"steps": 0})))
-    assert "from the initial state" in said["trainer.init.checkpoint.steps"]
+    notes_by_key = notes(document(trainer(checkpoint={"steps": 0})))
+    assert "from the initial state" in notes_by_key["trainer.init.checkpoint.steps"]
 
 
 def test_a_crash_is_restarted_from_the_newest_checkpoint() -> None:
@@ -159,15 +159,15 @@ def test_without_autorestart_a_crash_ends_it() -> None:
 
 @pytest.mark.parametrize("mode", ["fit", "validate", "validate_all"])
 def test_without_a_command_its_own_program_does_what_there_is_a_section_for(mode: str) -> None:
-    said = {"init": trainer()["init"], mode: {}}
-    (one,) = compile_document({"trainer": said}).phases
+    config = {"init": trainer()["init"], mode: {}}
+    (one,) = compile_document({"trainer": config}).phases
     assert one.command == ("cszoo", mode, "{params}")
-    assert one.files == {"params.yaml": {"trainer": said}}
+    assert one.files == {"params.yaml": {"trainer": config}}
 
 
-def restarting(**ours: Any) -> Prefetch | None:
-    said = trainer(autorestart={"max_num_restarts": 3})
-    (one,) = compile_document({"trainer": said, "everstep": ours}).phases
+def restarting(**section: Any) -> Prefetch | None:
+    config = trainer(autorestart={"max_num_restarts": 3})
+    (one,) = compile_document({"trainer": config, "everstep": section}).phases
     return one.prefetch
 
 
@@ -181,7 +181,7 @@ def test_its_own_program_compiles_for_fewer_systems_ahead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "ours", "noted"),
+    ("least", "section", "has_note"),
     [
         (4, {"prefetch": "compile {params}"}, ["everstep.phases.0.prefetch"]),
         (4, {}, []),  # what nobody wrote is not noted
@@ -189,11 +189,11 @@ def test_its_own_program_compiles_for_fewer_systems_ahead() -> None:
     ],
 )
 def test_where_no_number_of_systems_is_smaller_a_prefetch_has_no_effect(
-    least: int, ours: dict[str, Any], noted: list[str]
+    least: int, section: dict[str, Any], has_note: list[str]
 ) -> None:
-    said = trainer(autorestart={"max_num_restarts": 3, "min_num_csx": least})
-    told = notes({"trainer": said, "everstep": ours})
-    assert [field for field in told if "prefetch" in field] == noted
+    config = trainer(autorestart={"max_num_restarts": 3, "min_num_csx": least})
+    notes_by_key = notes({"trainer": config, "everstep": section})
+    assert [field for field in notes_by_key if "prefetch" in field] == has_note
 
 
 def test_another_command_has_to_say_how_it_compiles() -> None:
@@ -201,18 +201,18 @@ def test_another_command_has_to_say_how_it_compiles() -> None:
 
 
 def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
-    said = {**trainer(), "validate": {}}
-    (fit,) = compile_document({"trainer": said}).phases
-    ours = {"command": "exec cszoo validate {params} --mount /data"}
-    (validation,) = compile_document({"trainer": said, "everstep": ours}).phases
+    config = {**trainer(), "validate": {}}
+    (fit,) = compile_document({"trainer": config}).phases
+    section = {"command": "exec cszoo validate {params} --mount /data"}
+    (validation,) = compile_document({"trainer": config, "everstep": section}).phases
     assert (fit.command[1], fit.checkpoints_path) == ("fit", "out")
     assert validation.checkpoints_path is None
-    assert validation.files == {"params.yaml": {"trainer": said}}
+    assert validation.files == {"params.yaml": {"trainer": config}}
 
 
 def test_each_phase_reads_its_own_configuration() -> None:
-    said = {**three(), "everstep": {"command": "train {params}"}}
-    configs = [p.files["params.yaml"] for p in compile_document(said).phases]
+    phase_config = {**three(), "everstep": {"command": "train {params}"}}
+    configs = [p.files["params.yaml"] for p in compile_document(phase_config).phases]
     assert [config["trainer"]["init"]["model_dir"] for config in configs] == ["a", "b", "c"]
 
 
@@ -236,10 +236,10 @@ def test_checkpoints_are_where_the_trainer_saves_them() -> None:
 
 
 def test_what_is_saved_where_there_are_no_folders_is_not_seen() -> None:
-    said = document(trainer(checkpoint={"checkpoint_root": "s3://bucket/out"}))
-    (one,) = compile_document(said).phases
+    config = document(trainer(checkpoint={"checkpoint_root": "s3://bucket/out"}))
+    (one,) = compile_document(config).phases
     assert (one.checkpoints_path, one.policy.needs_checkpoint) == (None, False)
-    assert "is not a folder" in notes(said)["trainer.init.checkpoint.checkpoint_root"]
+    assert "is not a folder" in notes(config)["trainer.init.checkpoint.checkpoint_root"]
 
 
 def test_steps_that_are_counted_from_each_start_are_noted() -> None:
@@ -253,10 +253,13 @@ def test_steps_that_are_counted_from_each_start_are_noted() -> None:
 # --- Phases -----------------------------------------------------------------------------------------
 
 
-def three(**ours: Any) -> dict[str, Any]:
+def three(**section: Any) -> dict[str, Any]:
     """Each with a folder of its own; the last entry stands under a `trainer` of its own."""
     first, second, third = (trainer(model_dir=name) for name in ("a", "b", "c"))
-    return {"trainer": [first, second, {"trainer": third}], "everstep": {**OURS, **ours}}
+    return {
+        "trainer": [first, second, {"trainer": third}],
+        "everstep": {**EVERSTEP_SECTION, **section},
+    }
 
 
 def test_trainers_of_a_list_are_phases() -> None:
@@ -270,8 +273,8 @@ def test_trainers_of_a_list_are_phases() -> None:
 
 
 def test_a_list_of_one_is_one_phase() -> None:
-    said = {**three(), "trainer": [trainer()]}
-    assert [p.name for p in compile_document(said).phases] == ["main"]
+    config = {**three(), "trainer": [trainer()]}
+    assert [p.name for p in compile_document(config).phases] == ["main"]
 
 
 def test_phases_run_one_after_another_each_with_its_own_books() -> None:
@@ -283,9 +286,9 @@ def test_phases_run_one_after_another_each_with_its_own_books() -> None:
 
 
 def test_after_a_phase_that_failed_no_other_one_begins() -> None:
-    said = three()
-    said["trainer"][0]["init"]["autorestart"] = {"max_num_restarts": 0}
-    report = play(compile_document(said), "at 25s kill job 0 exit 1")
+    config = three()
+    config["trainer"][0]["init"]["autorestart"] = {"max_num_restarts": 0}
+    report = play(compile_document(config), "at 25s kill job 0 exit 1")
     assert report["status"] == "Failed"
     assert [(p["name"], p["state"]) for p in report["phases"]] == [("phase-1", "failed")]
 
@@ -330,20 +333,20 @@ def test_a_hot_update_moves_no_folder() -> None:
 def test_case_40_wrong_numbers_are_rejected_before_the_first_run(
     autorestart: dict[str, int], field: str
 ) -> None:
-    said = trainer()
-    said["init"]["autorestart"] = autorestart
-    ((at, _),) = problems(document(said))
+    config = trainer()
+    config["init"]["autorestart"] = autorestart
+    ((at, _),) = problems(document(config))
     assert at == f"trainer.init.autorestart.{field}"
 
 
 def test_case_40_no_restarts_are_none_and_one_system_is_enough_by_default() -> None:
-    said = trainer()
-    said["init"]["autorestart"] = {"max_num_restarts": 0}
+    config = trainer()
+    config["init"]["autorestart"] = {"max_num_restarts": 0}
     assert (
         "first failure is final"
-        in notes(document(said))["trainer.init.autorestart.max_num_restarts"]
+        in notes(document(config))["trainer.init.autorestart.max_num_restarts"]
     )
-    spec = compile_document(document(said))
+    spec = compile_document(document(config))
     assert spec.phases[0].nodes_min == 1
     report = play(spec, "at 25s kill job 2 exit 1")
     assert (report["status"], report["phases"][0]["restarts"]) == ("Failed", [])
@@ -418,8 +421,8 @@ def test_a_configuration_is_read_as_its_own_program_reads_it() -> None:
 def test_checkpoints_are_recognised_by_the_name_that_the_trainer_gives_them(
     template: str | None, older: str, newer: str, other: str
 ) -> None:
-    named = {} if template is None else {"checkpoint_name": template}
-    pattern = phase(checkpoint=named).checkpoints_pattern
+    checkpoint = {} if template is None else {"checkpoint_name": template}
+    pattern = phase(checkpoint=checkpoint).checkpoints_pattern
     first, second = (checkpoint_names.read(name, pattern) for name in (older, newer))
     assert first is not None
     assert second is not None
@@ -431,11 +434,11 @@ def test_checkpoints_are_recognised_by_the_name_that_the_trainer_gives_them(
 # --- Where it differs from the source's own words ----------------------------------------------------
 
 
-@pytest.mark.parametrize(("said", "is_suspected"), [({}, False), ({"rollbacks": 2}, True)])
+@pytest.mark.parametrize(("config", "is_suspected"), [({}, False), ({"rollbacks": 2}, True)])
 def test_going_back_behind_a_checkpoint_has_to_be_asked_for(
-    said: dict[str, Any], is_suspected: bool
+    config: dict[str, Any], is_suspected: bool
 ) -> None:
-    (only,) = compile_document(document(trainer(), recovery=said)).phases
+    (only,) = compile_document(document(trainer(), recovery=config)).phases
     assert only.policy.suspects_checkpoints is is_suspected
     assert only.policy.rollbacks == 2  # after bad numbers
 

@@ -47,8 +47,8 @@ def test_only_what_is_restarted_has_to_save_what_it_began_with() -> None:
         ({}, {}, None),
         ({"autorestart": {"max_num_restarts": 3}}, None, None),
     ):
-        told = params({"trainer": {"init": init, "fit": fit}}, systems=1, resume=None)
-        assert told["trainer"]["init"].get("checkpoint") == saves
+        result = params({"trainer": {"init": init, "fit": fit}}, systems=1, resume=None)
+        assert result["trainer"]["init"].get("checkpoint") == saves
 
 
 def test_what_says_itself_that_nothing_is_saved_at_first_saves_all_the_same() -> None:
@@ -79,8 +79,8 @@ def test_on_more_systems_it_keeps_them() -> None:
 def test_a_configuration_that_says_nothing_of_systems_wants_one() -> None:
     config: dict[str, Any] = {"trainer": {"init": {}, "validate": {}}}
     assert params(config, systems=1, resume="x") == config
-    told = params(config, systems=2, resume=None)["trainer"]["init"]
-    assert told == {"backend": {"cluster_config": {"num_csx": 2}}}
+    result = params(config, systems=2, resume=None)["trainer"]["init"]
+    assert result == {"backend": {"cluster_config": {"num_csx": 2}}}
 
 
 def test_nothing_of_what_was_written_is_changed_by_it() -> None:
@@ -90,8 +90,10 @@ def test_nothing_of_what_was_written_is_changed_by_it() -> None:
 
 
 def test_where_numbers_went_wrong_it_looks_for_the_cause() -> None:
-    told = params(CONFIG, systems=4, resume=None, checked_steps=50)["trainer"]["init"]["callbacks"]
-    assert told == [*CONFIG["trainer"]["init"]["callbacks"], {"NaNChecker": {"num_steps": 50}}]
+    result = params(CONFIG, systems=4, resume=None, checked_steps=50)["trainer"]["init"][
+        "callbacks"
+    ]
+    assert result == [*CONFIG["trainer"]["init"]["callbacks"], {"NaNChecker": {"num_steps": 50}}]
 
 
 def order(**more: Any) -> StartOrder:
@@ -109,8 +111,10 @@ def test_it_is_written_so_that_its_program_reads_the_same() -> None:
 
 def test_it_is_written_for_each_start_with_what_its_order_says() -> None:
     resume = Checkpoint(step=20, path="out/checkpoint_20.mdl")
-    said = order(files={"params.yaml": CONFIG}, resume=resume, env={"EVERSTEP_CHECK_NUMBERS": "10"})
-    trainer = yaml.safe_load(command_files(said)["params.yaml"])["trainer"]
+    run_order = order(
+        files={"params.yaml": CONFIG}, resume=resume, env={"EVERSTEP_CHECK_NUMBERS": "10"}
+    )
+    trainer = yaml.safe_load(command_files(run_order)["params.yaml"])["trainer"]
     assert trainer["fit"]["ckpt_path"] == "out/checkpoint_20.mdl"
     assert trainer["init"]["callbacks"][-1] == {"NaNChecker": {"num_steps": 10}}
 

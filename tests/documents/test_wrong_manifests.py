@@ -11,7 +11,7 @@ from everstep.core.errors import InvalidSpec
 from everstep.dialects.registry import compile_document
 from tests.documents.test_mindcluster_documents import LABELS, ascend_job
 
-GONE = object()
+REMOVED = object()
 META = ("metadata",)
 LABEL = (*META, "labels")
 NOTE = (*META, "annotations")
@@ -37,10 +37,10 @@ class Wrong(NamedTuple):
 W = Wrong
 WRONG: tuple[Wrong, ...] = (
     W(("apiVersion",), "v1", "must be mindxdl.gitee.com/v1, not the text \"v1\""),
-    W(("apiVersion",), GONE, "missing"),
-    W(META, GONE, "missing; give the job a name"),
+    W(("apiVersion",), REMOVED, "missing"),
+    W(META, REMOVED, "missing; give the job a name"),
     W(META, [], "must be a mapping of keys to values, not a list"),
-    W((*META, "name"), GONE, "missing; give it a name"),
+    W((*META, "name"), REMOVED, "missing; give it a name"),
     W((*META, "name"), 7, "must be text, not the number 7: write it in quotes"),
     W((*META, "name"), "a b", "must be 1 to 63 letters"),
     W((*META, "name"), "a" * 64, "must be 1 to 63 letters"),
@@ -59,10 +59,10 @@ WRONG: tuple[Wrong, ...] = (
     W((*NOTE, "recover-strategy"), ["retry"], "must be text, not a list"),
     W((*NOTE, "everstep/overlay"), "nodes: [", "is neither YAML nor JSON"),
     W((*NOTE, "everstep/overlay"), "node: 3", "did you mean `nodes`?", (*NOTE, "everstep/overlay", "node")),
-    W(("spec",), GONE, "missing; say what to run"),
+    W(("spec",), REMOVED, "missing; say what to run"),
     W(("spec",), "train", 'must be a mapping of keys to values, not the text "train"'),
     W(("spec", "successPolicy"), "ChiefWorker", "must be one of , AllWorkers"),
-    W(ROLES, GONE, "missing"),
+    W(ROLES, REMOVED, "missing"),
     W(ROLES, {}, "is empty; say what to run"),
     W(ROLES, [], "must be a mapping of keys to values, not a list"),
     W((*ROLES, "Workers"), ..., "must be one of Master, Chief, Scheduler, Worker"),
@@ -73,10 +73,10 @@ WRONG: tuple[Wrong, ...] = (
     W((*WORKER, "replicas"), "3", "must be a whole number, not the text \"3\": write it without quotes"),
     W((*WORKER, "replicas"), 10_001, "must be at most 10000, not 10001"),
     W((*WORKER, "restartPolicy"), "Sometimes", "must be one of Never, OnFailure, Always, ExitCode"),
-    W((*WORKER, "template"), GONE, "missing"),
+    W((*WORKER, "template"), REMOVED, "missing"),
     W(INDEX, "one", "must be a node rank, 0 or more, not the text \"one\""),
     W(INDEX, "4", "must be less than its replicas (4)"),
-    W(POD, GONE, "missing"),
+    W(POD, REMOVED, "missing"),
     W((*POD, "containers"), [], "must not be empty"),
     W((*POD, "containers"), {"name": "ascend"}, "must be a list in square brackets"),
     W((*POD, GRACE), -1, "must be at least 0, not -1"),
@@ -104,7 +104,7 @@ def changed(wrong: Wrong) -> dict[str, Any]:
     place = document
     for key in wrong.at[:-1]:
         place = place.setdefault(key, {}) if isinstance(place, dict) else place[key]
-    if wrong.value is GONE:
+    if wrong.value is REMOVED:
         del place[wrong.at[-1]]
     else:
         place[wrong.at[-1]] = place["Master"] if wrong.value is ... else wrong.value

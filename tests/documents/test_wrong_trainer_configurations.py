@@ -30,8 +30,8 @@ def configuration() -> dict[str, Any]:
     return {"trainer": phases, "everstep": {"command": "train"}}
 
 
-GONE = object()
-WHOLE, LIST, OURS = ("trainer",), ("trainer", 1, "trainer"), ("everstep",)
+REMOVED = object()
+WHOLE, LIST, SECTION = ("trainer",), ("trainer", 1, "trainer"), ("everstep",)
 INIT = (*LIST, "init")
 RESTART = (*INIT, "autorestart")
 
@@ -56,7 +56,7 @@ WRONG: tuple[Wrong, ...] = (
     W(("trainer", 1), "b.yaml", "trainer[1]", 'must be a mapping of keys to values, not the text "b.yaml"'),
     W(LIST, None, "trainer[1]", "must be a mapping of keys to values, not nothing (null)"),
     W(LIST, [], "trainer[1]", "must be a mapping of keys to values, not a list"),
-    W(INIT, GONE, "trainer[1].init", "missing; a trainer begins with it"),
+    W(INIT, REMOVED, "trainer[1].init", "missing; a trainer begins with it"),
     W(INIT, None, "trainer[1].init", "must be a mapping of keys to values, not nothing (null)"),
     W((*INIT, "model_dir"), 7, "trainer[1].init.model_dir", "must be text, not the number 7"),
     W((*INIT, "model_dir"), "", "trainer[1].init.model_dir", "must not be empty"),
@@ -73,12 +73,12 @@ WRONG: tuple[Wrong, ...] = (
     W((*INIT, "checkpoint"), 10, "trainer[1].init.checkpoint", "must be a mapping of keys to values"),
     W((*INIT, "checkpoint", "steps"), -1, "trainer[1].init.checkpoint.steps", "must be at least 0, not -1"),
     W((*INIT, "checkpoint", "steps"), "all", "trainer[1].init.checkpoint.steps", "must be a whole number"),
-    W(RESTART, GONE, AUTORESTART, "missing, but trainer[0] has it: either every phase"),
+    W(RESTART, REMOVED, AUTORESTART, "missing, but trainer[0] has it: either every phase"),
     W(RESTART, None, AUTORESTART, "missing, but trainer[0] has it: either every phase"),
     W(RESTART, True, AUTORESTART, "must be a mapping of keys to values, not true"),
     W(RESTART, 3, AUTORESTART, "a mapping of keys to values, not the number 3"),
     W(RESTART, {}, f"{AUTORESTART}.max_num_restarts", "missing; say how many restarts in a row"),
-    W((*RESTART, "max_num_restarts"), GONE, f"{AUTORESTART}.max_num_restarts", "missing; say how many"),
+    W((*RESTART, "max_num_restarts"), REMOVED, f"{AUTORESTART}.max_num_restarts", "missing; say how many"),
     W((*RESTART, "max_num_restarts"), None, f"{AUTORESTART}.max_num_restarts", "not nothing (null)"),
     W((*RESTART, "max_num_restarts"), -1, f"{AUTORESTART}.max_num_restarts", "must be at least 0, not -1"),
     W((*RESTART, "max_num_restarts"), 1.5, f"{AUTORESTART}.max_num_restarts", "not the number 1.5"),
@@ -92,16 +92,16 @@ WRONG: tuple[Wrong, ...] = (
     W((*RESTART, "min_num_csx"), None, f"{AUTORESTART}.min_num_csx", "not nothing (null)"),
     W((*RESTART, "min_num_cxs"), 2, f"{AUTORESTART}.min_num_cxs", "did you mean `min_num_csx`?"),
     W((*RESTART, "restarts"), 2, f"{AUTORESTART}.restarts", "unknown key"),
-    W((*INIT, "backend"), GONE, f"{AUTORESTART}.min_num_csx", "the number of systems wanted (1)"),
+    W((*INIT, "backend"), REMOVED, f"{AUTORESTART}.min_num_csx", "the number of systems wanted (1)"),
     W((*LIST, "fit"), "data", "trainer[1].fit", "must be a mapping of keys to values"),
     W((*LIST, "validate"), [], "trainer[1].validate", "must be a mapping of keys to values, not a list"),
     W((*LIST, "validate_all"), 1, "trainer[1].validate_all", "must be a mapping of keys to values"),
-    W(OURS, "train", "everstep", "must be a mapping of keys to values"),
-    W((*OURS, "command"), [], "everstep.command", "is empty; say what to run"),
-    W((*OURS, "node"), 3, "everstep.node", "did you mean `nodes`?"),
-    W((*OURS, "phases"), [{"name": "a"}], "everstep.phases", "each of the 2 trainers"),
-    W((*OURS, "phases"), [{"name": "a"}, {"name": "a"}], "everstep.phases.1.name", "choose another"),
-    W((*OURS, "start_phase"), "main", "everstep.start_phase", "there is phase-1, phase-2"),
+    W(SECTION, "train", "everstep", "must be a mapping of keys to values"),
+    W((*SECTION, "command"), [], "everstep.command", "is empty; say what to run"),
+    W((*SECTION, "node"), 3, "everstep.node", "did you mean `nodes`?"),
+    W((*SECTION, "phases"), [{"name": "a"}], "everstep.phases", "each of the 2 trainers"),
+    W((*SECTION, "phases"), [{"name": "a"}, {"name": "a"}], "everstep.phases.1.name", "choose another"),
+    W((*SECTION, "start_phase"), "main", "everstep.start_phase", "there is phase-1, phase-2"),
 )  # fmt: skip
 
 
@@ -111,7 +111,7 @@ def changed(wrong: Wrong) -> dict[str, Any]:
     place = document
     for key in wrong.at[:-1]:
         place = place[key]
-    if wrong.value is GONE:
+    if wrong.value is REMOVED:
         del place[wrong.at[-1]]
     else:
         place[wrong.at[-1]] = wrong.value

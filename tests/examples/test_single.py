@@ -1,4 +1,4 @@
-"""examples/single: a script that knows nothing of us, and the document that runs it as it is.
+"""examples/single: a script without any Everstep in it, and the document that runs it as it is.
 
 More seeds, which are long, look for a moment of death that the first one misses.
 """
@@ -49,9 +49,9 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def steps_of(output: str) -> list[int]:
-    """Read the way Everstep is told to."""
+    """Read by the pattern of the document."""
     pattern = read_text((FOLDER / "job.yaml").read_text())["spec"]["progress"]["log_pattern"]
-    return [int(found["step"]) for found in re.finditer(pattern, output, re.MULTILINE)]
+    return [int(match["step"]) for match in re.finditer(pattern, output, re.MULTILINE)]
 
 
 def saved(folder: Path) -> dict[str, object]:

@@ -69,12 +69,12 @@ class Start:
 
     def rank(self, number: int, **env: object) -> Child:
         log = self.out / f"rank-{number}-{len(list(self.out.glob('*.log')))}.log"
-        own = {name: str(value) for name, value in env.items()}
+        variables = {name: str(value) for name, value in env.items()}
         child = Child(
             [sys.executable, str(SCRIPT)],
             name=f"rank {number}",
             log=log,
-            env={**self._env, "RANK": str(number), **own},
+            env={**self._env, "RANK": str(number), **variables},
         )
         self.ranks[number] = child
         started.append(child)
@@ -117,8 +117,8 @@ def saved(start: Start) -> dict[str, bytes]:
 def loaded(path: Path) -> dict[str, Any]:
     """Reads it as its documentation says, not as the script does."""
     body: dict[str, Any] = json.loads(path.read_text())
-    told = body.pop("sha256")
-    assert told == hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    checksum = body.pop("sha256")
+    assert checksum == hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
     assert path.name == f"step-{body['step']}.json"
     assert all(len([float.fromhex(x) for x in body[key]]) == 256 for key in ("weights", "momentum"))
     return body
@@ -134,7 +134,7 @@ def newest(start: Start) -> dict[str, str]:
 
 
 def only_line(child: Child) -> str:
-    """What it said besides its steps."""
+    """Its output besides its steps."""
     lines = [line for line in child.output().splitlines() if not line.startswith("step ")]
     assert len(lines) == 1, child.output()
     return lines[0]
@@ -238,8 +238,8 @@ async def test_a_peers_death_ends_the_others(victim: int, tmp_path: Path) -> Non
     start.ranks.pop(victim).kill()
     assert await start.codes(within_s=HUNG_S) == [1, 1]
     for number, child in start.ranks.items():
-        gone = victim if number == 0 else 0
-        assert only_line(child) == f"train.py: rank {number}: rank {gone} is gone"
+        lost_rank = victim if number == 0 else 0
+        assert only_line(child) == f"train.py: rank {number}: rank {lost_rank} is gone"
 
 
 async def test_nobody_is_done_before_everything_is_written(tmp_path: Path) -> None:
@@ -354,8 +354,8 @@ async def test_a_step_alone_crashes_rank_0(tmp_path: Path) -> None:
 async def test_it_writes_down_what_it_was_told(tmp_path: Path) -> None:
     start = Start(tmp_path, 2, SEEN=1, EVERSTEP_GENERATION=3, MA_SCHEDULE_CNT=2, SECRET="no").all()
     await start.succeed()
-    seen = json.loads((tmp_path / "seen" / "3-1.json").read_text())
-    assert seen == {
+    state_of_rank = json.loads((tmp_path / "seen" / "3-1.json").read_text())
+    assert state_of_rank == {
         "EVERSTEP_GENERATION": "3",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(start.port),
@@ -491,7 +491,7 @@ async def test_the_script_does_what_the_document_says(tmp_path: Path) -> None:
         env["CHECKPOINTS"] = str(tmp_path / "ckpt")  # in the document it is below its own folder
         start = Start(tmp_path, spec["nodes"], **env).all()
         await start.succeed()
-        made += [int(found["step"]) for found in pattern.finditer(start.ranks[3].output())]
+        made += [int(match["step"]) for match in pattern.finditer(start.ranks[3].output())]
         resume = newest(start)
     assert made == [*range(1, 101)]
     assert spec["env"]["CHECKPOINTS"] == spec["checkpoints"]["path"]

@@ -1,4 +1,4 @@
-"""The data files, and what is said of codes that they do not name."""
+"""The data files, and the answers for codes that are not in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CLASSES = {_C.SUBHEALTH, _C.DEVICE, _C.DEVICE_USER, _C.DEVICE_FATAL}
 
 
 def shown_by(code: str) -> Fact:
-    """A device of slot 1 shows the code; its reporter knows nothing else."""
+    """A device of slot 1 shows the code, without any other detail."""
     return with_meaning(
         Fact(
             id=f"cluster/{code}",
@@ -95,10 +95,10 @@ def test_every_code_of_mindcluster_has_its_level() -> None:
     Without switches the levels come to the sizes of its own lists, of chips and of external observers.
     """
     sources = ("MindCluster, device plugin", "MindCluster, ClusterD")
-    known = [entry for entry in entries() if entry.source.startswith(sources)]
-    switches = [entry for entry in known if entry.code.startswith("[")]
-    chips = Counter(entry.level for entry in known) - Counter(e.level for e in switches)
-    assert (len(known), len(switches)) == (862, 30)
+    rows = [entry for entry in entries() if entry.source.startswith(sources)]
+    switches = [entry for entry in rows if entry.code.startswith("[")]
+    chips = Counter(entry.level for entry in rows) - Counter(e.level for e in switches)
+    assert (len(rows), len(switches)) == (862, 30)
     assert chips == {
         "NotHandleFault": 132 + 5,
         "RestartRequest": 33,
@@ -114,7 +114,7 @@ def test_every_code_of_mindcluster_has_its_level() -> None:
 
 # -- What everyone says -------------------------------------------------------------------------
 
-KNOWN: tuple[tuple[str, str, FaultClass], ...] = (
+CODES: tuple[tuple[str, str, FaultClass], ...] = (
     # Ascend, by MindCluster's level
     ("80E21007", "NotHandleFault", _C.SUBHEALTH),
     ("80E00209", "NotHandleFault", _C.SUBHEALTH),
@@ -184,7 +184,7 @@ KNOWN: tuple[tuple[str, str, FaultClass], ...] = (
 )
 
 
-@pytest.mark.parametrize(("code", "level", "cls"), KNOWN, ids=[row[0] for row in KNOWN])
+@pytest.mark.parametrize(("code", "level", "cls"), CODES, ids=[row[0] for row in CODES])
 def test_a_known_code_is_what_its_system_says(code: str, level: str, cls: FaultClass) -> None:
     entry = look_up(code)
     assert (entry.level, fault_class(entry)) == (level, cls)
@@ -246,12 +246,14 @@ UNKNOWN: tuple[tuple[str, str | None, str, str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "level", "severity"), UNKNOWN, ids=[f"{r[0]} {r[1]}" for r in UNKNOWN]
+    ("code", "stated_severity", "level", "severity"),
+    UNKNOWN,
+    ids=[f"{r[0]} {r[1]}" for r in UNKNOWN],
 )
 def test_a_code_that_nobody_names_is_taken_for_something_and_says_why(
-    code: str, said: str | None, level: str, severity: str
+    code: str, stated_severity: str | None, level: str, severity: str
 ) -> None:
-    entry = look_up(code, said)
+    entry = look_up(code, stated_severity)
     assert (entry.level, entry.severity) == (level, severity)
     assert entry.heals == heals_by(severity)
     assert entry.rule

@@ -17,7 +17,7 @@ from everstep.core.loop import commands
 from everstep.faults.catalogue import entries
 from everstep.faults.levels import LEVELS, SEVERITIES
 from everstep.faults.telling import with_meaning
-from tests.support.builders import Told, fact, running
+from tests.support.builders import ScriptedJob, fact, running
 
 _C = FaultClass
 MINOR, MAJOR = {"severity": "minor", "heals": True}, {"severity": "major", "heals": True}
@@ -31,7 +31,7 @@ LEVEL = {"level": "RestartNPU"}
 
 
 def graded(level: str) -> dict[str, Any]:
-    """What is added where nothing is said of how grave it is."""
+    """The default severity where none is given."""
     return {"level": level}
 
 
@@ -42,8 +42,8 @@ SEPARATE, BUSINESS, REQUEST = (
 )
 
 
-def seen(code: str | None, **said: Any) -> Fact:
-    return fact("device.fault", node="n1", device=0, code=code, **said)
+def device_fact(code: str | None, **details: Any) -> Fact:
+    return fact("device.fault", node="n1", device=0, code=code, **details)
 
 
 ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = (
@@ -73,20 +73,24 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
 
 
 @pytest.mark.parametrize(
-    ("code", "said", "details", "cls"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
+    ("code", "optional_details", "details", "cls"),
+    [row[1:] for row in ROWS],
+    ids=[row[0] for row in ROWS],
 )
 def test_the_catalogue_fills_in_and_the_reporter_wins(
-    code: str, said: dict[str, Any], details: dict[str, Any], cls: FaultClass
+    code: str, optional_details: dict[str, Any], details: dict[str, Any], cls: FaultClass
 ) -> None:
-    known = with_meaning(seen(code, **said))
-    assert known.details == details
-    assert row_for(known).cls is cls
-    assert with_meaning(known) == known
-    assert known.code == code, "the code stays as it was spelt: rules and histories know it by that"
+    meaning = with_meaning(device_fact(code, **optional_details))
+    assert meaning.details == details
+    assert row_for(meaning).cls is cls
+    assert with_meaning(meaning) == meaning
+    assert meaning.code == code, (
+        "the code stays as it was spelt: rules and histories know it by that"
+    )
 
 
 CODES = st.one_of(st.sampled_from([entry.code for entry in entries()]), st.text(min_size=1))
-SAID = st.fixed_dictionaries(
+DETAILS = st.fixed_dictionaries(
     {},
     optional={
         "severity": st.one_of(st.sampled_from(SEVERITIES), st.text()),
@@ -98,29 +102,29 @@ SAID = st.fixed_dictionaries(
 )
 
 
-@given(code=CODES, said=SAID)
+@given(code=CODES, details=DETAILS)
 def test_whatever_is_said_is_kept_and_every_fact_has_an_answer(
-    code: str, said: dict[str, Any]
+    code: str, details: dict[str, Any]
 ) -> None:
-    known = with_meaning(seen(code, **said))
-    kept = {key: value for key, value in said.items() if key != "severity"}
-    assert known.details.items() >= kept.items()
-    if said.get("severity") in SEVERITIES:
-        assert known.details["severity"] == said["severity"]
-    assert {"severity", "heals"} <= known.details.keys()
-    assert with_meaning(known) == known
+    meaning = with_meaning(device_fact(code, **details))
+    expected = {key: value for key, value in details.items() if key != "severity"}
+    assert meaning.details.items() >= expected.items()
+    if details.get("severity") in SEVERITIES:
+        assert meaning.details["severity"] == details["severity"]
+    assert {"severity", "heals"} <= meaning.details.keys()
+    assert with_meaning(meaning) == meaning
 
 
 def test_twice_is_the_same_as_once() -> None:
-    facts = [with_meaning(seen(entry.code)) for entry in entries()]
+    facts = [with_meaning(device_fact(entry.code)) for entry in entries()]
     assert [with_meaning(once) for once in facts] == facts
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        seen(None),
-        seen(""),
+        device_fact(None),
+        device_fact(""),
         fact("device.healed", code="79"),
         fact("device.heal_failed", code="79"),
         fact("node.down", code="79"),
@@ -139,7 +143,7 @@ def reported(code: str) -> Fact:
     return commands.reported_fact(args, at=1_000.0, seen_ids=frozenset())
 
 
-def answered(job: Told, *facts: Fact) -> tuple[FaultClass, Level]:
+def answered(job: ScriptedJob, *facts: Fact) -> tuple[FaultClass, Level]:
     decision = LocalActivities().decide(decision_input(job.state, now=1_000.0, facts=facts))
     return decision.fault.cls, decision.level
 

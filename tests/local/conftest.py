@@ -12,6 +12,6 @@ from tests.support.machine import Machine
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    own = Machine.at(tmp_path / "home")
-    yield own
-    own.end()  # agents outlive whatever failed
+    test_machine = Machine.at(tmp_path / "home")
+    yield test_machine
+    test_machine.end()  # agents outlive whatever failed

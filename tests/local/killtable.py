@@ -38,7 +38,7 @@ PEACE: Mapping[str, list[tuple[str, str, str]]] = {
     "a crash": [("crash", "in_place", "success")],
     "a lost node": [("node", "pod", "success")],
 }
-"""What happens besides, and the restarts it costs when nobody is killed."""
+"""What happens besides, and the restarts it costs when nothing is killed."""
 
 FAULT: Mapping[str, str] = {"a crash": f"kill {JOB} 2", "a lost node": "node-down n1"}
 FAULT_AT = 12
@@ -114,7 +114,7 @@ class Case:
 
 
 def cases(seed: int) -> list[Case]:
-    """Everybody and every pair, while the job is well and while it recovers: a moment each."""
+    """Every process and every pair, while the job is well and while it recovers: a moment each."""
     chance = random.Random(seed)
     decks = {besides: Deck(chance, has_places=besides == "a lost node") for besides in PEACE}
     return [
@@ -166,12 +166,12 @@ class Table:
             began = time.monotonic()
             folder = self.folder / f"case-{number}"
             try:
-                problems, told = await carried_out(case, folder, self.expected)
+                problems, summary = await carried_out(case, folder, self.expected)
             except (AssertionError, TimeoutError, RPCError) as error:
-                problems, told = [repr(error)], "?"
+                problems, summary = [repr(error)], "?"
             verdict = "" if not problems else f" WRONG: {problems}"
             took = time.monotonic() - began
-            sys.stdout.write(f"{number:3} {took:5.1f} s  {case}: {told}{verdict}\n")
+            sys.stdout.write(f"{number:3} {took:5.1f} s  {case}: {summary}{verdict}\n")
             return problems
 
 
@@ -196,10 +196,10 @@ async def carried_out(
             *await r.is_clean(folder / "job"),
         ]
         if problems:
-            problems.append(r.told())
-        shown = ", ".join(f"{cls} -> {level}: {end}" for cls, level, end in gist(report))
+            problems.append(r.summary())
+        text = ", ".join(f"{cls} -> {level}: {end}" for cls, level, end in gist(report))
     left = r.machine.processes()
-    return [*problems, *(f"process {pid} outlives it" for pid in left)], f"{hits} hit; {shown}"
+    return [*problems, *(f"process {pid} outlives it" for pid in left)], f"{hits} hit; {text}"
 
 
 async def come(r: Rehearsal, job: Handle, moment: Moment) -> None:
@@ -236,51 +236,51 @@ def pids_of(r: Rehearsal, victim: str, slot: int) -> list[int]:
     pods = r.pods(JOB)
     # At this moment the slot may have no pod, or the pod no rank: then it is the next one's turn.
     for pod in (*pods[slot:], *pods[:slot]):
-        found = pod.ranks() if victim == "rank" else [pod.agent()]
-        if living := [pid for pid in found if pid is not None]:
+        pids = pod.ranks() if victim == "rank" else [pod.agent()]
+        if living := [pid for pid in pids if pid is not None]:
             return living
     return []
 
 
 async def bring_back(r: Rehearsal, case: Case) -> None:
-    """Whoever served is started again; nobody does that for ranks and agents but the job itself."""
+    """A killed server or worker is started again; ranks and agents are restarted by the job alone."""
     if "server" in case.victims:
         await r.server.restart()
     if "worker" in case.victims:
         await r.worker.restart()
 
 
-def wrong_restarts(case: Case, hits: int, found: list[tuple[str, str, str]]) -> list[str]:
+def wrong_restarts(case: Case, hits: int, restarts: list[tuple[str, str, str]]) -> list[str]:
     """Whether these restarts can be explained by what was done, and by nothing more."""
     peace = PEACE[case.besides]
     if hits == 0:  # worker and server cost nothing
-        return [] if found == peace else [f"restarts {found} instead of {peace}"]
+        return [] if restarts == peace else [f"restarts {restarts} instead of {peace}"]
     most = len(peace) + hits
-    if not 1 <= len(found) <= most:
-        return [f"{len(found)} restarts for {most} faults: {found}"]
-    return [problem for check in CHECKS for problem in check(case, found)]
+    if not 1 <= len(restarts) <= most:
+        return [f"{len(restarts)} restarts for {most} faults: {restarts}"]
+    return [problem for check in CHECKS for problem in check(case, restarts)]
 
 
-Found = list[tuple[str, str, str]]
+Gist = list[tuple[str, str, str]]
 
 
-def _ends_well(_case: Case, found: Found) -> list[str]:
+def _ends_well(_case: Case, restarts: Gist) -> list[str]:
     """Every Recovery came to an end, the last one to a good one."""
-    ends = [end for _, _, end in found]
+    ends = [end for _, _, end in restarts]
     is_well = ends[-1] == "success" and set(ends) <= {"success", "downgrade", "terminated"}
     return [] if is_well else [f"the restarts ended with {ends}"]
 
 
-def _is_named_rightly(case: Case, found: Found) -> list[str]:
-    classes = {cls for cls, _, _ in found}
+def _is_named_rightly(case: Case, restarts: Gist) -> list[str]:
+    classes = {cls for cls, _, _ in restarts}
     allowed = {"crash", "node"} if case.besides == "a lost node" else {"crash"}
     is_seen = case.besides != "a lost node" or "node" in classes
     return [] if classes <= allowed and is_seen else [f"the faults were named {classes}"]
 
 
-def _is_gentle(case: Case, found: Found) -> list[str]:
+def _is_gentle(case: Case, restarts: Gist) -> list[str]:
     """A dead rank alone costs a start in place, a dead agent a new pod; both more only if repeated."""
-    levels = [level for _, level, _ in found]
+    levels = [level for _, level, _ in restarts]
     gentlest = {"rank": "in_place", "agent": "pod"}
     if case.besides == "nothing":
         hardest = "pod" if "agent" in case.victims else gentlest["rank"]
@@ -288,7 +288,7 @@ def _is_gentle(case: Case, found: Found) -> list[str]:
     return [] if set(levels) <= {"in_place", "pod", "job"} else [f"the levels are {levels}"]
 
 
-CHECKS: tuple[Callable[[Case, Found], list[str]], ...] = (
+CHECKS: tuple[Callable[[Case, Gist], list[str]], ...] = (
     _ends_well,
     _is_named_rightly,
     _is_gentle,

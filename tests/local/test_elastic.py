@@ -25,21 +25,21 @@ GROWN = [*SCALED, ("planned", "elastic", "success")]
 def document(
     folder: Path, *, least: int = 2, steps: int = STEPS, env: Mapping[str, str] = {}, **spec: Any
 ) -> dict[str, Any]:
-    """Its ranks write down what they were told."""
+    """Its ranks record their variables."""
     nodes = {"min": least, "wanted": 4}
-    told = {"limits": {"spare_s": 2}, "env": {"SEEN": "1", **env}, **spec}
-    return small(folder, JOB, steps=steps, nodes=nodes, **told)
+    options = {"limits": {"spare_s": 2}, "env": {"SEEN": "1", **env}, **spec}
+    return small(folder, JOB, steps=steps, nodes=nodes, **options)
 
 
 def worlds(folder: Path) -> Mapping[int, list[tuple[str, ...]]]:
-    """Of each generation what its ranks were told: RANK, WORLD_SIZE, NODE_RANK, NNODES, and the slot."""
-    found: dict[int, list[tuple[str, ...]]] = {}
+    """By generation, the variables of its ranks: RANK, WORLD_SIZE, NODE_RANK, NNODES, and the slot."""
+    environments: dict[int, list[tuple[str, ...]]] = {}
     for path in sorted((folder / "out" / "seen").glob("*.json")):
         env = json.loads(path.read_text())
-        told = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "EVERSTEP_SLOT")
+        names = ("RANK", "WORLD_SIZE", "NODE_RANK", "NNODES", "EVERSTEP_SLOT")
         generation = int(env["EVERSTEP_GENERATION"])
-        found.setdefault(generation, []).append(tuple(env[name] for name in told))
-    return found
+        environments.setdefault(generation, []).append(tuple(env[name] for name in names))
+    return environments
 
 
 def world(*slots: int) -> list[tuple[str, ...]]:
@@ -67,7 +67,7 @@ async def test_a_job_goes_on_with_three_nodes_and_has_four_again_later(tmp_path:
         await r.until(lambda: r.step(generation=3) >= 25, "step 25 of three")
         await bring_back(r, "n2")
         report = await r.report(job)
-        assert (report["status"], gist(report)) == ("Completed", GROWN), r.told()
+        assert (report["status"], gist(report)) == ("Completed", GROWN), r.summary()
         assert worlds(folder) == WORLDS
         assert final(folder) == undisturbed(tmp_path / "alone", steps=STEPS)
         assert await r.is_clean(folder) == []
@@ -79,7 +79,7 @@ def is_stopped(generation: int) -> Callable[[Rehearsal], bool]:
 
 def steps_of(generation: int) -> list[Moment]:
     """A Recovery, step by step, in files and books."""
-    seen: Mapping[str, Callable[[Rehearsal], object]] = {
+    conditions: Mapping[str, Callable[[Rehearsal], object]] = {
         "given out": lambda r: r.newest(JOB) >= generation,
         "stopped for": is_stopped(generation),
         "placed": lambda r: (r.books().job(JOB).placed or 0) >= generation,
@@ -87,7 +87,9 @@ def steps_of(generation: int) -> list[Moment]:
         "started": lambda r: any(has_started(p, generation=generation) for p in r.pods(JOB)),
         "training": lambda r: r.step(generation=generation) > 0,
     }
-    return [Moment(name=f"generation {generation} {what}", has_come=f) for what, f in seen.items()]
+    return [
+        Moment(name=f"generation {generation} {what}", has_come=f) for what, f in conditions.items()
+    ]
 
 
 ISOLATED = Moment(
@@ -110,13 +112,13 @@ async def test_a_worker_killed_at_any_step_of_scaling_costs_nothing(tmp_path: Pa
 
     async def one(shrinks: Moment, grows: Moment, folder: Path) -> list[str]:
         async with slots:
-            found = await killed_twice(shrinks, grows, folder, expected)
-            sys.stdout.write(f"\n{shrinks}, {grows}: {found or 'the same weights'}")
-            return found
+            findings = await killed_twice(shrinks, grows, folder, expected)
+            sys.stdout.write(f"\n{shrinks}, {grows}: {findings or 'the same weights'}")
+            return findings
 
     pairs = zip(SCALING_IN, SCALING_OUT, strict=True)
     tasks = [one(*pair, tmp_path / str(n)) for n, pair in enumerate(pairs)]
-    assert not [problem for found in await asyncio.gather(*tasks) for problem in found]
+    assert not [problem for findings in await asyncio.gather(*tasks) for problem in findings]
 
 
 async def killed_twice(
@@ -134,11 +136,11 @@ async def killed_twice(
         await r.until(lambda: grows.has_come(r), str(grows))
         await r.worker.restart()
         report = await r.report(job)
-        found = {
+        claims = {
             f"it is {report['status']}": report["status"] != "Completed",
             f"the restarts are {gist(report)}": gist(report) != GROWN,
             f"the worlds are {worlds(folder / 'job')}": worlds(folder / "job") != WORLDS,
             "the weights are others": final(folder / "job") != expected,
         }
-        wrong = [what for what, holds in found.items() if holds]
-        return [*wrong, *([r.told()] if wrong else []), *await r.is_clean(folder / "job")]
+        wrong = [what for what, holds in claims.items() if holds]
+        return [*wrong, *([r.summary()] if wrong else []), *await r.is_clean(folder / "job")]

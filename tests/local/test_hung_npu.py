@@ -40,9 +40,9 @@ RAISED = Rule(match=Match(code=CODE), action="levels", levels=(Level.JOB,), why=
 @pytest.fixture
 async def backend(tmp_path: Path) -> AsyncIterator[LocalBackend]:
     home = tmp_path / "home"
-    own = await LocalBackend.open(LocalSettings(home=home, nodes=2, devices=1))
-    yield own
-    await own.close()
+    backend = await LocalBackend.open(LocalSettings(home=home, nodes=2, devices=1))
+    yield backend
+    await backend.close()
     end_all(home)
 
 
@@ -84,8 +84,8 @@ async def test_a_hung_npu(
     )
     assert (await job.run()).status == "Completed"
     assert [(f.kind, f.code, f.where) for f in facts][:1] == [("device.fault", CODE, "n1/0")]
-    found = [(r["level"], *fault_of(r)) for r in responses.restarts(job.chronicle)]
-    assert found == restarts
+    recorded = [(r["level"], *fault_of(r)) for r in responses.restarts(job.chronicle)]
+    assert recorded == restarts
 
 
 def fault_of(record: dict[str, dict[str, object]]) -> tuple[object, ...]:

@@ -51,7 +51,7 @@ def device(how: str) -> Deed:
 
 
 async def kill_and_spoil(r: Rehearsal, row: Row, folder: Path) -> None:
-    """The newest checkpoint is whole to look at, and not what was saved; nobody acts meanwhile."""
+    """The newest checkpoint looks whole and is not what was saved; no process acts meanwhile."""
     pods = r.pods(row.name)
     os.kill(r.worker.pid, signal.SIGSTOP)
     try:
@@ -67,8 +67,8 @@ async def kill_and_spoil(r: Rehearsal, row: Row, folder: Path) -> None:
 
 def spoil(folder: Path) -> None:
     newest = max(folder.glob("step-*.json"), key=lambda path: int(path.stem[5:]))
-    said = json.loads(newest.read_text())
-    newest.write_text(json.dumps({**said, "sha256": "0" * 64}))
+    state = json.loads(newest.read_text())
+    newest.write_text(json.dumps({**state, "sha256": "0" * 64}))
 
 
 def newest(steps: list[int]) -> bool:
@@ -164,13 +164,13 @@ async def test_each_level_does_what_it_says_and_costs_no_bit(tmp_path: Path) -> 
     async with Rehearsal(tmp_path / "r", nodes=6) as r:
         turn = asyncio.Semaphore(AT_A_TIME)
         async with asyncio.TaskGroup() as group:
-            found = {
+            tasks = {
                 row.name: group.create_task(become(r, row, tmp_path / row.name, turn))
                 for row in ROWS
             }
         left = await r.is_clean(*(tmp_path / row.name for row in ROWS))
     for row in ROWS:
-        report = found[row.name].result()
+        report = tasks[row.name].result()
         sys.stdout.write(f"{row.name}: {gist(report)}\n")
         assert report["status"] == row.status, row.name
         assert gist(report) == row.restarts, row.name

@@ -27,9 +27,9 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         until_says(process, "step ")
         held = None
         while held is None:
-            told = machine.everstep("status", "single", "--json")
-            assert told.returncode == 0, told.stderr
-            status = json.loads(told.stdout)
+            job_status = machine.everstep("status", "single", "--json")
+            assert job_status.returncode == 0, job_status.stderr
+            status = json.loads(job_status.stdout)
             held = status.get("prewarm_bytes")
         assert 1e6 < held < 1e9
         page = machine.everstep("status", "single").stdout

@@ -1,6 +1,6 @@
 """The scenarios once more, on real processes: in sense the same course as on the fake cluster.
 
-Each has a state directory, a namespace and a worker of its own, so some are played at once: whoever
+Each has a state directory, a namespace and a worker of its own, so some are played at once: the one that
 waits for a limit leaves the machine to the others.
 """
 
@@ -60,5 +60,5 @@ async def played(
 async def test_real_processes_take_the_same_course(
     path: Path, request: pytest.FixtureRequest, played: Played
 ) -> None:
-    expected, found = await played[request.node.name]
-    assert found == expected
+    expected, actual = await played[request.node.name]
+    assert actual == expected

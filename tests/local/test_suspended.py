@@ -1,6 +1,6 @@
 """Suspension on real processes: who is still is started again where it is, who is not goes on.
 
-Only the kernel knows what real ranks do.
+Only the kernel has the counters of real ranks.
 """
 
 from __future__ import annotations
@@ -55,32 +55,32 @@ while time.monotonic() < ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What the two ranks do, what their devices show, and what has to be told of it."""
+    """What the two ranks do, what their devices show, and the facts that must come of it."""
 
     does: str
     shows: tuple[str, str] | None = None  # None: what their processes do
     accelerator: Accelerator = "simulated"
     machine: Accelerator = "simulated"  # what its devices are
-    told: tuple[tuple[str, int | None], ...]
+    facts: tuple[tuple[str, int | None], ...]
 
 
 ROWS: dict[str, Row] = {
-    "one is still": Row(does="writes nothing", told=(("hang.instance", 1),)),
+    "one is still": Row(does="writes nothing", facts=(("hang.instance", 1),)),
     "all are flat, though they write": Row(
-        does="writes writes", shows=("37", "80"), told=(("hang.all", None),)
+        does="writes writes", shows=("37", "80"), facts=(("hang.all", None),)
     ),
-    "both do something": Row(does="writes writes", told=()),
+    "both do something": Row(does="writes writes", facts=()),
     "one is still, but its device is used": Row(
-        does="writes nothing", shows=("20", "vary"), told=()
+        does="writes nothing", shows=("20", "vary"), facts=()
     ),
     "one is still, on devices that this machine only simulates": Row(
-        does="writes nothing", accelerator="ascend", told=(("hang.instance", 1),)
+        does="writes nothing", accelerator="ascend", facts=(("hang.instance", 1),)
     ),
     "one does no I/O, on devices that the document did not know of": Row(
-        does="writes nothing", machine="nvidia", told=()
+        does="writes nothing", machine="nvidia", facts=()
     ),
     "the tool cannot say what the devices do": Row(
-        does="nothing nothing", accelerator="nvidia", told=()
+        does="nothing nothing", accelerator="nvidia", facts=()
     ),
 }
 
@@ -89,14 +89,14 @@ ROWS: dict[str, Row] = {
 async def backend(tmp_path: Path, row: Row) -> AsyncIterator[LocalBackend]:
     home = tmp_path / "home"
     settings = LocalSettings(home=home, nodes=2, devices=1, accelerator=row.machine)
-    own = await LocalBackend.open(settings)
-    yield own
-    await own.close()
+    backend = await LocalBackend.open(settings)
+    yield backend
+    await backend.close()
     end_all(home)
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class JobResult:
     """The facts that were decided on."""
 
     facts: list[Fact] = field(default_factory=list)
@@ -133,15 +133,15 @@ async def test_suspension(
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
     for node, value in enumerate(row.shows or ()):
         await rehearse(backend.settings.home, f"metric n{node} 0 {value}")
-    seen = Seen()
+    result = JobResult()
     job = Simulation(backend=backend, spec=spec(row, tmp_path), job=JobRef(id="demo", run="r1"))
-    job.on_action = seen.note
+    job.on_action = result.note
     assert (await job.run()).status == "Completed"
-    assert tuple((fact.kind, fact.slot) for fact in seen.facts) == row.told
-    found = [(r["level"], r["recover"], r["bills"]) for r in responses.restarts(job.chronicle)]
-    assert found == [("suspension", "proc_restart", {})] * len(row.told)
+    assert tuple((fact.kind, fact.slot) for fact in result.facts) == row.facts
+    restarts = [(r["level"], r["recover"], r["bills"]) for r in responses.restarts(job.chronicle)]
+    assert restarts == [("suspension", "proc_restart", {})] * len(row.facts)
     for rank in range(2):
         starts = [line.split() for line in (tmp_path / f"started-{rank}").read_text().splitlines()]
         counts = [(scheduled, started) for scheduled, started, _ in starts]
-        assert counts == [("1", str(n + 1)) for n in range(len(row.told) + 1)]
+        assert counts == [("1", str(n + 1)) for n in range(len(row.facts) + 1)]
         assert len({pod for *_, pod in starts}) == 1, "the same container"

@@ -28,15 +28,18 @@ def document(kind: str, folder: Path) -> dict[str, Any]:
     """The job of this system with a script that lives until a file is there, and folders of its own."""
     command = f"while ! test -e {shlex.quote(str(folder / 'end'))}; do sleep 0.1; done"
     body = JOBS[kind](kind)
-    own = {"model_dir": str(folder / kind), "checkpoints": {"path": str(folder / kind / "ckpt")}}
+    folders = {
+        "model_dir": str(folder / kind),
+        "checkpoints": {"path": str(folder / kind / "ckpt")},
+    }
     if kind == "arts":
         body["algorithm"]["command"] = command
-        body["everstep"] = own
+        body["everstep"] = folders
     elif kind == "wafers":
-        body["trainer"]["init"]["model_dir"] = own["model_dir"]
+        body["trainer"]["init"]["model_dir"] = folders["model_dir"]
         script = folder / "train.sh"
         # A trainer that fails before it saved anything is not started again.
-        saved = shlex.quote(f"{own['model_dir']}/checkpoint_20.mdl")
+        saved = shlex.quote(f"{folders['model_dir']}/checkpoint_20.mdl")
         save = f"echo '{{\"step\": 20}}' > {saved}.tmp && mv {saved}.tmp {saved}"
         script.write_text(f"{save}\n{command}\n")
         body["everstep"]["command"] = f"sh {shlex.quote(str(script))} {{params}}"
@@ -44,7 +47,7 @@ def document(kind: str, folder: Path) -> dict[str, Any]:
         for role in body["spec"]["replicaSpecs"].values():
             container = role["template"]["spec"]["containers"][0]
             container["command"] = ["/bin/sh", "-c", command]
-        body["everstep"] = own
+        body["everstep"] = folders
     return body
 
 
@@ -61,8 +64,8 @@ async def homes(job: Handle, generation: int) -> list[str]:
 
 async def has_saved(r: Rehearsal, job: str) -> bool:
     """Whether an agent of the job has noticed a complete checkpoint: the answer to a fault depends on it."""
-    asked = f"{wire.STATE}?since=-1&wait_s=0"
-    states = [await pod.folder.ask("GET", asked) for pod in r.pods(job)]
+    path = f"{wire.STATE}?since=-1&wait_s=0"
+    states = [await pod.folder.ask("GET", path) for pod in r.pods(job)]
     return any(state["run"]["checkpoint"] is not None for state in states)
 
 
@@ -88,9 +91,9 @@ async def test_each_recovers_by_its_own_rules_and_none_lands_where_another_left(
         rows = await quarantine.query("nodes")
         isolated = {row["name"]: row["by"] for row in rows if "/" not in row["name"]}
         assert isolated == {node: kind for kind, node in broken.items()}
-        taken = [node for nodes in after.values() for node in nodes]
-        assert len({*taken}) == 6, after
-        assert not {*taken} & {*broken.values()}
+        nodes_used = [node for nodes in after.values() for node in nodes]
+        assert len({*nodes_used}) == 6, after
+        assert not {*nodes_used} & {*broken.values()}
         (tmp_path / "end").touch()
         reports = {kind: await r.report(job) for kind, job in jobs.items()}
         for kind, report in reports.items():

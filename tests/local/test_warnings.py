@@ -1,4 +1,4 @@
-"""What is wrong with a job that goes on, measured by real agents: said once, and taken back."""
+"""Warnings of a job that goes on, measured by real agents: shown once, and taken back."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def test_a_job_that_goes_on_tells_what_is_wrong_with_it(machine: Machine, tmp_pa
         (tmp_path / "save").touch()
         until_told("are free for checkpoints, and the last one took")
         until_told("over: no complete checkpoint for")
-        told = json.loads(machine.everstep("status", "demo", "--json").stdout)
-        kinds = {warning["kind"] for warning in told["warnings"]}
+        job_status = json.loads(machine.everstep("status", "demo", "--json").stdout)
+        kinds = {warning["kind"] for warning in job_status["warnings"]}
         assert kinds - {"checkpoint_overdue"} == {"log_pattern", "checkpoint_room"}
         (tmp_path / "end").touch()
-        said, _ = process.communicate(timeout=HUNG_S)
-        assert process.returncode == 0, said
-        assert "warning: no complete checkpoint" in said
+        output, _ = process.communicate(timeout=HUNG_S)
+        assert process.returncode == 0, output
+        assert "warning: no complete checkpoint" in output

@@ -12,7 +12,7 @@ from typing import Any
 
 from temporalio.client import Client
 
-from tests.replay.stories import OTHERS, RECOVERIES, STORIES
+from tests.replay.stories import OTHER_STORIES, RECOVERIES, STORIES
 from tests.support.devserver import DevServer
 from tests.support.rows import recovery, runs
 from tests.support.scene import Scene, shared_scene
@@ -21,7 +21,7 @@ from tests.support.stage import Handle
 FOLDER = Path(__file__).parent / "histories"
 
 OF_ONE_MACHINE = frozenset({"identity", "stackTrace", "binaryChecksum", "requestId"})
-"""What a history knows of where it was recorded, and no replay asks for."""
+"""Fields of a history that depend on where it was recorded; no replay needs them."""
 
 
 def plain(value: Any) -> Any:
@@ -46,30 +46,30 @@ async def keep(scene: Scene, name: str, job: Handle, folder: Path) -> None:
         sys.stdout.write(f"{path.name}: {len(text) // 1024} KB\n")
 
 
-async def record(scene: Scene, folder: Path, wanted: Sequence[str]) -> None:
+async def record(scene: Scene, folder: Path, names: Sequence[str]) -> None:
     client = scene.stage.client
     for name, story in STORIES.items():
-        if wanted and name not in wanted:
+        if names and name not in names:
             continue
         job = await story.tell(scene, name.replace("_", "-"))
         await keep(scene, name, job, folder)
         if name in RECOVERIES:
             child: Handle = client.get_workflow_handle(await recovery(client, job))
             await keep(scene, f"{name}_recovery", child, folder)
-    for name, other in OTHERS.items():
-        if not wanted or name in wanted:
+    for name, other in OTHER_STORIES.items():
+        if not names or name in names:
             await keep(scene, name, await other(scene), folder)
 
 
-async def main(wanted: Sequence[str]) -> None:
+async def main(names: Sequence[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
-    if not wanted:
+    if not names:
         for path in FOLDER.glob("*.json"):
             path.unlink()
     with tempfile.TemporaryDirectory(prefix="everstep-record-") as scratch:
         home = Path(scratch)
         async with await DevServer.start() as server, shared_scene(server, home) as scene:
-            await record(scene, FOLDER, wanted)
+            await record(scene, FOLDER, names)
 
 
 if __name__ == "__main__":

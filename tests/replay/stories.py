@@ -174,7 +174,7 @@ async def janitor(scene: Scene) -> Handle:
     return handle
 
 
-OTHERS: Mapping[str, Callable[[Scene], Awaitable[Handle]]] = {
+OTHER_STORIES: Mapping[str, Callable[[Scene], Awaitable[Handle]]] = {
     "wrong_document": wrong_document,
     "quarantine": quarantine,
     "janitor": janitor,

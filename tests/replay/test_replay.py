@@ -2,7 +2,7 @@
 
 A job lives for weeks and its history may be replayed by any later worker. Rules may change under it,
 because decisions are recorded; the order of commands may not. Until a version is released no such job
-exists: a change of the loop records the histories anew (`make histories`), and its diff shows the change.
+exists: a change of the loop records new histories (`make histories`), and its diff shows the change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.recovering import plans
 from everstep.sandbox import sandbox
 from tests.replay.record import FOLDER
-from tests.replay.stories import OTHERS, RECOVERIES, STORIES
+from tests.replay.stories import OTHER_STORIES, RECOVERIES, STORIES
 from worker import WORKFLOWS
 from workflows import options
 
@@ -44,12 +44,12 @@ async def replay(*paths: Path) -> dict[str, str]:
     replayer = Replayer(
         workflows=WORKFLOWS, data_converter=DATA_CONVERTER, workflow_runner=sandbox()
     )
-    found = {}
+    failures = {}
     for path in paths:
         result = await replayer.replay_workflow(loaded(path), raise_on_replay_failure=False)
         if result.replay_failure is not None:
-            found[path.stem] = f"{type(result.replay_failure).__name__}: {result.replay_failure}"
-    return found
+            failures[path.stem] = f"{type(result.replay_failure).__name__}: {result.replay_failure}"
+    return failures
 
 
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
@@ -61,34 +61,36 @@ async def test_a_recorded_history_replays(path: Path) -> None:
 
 def test_every_story_is_recorded() -> None:
     recorded = {path.stem.rstrip("_0123456789") for path in FILES}
-    wanted = {*STORIES, *OTHERS, *(f"{name}_recovery" for name in RECOVERIES)}
-    assert recorded == wanted, "make histories"
+    expected = {*STORIES, *OTHER_STORIES, *(f"{name}_recovery" for name in RECOVERIES)}
+    assert recorded == expected, "make histories"
 
 
 def test_the_histories_show_every_level_and_every_end() -> None:
     """A story that stopped showing what it is for would replay well for ever."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for path in FILES:
         text = path.read_text(encoding="utf-8")
-        seen.update(event["eventType"] for event in json.loads(text)["events"])
-        seen.update(level for level in Level if f'"level":"{level}"' in said(json.loads(text)))
+        counts.update(event["eventType"] for event in json.loads(text)["events"])
+        counts.update(
+            level for level in Level if f'"level":"{level}"' in decoded_text(json.loads(text))
+        )
     ends = ("COMPLETED", "FAILED", "CANCELED", "CONTINUED_AS_NEW")
-    missing = [end for end in ends if not seen[f"EVENT_TYPE_WORKFLOW_EXECUTION_{end}"]]
+    missing = [end for end in ends if not counts[f"EVENT_TYPE_WORKFLOW_EXECUTION_{end}"]]
     online = {Level.OPERATOR_ONLINE, Level.PROCESS_ONLINE, Level.PROCESS}
-    missing += [level for level in Level if level not in online and not seen[level]]
+    missing += [level for level in Level if level not in online and not counts[level]]
     assert missing == []
 
 
-def said(value: Any) -> str:
+def decoded_text(value: Any) -> str:
     """Everything the payloads of a history say."""
     if isinstance(value, dict):
-        own = (
+        decoded = (
             base64.b64decode(value["data"]).decode()
             if "metadata" in value and "data" in value
             else ""
         )
-        return own + "".join(said(item) for item in value.values())
-    return "".join(said(item) for item in value) if isinstance(value, list) else ""
+        return decoded + "".join(decoded_text(item) for item in value.values())
+    return "".join(decoded_text(item) for item in value) if isinstance(value, list) else ""
 
 
 # -- What may change under a living job -------------------------------------------------------------
@@ -124,8 +126,8 @@ def _called(row: playbook.PlaybookRow, cls: FaultClass) -> playbook.PlaybookRow:
 async def test_a_launch_with_a_step_less_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = tuple(step for step in LAUNCH_STEPS if step is not Step.RESUME)
     monkeypatch.setattr(plans, "LAUNCH_STEPS", steps)
-    found = await replay(FOLDER / "success.json")
-    assert NondeterminismError.__name__ in found["success"]
+    failures = await replay(FOLDER / "success.json")
+    assert NondeterminismError.__name__ in failures["success"]
 
 
 async def test_a_step_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,5 +138,5 @@ async def test_a_step_more_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return await before(*args, **keys)
 
     monkeypatch.setattr(workflow, "execute_activity", twice)
-    found = await replay(FOLDER / "pod_recovery.json", FOLDER / "janitor.json")
-    assert [NondeterminismError.__name__ in text for text in found.values()] == [True, True]
+    failures = await replay(FOLDER / "pod_recovery.json", FOLDER / "janitor.json")
+    assert [NondeterminismError.__name__ in text for text in failures.values()] == [True, True]

@@ -128,11 +128,11 @@ def source(
     *,
     ended: float | None = 100.0,
     now: float = 100.0,
-    shown: Mapping[str, Any] | None = None,
+    job_status: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> JobSource:
     return JobSource(
-        status=status(**(shown or {})),
+        status=status(**(job_status or {})),
         report=report(runs, ended),
         records=records,
         now=CREATED + now,

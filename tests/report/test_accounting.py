@@ -86,37 +86,37 @@ WAYS: dict[
 @pytest.mark.parametrize("way", WAYS)
 def test_each_second_belongs_to_one_use(way: str) -> None:
     runs, records, ended, expected = WAYS[way]
-    found = of(runs, records, ended)
-    assert {key: pytest.approx(getattr(found, key), abs=0.002) for key in NOTHING} == {
+    totals = of(runs, records, ended)
+    assert {key: pytest.approx(getattr(totals, key), abs=0.002) for key in NOTHING} == {
         **NOTHING,
         **expected,
     }
-    assert sum(getattr(found, key) for key in NOTHING) == pytest.approx(found.total_s)
-    assert sum(found.stages_s.values()) == pytest.approx(found.down_s, abs=0.002)
+    assert sum(getattr(totals, key) for key in NOTHING) == pytest.approx(totals.total_s)
+    assert sum(totals.stages_s.values()) == pytest.approx(totals.down_s, abs=0.002)
 
 
 def test_stages_are_shown_in_the_order_in_which_they_pass() -> None:
     runs = [run(8, 10, 60, steps=(0, 50)), run(70, 75, 90, steps=(50, 60), generation=2)]
     records = [record(1, 60, stop=1, start=2, first_step=2), record(2, 90, detect=3, place=2)]
-    found = of(runs, records, 100.0)
-    assert [*found.stages_s] == ["detect", "stop", "place", "start", "first_step", "other"]
+    totals = of(runs, records, 100.0)
+    assert [*totals.stages_s] == ["detect", "stop", "place", "start", "first_step", "other"]
 
 
 def test_what_no_stage_covers_is_not_shown_where_it_is_nothing() -> None:
     """The report of a job and that of a week of the fleet show the same stages."""
     runs = [run(8, 10, 60), run(63, 65, 100, generation=2)]
-    found = of(runs, [record(1, 60, stop=1.0, start=2.0, first_step=2.0)], 100.0)
-    assert found.stages_s == {"stop": 1.0, "start": 2.0, "first_step": 2.0}
+    totals = of(runs, [record(1, 60, stop=1.0, start=2.0, first_step=2.0)], 100.0)
+    assert totals.stages_s == {"stop": 1.0, "start": 2.0, "first_step": 2.0}
 
 
 def test_steps_whose_number_is_unknown_are_not_guessed() -> None:
     runs = [run(8, 10, 60, steps=(0, 50)), run(63, 65, 100, steps=(None, 100), generation=2)]
-    found = of(
+    totals = of(
         runs, [record(1, 60, step=50, resume_step=None, stop=1, start=2, first_step=2)], 100.0
     )
-    assert found.runs[0].lost_steps is None
-    assert found.has_unknown_loss
-    assert found.lost_s == 0.0
+    assert totals.runs[0].lost_steps is None
+    assert totals.has_unknown_loss
+    assert totals.lost_s == 0.0
 
 
 def test_an_incident_of_two_levels_costs_once() -> None:
@@ -125,8 +125,8 @@ def test_an_incident_of_two_levels_costs_once() -> None:
         record(1, 60, step=50, result="downgrade", stop=5, start=5),
         record(2, 70, incident=1, level="pod", resume_step=40, stop=1, start=4, first_step=5),
     ]
-    found = of(runs, records, 100.0)
-    assert [(r.down_s, r.lost_steps) for r in found.restarts] == [
+    totals = of(runs, records, 100.0)
+    assert [(r.down_s, r.lost_steps) for r in totals.restarts] == [
         (pytest.approx(20.0), 10),
         (0.0, 0),
     ]
@@ -153,11 +153,11 @@ def test_runs_that_a_job_forgot_are_found_in_its_records() -> None:
     runs.append(run(410.0, 411.0, 420.0, steps=(step, step + 9), generation=41))
     whole = account(report(runs, 420.0), records, now=CREATED + 420.0)
     partial = {**report(runs, 420.0), "runs": runs[-5:]}
-    found = account(partial, records, now=CREATED + 420.0)
+    totals = account(partial, records, now=CREATED + 420.0)
     for key in ("down_s", "wait_s", "training_s", "lost_s"):
         # Of the very first run no record tells its first step.
-        assert getattr(found, key) == pytest.approx(getattr(whole, key), abs=1.01), key
-    assert len(found.runs) == len(whole.runs)
+        assert getattr(totals, key) == pytest.approx(getattr(whole, key), abs=1.01), key
+    assert len(totals.runs) == len(whole.runs)
 
 
 def test_places_are_followed_back_from_the_newest() -> None:
@@ -166,7 +166,7 @@ def test_places_are_followed_back_from_the_newest() -> None:
         source(
             [run(8, 10, 60), run(63, 65, 100, generation=2)],
             [record(1, 60, cls="node", level="pod", nodes=moved)],
-            shown={
+            job_status={
                 "pods": [{"slot": 0, "node": "n0"}, {"slot": 1, "node": "n4"}],
                 "isolated_nodes": ["n1"],
             },

@@ -27,19 +27,19 @@ class Elements(HTMLParser):
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
         self._open: list[str] = []
         self.feed(page)
         self.close()
         assert self._open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
+        self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag
@@ -54,7 +54,7 @@ def crashed(**more: Any) -> JobSource:
 
 def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
     page = render.html(job_report(crashed()))
-    elements = Elements(page).found
+    elements = Elements(page).tags
     assert not {"script", "link", "iframe", "img"} & {tag for tag, _ in elements}
     assert not {"src", "href", "onclick", "onload"} & {key for _, has in elements for key in has}
     assert "url(" not in page
@@ -65,13 +65,13 @@ def test_the_page_needs_nothing_else_and_runs_nothing() -> None:
 def test_what_a_job_wrote_stays_text(where: str) -> None:
     made = job_report(crashed(**{where: HOSTILE}))
     page, text = render.html(made), render.markdown(made)
-    elements = Elements(page).found
+    elements = Elements(page).tags
     assert not {"script", "img"} & {tag for tag, _ in elements}
     assert "\x1b" not in page + text
 
 
 def test_readers_who_see_no_drawing_are_told_what_it_shows() -> None:
-    elements = Elements(render.html(job_report(crashed()))).found
+    elements = Elements(render.html(job_report(crashed()))).tags
     drawings = [has for tag, has in elements if tag == "svg"]
     assert len(drawings) == 2
     assert all(has["role"] == "img" and has["aria-label"] for has in drawings)
@@ -100,8 +100,8 @@ def table_rows(page: str) -> list[list[str]]:
 def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]], str]) -> None:
     """Each generation, the slots of each node, and until when a node is isolated."""
     entry = {"reason": "XID 79", "by": "demo", "since": at(60), "until": at(90_000)}
-    shown = {"isolated_nodes": ["n1"], "pods": [{"slot": 3, "node": "n2"}]}
-    made = job_report(replace(crashed(), isolation={"n1": entry}, status=status(**shown)))
+    job_status = {"isolated_nodes": ["n1"], "pods": [{"slot": 3, "node": "n2"}]}
+    made = job_report(replace(crashed(), isolation={"n1": entry}, status=status(**job_status)))
     rows = table_rows(page(made))
     day = "2026-05-28"
     for n, clock, steps in (
@@ -117,29 +117,29 @@ def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]],
 def test_a_restart_shows_its_evidence_the_last_words_and_what_else_was_considered(
     page: Callable[[dict[str, Any]], str],
 ) -> None:
-    told: dict[str, Any] = {
+    details: dict[str, Any] = {
         "seen": ["process.exit n1 exit code 1", "ValueError: loss is NaN"],
         "passed_over": ["in_place: budget process has no unit left", "elastic: 4 nodes are fixed"],
         "evidence": "out/demo/.everstep/evidence/g1",
     }
     made = crashed()
     (restart,) = made.records
-    shown = unescape(page(job_report(replace(made, records=[{**restart, **told}]))))
-    lines = [line.split(maxsplit=1) for line in shown.splitlines()]
-    for line in told["seen"]:
+    text = unescape(page(job_report(replace(made, records=[{**restart, **details}]))))
+    lines = [line.split(maxsplit=1) for line in text.splitlines()]
+    for line in details["seen"]:
         assert ["seen", line] in lines
-    for line in told["passed_over"]:
+    for line in details["passed_over"]:
         assert ["not", line] in lines
     assert ["decided", "in_place: crash of rank 1: exit code 1"] in lines
-    assert told["evidence"] in shown.replace("\\", "")
+    assert details["evidence"] in text.replace("\\", "")
 
 
 @pytest.mark.parametrize("page", [render.html, render.markdown])
 def test_a_page_has_the_document_as_it_was_submitted(page: Callable[[dict[str, Any]], str]) -> None:
     document = {"kind": "TrainingJob", "spec": {"command": ["python", "a<b>.py"], "nodes": 4}}
-    shown = page(job_report(replace(crashed(), document=document)))
-    (found,) = re.findall(r"(?:<pre>|```\w*\n)(\{.*?\n\})", unescape(shown), re.DOTALL)
-    assert json.loads(found) == document
+    text = page(job_report(replace(crashed(), document=document)))
+    (block,) = re.findall(r"(?:<pre>|```\w*\n)(\{.*?\n\})", unescape(text), re.DOTALL)
+    assert json.loads(block) == document
 
 
 @pytest.mark.parametrize("page", [render.html, render.markdown])
@@ -153,7 +153,7 @@ def test_a_page_has_the_document_as_it_was_submitted(page: Callable[[dict[str, A
 def test_a_cost_that_is_unknown_is_no_zero(
     loaded: Sequence[int | None], cells: list[str], page: Callable[[dict[str, Any]], str]
 ) -> None:
-    """No checkpoint tells how many steps the next run did again."""
+    """No checkpoint shows how many steps the next run did again."""
     runs, records = [run(8, 10, 60, steps=(0, 50))], []
     for n, step in enumerate(loaded, 1):
         ended = 60.0 * n
@@ -164,7 +164,7 @@ def test_a_cost_that_is_unknown_is_no_zero(
 
 
 def test_a_job_that_never_started_has_a_page() -> None:
-    waiting = source([], ended=None, shown={"state": "launching", "step": None})
+    waiting = source([], ended=None, job_status={"state": "launching", "step": None})
     made = job_report(waiting)
     assert made["time"]["ettr"] is None
     assert "No run of this job reported its steps." in render.html(made)
@@ -196,7 +196,7 @@ def large() -> JobSource:
         for n in range(451, 501)
     ]
     pods = [{"slot": n, "node": f"spare{n}" if 1 <= n <= 500 else f"n{n}"} for n in range(1_000)]
-    return source(runs, records, ended=50_100.0, shown={"pods": pods})
+    return source(runs, records, ended=50_100.0, job_status={"pods": pods})
 
 
 def test_a_large_job_is_a_page_of_two_megabytes_at_most() -> None:

@@ -54,7 +54,7 @@ async def outcome(
 
 
 async def carried_out(fake: FakeBackend, plan: Plan) -> Outcome:
-    """Each step twice, as if a worker had been killed before it could tell what came of it."""
+    """Each step twice, as if a worker had been killed before it could report the outcome."""
     context = StepContext(backend=fake, quarantine=QuarantineInMemory())
     progress = recovery.begin(plan)
     while not isinstance(order := recovery.next_step(progress), Outcome):
@@ -70,8 +70,8 @@ async def first_plan(fake: FakeBackend) -> Plan:
     spec = job_spec()
     phases = tuple(replace(one, checkpoints_path=FOLDER) for one in spec.phases)
     spec = replace(spec, phases=phases)
-    given = JobState(job=JobRef(id="job", run="run"), spec=spec, now=await fake.clock())
-    _, action, _ = lifecycle.advance(given, Begun())
+    state = JobState(job=JobRef(id="job", run="run"), spec=spec, now=await fake.clock())
+    _, action, _ = lifecycle.advance(state, Begun())
     assert isinstance(action, RunPlan)
     return replace(action.plan, phase=spec.phases[0])
 
@@ -141,20 +141,20 @@ async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_a
 
 
 @pytest.mark.parametrize(
-    ("saved", "newest", "named"),
+    ("saved", "newest", "checkpoint"),
     [
         (((10, False), (20, False)), None, "there are: 20 is bad, 10 is bad"),
         (((20, False),), 10, "there are: 20 is bad"),  # somebody removed the good one
     ],
 )
 async def test_where_work_was_saved_and_is_all_bad_the_start_fails_and_names_it(
-    saved: Saved, newest: int | None, named: str
+    saved: Saved, newest: int | None, checkpoint: str
 ) -> None:
     ended = await outcome(saved, newest=newest)
     assert ended.result == "failed"
     assert ended.cause is not None
     assert ended.cause.kind == "checkpoint.none_left"
-    assert named in ended.cause.message
+    assert checkpoint in ended.cause.message
 
 
 async def test_the_only_one_is_set_aside_and_the_record_says_that_training_begins_anew() -> None:
@@ -224,8 +224,8 @@ class CutOff(FakeBackend):
     """Its checkpoints say nothing of themselves, and were written right before their writer ended."""
 
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        found = await super().checkpoints(job)
-        return tuple(replace(one, good=False, is_sure=False) for one in found)
+        checkpoints = await super().checkpoints(job)
+        return tuple(replace(one, good=False, is_sure=False) for one in checkpoints)
 
 
 async def test_where_no_checkpoint_is_known_to_be_whole_the_newest_that_may_be_is_loaded() -> None:

@@ -71,9 +71,9 @@ async def test_ranks_that_a_plan_keeps_go_on_and_the_others_begin_anew() -> None
         plan = keeping(plan, past, 0, 1, 3)
         outcome = await carried_out(backend, plan, times=times)
         assert (outcome.result, outcome.generation) == ("success", 2)
-        seen = await pods(backend, plan)
-        assert [pod.older for pod in seen] == [((0, 1),), ((1, 1),), (), ((3, 1),)]
-        assert {pod.state for pod in seen} == {PodState.RUNNING}
+        pods_now = await pods(backend, plan)
+        assert [pod.older for pod in pods_now] == [((0, 1),), ((1, 1),), (), ((3, 1),)]
+        assert {pod.state for pod in pods_now} == {PodState.RUNNING}
 
 
 async def test_a_rank_that_had_ended_makes_the_stop_fail_and_says_who_was_kept() -> None:

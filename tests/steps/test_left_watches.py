@@ -1,4 +1,4 @@
-"""How long a watch waits for the cluster to say something, and that who is asked to leave does not wait."""
+"""How long a watch waits for news of the cluster; a cancelled one does not wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.patience import HUNG_S
 
 
 class Quiet(FakeBackend):
-    """Nothing ever happens there: whoever waits for something waits for ever."""
+    """A cluster without events: a wait for one lasts for ever."""
 
     def __init__(self, *, shows_first: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A fact says what it says in a few words, whoever told it: a record repeats them, an answer holds them."""
+"""A fact is short, whatever its source: a record repeats its words, an answer holds them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from everstep.simulation import Simulation
 from tests.support.builders import job_spec
 
 MEGABYTE = 1_000_000
-SAID = "X" * MEGABYTE
+LONG_TEXT = "X" * MEGABYTE
 ANSWER_MOST = 2_000_000
 """Of bytes: what the server takes as one answer."""
 
 
 def crash(slot: int, log: str = "") -> Fact:
-    details: dict[str, Detail] = {"exception": SAID, "exit_code": 1, "log": log}
+    details: dict[str, Detail] = {"exception": LONG_TEXT, "exit_code": 1, "log": log}
     return Fact(
-        id=f"crash/{slot}", kind="process.exit", at=1.0, slot=slot, message=SAID, details=details
+        id=f"crash/{slot}",
+        kind="process.exit",
+        at=1.0,
+        slot=slot,
+        message=LONG_TEXT,
+        details=details,
     )
 
 
@@ -52,22 +57,22 @@ def test_a_fact_of_a_few_words_is_left_as_it_is() -> None:
 async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> None:
     backend = FakeBackend()
     backend.build(FakeSettings(nodes=6, devices=8))
-    said = "X" * 20_000  # the line that asks for the fault is read slowly
+    text = "X" * 20_000  # the line that asks for the fault is read slowly
     for at, kind in ((10, "process.exit"), (12, "storage.unwritable")):
         await backend.admin.fault(
-            f"at {at}s fact job {kind} slot=2 message={said} exception={said}"
+            f"at {at}s fact job {kind} slot=2 message={text} exception={text}"
         )
-    seen: list[Fact] = []
+    facts: list[Fact] = []
 
     def look(_state: JobState, action: Action) -> None:
         if isinstance(action, Ask):
-            seen.extend(action.given.facts)
+            facts.extend(action.given.facts)
 
     spec = job_spec()
     phases = tuple(replace(p, env={"STEPS": "30"}, model_dir="out") for p in spec.phases)
     job = Simulation(backend=backend, spec=replace(spec, phases=phases), on_action=look)
     await job.run()
     assert job.state.ending == "Completed"
-    assert seen
-    assert max(len(fact.message) for fact in seen) == MESSAGE_MOST
+    assert facts
+    assert max(len(fact.message) for fact in facts) == MESSAGE_MOST
     assert len(str(responses.left(job.state, job.chronicle))) < 100_000

@@ -1,4 +1,4 @@
-"""A newer generation on storage is an answer: one above it is asked for, and the step goes once more."""
+"""A newer generation on storage is an answer: a higher one is requested, and the step is repeated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_each_step_on_the_way_may_be_carried_out_twice(backend: FakeBacken
 
 
 async def first_plan(backend: FakeBackend) -> Plan:
-    given = JobState(job=JobRef(id="job", run="run"), spec=spec(), now=await backend.clock())
-    _, action, _ = lifecycle.advance(given, Begun())
+    state = JobState(job=JobRef(id="job", run="run"), spec=spec(), now=await backend.clock())
+    _, action, _ = lifecycle.advance(state, Begun())
     assert isinstance(action, RunPlan)
-    return replace(action.plan, phase=given.spec.phases[0])
+    return replace(action.plan, phase=state.spec.phases[0])

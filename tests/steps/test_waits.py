@@ -1,4 +1,4 @@
-"""What a launch or a restart waited for is told afterwards too, with how long."""
+"""What a launch or a restart waited for is shown afterwards too, with how long."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ async def played(name: str) -> Simulated:
 async def test_a_record_says_what_it_waited_for(
     scenario: str, n: int, what: str, least: float, most: float
 ) -> None:
-    known = (await played(scenario)).simulation.chronicle
-    record: dict[str, Any] = next(r for r in responses.restarts(known) if r["n"] == n)
+    chronicle = (await played(scenario)).simulation.chronicle
+    record: dict[str, Any] = next(r for r in responses.restarts(chronicle) if r["n"] == n)
     (waited,) = record["waited"]
     assert what in waited["for"]
     assert least <= waited["s"] <= most
@@ -53,20 +53,20 @@ async def test_a_record_says_what_it_waited_for(
 
 
 async def test_what_needed_no_wait_says_nothing() -> None:
-    known = (await played("crash")).simulation.chronicle
-    assert [record["waited"] for record in responses.restarts(known)] == [[]]
+    chronicle = (await played("crash")).simulation.chronicle
+    assert [record["waited"] for record in responses.restarts(chronicle)] == [[]]
 
 
 async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
-    known = (await played("waits_for_places_at_launch")).simulation.chronicle
-    started = next(e for e in happenings.events(known) if e["event"] == "JobStarted")
+    chronicle = (await played("waits_for_places_at_launch")).simulation.chronicle
+    started = next(e for e in happenings.events(chronicle) if e["event"] == "JobStarted")
     assert "s of waiting for room for 1 more pod" in started["message"]
 
 
 async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    order = recovery.next_step(recovery.begin(told.plan))
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    order = recovery.next_step(recovery.begin(job.plan))
     assert isinstance(order, StepOrder)
     step = StepRun.of(StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory()), order)
     await step.report_wait("a place")  # as the first try did, which was killed
@@ -75,9 +75,9 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     assert step.waited() == (Waited(what="a place", s=30.0),)
 
 
-@pytest.mark.parametrize(("took_s", "told"), [(10.0, True), (0.2, False)])
+@pytest.mark.parametrize(("took_s", "is_reported"), [(10.0, True), (0.2, False)])
 async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
-    took_s: float, told: bool
+    took_s: float, is_reported: bool
 ) -> None:
     running_job = running()
     running_job.see(sighting(FaultClass.CRASH))
@@ -88,7 +88,7 @@ async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
     step = StepRun.of(context, replace(order, since=began))
     await step.count_past_wait("device n1/0 to heal")
     await step.report_wait(None)
-    assert [waited.what for waited in step.waited()] == ["device n1/0 to heal"] * told
+    assert [waited.what for waited in step.waited()] == ["device n1/0 to heal"] * is_reported
 
 
 async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
@@ -101,10 +101,10 @@ async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
         listed.append(job)
         if 1 < len(listed) < 5:  # not at the launch
             raise NobodyToAsk("all agents are stopped")
-        return await told(self, job)
+        return await original(self, job)
 
     undisturbed = (await played("crash")).simulation.chronicle
-    told = FakeBackend.checkpoints
+    original = FakeBackend.checkpoints
     monkeypatch.setattr(FakeBackend, "checkpoints", checkpoints)
     (record,) = responses.restarts((await played("crash")).simulation.chronicle)
     (usual,) = responses.restarts(undisturbed)
@@ -117,10 +117,10 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
 ) -> None:
     """Agents look once a second; a script may save and end between two looks."""
 
-    async def observe(self: Attentive, job: JobRef, **said: Any) -> Observation:
-        return replace(await told(self, job, **said), checkpoint=None)
+    async def observe(self: Attentive, job: JobRef, **options: Any) -> Observation:
+        return replace(await original(self, job, **options), checkpoint=None)
 
-    told = Attentive.observe
+    original = Attentive.observe
     monkeypatch.setattr(Attentive, "observe", observe)
     driver, scenario = Simulated(), read(SCENARIOS / "crash_after_progress.txt")
     await play(replace(scenario, policy={"no_progress_restarts": 1}), driver)
@@ -131,7 +131,7 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
 def comes_late(monkeypatch: pytest.MonkeyPatch, verb: str, *, by_s: float) -> set[int]:
     """The first call of each generation; they are all there."""
     asked_for: set[int] = set()
-    told = getattr(FakeBackend, verb)
+    original = getattr(FakeBackend, verb)
 
     async def late(self: FakeBackend, order: PlaceOrder | StopOrder) -> Any:
         if order.generation not in asked_for:
@@ -139,7 +139,7 @@ def comes_late(monkeypatch: pytest.MonkeyPatch, verb: str, *, by_s: float) -> se
             cursor, until = "", await self.clock() + by_s
             while await self.clock() < until:
                 cursor = (await self.observe(order.job, cursor=cursor, until=until)).cursor
-        return await told(self, order)
+        return await original(self, order)
 
     monkeypatch.setattr(FakeBackend, verb, late)
     return asked_for
@@ -161,7 +161,7 @@ async def on_four_nodes(*faults: str) -> Simulation:
 async def test_places_asked_for_late_are_not_taken_for_all_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No worker was there for longer than `spare_s`: until then nobody had told the old pods to go."""
+    """No worker was there for longer than `spare_s`: until then the old pods had no order to end."""
     asked_for = comes_late(monkeypatch, "ensure_placed", by_s=100.0)
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = responses.restarts(job.chronicle)

@@ -1,6 +1,6 @@
-"""Values of the core in a line each, and a job that is told what happens to it. No backend, no clock.
+"""Values of the core in a line each, and a job whose faults and outcomes a test scripts. No clock.
 
-A `Told` job goes through `lifecycle.advance` and `decide` like a real one; a test says what is seen and
+A `ScriptedJob` goes through `lifecycle.advance` and `decide` like a real one; a test reports the faults and
 how each plan ends, and reads the decisions.
 """
 
@@ -35,11 +35,11 @@ _numbers = count(1)
 
 
 def fact(kind: str, *, at: float = START, **places: Any) -> Fact:
-    """A fact of its own identity; keys that a fact does not know are details."""
-    known = {"id", "generation", "node", "slot", "rank", "device", "code", "message"}
-    own = {key: places.pop(key) for key in known & places.keys()}
-    own.setdefault("id", f"{kind}/{next(_numbers)}")
-    return Fact(kind=kind, at=at, details=places, **own)
+    """A fact of its own identity; keys that are no fields of a fact are details."""
+    columns = {"id", "generation", "node", "slot", "rank", "device", "code", "message"}
+    fields = {key: places.pop(key) for key in columns & places.keys()}
+    fields.setdefault("id", f"{kind}/{next(_numbers)}")
+    return Fact(kind=kind, at=at, details=places, **fields)
 
 
 SIGHTINGS: Mapping[FaultClass, Fact] = {
@@ -92,9 +92,9 @@ COLUMNS: Mapping[str, Policy] = {
 """The columns of the ladder table, with and without what a document may switch on."""
 
 
-def with_ladder(policy: Policy, cls: FaultClass, *levels: Level, **said: Any) -> Policy:
+def with_ladder(policy: Policy, cls: FaultClass, *levels: Level, **options: Any) -> Policy:
     """The policy with another answer to this class."""
-    return replace(policy, ladders=(LadderRow(levels, (cls,), **said), *policy.ladders))
+    return replace(policy, ladders=(LadderRow(levels, (cls,), **options), *policy.ladders))
 
 
 def sighting(cls: FaultClass, **changes: Any) -> Fact:
@@ -131,22 +131,22 @@ def watch_order(*slots: int, **changes: Any) -> WatchOrder:
     return replace(order, **changes)
 
 
-def pod(slot: int, **said: Any) -> PodView:
+def pod(slot: int, **changes: Any) -> PodView:
     """A pod that started at 0 and made its newest step just now."""
     view = PodView(
         slot=slot,
         node=f"n{slot}",
         uid=f"pod-{slot}",
-        state=said.pop("state", PodState.RUNNING),
+        state=changes.pop("state", PodState.RUNNING),
         generation=1,
         started_at=0.0,
     )
-    return view._replace(**said)
+    return view._replace(**changes)
 
 
 @dataclass(slots=True, kw_only=True)
-class Told:
-    """A job of the lifecycle that runs on n0, n1 ... until a test tells it otherwise."""
+class ScriptedJob:
+    """A job of the lifecycle on nodes n0, n1 ...; a test reports what happens to it."""
 
     spec: JobSpec
     state: JobState = field(init=False)
@@ -161,39 +161,41 @@ class Told:
 
     # -- what happens ------------------------------------------------------------------------
 
-    def see(self, *facts: Fact, **said: Any) -> Decision:
+    def see(self, *facts: Fact, **details: Any) -> Decision:
         """The watcher reports these facts; the answer."""
-        self.report("facts", facts=facts, **said)
+        self.report("facts", facts=facts, **details)
         return self.decisions[-1]
 
-    def report(self, news: News = "refresh", **said: Any) -> None:
-        saved = said.pop("checkpoint", None)
+    def report(self, news: News = "refresh", **details: Any) -> None:
+        saved = details.pop("checkpoint", None)
         if isinstance(saved, int):
             saved = Checkpoint(step=saved, path=f"ckpt/{saved}")
-        now = said.pop("now", self.state.now + 10.0)
-        seen = WatchReport(
+        now = details.pop("now", self.state.now + 10.0)
+        watch_report = WatchReport(
             news=news,
             now=now,
-            alive_until=said.pop("alive_until", now),
+            alive_until=details.pop("alive_until", now),
             cursor=_later(self.state.cursor),
             learned=self.state.learned,
-            generation=said.pop("generation", self.state.generation),
+            generation=details.pop("generation", self.state.generation),
             checkpoint=saved,
-            **said,
+            **details,
         )
-        self._advance(Watched(report=seen))
+        self._advance(Watched(report=watch_report))
 
-    def succeeds(self, **said: Any) -> None:
-        self._end("success", None, said)
+    def succeeds(self, **details: Any) -> None:
+        self._end("success", None, details)
 
-    def fails(self, kind: str, at: Step | None = None, **said: Any) -> Decision:
+    def fails(self, kind: str, at: Step | None = None, **details: Any) -> Decision:
         """The plan fails at a step (the last one unless given); the answer to that."""
-        places = {key: said.pop(key) for key in ("slot", "node", "device", "message") & said.keys()}
-        self._end("failed", at or self.plan.remedy.steps[-1], said, fact(kind, **places))
+        places = {
+            key: details.pop(key) for key in ("slot", "node", "device", "message") & details.keys()
+        }
+        self._end("failed", at or self.plan.remedy.steps[-1], details, fact(kind, **places))
         return self.decisions[-1]
 
-    def gives_way(self, *facts: Fact, at: Step | None = None, **said: Any) -> Decision:
-        self._end("superseded", at or self.plan.remedy.steps[0], {"facts": facts, **said})
+    def gives_way(self, *facts: Fact, at: Step | None = None, **details: Any) -> Decision:
+        self._end("superseded", at or self.plan.remedy.steps[0], {"facts": facts, **details})
         return self.decisions[-1]
 
     def loses_outcome(self) -> None:
@@ -215,18 +217,18 @@ class Told:
         pods = tuple(
             PodSeen(
                 slot=slot,
-                node=seen.node,
-                uid=seen.uid or f"pod-{slot}-g{generation}",
+                node=slot_state.node,
+                uid=slot_state.uid or f"pod-{slot}-g{generation}",
                 state="running",
                 generation=ran or generation,
                 started=started,
             )
-            for slot, seen in self.state.slots.items()
+            for slot, slot_state in self.state.slots.items()
             if there is None or slot in there
         )
         self.report("refresh", generation=generation, pods=pods)
 
-    def launches(self) -> Told:
+    def launches(self) -> ScriptedJob:
         self.succeeds()
         return self
 
@@ -241,7 +243,7 @@ class Told:
         self.action = lifecycle.next_action(self.state)
 
     def publishes(self, *, entry: int = 0, notice: int = 0) -> None:
-        """Everything up to these numbers is written and told."""
+        """Everything up to these numbers is published."""
         done = Published(entry=entry, notice=notice)
         self.chronicle = published(self.chronicle, self.unpublished, done)
 
@@ -279,13 +281,15 @@ class Told:
 
     # -- how ---------------------------------------------------------------------------------
 
-    def _end(self, result: Any, step: Step | None, said: dict[str, Any], cause: Any = None) -> None:
+    def _end(
+        self, result: Any, step: Step | None, details: dict[str, Any], cause: Any = None
+    ) -> None:
         slots, leaving = self.state.slots, self.plan.remedy.recreate
-        taken = (slot.node for n, slot in slots.items() if n not in leaving)
-        closed = (*self.state.isolated, *taken)
+        nodes_in_use = (slot.node for n, slot in slots.items() if n not in leaving)
+        closed = (*self.state.isolated, *nodes_in_use)
         if Step.RESUME in self.plan.remedy.steps:  # what was saved last is still there
-            said = {"resume": self.state.saved, **said}
-        ended = outcome(self.plan, result, step, cause, marked=closed, **said)
+            details = {"resume": self.state.saved, **details}
+        ended = outcome(self.plan, result, step, cause, marked=closed, **details)
         self._advance(PlanEnded(outcome=ended))
 
     def _advance(self, event: lifecycle.Event) -> None:
@@ -308,9 +312,9 @@ def outcome(
     cause: Fact | None,
     *,
     marked: tuple[str, ...] = (),
-    **said: Any,
+    **details: Any,
 ) -> Outcome:
-    """What the plan came to, as a cluster with a node for everybody would have it.
+    """The outcome of the plan in a cluster with enough nodes for every slot.
 
     It gives no place on the nodes that are marked or taken.
     """
@@ -331,7 +335,7 @@ def outcome(
         avoid=plan.remedy.avoid,
         avoid_devices=plan.avoid_devices,
     )
-    return replace(plain, **said)
+    return replace(plain, **details)
 
 
 def _later(cursor: str) -> str:
@@ -347,14 +351,14 @@ def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, Pod
     return {slot: PodRef(node=node, uid=f"pod-{slot}-g{generation}") for slot, node in new.items()}
 
 
-def running(policy: Policy | None = None, **spec: Any) -> Told:
+def running(policy: Policy | None = None, **spec: Any) -> ScriptedJob:
     """A job that was launched and trains."""
-    return Told(spec=job_spec(policy, **spec)).launches()
+    return ScriptedJob(spec=job_spec(policy, **spec)).launches()
 
 
-def isolation(node: str, **said: Any) -> Isolation:
-    return Isolation(node=node, reason="test", **said)
+def isolation(node: str, **details: Any) -> Isolation:
+    return Isolation(node=node, reason="test", **details)
 
 
-def levels(told: Told) -> list[Level]:
-    return [decision.level for decision in told.decisions]
+def levels(job: ScriptedJob) -> list[Level]:
+    return [decision.level for decision in job.decisions]

@@ -1,4 +1,4 @@
-"""Workflows ended and reset by somebody's hand, at a moment at which a call to the cluster is held."""
+"""Workflows ended and reset by hand, at a moment at which a call to the cluster is held."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def at(
     *,
     env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[tuple[Stage, Handle]]:
-    """The job at that moment of its incident; whatever asked for the call waits for the answer."""
+    """The job at that moment of its incident; the caller of the verb waits for the answer."""
     async with Stage(server, namespace, home, env=env) as stage:
         yield stage, await brought_to(stage, incident, moment)
 
@@ -96,7 +96,7 @@ def _client_of(handle: WorkflowHandle[Any, Any]) -> Client:
 async def closed(stage: Stage, workflow: str) -> WorkflowExecutionStatus | None:
     """How the workflow ended, once it has; None if it never began.
 
-    A child that is asked for begins a little later, and never if its parent ends before.
+    A requested child begins a little later, and never if its parent ends before.
     """
     handle = stage.client.get_workflow_handle(workflow)
     try:
@@ -109,7 +109,7 @@ async def closed(stage: Stage, workflow: str) -> WorkflowExecutionStatus | None:
         return None
 
 
-def shown(report: dict[str, Any]) -> list[tuple[str, str, dict[str, int]]]:
+def restarts_of(report: dict[str, Any]) -> list[tuple[str, str, dict[str, int]]]:
     restarts = report["phases"][0]["restarts"]
     return [(r["level"], r["recover_result"], r["bills"]) for r in restarts]
 
@@ -134,7 +134,7 @@ async def assert_one_life(stage: Stage, report: Mapping[str, Any]) -> None:
 
 
 BY_HAND = {"EVERSTEP_JANITOR": "false"}
-"""A worker whose cluster is swept by nobody but the test: the janitor comes at any time."""
+"""A worker whose cluster only the test sweeps: the janitor comes at any time."""
 
 
 async def sweep(stage: Stage) -> list[str]:

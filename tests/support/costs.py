@@ -1,7 +1,7 @@
 """What the files of a test run cost in processor time: `make test ARGS="-p tests.support.costs"`.
 
 Wall-clock time measures the machine's load as well; this is the time of the test process and of its
-children: servers, agents, ranks. A process whose parent ended belongs to nobody and is not counted.
+children: servers, agents, ranks. A process whose parent ended is not counted.
 What a shared fixture costs is part of the first file that uses it.
 
 With `--update-seconds` the real time of each test that ran is written to the table of `seconds`.
@@ -25,7 +25,7 @@ from tests.support import seconds
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STARTING = "(imports and collection)"
-SHOWN = 60
+LINES_SHOWN = 60
 
 # Of a file, in seconds: the test process, its children, real time; and the number of its tests.
 Cost = list[float]
@@ -79,7 +79,7 @@ class Costs:
         self._add(STARTING, getattr(node, "workeroutput", {}).get("cost_of_start", NOTHING))
 
     def _spent(self) -> Cost:
-        """What was spent since this was asked last."""
+        """What was spent since the last call."""
         mark = [time.process_time(), _children_s(), time.monotonic()]
         spent = [max(0.0, now - before) for now, before in zip(mark, self._mark, strict=True)]
         cost = [*spent, self._tests]
@@ -98,7 +98,7 @@ class Costs:
         # Nothing is charged yet where a run is interrupted before the first file has ended.
         total = [sum(column) for column in zip(NOTHING, *self._files.values(), strict=True)]
         terminalreporter.section("processor time: here, children; real time; tests")
-        for file, (here, children, real, tests) in [("all", total), *rows[:SHOWN]]:
+        for file, (here, children, real, tests) in [("all", total), *rows[:LINES_SHOWN]]:
             terminalreporter.line(f"{here:8.1f} {children:8.1f} {real:8.1f} {tests:6.0f}  {file}")
 
 

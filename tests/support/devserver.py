@@ -225,13 +225,13 @@ class DevServer:
 
 
 async def temporal(*words: str) -> tuple[int, str]:
-    """The `temporal` command line: how it ended, and all that it said."""
+    """Run the `temporal` command line: its exit code and all its output."""
     process = await asyncio.create_subprocess_exec(
         temporal_binary(), *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
+    output, _ = await asyncio.wait_for(process.communicate(), HUNG_S)
     assert process.returncode is not None
-    return process.returncode, said.decode()
+    return process.returncode, output.decode()
 
 
 START = (
@@ -244,10 +244,10 @@ START = (
 def temporal_binary() -> str:
     """The `temporal` executable: of our own environment first, else of the machine."""
     beside_python = Path(sys.executable).with_name("temporal")
-    found = str(beside_python) if beside_python.exists() else shutil.which("temporal")
-    if found is None:
+    program = str(beside_python) if beside_python.exists() else shutil.which("temporal")
+    if program is None:
         raise FileNotFoundError("no `temporal` executable here; `make setup` installs one")
-    return found
+    return program
 
 
 def _as_enums() -> dict[str, IndexedValueType.ValueType]:

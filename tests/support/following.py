@@ -1,4 +1,4 @@
-"""Follows a page of docs/ command by command, as somebody would who reads it."""
+"""Follows a page of docs/ command by command, as its reader would."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def follow(
     with Machine(home=machine.home, env=env).running(*words, *ports, cwd=folder) as process:
         until_says(process, "Ctrl-C ends")
         for command in after:
-            wanted = shows.get(command, "")
-            printed[command] = _run_until_it_works(command, folder, env, wanted)
+            pattern = shows.get(command, "")
+            printed[command] = _run_until_it_works(command, folder, env, pattern)
         for command in page.mentioned:
             ended = _run(command, folder, env)
             assert ended.returncode in OF_AN_ENDED_JOB, f"{command}\n{ended.stdout}{ended.stderr}"
@@ -65,12 +65,12 @@ def _parts(page: Page) -> tuple[list[str], str, list[str]]:
 
 
 def _run_until_it_works(
-    command: str, folder: Path, env: Mapping[str, str], wanted: str = ""
+    command: str, folder: Path, env: Mapping[str, str], pattern: str = ""
 ) -> str:
     deadline = time.monotonic() + HUNG_S
     while True:
         ended = _run(command, folder, env)
-        if ended.returncode == 0 and ended.stdout and wanted in ended.stdout:
+        if ended.returncode == 0 and ended.stdout and pattern in ended.stdout:
             return ended.stdout
         assert time.monotonic() < deadline, f"{command}\n{ended.stdout}{ended.stderr}"
         time.sleep(LOOK_S)

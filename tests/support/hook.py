@@ -33,13 +33,13 @@ ANSWERS: dict[str, bytes] = {
 
 @dataclass(slots=True)
 class Hook:
-    """What it was asked to take, and what of that it took."""
+    """A webhook: the messages it received, and those it accepted."""
 
     mood: Mood = "takes"
     port: int = 0
     slow_s: float = 0.0
-    asked: list[dict[str, Any]] = field(default_factory=list)
-    taken: list[dict[str, Any]] = field(default_factory=list)
+    received: list[dict[str, Any]] = field(default_factory=list)
+    accepted: list[dict[str, Any]] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,10 +50,10 @@ class Hook:
 
     @property
     def events(self) -> list[str]:
-        return [message["event"] for message in self.taken]
+        return [message["event"] for message in self.accepted]
 
     async def until(self, claim: Callable[[Hook], bool], *, within_s: float = HUNG_S) -> None:
-        """Returns once the claim is true; it is looked at whenever somebody asked."""
+        """Return once the claim is true; it is checked at every request."""
         async with asyncio.timeout(within_s):
             while not claim(self):
                 self.changed.clear()
@@ -71,12 +71,12 @@ class Hook:
             message = json.loads(body)
             mood = self.mood
             if mood == "takes once, then hangs":
-                mood = "hangs" if self.taken else "takes"
+                mood = "hangs" if self.accepted else "takes"
             self.heads.append(head)
             self.bodies.append(body)
-            self.asked.append(message)
+            self.received.append(message)
             if mood == "takes":
-                self.taken.append(message)
+                self.accepted.append(message)
             self.changed.set()
             await self._answer(mood, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -112,7 +112,7 @@ async def hooked(mood: Mood = "takes", *, port: int = 0) -> AsyncIterator[Hook]:
 
 
 async def end(server: asyncio.Server) -> None:
-    """Closes it once whoever was let in has been handed to it: a server that closes in between forgets
+    """Close it once every accepted connection has been handed to it: a server that closes in between forgets
     them with their connection open.
     """
     loop = asyncio.get_running_loop()

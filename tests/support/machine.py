@@ -28,15 +28,17 @@ STEPS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A state directory, and nobody's server."""
+    """A state directory without a server."""
 
     home: Path
     env: dict[str, str]
 
     @classmethod
     def at(cls, home: Path) -> Machine:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))}
-        own = {
+        variables = {
+            k: v for k, v in os.environ.items() if not k.startswith(("EVERSTEP_", "TEMPORAL_"))
+        }
+        settings = {
             "EVERSTEP_HOME": str(home),
             "EVERSTEP_ALLOW_OTHER_USERS": "true",  # tests may run as root of a shared machine
             "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}",
@@ -44,7 +46,7 @@ class Machine:
             "PYTHONUNBUFFERED": "1",
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        return cls(home=home, env={**kept, **own})
+        return cls(home=home, env={**variables, **settings})
 
     def everstep(self, *words: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -89,12 +91,12 @@ class Machine:
         return self._that_run(lambda words: words[1:3] == [b"server", b"start-dev"])
 
     def _that_run(self, is_meant: Callable[[list[bytes]], bool]) -> list[int]:
-        found = []
+        pids = []
         for pid in self.processes():
             with suppress(OSError):  # it may have ended just now
                 if is_meant(Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")):
-                    found.append(pid)
-        return found
+                    pids.append(pid)
+        return pids
 
     def end(self) -> None:
         """Nothing of it runs any more, whatever the test did, and its cgroups are gone."""
@@ -113,16 +115,16 @@ class Machine:
     def processes(self) -> list[int]:
         """Whatever runs with this state directory in its command line or its environment."""
         mark = str(self.home).encode()
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
                 try:
-                    told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                    text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
                 except OSError:
                     continue
-                if mark in told:
-                    found.append(int(entry.name))
-        return found
+                if mark in text:
+                    pids.append(int(entry.name))
+        return pids
 
 
 def until_says(process: subprocess.Popen[str], *words: str) -> list[str]:
@@ -170,8 +172,8 @@ def undisturbed(folder: Path, *, steps: int = STEPS) -> dict[str, object]:
 
 
 def final(folder: Path) -> dict[str, object]:
-    said: dict[str, object] = json.loads((folder / "out" / "ckpt" / "final.json").read_text())
-    return said
+    final: dict[str, object] = json.loads((folder / "out" / "ckpt" / "final.json").read_text())
+    return final
 
 
 def synthetic(folder: Path) -> Path:

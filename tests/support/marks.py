@@ -8,7 +8,7 @@ from everstep.agent.processes import namespace, proc
 def marked(uid: str) -> list[int]:
     """Those that run."""
     mark = f"{proc.POD}={uid}".encode()
-    living = [pid for pid, seen in proc.all_processes().items() if seen.is_alive]
+    living = [pid for pid, process in proc.all_processes().items() if process.is_alive]
     return sorted(pid for pid in living if mark in (proc.environment(pid) or b"").split(b"\0"))
 
 

@@ -1,6 +1,6 @@
 """Exact moments of a job's life at which a test kills or ends something, and what must not differ.
 
-A moment is found by what the cluster is asked (a verb, before or after it was carried out) or by what
+A moment is found by a call to the cluster (a verb, before or after it was carried out) or by what
 a history shows. Time stands still around it, so a disturbed run can be compared with an undisturbed
 one to the millisecond.
 """
@@ -34,7 +34,7 @@ ANCHOR = JobRef(id="anchor", run="test")
 
 
 class StandingClock:
-    """A job without pods that holds the cluster's clock: time passes as far as it is told to."""
+    """A job without pods that holds the cluster's clock: time passes only up to a given moment."""
 
     def __init__(self, fake: Backend) -> None:
         self._fake = fake
@@ -46,15 +46,15 @@ class StandingClock:
         """Until then, in seconds since the cluster began; then the clock stands again."""
         moment = EPOCH + seconds
         cursor = ""
-        while (seen := await self._seen(cursor, moment))[0] < moment:
-            cursor = seen[1]
+        while (now_and_cursor := await self._observe(cursor, moment))[0] < moment:
+            cursor = now_and_cursor[1]
 
-    async def _seen(self, cursor: str, until: float) -> tuple[float, str]:
-        seen = await self._fake.observe(ANCHOR, cursor=cursor, until=until, wait_s=10.0)
-        return seen.now, seen.cursor
+    async def _observe(self, cursor: str, until: float) -> tuple[float, str]:
+        observation = await self._fake.observe(ANCHOR, cursor=cursor, until=until, wait_s=10.0)
+        return observation.now, observation.cursor
 
     async def let_go(self) -> None:
-        """From now on it is nobody's business but the job's."""
+        """From now on only the job holds the clock."""
         await self._fake.ensure_gone(ANCHOR)
 
 
@@ -115,12 +115,12 @@ class Event:
 
 async def _shows(client: Client, workflow: str, kind: int, nth: int) -> None:
     while True:
-        seen = 0
+        count = 0
         try:
             history = client.get_workflow_handle(workflow).fetch_history_events(wait_new_event=True)
             async for event in history:
-                seen += event.event_type == kind
-                if seen == nth:
+                count += event.event_type == kind
+                if count == nth:
                     return
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
@@ -210,7 +210,7 @@ async def calls_of_jobs(stage: Stage) -> int:
 
 
 async def until_it_goes_on(stage: Stage, calls: int) -> float:
-    """How long it took until the cluster was asked for something again."""
+    """How long it took until the next call to the cluster."""
     began = time.monotonic()
     while await calls_of_jobs(stage) <= calls:
         assert time.monotonic() - began < BACK_S, "nobody took over"
@@ -219,7 +219,7 @@ async def until_it_goes_on(stage: Stage, calls: int) -> float:
 
 
 async def until_nothing_is_held(stage: Stage) -> None:
-    """The cluster has noticed that whoever made the held call is gone."""
+    """The cluster has noticed that the caller of the held call is gone."""
     while True:
         try:
             await stage.admin.wait_held(timeout_s=0.01)

@@ -1,4 +1,4 @@
-"""Numbers of processes, given out again to somebody else."""
+"""Numbers of processes, given out again to another process."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def stranger_with_number(pid: int) -> subprocess.Popen[bytes] | None:
             last.write_text(str(pid - 1))
         except PermissionError:
             pytest.skip("nobody may say which number is next")
-        taken = subprocess.Popen(["sleep", "600"], start_new_session=True)
-        if taken.pid == pid:
-            return taken
-        taken.kill()
-        taken.wait()
+        process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        if process.pid == pid:
+            return process
+        process.kill()
+        process.wait()
     return None

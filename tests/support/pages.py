@@ -13,7 +13,7 @@ MENTIONED = re.compile(r"(?:`|^    )(everstep [^`\n]+)(?:`|$)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page tells its reader to save and to run."""
+    """The files of a page that its reader saves, and the commands to run."""
 
     files: dict[str, str]
     commands: tuple[str, ...]

@@ -53,18 +53,18 @@ class Pod:
 
     def state(self) -> Mapping[str, Any]:
         try:
-            said: dict[str, Any] = json.loads((self.folder.path / "state.json").read_text())
+            state: dict[str, Any] = json.loads((self.folder.path / "state.json").read_text())
         except (OSError, ValueError):
             return {"generation": 0, "stopped_below": 0, "run": None}
-        return said
+        return state
 
     def ranks(self) -> list[int]:
         """Processes that carry the pod's mark."""
         return marked(self.uid)
 
     def agent(self) -> int | None:
-        seen = agent_of(self.folder.path)
-        return None if seen is None else seen.pid
+        agent = agent_of(self.folder.path)
+        return None if agent is None else agent.pid
 
 
 class Rehearsal:
@@ -88,7 +88,7 @@ class Rehearsal:
         self.folder = folder
         self.home = folder / "home"
         self.machine = Machine.at(self.home)
-        self._told = {
+        self._env = {
             "EVERSTEP_NODES": str(nodes),
             "EVERSTEP_DEVICES": str(devices),
             **(env or {}),
@@ -107,7 +107,7 @@ class Rehearsal:
             namespace="default",
             home=self.home,
             backend="local",
-            env=self._told,
+            env=self._env,
             cwd=self._cwd,
         )
         try:
@@ -146,7 +146,7 @@ class Rehearsal:
                 return await self._report(job)
         except TimeoutError:
             where = {g: self.step(generation=g, job=job.id) for g in range(1, 5)}
-            raise AssertionError(f"{job.id} did not end: steps {where}; {self.told()}") from None
+            raise AssertionError(f"{job.id} did not end: steps {where}; {self.summary()}") from None
 
     async def _report(self, job: Handle) -> dict[str, Any]:
         while True:
@@ -167,10 +167,10 @@ class Rehearsal:
     ) -> None:
         deadline = time.monotonic() + within_s
         while not holds():
-            assert time.monotonic() < deadline, f"{what} did not come true; {self.told()}"
+            assert time.monotonic() < deadline, f"{what} did not come true; {self.summary()}"
             await asyncio.sleep(LOOK_S)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """What may help to understand a failure."""
         return f"{self.books()}; the worker printed: {self.worker.output()[-3000:]}"
 
@@ -209,12 +209,12 @@ class Rehearsal:
 
     def agents(self) -> list[int]:
         """Agents and wardens that live."""
-        found = []
+        pids = []
         for pid in self.machine.processes():
             with suppress(OSError):
                 if AGENT in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    found.append(pid)
-        return found
+                    pids.append(pid)
+        return pids
 
     def left_behind(self, *folders: Path) -> list[str]:
         """Reservations, sockets and unfinished files, here and in the folders of the jobs."""
@@ -257,8 +257,13 @@ def small(
     """The synthetic example as a document: so large, under this name, with more of the spec."""
     document = job_here(str(synthetic(folder))).document
     env = {**document["spec"]["env"], "STEPS": str(steps), "STEP_S": str(step_s)}
-    told = {**document["spec"], "nodes": nodes, **spec, "env": {**env, **spec.pop("env", {})}}
-    return {**document, "metadata": {"name": name}, "spec": told}
+    merged_spec = {
+        **document["spec"],
+        "nodes": nodes,
+        **spec,
+        "env": {**env, **spec.pop("env", {})},
+    }
+    return {**document, "metadata": {"name": name}, "spec": merged_spec}
 
 
 def records(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -273,5 +278,5 @@ def gist(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 def numbers_repeat(report: Mapping[str, Any]) -> bool:
     """Whether two records of a phase have the same number."""
-    found: Sequence[tuple[str, int]] = [(r["phase"], r["n"]) for r in records(report)]
-    return len(set(found)) < len(found)
+    keys: Sequence[tuple[str, int]] = [(r["phase"], r["n"]) for r in records(report)]
+    return len(set(keys)) < len(keys)

@@ -1,4 +1,4 @@
-"""The runs of a job and the rows of its restarts, asked one by one: the server's lists lag behind."""
+"""The runs of a job and the rows of its restarts, described one by one: the server's lists lag behind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Run = WorkflowHandle[Any, Any]
 
 async def runs(client: Client, job: Handle) -> list[Run]:
     """Every run of the job as it went on as new, oldest first."""
-    found: list[Run] = []
+    runs: list[Run] = []
     run_id: str | None = (await job.describe()).run_id
     while run_id:
         run: Run = client.get_workflow_handle(job.id, run_id=run_id)
-        found.insert(0, run)
+        runs.insert(0, run)
         begun = await anext(run.fetch_history_events(page_size=1))
         run_id = begun.workflow_execution_started_event_attributes.continued_execution_run_id
-    return found
+    return runs
 
 
 async def _started(client: Client, job: Handle) -> AsyncIterator[str]:
@@ -36,23 +36,23 @@ async def _started(client: Client, job: Handle) -> AsyncIterator[str]:
 
 
 async def recovery(client: Client, job: Handle, n: int = 1) -> str:
-    """The ID of this restart of the job, as soon as the job has asked for it."""
-    wanted = f"/recovery-{n}-"
+    """The ID of this restart of the job, as soon as the job has requested it."""
+    suffix = f"/recovery-{n}-"
     async with asyncio.timeout(HUNG_S):
         while True:
             for run in await runs(client, job):
                 async for event in run.fetch_history_events():
-                    asked = event.start_child_workflow_execution_initiated_event_attributes
-                    if wanted in asked.workflow_id:
-                        return asked.workflow_id
+                    child = event.start_child_workflow_execution_initiated_event_attributes
+                    if suffix in child.workflow_id:
+                        return child.workflow_id
             await asyncio.sleep(0.02)
 
 
 async def recoveries(client: Client, job: Handle) -> Mapping[str, WorkflowExecutionStatus]:
     """The newest state of every Recovery that this job has started."""
-    found: dict[str, WorkflowExecutionStatus] = {}
+    statuses: dict[str, WorkflowExecutionStatus] = {}
     async for child in _started(client, job):
         row = await client.get_workflow_handle(child).describe()
         assert row.status is not None
-        found[child] = row.status
-    return found
+        statuses[child] = row.status
+    return statuses

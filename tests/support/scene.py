@@ -22,7 +22,7 @@ from tests.support.moments import Incident, StandingClock
 from tests.support.patience import HUNG_S
 from tests.support.stage import Handle, Stage
 
-Said = Mapping[str, Any]
+Report = Mapping[str, Any]
 
 LOOK_S, LONGER, LOOK_MOST_S = 0.02, 1.3, 0.2
 """Between two looks at a job: a query costs milliseconds, and some waits last for seconds."""
@@ -114,11 +114,11 @@ async def until_it_waits_for(job: Handle, what: str) -> dict[str, Any]:
 
 
 def unreadable(text: bytes = b'{"reason": ', *, encoding: bytes = b"json/plain") -> RawValue:
-    """An argument that says it is JSON and is not, or that is of an encoding nobody knows."""
+    """An argument that claims to be JSON and is not, or that has an unknown encoding."""
     return RawValue(Payload(metadata={"encoding": encoding}, data=text))
 
 
-def told(report: Said) -> list[tuple[str, str, str]]:
+def restarts_of(report: Report) -> list[tuple[str, str, str]]:
     """Every restart of the report: class, level, result."""
     return [
         (r["fault"]["class"], r["level"], r["recover_result"])
@@ -127,11 +127,11 @@ def told(report: Said) -> list[tuple[str, str, str]]:
     ]
 
 
-def differences(expected: Any, found: Any, at: str = "") -> list[str]:
+def differences(expected: Any, actual: Any, at: str = "") -> list[str]:
     """Where two plain values differ, a line each."""
-    if isinstance(expected, dict) and isinstance(found, dict) and expected.keys() == found.keys():
-        return [line for k in expected for line in differences(expected[k], found[k], f"{at}.{k}")]
-    if isinstance(expected, list | tuple) and len(expected) == len(found):
-        pairs = enumerate(zip(expected, found, strict=True))
+    if isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():
+        return [line for k in expected for line in differences(expected[k], actual[k], f"{at}.{k}")]
+    if isinstance(expected, list | tuple) and len(expected) == len(actual):
+        pairs = enumerate(zip(expected, actual, strict=True))
         return [line for i, (e, f) in pairs for line in differences(e, f, f"{at}[{i}]")]
-    return [] if expected == found else [f"{at}: {expected} became {found}"]
+    return [] if expected == actual else [f"{at}: {expected} became {actual}"]

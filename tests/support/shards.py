@@ -30,8 +30,8 @@ class Shard:
     @classmethod
     def parse(cls, text: str, *, commit: str) -> Shard:
         """The share that `2/4` stands for; a ValueError with a sentence otherwise."""
-        found = re.fullmatch(r"(\d{1,3})/(\d{1,3})", text, flags=re.ASCII)
-        index, count = (int(found[1]), int(found[2])) if found is not None else (0, 0)
+        match = re.fullmatch(r"(\d{1,3})/(\d{1,3})", text, flags=re.ASCII)
+        index, count = (int(match[1]), int(match[2])) if match is not None else (0, 0)
         if not 1 <= index <= count:
             raise ValueError(
                 f"a share of the tests is K/N with K from 1 to N, such as 2/4: not {text!r}"

@@ -95,9 +95,11 @@ class Stage:
         """Begin with cluster and worker; what has to end with the stage is entered into `_open`."""
         fake = FakeBackend(FakeSettings(nodes=self.nodes))
         self.fake, self.admin = fake, fake.admin
-        told = {name.removeprefix("EVERSTEP_").lower(): said for name, said in self.env.items()}
+        settings_of_env = {
+            name.removeprefix("EVERSTEP_").lower(): value for name, value in self.env.items()
+        }
         settings = WorkerSettings.model_validate(
-            {"backend": "fake", "cluster": self.cluster, **told}
+            {"backend": "fake", "cluster": self.cluster, **settings_of_env}
         )
         if settings.janitor:
             await ensure_janitor(self.client, self.cluster)
@@ -126,9 +128,11 @@ class StageOfProcesses(Stage):
 
         async def is_ready() -> bool:
             lines = cluster.output().splitlines()
-            found = [line for line in lines if line.startswith(FAKE_READY)]
-            self.fake_address = found[0].removeprefix(FAKE_READY).strip() if found else ""
-            return bool(found)
+            ready_lines = [line for line in lines if line.startswith(FAKE_READY)]
+            self.fake_address = (
+                ready_lines[0].removeprefix(FAKE_READY).strip() if ready_lines else ""
+            )
+            return bool(ready_lines)
 
         await cluster.until(is_ready, within_s=HUNG_S)
         fake = FakeClient(self.fake_address)

@@ -23,7 +23,7 @@ def without_descriptors(pid: int) -> Iterator[None]:
 
 @contextmanager
 def away(folder: Path) -> Iterator[Path]:
-    """Inside, the folder is here. Fails if somebody made another one in its place."""
+    """Inside, the folder is here. Fails if another process made a folder in its place."""
     elsewhere = folder.with_name(f"{folder.name}-away")
     folder.rename(elsewhere)
     try:

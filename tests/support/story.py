@@ -1,4 +1,4 @@
-"""What running records and events of any job that has ended have to tell: one story, whole and in order."""
+"""Running records and events of any ended job agree: one story, whole and in order."""
 
 from __future__ import annotations
 
@@ -19,30 +19,33 @@ from everstep.report.job_report import causes
 SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_task")
 
 
-def tells_one_story(state: JobState, known: Chronicle) -> None:
-    left = responses.left(state, known)
+def tells_one_story(state: JobState, chronicle: Chronicle) -> None:
+    left = responses.left(state, chronicle)
     runs, events = left["report"]["running_records"], left["report"]["events"]
-    if len(job_memo.restarts_of(left["report"])) < RECORDS_KEPT and len(known.starts) < STARTS_KEPT:
+    if (
+        len(job_memo.restarts_of(left["report"])) < RECORDS_KEPT
+        and len(chronicle.starts) < STARTS_KEPT
+    ):
         _every_recovery_is_where_it_belongs(runs, job_memo.restarts_of(left["report"]))
-    _runs_follow_each_other(known, runs)
+    _runs_follow_each_other(chronicle, runs)
     _time_adds_up(left["report"])
-    if len(known.records) < RECORDS_KEPT:
-        _totals_agree_with_the_records(known)
-        _totals_agree_with_the_report(known, left["report"])
-    _events_follow_each_other(state, known, events)
-    _spans_form_one_trace(known)
+    if len(chronicle.records) < RECORDS_KEPT:
+        _totals_agree_with_the_records(chronicle)
+        _totals_agree_with_the_report(chronicle, left["report"])
+    _events_follow_each_other(state, chronicle, events)
+    _spans_form_one_trace(chronicle)
 
 
 def _every_recovery_is_where_it_belongs(
     runs: list[dict[str, Any]], restarts: list[dict[str, Any]]
 ) -> None:
-    found = [{key: r[key] for key in SHARED} for run in runs for r in run["recover_records"]]
-    assert found == [{key: r[key] for key in SHARED} for r in restarts]
+    records = [{key: r[key] for key in SHARED} for run in runs for r in run["recover_records"]]
+    assert records == [{key: r[key] for key in SHARED} for r in restarts]
 
 
-def _runs_follow_each_other(known: Chronicle, runs: list[dict[str, Any]]) -> None:
+def _runs_follow_each_other(chronicle: Chronicle, runs: list[dict[str, Any]]) -> None:
     started = [run for run in runs if run["start_at"] is not None]
-    assert len(started) == len(known.starts)
+    assert len(started) == len(chronicle.starts)
     for run in runs:
         assert run["end_at"] is not None, run
         assert run["end_reason"], run
@@ -52,37 +55,37 @@ def _runs_follow_each_other(known: Chronicle, runs: list[dict[str, Any]]) -> Non
         assert earlier["end_at"] <= later["start_at"], (earlier, later)
 
 
-def _totals_agree_with_the_records(known: Chronicle) -> None:
+def _totals_agree_with_the_records(chronicle: Chronicle) -> None:
     """Every record is counted once, with all its stages."""
     counted = Counter(
-        f"{r.decision.fault.cls}/{r.decision.level}/{r.result}" for r in known.records
+        f"{r.decision.fault.cls}/{r.decision.level}/{r.result}" for r in chronicle.records
     )
-    assert dict(counted) == dict(known.totals.restarts)
+    assert dict(counted) == dict(chronicle.totals.restarts)
     stages: dict[str, float] = defaultdict(float)
-    for record in known.records:
+    for record in chronicle.records:
         for stage, took in record.stages_s.items():
             stages[stage] += took
-    found = {
+    stage_totals = {
         stage: sum(took for _, took in buckets.values())
-        for stage, buckets in known.totals.stages.items()
+        for stage, buckets in chronicle.totals.stages.items()
     }
-    assert found == pytest.approx(dict(stages), abs=0.001)
+    assert stage_totals == pytest.approx(dict(stages), abs=0.001)
 
 
-def _spans_form_one_trace(known: Chronicle) -> None:
+def _spans_form_one_trace(chronicle: Chronicle) -> None:
     """Each span once, the job's own last; no parent is missing where none was given up."""
-    found = {span.key: span for span in known.spans}
-    assert len(found) == len(known.spans)
-    assert known.spans[-1].key == "job"
-    assert all(span.began <= span.ended for span in known.spans)
-    if known.span_number == len(known.spans):
-        assert {span.parent for span in known.spans} <= {*found, ""}
-        assert sum("/restart/" in key for key in found) == sum(known.totals.restarts.values())
+    spans = {span.key: span for span in chronicle.spans}
+    assert len(spans) == len(chronicle.spans)
+    assert chronicle.spans[-1].key == "job"
+    assert all(span.began <= span.ended for span in chronicle.spans)
+    if chronicle.span_number == len(chronicle.spans):
+        assert {span.parent for span in chronicle.spans} <= {*spans, ""}
+        assert sum("/restart/" in key for key in spans) == sum(chronicle.totals.restarts.values())
 
 
-def _totals_agree_with_the_report(known: Chronicle, report: dict[str, Any]) -> None:
+def _totals_agree_with_the_report(chronicle: Chronicle, report: dict[str, Any]) -> None:
     """Where the time went, and what each cause cost, counted as it happened and from the report."""
-    if len(known.starts) >= STARTS_KEPT:
+    if len(chronicle.starts) >= STARTS_KEPT:
         return
     end = seconds(report["ended_at"])
     assert end is not None
@@ -94,11 +97,11 @@ def _totals_agree_with_the_report(known: Chronicle, report: dict[str, Any]) -> N
         "lost": time.lost_s,
         "paused": time.paused_s,
     }
-    totals = known.totals
+    totals = chronicle.totals
     assert {use: totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.05)
     for row in causes(time.restarts):
-        found = [totals.lost_s.get(f"{row['class']}/{kind}", 0.0) for kind in ("down", "again")]
-        assert found == pytest.approx([row["down_s"], row["lost_s"]], abs=0.05)
+        lost_s = [totals.lost_s.get(f"{row['class']}/{kind}", 0.0) for kind in ("down", "again")]
+        assert lost_s == pytest.approx([row["down_s"], row["lost_s"]], abs=0.05)
 
 
 def _time_adds_up(report: dict[str, Any]) -> None:
@@ -114,13 +117,15 @@ def _time_adds_up(report: dict[str, Any]) -> None:
 
 
 def _events_follow_each_other(
-    state: JobState, known: Chronicle, events: list[dict[str, Any]]
+    state: JobState, chronicle: Chronicle, events: list[dict[str, Any]]
 ) -> None:
     numbers = [event["number"] for event in events]
-    assert numbers == [*range(known.happening_number - len(events) + 1, known.happening_number + 1)]
+    assert numbers == [
+        *range(chronicle.happening_number - len(events) + 1, chronicle.happening_number + 1)
+    ]
     assert len(events) <= HAPPENINGS_KEPT
     names = [event["event"] for event in events if event["event"]]
     assert names[-1] == KINDS[ENDED_STATE[state.ending or ""]].event
-    if numbers[0] == 1 and len({start.phase for start in known.starts}) == 1:
-        assert names.count("JobStarted") == min(len(known.starts), 1)
-        assert names.count("JobRestarted") == max(len(known.starts) - 1, 0)
+    if numbers[0] == 1 and len({start.phase for start in chronicle.starts}) == 1:
+        assert names.count("JobStarted") == min(len(chronicle.starts), 1)
+        assert names.count("JobRestarted") == max(len(chronicle.starts) - 1, 0)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 READY = "everstep worker ready"
 
 WEDGING = ("invalid argument", "ondeterminis")
-"""How the log speaks of a workflow task that fails whenever it is tried."""
+"""The log line of a workflow task that fails at every attempt."""
 
 
 class WorkerProcess:
@@ -78,7 +78,7 @@ class WorkerProcess:
         return [line for line in lines if any(word in line for word in WEDGING)]
 
     async def start(self) -> Self:
-        """Start it and return when it said that it is ready."""
+        """Start it and return when it has reported that it is ready."""
         assert self.returncode is not None or self._child is None, "it runs already"
         # Not `-m worker` in a shell's directory: the root is told, wherever it stands.
         self._child = Child(
@@ -124,5 +124,5 @@ class WorkerProcess:
 def _inherited() -> dict[str, str]:
     """Our environment without settings that would point the worker somewhere else."""
     foreign = ("TEMPORAL_", "EVERSTEP_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**kept, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull}
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**variables, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull}

@@ -23,15 +23,15 @@ class Lines(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(JsonLine())
-        self.found: list[Line] = []
+        self.lines: list[Line] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.found.append(json.loads(self.format(record)))
+        self.lines.append(json.loads(self.format(record)))
 
     async def until(self, claim: Callable[[Line], bool]) -> Line:
         """The first line of which the claim is true."""
         async with asyncio.timeout(HUNG_S):
-            while not (such := [line for line in self.found if claim(line)]):
+            while not (such := [line for line in self.lines if claim(line)]):
                 await asyncio.sleep(LOOK_S)
         return such[0]
 

@@ -83,13 +83,13 @@ class Receiver(MetricsServiceServicer):
 @asynccontextmanager
 async def receiver() -> AsyncIterator[Receiver]:
     server = grpc.aio.server()
-    found = Receiver()
-    add_MetricsServiceServicer_to_server(found, server)  # type: ignore[no-untyped-call]  # generated
-    add_TraceServiceServicer_to_server(found.traces, server)  # type: ignore[no-untyped-call]  # generated
-    found.port = server.add_insecure_port("127.0.0.1:0")
+    receiver = Receiver()
+    add_MetricsServiceServicer_to_server(receiver, server)  # type: ignore[no-untyped-call]  # generated
+    add_TraceServiceServicer_to_server(receiver.traces, server)  # type: ignore[no-untyped-call]  # generated
+    receiver.port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        yield found
+        yield receiver
     finally:
         await server.stop(grace=None)
 

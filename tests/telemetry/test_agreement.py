@@ -36,18 +36,18 @@ METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole wor
 
 
 async def totals(client: Client) -> FleetSum:
-    found: FleetSum = await client.get_workflow_handle(names.totals_id("local")).query(
+    fleet_totals: FleetSum = await client.get_workflow_handle(names.totals_id("local")).query(
         "totals", result_type=FleetSum
     )
-    return found
+    return fleet_totals
 
 
-def agree(found: FleetSum, report: dict[str, Any]) -> None:
+def agree(fleet_totals: FleetSum, report: dict[str, Any]) -> None:
     """What was counted for the metrics is what the job's own report and records say."""
     records = job_memo.restarts_of(report)
     counted = Counter(f"{r['fault']['class']}/{r['level']}/{r['recover_result']}" for r in records)
-    assert dict(found.totals.restarts) == dict(counted)
-    assert found.ends == {report["status"]: 1}
+    assert dict(fleet_totals.totals.restarts) == dict(counted)
+    assert fleet_totals.ends == {report["status"]: 1}
     end = seconds(report["ended_at"])
     assert end is not None
     time = account(report, records, now=end)
@@ -58,10 +58,13 @@ def agree(found: FleetSum, report: dict[str, Any]) -> None:
         "lost": time.lost_s,
         "paused": time.paused_s,
     }
-    assert {use: found.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.1)
+    assert {use: fleet_totals.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(
+        uses, abs=0.1
+    )
     for row in causes(time.restarts):
         lost = [
-            found.totals.lost_s.get(f"{row['class']}/{kind}", 0.0) for kind in ("down", "again")
+            fleet_totals.totals.lost_s.get(f"{row['class']}/{kind}", 0.0)
+            for kind in ("down", "again")
         ]
         assert lost == pytest.approx([row["down_s"], row["lost_s"]], abs=0.1)
 
@@ -93,7 +96,7 @@ async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it
         await stage.submit(document(nodes=PODS, env={"STEPS": steps}))
         newest = stage.client.get_workflow_handle("demo")
         report = await newest.result()
-        found = await totals(stage.client)
+        fleet_totals = await totals(stage.client)
         chain = [await run.describe() for run in await runs(stage.client, newest)]
         last = await newest.describe()
     assert len(chain) >= 3, "it went on as a new run"
@@ -103,14 +106,14 @@ async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it
         assert described.history_size_bytes <= BYTES_MOST
     assert len(job_memo.restarts_of(report)) == CRASHES
     assert last.search_attributes["LastStep"] == [int(steps)]
-    agree(found, report)
+    agree(fleet_totals, report)
 
 
-def exported(found: Samples, name: str) -> dict[str, float]:
+def exported(samples: Samples, name: str) -> dict[str, float]:
     """The values of a metric, by its labels."""
     return {
         "/".join(value for _, value in sorted(labels)): sample
-        for (each, labels), sample in found.items()
+        for (each, labels), sample in samples.items()
         if each == name
     }
 
@@ -128,12 +131,12 @@ async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_repor
         report = await job.result()
         await stage.worker.restart()
         ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
-        found = await until_scraped(address, lambda now: now.get(ended) == 1.0)
+        samples = await until_scraped(address, lambda now: now.get(ended) == 1.0)
     end = seconds(report["ended_at"])
     assert end is not None
     time = account(report, job_memo.restarts_of(report), now=end)
     uses = {use: getattr(time, f"{use}_s") for use in ("wait", "training", "down", "lost")}
-    page = exported(found, "everstep_job_time_seconds_total")
+    page = exported(samples, "everstep_job_time_seconds_total")
     assert {use: page[use] for use in uses} == pytest.approx(uses, abs=0.1)
     costs = {
         f"{row['class']}/{kind}": row[key]
@@ -141,12 +144,12 @@ async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_repor
         for kind, key in (("down", "down_s"), ("again", "lost_s"))
     }
     assert {row.partition("/")[0] for row in costs} == {"crash", "node"}
-    lost = exported(found, "everstep_time_lost_seconds_total")
+    lost = exported(samples, "everstep_time_lost_seconds_total")
     assert {cost: lost.get(cost, 0.0) for cost in costs} == pytest.approx(costs, abs=0.1)
-    assert exported(found, "everstep_training_ratio")[""] == pytest.approx(time.ettr, abs=0.001)
+    assert exported(samples, "everstep_training_ratio")[""] == pytest.approx(time.ettr, abs=0.001)
     budgets = report["phases"][0]["budgets"]
     used = {name: budget["used"] for name, budget in budgets.items() if budget["used"]}
-    assert exported(found, "everstep_budget_used") == used
+    assert exported(samples, "everstep_budget_used") == used
     assert used
 
 
@@ -168,5 +171,5 @@ async def test_a_job_that_was_reset_agrees_with_what_became_of_it(
         await until(newest, lambda status: bool(status["state"] == "running"))
         await newest.execute_update("stop", {"reason": "enough"})
         report = await newest.result()
-        found = await totals(stage.client)
-    agree(found, report)
+        fleet_totals = await totals(stage.client)
+    agree(fleet_totals, report)

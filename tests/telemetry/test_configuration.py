@@ -1,4 +1,4 @@
-"""Metrics are off unless asked for, by the standard variables or for Prometheus."""
+"""Metrics are off unless enabled, by the standard variables or for Prometheus."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ async def test_lines_of_the_core_are_objects_on_request(tmp_path: Path) -> None:
     both = await asyncio.gather(
         objects(tmp_path / "plain", {}), objects(tmp_path / "measured", measured)
     )
-    for found in both:
-        (about, *_) = [each for each in found if each["message"].startswith(OF_CORE)]
+    for line in both:
+        (about, *_) = [each for each in line if each["message"].startswith(OF_CORE)]
         assert (about["level"], about["logger"]) == ("warning", "temporalio.core")
         assert about["target"] == "temporalio_client::retry"
         assert "tcp connect error" in about["fields"]["error"]

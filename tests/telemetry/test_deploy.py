@@ -52,10 +52,10 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
             yield from selectors(child)
 
 
-def unmatched(found: Samples) -> set[str]:
+def unmatched(samples: Samples) -> set[str]:
     """Selectors whose metric, or one of whose labels, no sample has."""
     labels: dict[str, set[str]] = {}
-    for name, pairs in found:
+    for name, pairs in samples:
         labels.setdefault(name, set()).update(label for label, _ in pairs)
     return {
         str(selector.name)
@@ -66,10 +66,10 @@ def unmatched(found: Samples) -> set[str]:
     }
 
 
-def has_decisions(found: Samples) -> bool:
+def has_decisions(samples: Samples) -> bool:
     """Whether a sample counts local activities that decided, which is exported after the first ones."""
     latency = "temporal_local_activity_execution_latency_seconds_count"
-    return any(name == latency and ("activity_type", "decide") in pairs for name, pairs in found)
+    return any(name == latency and ("activity_type", "decide") in pairs for name, pairs in samples)
 
 
 @pytest.mark.parametrize("name", expressions())
@@ -90,7 +90,7 @@ async def test_a_real_run_has_every_series_that_is_looked_at(
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
-    found: Samples = {}
+    samples: Samples = {}
     async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
         await stage.admin.fault("at 35s kill demo 1 exit 1")
         await stage.submit(document("open", nodes=1, env={"STEPS": "100000000"}))
@@ -98,8 +98,8 @@ async def test_a_real_run_has_every_series_that_is_looked_at(
         await job.result()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HUNG_S):
-                while unmatched(found) or not has_decisions(found):
-                    found |= await scrape(address)
+                while unmatched(samples) or not has_decisions(samples):
+                    samples |= await scrape(address)
                     await asyncio.sleep(0.1)
-    assert unmatched(found) == set()
-    assert has_decisions(found)
+    assert unmatched(samples) == set()
+    assert has_decisions(samples)

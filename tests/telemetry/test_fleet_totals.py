@@ -1,4 +1,4 @@
-"""The workflow that adds up all jobs: begun anew, ended by hand, and where another workflow has its ID."""
+"""The workflow that adds up all jobs: continued, ended by hand, and with its ID in use elsewhere."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ def job(name: str, crashes: int, ended: str = "") -> JobReport:
 
 async def total(client: Client) -> FleetSum:
     handle = client.get_workflow_handle(names.totals_id("local"))
-    found: FleetSum = await handle.query("totals", result_type=FleetSum)
-    return found
+    fleet_totals: FleetSum = await handle.query("totals", result_type=FleetSum)
+    return fleet_totals
 
 
 async def until_counted(client: Client, crashes: int) -> FleetSum:
     async with asyncio.timeout(HUNG_S):
-        while (found := await total(client)).totals.restarts != {"crash/in_place/success": crashes}:
+        while (fleet_totals := await total(client)).totals.restarts != {
+            "crash/in_place/success": crashes
+        }:
             await asyncio.sleep(0.05)
-    return found
+    return fleet_totals
 
 
 async def test_the_sum_is_carried_over_when_the_history_is_long(
@@ -93,16 +95,16 @@ async def test_another_workflow_with_the_id_gets_no_signal(
 async def test_ends_and_first_steps_are_exact_where_no_notice_of_them_is_wanted(
     server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A document may want to hear of hangs alone."""
+    """A document may subscribe to hangs alone."""
     monkeypatch.setattr("everstep.chronicle.happenings.EVENTS", ("JobHanged",))
     async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
         await stage.admin.fault("at 35s kill demo 2 exit 1")
         report = await (await stage.submit(document())).result()
-        found = await total(stage.client)
-    assert found.ends == {"Completed": 1}
+        fleet_totals = await total(stage.client)
+    assert fleet_totals.ends == {"Completed": 1}
     (record,) = report["phases"][0]["restarts"]
     for stage_name in ("start", "first_step"):
-        ((count, took),) = found.totals.stages[stage_name].values()
+        ((count, took),) = fleet_totals.totals.stages[stage_name].values()
         assert count == 1
         assert took == pytest.approx(record["stages_s"][stage_name], abs=0.001)
 

@@ -81,7 +81,7 @@ async def test_each_activity_that_a_job_may_order_logs_job_phase_generation_and_
         line["activity"]: {
             name: line.get(name) for name in ("job", "phase", "generation", "trace_id")
         }
-        for line in lines.found
+        for line in lines.lines
         if "activity" in line
     }
     expected = {"job": "demo", "phase": "main", "generation": 4, "trace_id": trace_id("demo", "r1")}
@@ -106,5 +106,5 @@ def test_each_activity_of_the_recorded_jobs_was_ordered_with_its_labels(name: st
 
 
 def labels_of(order: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(b64decode(order["header"]["fields"][HEADER]["data"]))
-    return found
+    context: dict[str, Any] = json.loads(b64decode(order["header"]["fields"][HEADER]["data"]))
+    return context

@@ -1,4 +1,4 @@
-"""Log lines as JSON: what they say, of whom, and that nothing in them can end a line."""
+"""Log lines as JSON: their fields, their subject, and that no value can end a line."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def line(message: str, **extra: Any) -> dict[str, Any]:
     record.__dict__.update(extra)
     text = JsonLine().format(record)
     assert len(text.splitlines()) == 1
-    found: dict[str, Any] = json.loads(text)
-    return found
+    label_record: dict[str, Any] = json.loads(text)
+    return label_record
 
 
 def test_a_line_is_one_object_whatever_is_logged() -> None:
-    found = line("two\nlines \x1b[2J \ud800")
-    assert found["message"].startswith("two\nlines")
-    assert "\x1b" not in found["message"]
-    assert (found["level"], found["logger"]) == ("warning", "somewhere")
-    assert found["exception"].endswith("ValueError: bad\nvalue")
+    record = line("two\nlines \x1b[2J \ud800")
+    assert record["message"].startswith("two\nlines")
+    assert "\x1b" not in record["message"]
+    assert (record["level"], record["logger"]) == ("warning", "somewhere")
+    assert record["exception"].endswith("ValueError: bad\nvalue")
 
 
 @pytest.mark.parametrize(
@@ -55,15 +55,15 @@ def test_job_and_phase_are_those_of_the_workflow(
         "activity_type": "stop",
         "attempt": 3,
     }
-    found = line("x", temporal_activity=about)
-    assert (found["job"], found.get("phase")) == (job, phase)
-    assert (found["activity"], found["attempt"]) == ("stop", 3)
+    record = line("x", temporal_activity=about)
+    assert (record["job"], record.get("phase")) == (job, phase)
+    assert (record["activity"], record["attempt"]) == ("stop", 3)
 
 
 def test_a_workflow_that_works_for_many_jobs_is_none() -> None:
-    found = line("x", temporal_activity={"workflow_id": "janitor/a", "workflow_type": "Janitor"})
-    assert "job" not in found
-    assert found["workflow_id"] == "janitor/a"
+    record = line("x", temporal_activity={"workflow_id": "janitor/a", "workflow_type": "Janitor"})
+    assert "job" not in record
+    assert record["workflow_id"] == "janitor/a"
 
 
 async def test_a_line_about_one_job_has_no_labels_of_another() -> None:
@@ -81,16 +81,16 @@ async def test_a_task_adds_what_it_works_for() -> None:
         await asyncio.sleep(0)
         return line("x")
 
-    found = await asyncio.gather(work(1), work(2))
-    assert [each["generation"] for each in found] == [1, 2]
+    records = await asyncio.gather(work(1), work(2))
+    assert [each["generation"] for each in records] == [1, 2]
     assert "generation" not in line("x")
 
 
 async def test_what_a_task_does_not_know_has_no_key() -> None:
     log_with(job="demo", phase="", generation=0)
-    found = line("x")
-    assert (found["job"], found["generation"]) == ("demo", 0)
-    assert "phase" not in found
+    record = line("x")
+    assert (record["job"], record["generation"]) == ("demo", 0)
+    assert "phase" not in record
 
 
 async def test_a_worker_logs_objects_on_request(
@@ -108,8 +108,8 @@ async def test_a_worker_logs_objects_on_request(
             while "run.log cannot be written" not in stage.worker.log.read_text():
                 await asyncio.sleep(0.05)
         lines = stage.worker.log.read_text().splitlines()
-        found = [json.loads(text) for text in lines if text.startswith("{")]
-    (about, *_) = [each for each in found if "run.log cannot" in each["message"]]
+        records = [json.loads(text) for text in lines if text.startswith("{")]
+    (about, *_) = [each for each in records if "run.log cannot" in each["message"]]
     assert (about["job"], about["activity"], about["level"]) == ("demo", "publish", "warning")
     assert about["trace_id"] == trace_id("demo", first)
 
@@ -130,10 +130,10 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trac
         first = (await job.describe()).run_id
         await job.result()
         lines = stage.worker.log.read_text().splitlines()
-        found = [json.loads(text) for text in lines if text.startswith("{")]
-    (about, *_) = [each for each in found if each.get("activity") == "stop"]
-    shown = {name: about[name] for name in KEYS}
-    assert shown == {
+        records = [json.loads(text) for text in lines if text.startswith("{")]
+    (about, *_) = [each for each in records if each.get("activity") == "stop"]
+    labels = {name: about[name] for name in KEYS}
+    assert labels == {
         "trace_id": trace_id("demo", first),
         "job": "demo",
         "phase": "main",

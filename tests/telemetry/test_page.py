@@ -70,13 +70,13 @@ def test_the_page_says_which_lines_of_backends_name_a_job() -> None:
 def test_the_page_has_each_logger_at_each_of_its_levels() -> None:
     rows = re.findall(r"^\| `(\w+)`[^|]* \| `([\w.]+)` \| ", PAGE.read_text(), re.MULTILINE)
     calls = set(logging_calls())
-    found = {
+    matches = {
         call: [row for row in rows if row[0] == call[0] and f"{call[1]}.".startswith(f"{row[1]}.")]
         for call in calls
     }
     assert calls
-    assert [call for call, of_call in found.items() if not of_call] == []
-    used = {row for of_call in found.values() for row in of_call}
+    assert [call for call, of_call in matches.items() if not of_call] == []
+    used = {row for of_call in matches.values() for row in of_call}
     assert {row for row in rows if row not in used} == {
         ("error", "temporalio.core"),
         ("warning", "temporalio.core"),

@@ -54,7 +54,7 @@ HOURLY = "Restarts by cause, each hour A"
 
 
 @pytest.mark.parametrize(
-    ("values", "shown"),
+    ("values", "expected"),
     [
         pytest.param("5x200", 0, id="nothing came"),
         pytest.param("_x100 1x100", 1, id="the first one"),
@@ -65,10 +65,10 @@ HOURLY = "Restarts by cause, each hour A"
     ],
 )
 def test_a_panel_shows_what_came_within_the_hour(
-    binaries: Path, tmp_path: Path, values: str, shown: int
+    binaries: Path, tmp_path: Path, values: str, expected: int
 ) -> None:
     series = [{"series": COUNTED % worker, "values": values} for worker in ("a", "b")]
-    samples = [{"labels": '{cause="crash"}', "value": shown}]
+    samples = [{"labels": '{cause="crash"}', "value": expected}]
     claim = {"expr": expressions()[HOURLY], "eval_time": "140m", "exp_samples": samples}
     test = {"interval": "1m", "input_series": series, "promql_expr_test": [claim]}
     (tmp_path / "test.yaml").write_text(yaml.safe_dump({"rule_files": [], "tests": [test]}))
@@ -92,8 +92,8 @@ class Prometheus:
 
     async def values(self, expression: str) -> dict[str, float]:
         """By the labels, as JSON."""
-        found = (await self.get("query", query=expression))["result"]
-        return {json.dumps(each["metric"]): float(each["value"][1]) for each in found}
+        series = (await self.get("query", query=expression))["result"]
+        return {json.dumps(each["metric"]): float(each["value"][1]) for each in series}
 
     async def is_ready(self) -> bool:
         try:
@@ -147,7 +147,7 @@ async def test_a_prometheus_evaluates_dashboard_and_rules_over_a_real_run(
             records += (await job.result())["phases"][0]["restarts"]
             await until(api, "sum(everstep_restarts_total)", unlike=before)
         for name, text in panels.items():
-            await until(api, text, named=name)
+            await until(api, text, description=name)
         total = await api.values("sum(everstep_restarts_total)")
         assert list(total.values()) == [len(records)] == [2]
         for name in ("Restarts by cause, each hour A", "Restarts by level and result, each hour A"):
@@ -168,14 +168,18 @@ async def rules(api: Prometheus) -> list[dict[str, Any]]:
 
 
 async def until(
-    api: Prometheus, expression: str, *, unlike: dict[str, float] | None = None, named: str = ""
+    api: Prometheus,
+    expression: str,
+    *,
+    unlike: dict[str, float] | None = None,
+    description: str = "",
 ) -> None:
     """Until the expression has a value, and another one than `unlike`."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     try:
         async with asyncio.timeout(HUNG_S):
-            while not found or found == unlike:
+            while not values or values == unlike:
                 await asyncio.sleep(0.2)
-                found = await api.values(expression)
+                values = await api.values(expression)
     except TimeoutError:
-        raise AssertionError(f"{named} has no new value: {expression}: {found}") from None
+        raise AssertionError(f"{description} has no new value: {expression}: {values}") from None

@@ -63,13 +63,13 @@ def test_counters_add_up_gauges_keep_the_last_and_histograms_every_value() -> No
     reader.histograms = lambda: sdk.histograms
     sdk.take(buffer.retrieve_updates())
     sdk.take(buffer.retrieve_updates())
-    found: dict[tuple[str, str], Any] = {}
+    points: dict[tuple[str, str], Any] = {}
     data: Any = reader.get_metrics_data()
     for each in data.resource_metrics[0].scope_metrics[0].metrics:
         for point in each.data.data_points:
-            found[each.name, point.attributes.get("operation", "")] = point
-    assert found["temporal_request", BEAT["operation"]].value == 9
-    assert found["temporal_request", POLL["operation"]].value == 2
-    assert found["temporal_worker_task_slots_used", ""].value == 2
-    latency = found["temporal_request_latency", BEAT["operation"]]
+            points[each.name, point.attributes.get("operation", "")] = point
+    assert points["temporal_request", BEAT["operation"]].value == 9
+    assert points["temporal_request", POLL["operation"]].value == 2
+    assert points["temporal_worker_task_slots_used", ""].value == 2
+    latency = points["temporal_request_latency", BEAT["operation"]]
     assert (latency.count, round(latency.sum, 6)) == (2, 0.006)

@@ -28,7 +28,7 @@ def children(spans: list[Span], parent: bytes) -> Counter[tuple[str, Any]]:
     )
 
 
-def named(spans: list[Span], name: str) -> Span:
+def span_by_name(spans: list[Span], name: str) -> Span:
     (span,) = [span for span in spans if span.name == name]
     return span
 
@@ -55,7 +55,7 @@ async def test_agents_add_what_they_did_once_though_the_worker_is_killed(tmp_pat
 
     spans = of_agents(traces)
     stages_of = partial(stages, traces.spans)
-    launch, restart = (named(traces.spans, name) for name in ("launch", "restart in_place"))
+    launch, restart = (span_by_name(traces.spans, name) for name in ("launch", "restart in_place"))
     stop = stages_of(restart)["stop"]
     assert children(spans, stop.span_id) == {("agent stop", 0): 1, ("agent stop", 1): 1}
     for whole in (launch, restart):

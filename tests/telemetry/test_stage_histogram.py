@@ -31,26 +31,26 @@ def of_records(records: Iterable[Mapping[str, Any]]) -> Stages:
         for stage, took_s in record["stages_s"].items():
             if took_s is not None:
                 took.setdefault(stage, []).append(took_s)
-    found = {}
+    totals = {}
     for stage, all_s in took.items():
         counts = [0] * (len(BUCKETS_S) + 1)
         for took_s in all_s:
             counts[bisect_left(BUCKETS_S, took_s)] += 1
-        found[stage] = len(all_s), round(sum(all_s), 3), tuple(accumulate(counts))
-    return found
+        totals[stage] = len(all_s), round(sum(all_s), 3), tuple(accumulate(counts))
+    return totals
 
 
-def of_page(found: Samples) -> Stages:
+def of_page(samples: Samples) -> Stages:
     name = "everstep_restart_stage_duration_seconds"
     buckets: dict[str, dict[float, float]] = {}
-    for (sample, labels), value in found.items():
+    for (sample, labels), value in samples.items():
         if sample == f"{name}_bucket":
             bound = dict(labels)
             buckets.setdefault(bound["stage"], {})[float(bound["le"])] = value
     return {
         stage: (
-            int(found[f"{name}_count", frozenset({("stage", stage)})]),
-            round(found[f"{name}_sum", frozenset({("stage", stage)})], 3),
+            int(samples[f"{name}_count", frozenset({("stage", stage)})]),
+            round(samples[f"{name}_sum", frozenset({("stage", stage)})], 3),
             tuple(int(count) for _, count in sorted(at_most.items())),
         )
         for stage, at_most in buckets.items()

@@ -36,8 +36,8 @@ def traceparent(worker: dict[str, str], document: dict[str, str]) -> str | None:
 
 
 def test_it_is_there_where_the_worker_exports_traces() -> None:
-    found = traceparent(TRACES, {}) or ""
-    assert [len(part) for part in found.split("-")] == [2, 32, 16, 2]
+    header = traceparent(TRACES, {}) or ""
+    assert [len(part) for part in header.split("-")] == [2, 32, 16, 2]
 
 
 @pytest.mark.parametrize("off", [{"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_SDK_DISABLED": "true"}])
@@ -52,8 +52,8 @@ def test_the_document_has_the_last_word() -> None:
 
 @pytest.mark.long
 async def test_each_run_of_a_real_job_finds_its_own_span(tmp_path: Path) -> None:
-    machine, found = Machine.at(tmp_path / "home"), tmp_path / "found"
-    script = f'echo "$TRACEPARENT" >> {found}; test $(wc -l < {found}) = 2'  # fails once
+    machine, output = Machine.at(tmp_path / "home"), tmp_path / "found"
+    script = f'echo "$TRACEPARENT" >> {output}; test $(wc -l < {output}) = 2'  # fails once
     async with receiver() as received:
         machine.env["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = f"http://127.0.0.1:{received.port}"
         try:
@@ -67,6 +67,6 @@ async def test_each_run_of_a_real_job_finds_its_own_span(tmp_path: Path) -> None
         for span in received.traces.spans
         if span.name == "run"
     }
-    parents = found.read_text().split()
+    parents = output.read_text().split()
     assert len(parents) == len(set(parents)) == 2
     assert set(parents) == runs

@@ -65,12 +65,12 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
     records = [record for phase in report["phases"] for record in phase["restarts"]]
     for record in records:
         (span,) = [s for s in spans.values() if attributes(s).get("restart") == record["n"]]
-        found = attributes(span)
+        values = attributes(span)
         assert span.name == f"restart {record['level']}"
-        assert found["fault.class"] == record["fault"]["class"]
-        assert (found["result"], found["reason"]) == (record["recover_result"], record["reason"])
+        assert values["fault.class"] == record["fault"]["class"]
+        assert (values["result"], values["reason"]) == (record["recover_result"], record["reason"])
         assert [event.name for event in span.events] == record["seen"]
-        if found["fault.class"] == "crash":
+        if values["fault.class"] == "crash":
             assert [event.name for event in span.events if WORDS in event.name]
         steps = {s.name for s in spans.values() if s.parent_span_id == span.span_id}
         took = {name for name, s in record["stages_s"].items() if s and name != "first_step"}

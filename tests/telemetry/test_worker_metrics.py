@@ -27,9 +27,9 @@ from tests.telemetry.receiver import Samples, receiver, scrape
 
 async def until_scraped(address: str, claim: Callable[[Samples], bool]) -> Samples:
     async with asyncio.timeout(HUNG_S):
-        while not claim(found := await scrape(address)):
+        while not claim(samples := await scrape(address)):
             await asyncio.sleep(0.1)
-    return found
+    return samples
 
 
 SDK = {
@@ -56,14 +56,14 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
         async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
             paused = await stage.submit(document(env={"STEPS": "100000000"}))
             await paused.execute_update("pause", {"reason": "a look"})
-            found = await until_scraped(address, lambda now: now.get(jobs("paused")) == 1.0)
-            assert found[jobs("running")] == 0.0
+            samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 1.0)
+            assert samples[jobs("running")] == 0.0
             await until_scraped(address, lambda now: now.get(ISOLATED) == 0.0)
             await paused.execute_update("stop", {})
             await paused.result()
-            found = await until_scraped(address, lambda now: now.get(jobs("paused")) == 0.0)
-            found = await until_scraped(address, lambda now: {name for name, _ in now} >= SDK)
-            assert not [label for _, labels in found for label in labels if "demo" in label[1]], (
+            samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 0.0)
+            samples = await until_scraped(address, lambda now: {name for name, _ in now} >= SDK)
+            assert not [label for _, labels in samples for label in labels if "demo" in label[1]], (
                 "no label names a job"
             )
             async with asyncio.timeout(HUNG_S):
@@ -81,9 +81,9 @@ ISOLATED = "everstep_nodes_isolated", frozenset({("cluster", "local")})
 LONGEST = "everstep_nodes_isolated_longest_seconds", frozenset({("cluster", "local")})
 
 
-def value(found: Samples, name: str) -> float | None:
+def value(samples: Samples, name: str) -> float | None:
     """Of a metric without labels."""
-    return found.get((name, frozenset()))
+    return samples.get((name, frozenset()))
 
 
 async def test_hang_margin_and_silent_agents_are_what_the_job_shows(
@@ -98,19 +98,21 @@ async def test_hang_margin_and_silent_agents_are_what_the_job_shows(
         limits = {"hang_s": 400, "unreachable_s": 300}
         incident = Incident(body=document(limits=limits), faults=faults, begins_s=34.0)
         job, clock = await until_incident(stage, incident)
-        found = await until_scraped(address, lambda now: value(now, margin) is not None)
-        assert 0.95 < (value(found, margin) or 0.0) <= 1.0
-        assert value(found, silent) == 0.0
+        samples = await until_scraped(address, lambda now: value(now, margin) is not None)
+        assert 0.95 < (value(samples, margin) or 0.0) <= 1.0
+        assert value(samples, silent) == 0.0
         await clock.pass_to(135.0)
-        found = await until_scraped(address, lambda now: (value(now, margin) or 1.0) < 0.8)
-        assert value(found, margin) == pytest.approx(1 - 100 / 400, abs=0.01)
-        assert value(found, silent) == 1.0
+        samples = await until_scraped(address, lambda now: (value(now, margin) or 1.0) < 0.8)
+        assert value(samples, margin) == pytest.approx(1 - 100 / 400, abs=0.01)
+        assert value(samples, silent) == 1.0
 
         async def status_has_both() -> bool:
             """The status is of the newest report: the one about the silent agent came before."""
-            seen = await glance(await find(stage.client, job.id))
-            is_same = value(found, margin) == 1 - seen["still_s"] / seen["still_limit_s"]
-            return bool(seen["unreachable"] == 1 and is_same)
+            heartbeats = await glance(await find(stage.client, job.id))
+            is_same = (
+                value(samples, margin) == 1 - heartbeats["still_s"] / heartbeats["still_limit_s"]
+            )
+            return bool(heartbeats["unreachable"] == 1 and is_same)
 
         async with asyncio.timeout(HUNG_S):
             while not await status_has_both():
@@ -131,11 +133,11 @@ async def test_the_longest_wait_for_places_is_that_of_the_first_in_the_queue(
         await clock.hold()  # nothing else gives way
         first = await stage.submit(document("first", nodes=1_000))
         second = await stage.submit(document("second", nodes=1_000))
-        found = await until_scraped(address, lambda now: now.get(jobs("launching")) == 2.0)
+        samples = await until_scraped(address, lambda now: now.get(jobs("launching")) == 2.0)
         began = [(await job.describe()).start_time.timestamp() for job in (first, second)]
-        found = await until_scraped(address, lambda now: (value(now, longest) or 0.0) > 0.0)
+        samples = await until_scraped(address, lambda now: (value(now, longest) or 0.0) > 0.0)
         waited_s = time.time() - min(began)
-        assert waited_s - 5.0 < (value(found, longest) or 0.0) <= waited_s
+        assert waited_s - 5.0 < (value(samples, longest) or 0.0) <= waited_s
         for job in (first, second):
             await job.execute_update("stop", {"grace_s": 0})
         await until_scraped(address, lambda now: value(now, longest) == 0.0)
@@ -161,11 +163,11 @@ async def test_the_longest_isolation_is_that_of_the_node_that_was_isolated_first
             """A value is as old as the worker's last reading."""
             begin = await began(node)
             least = time.time() - begin
-            found = await until_scraped(
+            samples = await until_scraped(
                 address,
                 lambda now: now.get(ISOLATED) == isolated and now.get(LONGEST, 0.0) >= least,
             )
-            assert found[LONGEST] <= time.time() - begin
+            assert samples[LONGEST] <= time.time() - begin
 
         await tell(quarantine, "isolate", node="n5", reason="it smokes")
         await until_longest_is_of("n5", isolated=1)
@@ -189,13 +191,13 @@ COSTS = {
 }
 
 
-def restarts(found: Samples) -> dict[tuple[str, str, str], float]:
+def restarts(samples: Samples) -> dict[tuple[str, str, str], float]:
     """How many restarts were exported, by cause, level and result."""
     return {
         (labels["cause"], labels["level"], labels["result"]): value
-        for name, pairs in found
+        for name, pairs in samples
         if name == "everstep_restarts_total" and (labels := dict(pairs))
-        for value in [found[name, pairs]]
+        for value in [samples[name, pairs]]
     }
 
 
@@ -221,17 +223,17 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         expected = Counter((r["fault"]["class"], r["level"], r["recover_result"]) for r in records)
         assert expected.total() >= 3
         ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
-        found = await until_scraped(
+        samples = await until_scraped(
             address, lambda now: restarts(now) == dict(expected) and now.get(ended) == 1.0
         )
-        assert {name for name, _ in found} >= COSTS
+        assert {name for name, _ in samples} >= COSTS
         for stage_name in ("stop", "start"):
             stages = [r["stages_s"][stage_name] for r in records]
             took = [s for s in stages if s is not None]
             labels = frozenset({("stage", stage_name)})
             name = "everstep_restart_stage_duration_seconds"
-            assert found[f"{name}_count", labels] == len(took)
-            assert found[f"{name}_sum", labels] == pytest.approx(sum(took), abs=0.001)
+            assert samples[f"{name}_count", labels] == len(took)
+            assert samples[f"{name}_sum", labels] == pytest.approx(sum(took), abs=0.001)
         stage.worker.kill9()  # another process exports the same
         await stage.worker.start()
         await until_scraped(address, lambda now: restarts(now) == dict(expected))

@@ -14,6 +14,6 @@ from tests.torch.ranks import PYTHON
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
     assert PYTHON.exists(), "there is no PyTorch; try: make torch"
-    own = Machine.at(tmp_path / "home")
-    yield own
-    own.end()  # agents outlive whatever failed
+    test_machine = Machine.at(tmp_path / "home")
+    yield test_machine
+    test_machine.end()  # agents outlive whatever failed

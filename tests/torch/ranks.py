@@ -23,7 +23,7 @@ WITHIN_S = 300.0
 
 
 def undisturbed(script: Path, env: Mapping[str, str]) -> None:
-    """Two ranks that nobody disturbs, started by hand, have come to their end."""
+    """Two undisturbed ranks, started by hand, have come to their end."""
     shared = {
         **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
         "WORLD_SIZE": "2",
@@ -45,8 +45,8 @@ def undisturbed(script: Path, env: Mapping[str, str]) -> None:
         for rank in ("0", "1")
     ]
     try:
-        told = [rank.communicate(timeout=WITHIN_S)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], told
+        outputs = [rank.communicate(timeout=WITHIN_S)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], outputs
     finally:
         for rank in ranks:
             rank.kill()
@@ -63,8 +63,8 @@ def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wi
             except NoAnswer:
                 continue
             if holds(state):
-                found: wire.AgentState = state
-                return found
+                result: wire.AgentState = state
+                return result
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.05)
 
@@ -76,6 +76,6 @@ def run_of(state: wire.AgentState) -> wire.RunSeen:
 
 def process_of(state: wire.AgentState, rank: int) -> int:
     """The process of a living rank, as this process sees it."""
-    found = marks.process_of(state["uid"], run_of(state)["ranks"][rank]["pid"])
-    assert found is not None, f"rank {rank} does not run"
-    return found
+    process = marks.process_of(state["uid"], run_of(state)["ranks"][rank]["pid"])
+    assert process is not None, f"rank {rank} does not run"
+    return process

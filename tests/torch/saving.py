@@ -38,7 +38,7 @@ ELSEWHERE = Path("/dev/shm")
 
 
 class Start(NamedTuple):
-    """What a rank is told."""
+    """The start arguments of a rank."""
 
     folder: Path
     rank: int
@@ -51,9 +51,9 @@ def weights(step: int) -> torch.Tensor:
     return torch.full((WEIGHTS,), float(step))
 
 
-def check(start: Start, found: torch.Tensor) -> None:
+def check(start: Start, tensor: torch.Tensor) -> None:
     """What was read is what was saved."""
-    assert torch.equal(found.detach(), weights(start.step)), start
+    assert torch.equal(tensor.detach(), weights(start.step)), start
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]  # mypy does not see what it inherits
@@ -83,8 +83,8 @@ def with_dcp(start: Start) -> None:
     state = {"weights": weights(0), f"own {start.rank}": weights(0)}
     if start.path is not None:
         dcp.load(state, checkpoint_id=start.path)
-    for found in state.values():
-        check(start, found)
+    for value in state.values():
+        check(start, value)
     for step in range(start.step + 1, sys.maxsize):
         state = {name: weights(step) for name in state}
         dcp.save(state, checkpoint_id=start.folder / f"step-{step}")

@@ -71,7 +71,7 @@ def test_kills_cost_restarts_and_no_bit(
     undisturbed(EXAMPLES / framework.name / "train.py", {**framework.env, "OUT": str(alone)})
     written = example(framework.name, job, **{'"python3"': f'"{PYTHON}"'}, **framework.longer)
     with machine.running("run", str(written)) as process:
-        said = until_says(process, "running, generation 1")
+        lines = until_says(process, "running, generation 1")
         state = trained(machine, generation=0)
         until(process, lambda: len(saved(job / "out")) >= SAVED)
         kill(state, rank=1)
@@ -79,10 +79,10 @@ def test_kills_cost_restarts_and_no_bit(
         until_more_is_saved(process, job / "out")
         kill(state, rank=0)
         rest, _ = process.communicate(timeout=WITHIN_S)
-    told = "".join(said) + rest
-    assert process.returncode == 0, told
-    restarts = [f"restart {n}: success, from step" in told for n in (1, 2, 3)]
-    assert restarts == [True, True, False], told
+    output = "".join(lines) + rest
+    assert process.returncode == 0, output
+    restarts = [f"restart {n}: success, from step" in output for n in (1, 2, 3)]
+    assert restarts == [True, True, False], output
     assert weights(framework, job / "out") == weights(framework, alone)
     assert machine.processes() == []
 

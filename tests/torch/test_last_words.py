@@ -1,4 +1,4 @@
-"""What PyTorch's `record` and `torchrun` write is what an agent reads; what they tell is what it tells."""
+"""What PyTorch's `record` and `torchrun` write is what an agent reads and reports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Failed(NamedTuple):
     """The script, under a launcher."""
 
     words: str | None
-    told: dict[str, str]  # the variables that it found and the launcher did not
+    variables: dict[str, str]  # the variables that it found and the launcher did not
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
@@ -47,17 +47,17 @@ def failed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp(request.param)
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    given = {**os.environ, wire.LAST_WORDS_FILE: str(folder / wire.LAST_WORDS)}
+    env = {**os.environ, wire.LAST_WORDS_FILE: str(folder / wire.LAST_WORDS)}
     port = ("--master-addr", "127.0.0.1", "--master-port", str(free_port()))
     launcher = LAUNCHERS[request.param]
     command = [str(PYTHON), *launcher, *(port if launcher else ()), str(script)]
     ended = subprocess.run(
-        command, env=given, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        command, env=env, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
     assert ended.returncode == 1, ended.stderr
-    found = json.loads(ended.stdout)
-    told = {name: value for name, value in found.items() if name not in given}
-    return Failed(RankFolder(folder).last_words(), told)
+    result = json.loads(ended.stdout)
+    changed = {name: value for name, value in result.items() if name not in env}
+    return Failed(RankFolder(folder).last_words(), changed)
 
 
 def test_the_exception_is_read_as_the_library_wrote_it(failed: Failed) -> None:
@@ -90,6 +90,8 @@ def test_a_rank_is_told_what_torchrun_tells(failed: Failed) -> None:
         meeting=Meeting(hosts=("127.0.0.1",), port=1),
         settings=RankSettings(cluster="local", fence_s=1.0, environ={}, pass_env=()),
     )
-    ours = {**command["env"], **command["ranks"][0]["env"]}
-    wanted = {name: failed.told[name] for name in failed.told.keys() - NOT_TOLD - ITS_OWN}
-    assert {name: str(ours.get(name)) for name in wanted} == wanted
+    variables = {**command["env"], **command["ranks"][0]["env"]}
+    expected = {
+        name: failed.variables[name] for name in failed.variables.keys() - NOT_TOLD - ITS_OWN
+    }
+    assert {name: str(variables.get(name)) for name in expected} == expected

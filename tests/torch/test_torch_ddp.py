@@ -19,17 +19,17 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 def test_a_killed_rank_is_forked_from_the_helper(machine: Machine, tmp_path: Path) -> None:
     job = document(tmp_path / "job", steps=300)
     with machine.running("run", str(job)) as process:
-        said = until_says(process, "step ")
+        lines = until_says(process, "step ")
         first = observed(machine, has_a_helper)
         assert run_of(first)["prewarmed"] is False
         os.kill(process_of(first, 1), signal.SIGKILL)
         second = observed(machine, lambda s: is_after(s, first))
         assert run_of(second)["prewarmed"] is True, second["notes"]
         rest, _ = process.communicate(timeout=WITHIN_S)
-    told = "".join(said) + rest
-    assert process.returncode == 0, told
-    assert "restart 1: success" in told
-    assert "restart 2" not in told
+    output = "".join(lines) + rest
+    assert process.returncode == 0, output
+    assert "restart 1: success" in output
+    assert "restart 2" not in output
     assert json.loads((tmp_path / "job" / "out" / "final.json").read_text())["step"] == 300
     assert machine.processes() == []
 

@@ -1,4 +1,4 @@
-"""One stage for all tests of a file that ask for it, and an end that waits for nobody."""
+"""One stage for all tests of a file that use it, and an end that does not wait."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ async def scene(shared: Scene) -> Scene:
 
 @pytest.fixture
 def nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a job that ends waits for in vain, as nobody can write or tell it, it waits for briefly."""
+    """A job that ends waits only briefly for what cannot be written or published."""
     for name in ("LAST_LINES", "LAST_WORDS"):
         monkeypatch.setattr(options, name, timedelta(seconds=0.1))

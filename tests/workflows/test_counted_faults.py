@@ -109,11 +109,11 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
         for n in range(12):
             fault = {"node": "n1", "device": 1, "code": HBM, "at": EPOCH + n, **rule}
             for _again in range(2):
-                noted = await tell(book, "note_faults", faults=[fault], now=EPOCH + 100)
-                assert [count["times"] for count in noted["counts"]] == [n + 1]
-            shown = [row for row in await book.query("nodes", {"counts": True}) if "counts" in row]
+                answer = await tell(book, "note_faults", faults=[fault], now=EPOCH + 100)
+                assert [count["times"] for count in answer["counts"]] == [n + 1]
+            rows = [row for row in await book.query("nodes", {"counts": True}) if "counts" in row]
             counts = [
-                (one["device"], one["code"], one["times"], one["limit"]) for one in counts_of(shown)
+                (one["device"], one["code"], one["times"], one["limit"]) for one in counts_of(rows)
             ]
             # The count begins again once it has isolated the device.
             assert counts == ([(1, HBM, n + 1, 12)] if n < 11 else [])
@@ -238,7 +238,7 @@ async def test_the_quarantine_finds_out_by_itself_that_a_fault_lasts_and_that_a_
         device = {"node": "n1", "device": 1}
 
         async def until_kept_by(*by: str) -> None:
-            """The quarantine looks at the clock once a second or later: nothing tells when it has."""
+            """The quarantine looks at the clock once a second or later: nothing shows when it has."""
             while [row["by"] for row in await book.query("nodes")] != [*by]:
                 await asyncio.sleep(0.02)
 

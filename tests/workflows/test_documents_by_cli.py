@@ -49,7 +49,7 @@ class Ended:
     """How the command line ended, and the job after it."""
 
     code: int
-    said: str
+    output: str
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +65,13 @@ async def start(
     stage: StageOfProcesses, name: str, inputs: Sequence[str], folder: Path, *flags: str
 ) -> Ended:
     """`temporal workflow start`, with each input in a file of its own."""
-    given: list[str] = []
+    arguments: list[str] = []
     for number, text in enumerate(inputs):
         file = folder / f"input-{number}.json"
         file.write_text(text)
-        given += ["--input-file", str(file)]
+        arguments += ["--input-file", str(file)]
     place = ("--address", stage.server.address, "--namespace", stage.namespace)
-    return Ended(*await temporal(*START, "--workflow-id", name, *place, *given, *flags))
+    return Ended(*await temporal(*START, "--workflow-id", name, *place, *arguments, *flags))
 
 
 async def refusal(stage: StageOfProcesses, name: str) -> ApplicationError:
@@ -108,8 +108,8 @@ MANIFESTS = {
 async def test_a_manifest_of_mindcluster_runs_too(
     stage: StageOfProcesses, name: str, tmp_path: Path
 ) -> None:
-    said = {"env": {"STEPS": "20"}, "model_dir": f"out/{name}"}
-    text = json.dumps({**MANIFESTS[name], "everstep": said})
+    spec = {"env": {"STEPS": "20"}, "model_dir": f"out/{name}"}
+    text = json.dumps({**MANIFESTS[name], "everstep": spec})
     assert (await start(stage, name, [text], tmp_path)).code == 0
     report: dict[str, Any] = await stage.client.get_workflow_handle(name).result()
     assert report["status"] == "Completed"
@@ -191,7 +191,7 @@ async def test_what_is_no_document_fails_in_one_line_and_wedges_nothing(
 ) -> None:
     inputs, fragment = UNREADABLE[name]
     ended = await start(stage, name, inputs, tmp_path)
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     error = await refusal(stage, name)
     assert error.type == "InvalidSpec"
     assert fragment in error.message

@@ -72,7 +72,7 @@ async def together(stage: StageOfProcesses, jobs: Mapping[str, str]) -> list[Han
 async def break_things(stage: StageOfProcesses, job: Handle, kind: str) -> None:
     homes = {pod["slot"]: pod["node"] for pod in (await job.query("status"))["pods"]}
     for fault in KINDS[kind]:
-        line = re.sub(r"NODE(\d)", lambda found: homes[int(found[1])], fault)
+        line = re.sub(r"NODE(\d)", lambda match: homes[int(match[1])], fault)
         await stage.admin.fault(line.replace("JOB", job.id))
 
 
@@ -93,17 +93,17 @@ async def trace(stage: StageOfProcesses, job: Handle) -> Trace:
 
 
 def anonymous(value: Any, names: dict[str, str]) -> Any:
-    """The value with nodes named in the order in which they are first spoken of."""
+    """The value with nodes named in the order of their first mention."""
     if isinstance(value, dict):
         return {k: anonymous(v, names) for k, v in value.items()}
     if isinstance(value, list):
         return [anonymous(item, names) for item in value]
     if not isinstance(value, str):
         return value
-    (job,) = (name for name, said in names.items() if said == "JOB")
+    (job,) = (name for name, alias in names.items() if alias == "JOB")
     nodes = re.compile(r"\bn\d+\b")
     renamed = nodes.sub(
-        lambda found: names.setdefault(found[0], f"node-{len(names)}"), value.replace(job, "JOB")
+        lambda match: names.setdefault(match[0], f"node-{len(names)}"), value.replace(job, "JOB")
     )
     return renamed[:SURELY_KEPT] if value.endswith("…") else renamed
 

@@ -75,7 +75,7 @@ async def stage(
         yield stage
 
 
-async def asked(job: Handle, diary: Diary) -> dict[str, Any]:
+async def answers_of_queries(job: Handle, diary: Diary) -> dict[str, Any]:
     """The job's status once it trains again, and how long one question takes."""
     await until(job, lambda status: status["state"] == "running")
     began = time.perf_counter()
@@ -96,7 +96,7 @@ async def released(stage: StageOfProcesses, status: dict[str, Any]) -> None:
 
 
 async def broken(stage: StageOfProcesses, job: Handle, number: int, diary: Diary) -> None:
-    status = await asked(job, diary)
+    status = await answers_of_queries(job, diary)
     await released(stage, status)
     homes = [pod["node"] for pod in status["pods"]]
     line = BREAKS[number % len(BREAKS)].replace("NODE", homes[number // 8 % len(homes)])
@@ -108,8 +108,8 @@ async def carried(stage: StageOfProcesses, job: Handle) -> list[int]:
     sizes = []
     for run in (await runs(stage.client, job))[1:]:
         begun = await anext(run.fetch_history_events(page_size=1))
-        given = begun.workflow_execution_started_event_attributes.input
-        sizes.append(sum(len(payload.data) for payload in given.payloads))
+        inputs = begun.workflow_execution_started_event_attributes.input
+        sizes.append(sum(len(payload.data) for payload in inputs.payloads))
     return sizes
 
 

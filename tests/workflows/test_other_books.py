@@ -1,4 +1,4 @@
-"""A job that meets books which know less than it does waits, says so, and harms nobody."""
+"""A job that meets books with less than it did waits, reports that, and harms no process."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def cluster() -> FakeBackend:
     return FakeBackend(FakeSettings(nodes=6))
 
 
-async def begun(client: Client, own: FakeBackend) -> Handle:
+async def begun(client: Client, own_cluster: FakeBackend) -> Handle:
     """A job that runs without end, and whose worker is gone."""
     endless = {"STEPS": "1000000000", "CHECKPOINT_EVERY": "100000000"}
     job = await submit(client, document(env=endless))
-    async with at_work(actor(client, own)):
+    async with at_work(actor(client, own_cluster)):
         await until(job, lambda status: status["state"] == "running")
     return job
 
@@ -39,16 +39,16 @@ async def stopped(job: Handle) -> None:
 
 
 async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: Client) -> None:
-    own, other = cluster(), cluster()
+    own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
-        job = await begun(client, own)
+        job = await begun(client, own_cluster)
         async with at_work(actor(client, other)):
             status = await until_it_waits_for(job, STRANGE)
             assert (status["state"], status["restarts"]) == ("unreachable", 0)
             assert "everstep adopt demo" in status["waiting_for"]
             refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
             assert len(refusals) == 1
-        async with at_work(actor(client, own)):
+        async with at_work(actor(client, own_cluster)):
             await until(job, lambda status: status["waiting_for"] is None)
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
@@ -59,9 +59,9 @@ async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: C
 async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had_their_time(
     client: Client,
 ) -> None:
-    own, other = cluster(), cluster()
+    own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
-        job = await begun(client, own)
+        job = await begun(client, own_cluster)
         async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             answer = await job.execute_update("adopt", {"id": "once", "reason": "the disk is gone"})
@@ -80,9 +80,9 @@ async def test_an_adopted_job_starts_anew_in_the_other_books_once_older_pods_had
 
 async def test_of_two_adoptions_one_is_refused_and_the_job_restarts_once(client: Client) -> None:
     """At once, and a third one during the restart."""
-    own, other = cluster(), cluster()
+    own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
-        job = await begun(client, own)
+        job = await begun(client, own_cluster)
         async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             both = [job.execute_update("adopt", {"id": name}) for name in ("first", "second")]
@@ -99,9 +99,9 @@ async def test_of_two_adoptions_one_is_refused_and_the_job_restarts_once(client:
 
 
 async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:
-    own, other = cluster(), cluster()
+    own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
-        job = await begun(client, own)
+        job = await begun(client, own_cluster)
         async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             await job.execute_update("stop", {"reason": "enough"})
@@ -114,10 +114,10 @@ async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:
 
 
 async def test_an_adoption_by_its_own_books_is_refused(client: Client) -> None:
-    own = cluster()
+    own_cluster = cluster()
     async with at_work(thinker(client)):
-        job = await begun(client, own)
-        async with at_work(actor(client, own)):
+        job = await begun(client, own_cluster)
+        async with at_work(actor(client, own_cluster)):
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await job.execute_update("adopt", {})
             await stopped(job)
@@ -132,17 +132,17 @@ async def test_an_adoption_where_the_relative_folders_are_not_is_refused(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    own, other = cluster(), await LocalBackend.open(LocalSettings(home=tmp_path / "home"))
+    own_cluster, other = cluster(), await LocalBackend.open(LocalSettings(home=tmp_path / "home"))
     async with AsyncExitStack() as ends, at_work(thinker(client)):
         ends.push_async_callback(other.close)
-        job = await begun(client, own)
+        job = await begun(client, own_cluster)
         async with at_work(actor(client, other)):
             await until_it_waits_for(job, STRANGE)
             with pytest.raises(WorkflowUpdateFailedError) as refused:
                 await job.execute_update("adopt", {"reason": "the disk is gone"})
             status = await until_it_waits_for(job, STRANGE)
             assert (status["state"], status["restarts"]) == ("unreachable", 0)
-        async with at_work(actor(client, own)):
+        async with at_work(actor(client, own_cluster)):
             await until(job, lambda status: status["waiting_for"] is None)
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0

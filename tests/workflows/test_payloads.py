@@ -31,7 +31,7 @@ from everstep.core.recovering import quarantine, recovery
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint
 from everstep.dialects import responses
-from tests.support.builders import Told, running, sighting
+from tests.support.builders import ScriptedJob, running, sighting
 from workflows import attributes
 from workflows.opening import Carried
 
@@ -57,7 +57,7 @@ def sent(value: Any) -> Any:
     return PAYLOADS.from_payloads([payload], [type(value)])[0]
 
 
-def goes_on(job: Told) -> None:
+def goes_on(job: ScriptedJob) -> None:
     """All that its workflow hands to Temporal in a turn can be handed over."""
     state = sent(Carried(document=None, state=job.state, chronicle=job.chronicle))
     assert state.state["job"] if isinstance(state.state, dict) else state.state.job
@@ -124,16 +124,18 @@ def _with_place(value: tuple[Any, ...], at: int, part: Any) -> Any:
 def values() -> dict[str, Any]:
     """Of each kind that goes between workflows and activities one, full of everything."""
     job = running(nodes=2)
-    given = WatchReport(news="facts", now=1.0, cursor="2", checkpoint=Checkpoint(step=3, path="a"))
-    seen = (sighting(FaultClass.CRASH), sighting(FaultClass.DEVICE))
-    job.see(*seen, checkpoint=Checkpoint(step=3, path="a", at=2.0))
+    sent_report = WatchReport(
+        news="facts", now=1.0, cursor="2", checkpoint=Checkpoint(step=3, path="a")
+    )
+    facts = (sighting(FaultClass.CRASH), sighting(FaultClass.DEVICE))
+    job.see(*facts, checkpoint=Checkpoint(step=3, path="a", at=2.0))
     order = recovery.next_step(recovery.begin(job.plan))
     result = StepResult(
-        now=1.0, cursor="1", generation=2, living=(0, 1), end="failed", cause=seen[0], notes=("a",)
+        now=1.0, cursor="1", generation=2, living=(0, 1), end="failed", cause=facts[0], notes=("a",)
     )
-    report = replace(given, facts=seen, running_since=1.0, alive_until=2.0, step=3)
+    report = replace(sent_report, facts=facts, running_since=1.0, alive_until=2.0, step=3)
     return {
-        "a fact": seen[1],
+        "a fact": facts[1],
         "a report": report,
         "a decision": job.decisions[-1],
         "a plan": job.plan,
@@ -211,9 +213,9 @@ FACTS = st.builds(
 @given(st.lists(FACTS, min_size=1, max_size=3), WHOLE | st.none())
 @example([Fact(id="a", kind="node.down", at=math.nan, node=HALF, code="\0", message=HALF)], None)
 @example([Fact(id="a", kind="process.exit", at=1.0, details={"at_step": 10**400})], 10**26)
-def test_whatever_is_seen_of_a_job_it_goes_on(seen: list[Fact], step: int | None) -> None:
+def test_whatever_is_seen_of_a_job_it_goes_on(facts: list[Fact], step: int | None) -> None:
     job = running(nodes=2)
-    job.report("facts", facts=bounded(seen), step=step)
+    job.report("facts", facts=bounded(facts), step=step)
     goes_on(job)
     if isinstance(job.action, RunPlan):
         job.succeeds()
@@ -294,6 +296,6 @@ def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, A
         book, _ = quarantine.release(book, quarantine.released_from(request))
         quarantine.expired(book, quarantine.now_from(request))
     with contextlib.suppress(CommandRejected):
-        book, noted = quarantine.noted(book, quarantine.notes_from(request, now=1.0))
-        sent(noted)
+        book, notes = quarantine.noted(book, quarantine.notes_from(request, now=1.0))
+        sent(notes)
     assert sent(sent(book)) == sent(book)

@@ -29,7 +29,7 @@ ROW = re.compile(r"^\d+ +\S+ +(\w+ +\w+)", re.MULTILINE)
 END = re.compile(r"^([A-Z]\w+):", re.MULTILINE)
 
 
-def shown(scenario: Scenario) -> frozenset[str]:
+def features(scenario: Scenario) -> frozenset[str]:
     """What workflows do in it: steps, decided levels, levels with their results, commands and its end."""
     texts = [text for pattern in (LINE, ROW, END) for text in pattern.findall(scenario.golden)]
     texts += [f"{cue.verb} {'' if cue.verb == 'release' else cue.name}" for cue in scenario.cues]
@@ -50,7 +50,7 @@ def fewest(shows: Mapping[str, frozenset[str]], costs: Mapping[str, int]) -> fro
     return frozenset(chosen)
 
 
-SHOWS = {name: shown(scenario) for name, scenario in SCENARIOS.items()}
+SHOWS = {name: features(scenario) for name, scenario in SCENARIOS.items()}
 LINES = {name: len(scenario.golden.splitlines()) for name, scenario in SCENARIOS.items()}
 """Of its transcript: about what playing it costs."""
 

@@ -1,4 +1,4 @@
-"""Two jobs never write to one folder: who comes second is told so, and leaves nothing."""
+"""Two jobs never write to one folder: the second one is refused, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def cerebras(name: str) -> dict[str, Any]:
         "checkpoint": {"steps": 20},
         "autorestart": {"max_num_restarts": 3, "min_num_csx": 2},
     }
-    said = {"command": "train {params}", "env": SCRIPT, "accelerator": "simulated"}
-    return {"trainer": {"init": init, "fit": {}}, "everstep": {**said, "accelerators_per_node": 8}}
+    spec = {"command": "train {params}", "env": SCRIPT, "accelerator": "simulated"}
+    return {"trainer": {"init": init, "fit": {}}, "everstep": {**spec, "accelerators_per_node": 8}}
 
 
 def mind_cluster(name: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def test_each_recovers_by_its_own_rules_and_none_lands_where_another_left(
 
     by = {row["name"]: row["by"] for row in await isolated(cluster.stage)}
     assert by == {node: ids[kind] for kind, node in broken.items()}
-    taken = {}
+    nodes_used = {}
     for kind, report in reports.items():
         (phase,) = report["phases"]
         (restart,) = phase["restarts"]
@@ -98,8 +98,8 @@ async def test_each_recovers_by_its_own_rules_and_none_lands_where_another_left(
         assert (restart["level"], restart["isolated"]) == ("job", True)
         assert phase["isolated_nodes"] == [broken[kind]]
         assert restart["bills"] == BUDGETS.get(kind, restart["bills"])
-        taken[kind] = set(restart["nodes"]["after"].values())
-    assert not {*broken.values()} & set().union(*taken.values())
+        nodes_used[kind] = set(restart["nodes"]["after"].values())
+    assert not {*broken.values()} & set().union(*nodes_used.values())
 
 
 async def submitted(scene: Scene, kind: str, name: str) -> Handle:

@@ -39,7 +39,7 @@ worker.main()
 
 
 def logged(error: BaseException, attempt: int) -> tuple[bool, logging.LogRecord]:
-    """Whether the worker's log tells of this end of an activity, and what."""
+    """Whether and how the worker's log reports this end of an activity."""
     record = logging.makeLogRecord(
         {
             "msg": "Completing activity as failed",
@@ -66,9 +66,9 @@ def test_a_worker_imports_its_modules_with_few_collections() -> None:
 
 def test_a_failure_that_has_a_name_is_one_line_ever_more_seldom() -> None:
     away = ApplicationError("100% of it is away", type="BackendUnavailable")
-    told = {attempt: logged(away, attempt) for attempt in range(1, 17)}
-    assert [attempt for attempt, (is_told, _) in told.items() if is_told] == [1, 2, 4, 8, 16]
-    _, record = told[16]
+    lines = {attempt: logged(away, attempt) for attempt in range(1, 17)}
+    assert [attempt for attempt, (is_told, _) in lines.items() if is_told] == [1, 2, 4, 8, 16]
+    _, record = lines[16]
     assert record.getMessage() == "stop of demo: BackendUnavailable: 100% of it is away"
     assert record.exc_info is None
 
@@ -119,12 +119,12 @@ def refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Refused:
     async def call(server: DevServer, namespace: str, **env: str) -> tuple[int, str]:
-        own = {
+        settings = {
             "TEMPORAL_ADDRESS": server.address,
             "TEMPORAL_NAMESPACE": namespace,
             "EVERSTEP_HOME": str(tmp_path),
         }
-        for name, value in {**own, **env}.items():
+        for name, value in {**settings, **env}.items():
             monkeypatch.setenv(name, value)
         try:
             code = await asyncio.wait_for(worker.served(worker.settings()), HUNG_S)
@@ -150,15 +150,15 @@ async def test_a_namespace_without_our_search_attributes_is_refused_in_one_line(
 async def test_without_a_server_there_is_one_line_that_says_what_to_try(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    nobody = f"127.0.0.1:{free_port()}"
-    code, printed = await run(WORKER, server, namespace, tmp_path, TEMPORAL_ADDRESS=nobody)
+    dead_address = f"127.0.0.1:{free_port()}"
+    code, printed = await run(WORKER, server, namespace, tmp_path, TEMPORAL_ADDRESS=dead_address)
     (line,) = printed.splitlines()
     assert code == 4
-    assert line.startswith(f"no Temporal server answers at {nobody}; start one")
+    assert line.startswith(f"no Temporal server answers at {dead_address}; start one")
 
 
 async def test_a_server_that_goes_while_the_worker_begins_is_told_at_once(tmp_path: Path) -> None:
-    """In our sentence alone: the client asks again and again, and warns of it after some time."""
+    """In our sentence alone: the client tries again and again, and warns of it after some time."""
     async with await DevServer.start() as server:
         program = ("-c", DIES_ON_THE_WAY.format(pid=server.pid))
         code, printed = await run(program, server, "default", tmp_path)
@@ -282,8 +282,11 @@ async def test_a_setting_of_messages_that_makes_no_sense_is_refused_in_one_line(
 async def test_a_token_that_others_could_read_on_the_way_is_refused(
     server: DevServer, namespace: str, refused: Refused
 ) -> None:
-    given = {"EVERSTEP_WEBHOOK_URL": "http://hooks.example/", "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
-    code, printed = await refused(server, namespace, **given)
+    variables = {
+        "EVERSTEP_WEBHOOK_URL": "http://hooks.example/",
+        "EVERSTEP_WEBHOOK_TOKEN": "s3cret",
+    }
+    code, printed = await refused(server, namespace, **variables)
     assert code == 2
     assert printed.startswith("EVERSTEP_WEBHOOK_TOKEN is not shown: ")
     assert "give EVERSTEP_WEBHOOK_URL an https address" in printed

@@ -19,32 +19,32 @@ NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}
 WELL = Measured(ok=True, measured="well", needed="well")
 
 
-def command(generation: int = 1, **said: Any) -> dict[str, Any]:
-    own = {name: said.pop(name) for name in vars(wire.THRESHOLDS).keys() & said.keys()}
-    told = {"generation": generation, "hosts": ["localhost"], **said}
-    return {**told, "thresholds": {**NOTHING_NEEDED, **own}}
+def command(generation: int = 1, **options: Any) -> dict[str, Any]:
+    thresholds = {name: options.pop(name) for name in vars(wire.THRESHOLDS).keys() & options.keys()}
+    request = {"generation": generation, "hosts": ["localhost"], **options}
+    return {**request, "thresholds": {**NOTHING_NEEDED, **thresholds}}
 
 
-def checked(pod: Pod, generation: int = 1, **said: Any) -> dict[str, wire.CheckSeen]:
+def checked(pod: Pod, generation: int = 1, **options: Any) -> dict[str, wire.CheckSeen]:
     """All that was found, by name, once it is done."""
-    told: list[wire.CheckState] = []
+    states: list[wire.CheckState] = []
 
     def is_done() -> bool:
-        told.append(pod.ask("POST", wire.CHECK, command(generation, **said)))
-        return told[-1]["done"]
+        states.append(pod.ask("POST", wire.CHECK, command(generation, **options)))
+        return states[-1]["done"]
 
     until(is_done, what="the end of the checks")
-    assert told[-1]["generation"] == generation
-    return {seen["name"]: seen for seen in told[-1]["checks"]}
+    assert states[-1]["generation"] == generation
+    return {check["name"]: check for check in states[-1]["checks"]}
 
 
 def test_a_place_where_all_is_well_passes_every_check(pod: Pod) -> None:
-    found = checked(pod, accelerator="simulated", devices=8)
+    checks = checked(pod, accelerator="simulated", devices=8)
     names = ["dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "gpu-check"]
-    assert list(found) == names
-    assert all(seen["ok"] for seen in found.values())
-    assert all(seen["took_s"] >= 0 for seen in found.values())
-    assert found["gpu-check"]["measured"] == "8 simulated devices"
+    assert list(checks) == names
+    assert all(check["ok"] for check in checks.values())
+    assert all(check["took_s"] >= 0 for check in checks.values())
+    assert checks["gpu-check"]["measured"] == "8 simulated devices"
 
 
 SHORTFALLS = (
@@ -57,16 +57,16 @@ SHORTFALLS = (
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "measured"), SHORTFALLS, ids=[row[0] for row in SHORTFALLS]
+    ("name", "options", "measured"), SHORTFALLS, ids=[row[0] for row in SHORTFALLS]
 )
 def test_what_a_place_lacks_is_told_and_is_not_the_hardware(
-    pod: Pod, name: str, said: dict[str, Any], measured: str
+    pod: Pod, name: str, options: dict[str, Any], measured: str
 ) -> None:
-    found = checked(pod, **said)
-    assert [seen["name"] for seen in found.values() if not seen["ok"]] == [name]
-    assert measured in found[name]["measured"]
-    assert found[name]["needed"]
-    assert not found[name]["hardware"]
+    checks = checked(pod, **options)
+    assert [check["name"] for check in checks.values() if not check["ok"]] == [name]
+    assert measured in checks[name]["measured"]
+    assert checks[name]["needed"]
+    assert not checks[name]["hardware"]
 
 
 def test_more_than_the_threshold_is_needed_not_as_much() -> None:
@@ -80,12 +80,12 @@ def test_limits_are_asked_for_where_there_is_an_infiniband(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checks, "INFINIBAND", tmp_path)
-    asked: Any = {"hosts": [], "accelerator": "none", "devices": 0, "thresholds": {}}
-    assert "ulimit" not in checks.questions(asked)
+    order: Any = {"hosts": [], "accelerator": "none", "devices": 0, "thresholds": {}}
+    assert "ulimit" not in checks.questions(order)
     (tmp_path / "mlx5_0").touch()
-    assert "ulimit" in checks.questions(asked)
-    asked["thresholds"] = {"ulimits": False}
-    assert "ulimit" not in checks.questions(asked)
+    assert "ulimit" in checks.questions(order)
+    order["thresholds"] = {"ulimits": False}
+    assert "ulimit" not in checks.questions(order)
 
 
 # -- Devices ------------------------------------------------------------------------------------
@@ -111,24 +111,27 @@ def test_devices_that_are_missing_are_the_hardware(
     nvidia: Callable[[str], Pod], devices: int, ok: bool
 ) -> None:
     pod = nvidia("echo 'GPU 0: H100'; echo 'GPU 1: H100'")
-    seen = checked(pod, accelerator="nvidia", devices=devices)["gpu-check"]
-    assert (seen["ok"], seen["hardware"]) == (ok, True)
-    assert (seen["measured"], seen["needed"]) == ("2 nvidia devices", f"at least {devices}")
+    gpu_check = checked(pod, accelerator="nvidia", devices=devices)["gpu-check"]
+    assert (gpu_check["ok"], gpu_check["hardware"]) == (ok, True)
+    assert (gpu_check["measured"], gpu_check["needed"]) == (
+        "2 nvidia devices",
+        f"at least {devices}",
+    )
 
 
 def test_a_tool_that_never_answers_fails_its_check_and_keeps_nobody_waiting(
     nvidia: Callable[[str], Pod],
 ) -> None:
     pod = nvidia("exec sleep 600")
-    found = checked(pod, accelerator="nvidia", devices=1, within_s=3.0)
-    assert found["gpu-check"]["measured"] == "no answer within 3 s"
-    assert [seen["name"] for seen in found.values() if not seen["ok"]] == ["gpu-check"]
+    checks = checked(pod, accelerator="nvidia", devices=1, within_s=3.0)
+    assert checks["gpu-check"]["measured"] == "no answer within 3 s"
+    assert [check["name"] for check in checks.values() if not check["ok"]] == ["gpu-check"]
     assert pod.answers()
 
 
 def test_a_kind_without_devices_here_is_missing(pod: Pod) -> None:
-    seen = checked(pod, accelerator="ascend", devices=1)["gpu-check"]
-    assert (seen["ok"], seen["measured"]) == (False, "0 ascend devices")
+    gpu_check = checked(pod, accelerator="ascend", devices=1)["gpu-check"]
+    assert (gpu_check["ok"], gpu_check["measured"]) == (False, "0 ascend devices")
 
 
 # -- Once, and in time --------------------------------------------------------------------------
@@ -163,21 +166,21 @@ def test_a_check_that_hangs_fails_alone_and_its_late_answer_changes_nothing() ->
     inquiry = Inquiry(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=1.0)
     before = inquiry.state(wait_s=0.0)
     assert not before["done"]
-    told = inquiry.state(wait_s=20.0)
-    assert [(seen["name"], seen["ok"]) for seen in told["checks"]] == [
+    check_state = inquiry.state(wait_s=20.0)
+    assert [(check["name"], check["ok"]) for check in check_state["checks"]] == [
         ("dns", True),
         ("disk", False),
     ]
-    assert told["done"]
+    assert check_state["done"]
     answers.set()
     answered.wait()
-    assert inquiry.state(wait_s=0.0) == told
+    assert inquiry.state(wait_s=0.0) == check_state
 
 
 def test_a_check_that_breaks_has_failed() -> None:
     def broken() -> Measured:
         raise PermissionError(13, "no")
 
-    (seen,) = Inquiry(1, {"disk": broken}, within_s=20.0).state(wait_s=20.0)["checks"]
-    assert not seen["ok"]
-    assert "PermissionError" in seen["measured"]
+    (check,) = Inquiry(1, {"disk": broken}, within_s=20.0).state(wait_s=20.0)["checks"]
+    assert not check["ok"]
+    assert "PermissionError" in check["measured"]

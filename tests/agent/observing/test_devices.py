@@ -1,6 +1,6 @@
-"""What devices show, and a tool that is asked for it: real agents, made-up tools.
+"""Device samples, and the vendor tool that returns them: real agents, made-up tools.
 
-The long ones take several samples of a living agent: only so a change is told from a flicker.
+The long ones take several samples of a living agent, because a change has to differ from a flicker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def busy_at(run: wire.RunSeen) -> float | None:
     return run["busy_at"]
 
 
-def seen(pod: Pod) -> wire.RunSeen:
+def run_seen(pod: Pod) -> wire.RunSeen:
     run = pod.state()["run"]
     assert run is not None
     return run
@@ -50,7 +50,7 @@ def is_steady(pod: Pod, sign: Time, for_s: float = STILL_S / 2) -> bool:
 def changes(pod: Pod, sign: Time) -> None:
     """It is newer than it was, twice."""
     for _ in range(2):
-        is_newer(pod, sign, than=sign(seen(pod)) or 0.0)
+        is_newer(pod, sign, than=sign(run_seen(pod)) or 0.0)
 
 
 def is_newer(pod: Pod, sign: Time, *, than: float) -> None:
@@ -60,8 +60,8 @@ def is_newer(pod: Pod, sign: Time, *, than: float) -> None:
 def shows(pod: Pod, **utilisation: object) -> str:
     """A file in which devices show this: `d0=37`."""
     path, fresh = pod.home / "n0.json", pod.home / "n0.json.part"
-    shown = {name[1:]: {"utilisation": value} for name, value in utilisation.items()}
-    fresh.write_text(json.dumps({"devices": shown}))
+    metrics = {name[1:]: {"utilisation": value} for name, value in utilisation.items()}
+    fresh.write_text(json.dumps({"devices": metrics}))
     fresh.replace(path)
     return str(path)
 
@@ -81,22 +81,22 @@ def test_looks_come_in_a_quarter_of_the_time_but_not_too_often(
 def test_a_run_that_is_judged_by_steps_shows_its_io_and_no_use_of_devices(pod: Pod) -> None:
     pod.runs(IO, devices=[0], metrics=shows(pod, d0="vary"))
     changes(pod, io_at)
-    assert busy_at(seen(pod)) is None
+    assert busy_at(run_seen(pod)) is None
 
 
 def test_output_without_steps_is_told(pod: Pod) -> None:
     pod.runs("print('step 1'); print('validates'); time.sleep(HUNG)")
     pod.until(lambda s: s["run"] and s["run"]["output_at"])
-    assert seen(pod)["step"] == 1
+    assert run_seen(pod)["step"] == 1
 
 
 def test_signs_of_life_are_told_in_a_quarter_of_the_time_to_who_asks_for_quiet(pod: Pod) -> None:
     pod.runs(IO, still_s=STILL_S)
     state = pod.until(lambda s: s["run"] and s["run"]["io_at"])
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     later = pod.quietly(state["version"], quiet_s=20.0)
     assert (later["version"] > state["version"], later["news"] > state["version"]) == (True, False)
-    assert time.monotonic() - asked < 18.0
+    assert time.monotonic() - asked_at < 18.0
 
 
 def test_who_wants_to_judge_is_told_what_is_seen_now(pod: Pod) -> None:
@@ -127,7 +127,7 @@ def test_the_io_of_a_child_counts(pod: Pod) -> None:
 
 
 def test_who_does_nothing_is_still(pod: Pod) -> None:
-    """A device that was told nothing is used when its processes work."""
+    """A device without readings counts as used when its processes work."""
     pod.runs(FOREVER, still_s=STILL_S, devices=[0], metrics=str(pod.home / "none.json"))
     until(lambda: is_steady(pod, io_at) and is_steady(pod, busy_at), what="nothing")
 
@@ -149,12 +149,12 @@ def test_a_flicker_of_one_is_no_change_and_more_is_one(pod: Pod) -> None:
     path = shows(pod, d0=37, d1=0)
     pod.runs(FOREVER, still_s=STILL_S, devices=[0, 1], metrics=path)
     until(lambda: is_steady(pod, busy_at), what="a steady use")
-    before = busy_at(seen(pod))
+    before = busy_at(run_seen(pod))
     shows(pod, d0=38, d1=1)
     until(lambda: is_steady(pod, busy_at, 1.5 * STILL_S), what="a steady use")
-    assert busy_at(seen(pod)) == before
+    assert busy_at(run_seen(pod)) == before
     shows(pod, d0=38, d1=40)
-    until(lambda: (busy_at(seen(pod)) or 0.0) > (before or 0.0), what="a change")
+    until(lambda: (busy_at(run_seen(pod)) or 0.0) > (before or 0.0), what="a change")
 
 
 @pytest.mark.long
@@ -179,7 +179,7 @@ def test_of_a_file_that_cannot_be_read_nothing_is_known(pod: Pod, text: str) -> 
     pod.until(lambda s: s["run"] and s["run"]["busy_at"])
     path.write_text(text)
     pod.until(lambda s: s["run"] and s["run"]["busy_at"] is None)
-    assert io_at(seen(pod)) is not None
+    assert io_at(run_seen(pod)) is not None
     shows(pod, d0=37)
     pod.until(lambda s: s["run"] and s["run"]["busy_at"])
 
@@ -189,22 +189,22 @@ def test_a_pipe_in_the_place_of_the_file_holds_up_nobody(pod: Pod) -> None:
     os.mkfifo(path)
     pod.runs(IO, still_s=STILL_S, devices=[0], metrics=str(path))
     changes(pod, io_at)
-    assert busy_at(seen(pod)) is None
+    assert busy_at(run_seen(pod)) is None
 
 
 @pytest.mark.long
 def test_without_devices_no_use_is_known(pod: Pod) -> None:
     pod.runs(FOREVER, still_s=STILL_S, metrics=shows(pod, d0="vary"))
     until(lambda: is_steady(pod, io_at), what="no I/O")
-    assert busy_at(seen(pod)) is None
+    assert busy_at(run_seen(pod)) is None
 
 
 @pytest.mark.long
 def test_each_run_is_looked_at_anew(pod: Pod) -> None:
-    told: dict[str, Any] = {"still_s": STILL_S, "devices": [0], "metrics": shows(pod, d0=37)}
-    pod.runs(FOREVER, **told)
+    run_options: dict[str, Any] = {"still_s": STILL_S, "devices": [0], "metrics": shows(pod, d0=37)}
+    pod.runs(FOREVER, **run_options)
     until(lambda: is_steady(pod, busy_at), what="a steady use")
-    pod.runs(FOREVER, generation=2, **told)
+    pod.runs(FOREVER, generation=2, **run_options)
     state = pod.until(lambda s: s["run"] and s["run"]["busy_at"])
     assert state["run"] is not None
     assert (state["run"]["busy_at"] or 0.0) >= (state["run"]["started_at"] or 0.0)
@@ -256,9 +256,9 @@ def test_what_a_tool_says_is_followed(tools: Path, idle: Pod) -> None:
     pod = idle.start()
     watched(pod, "nvidia")
     until(lambda: is_steady(pod, busy_at), what="a steady use")
-    before = busy_at(seen(pod)) or 0.0
+    before = busy_at(run_seen(pod)) or 0.0
     install(tools, NVIDIA, "printf '0, 37\\n1, 80\\n'")
-    until(lambda: (busy_at(seen(pod)) or 0.0) > before, what="a change")
+    until(lambda: (busy_at(run_seen(pod)) or 0.0) > before, what="a change")
     assert called(calls)[0] == "--query-gpu=index,utilization.gpu --format=csv,noheader,nounits"
 
 
@@ -324,7 +324,7 @@ def test_without_the_tool_nothing_is_known(idle: Pod, monkeypatch: pytest.Monkey
     pod = idle.start()
     watched(pod, "ascend")
     until(lambda: is_steady(pod, io_at), what="no I/O")
-    assert busy_at(seen(pod)) is None
+    assert busy_at(run_seen(pod)) is None
 
 
 @pytest.mark.long
@@ -343,10 +343,10 @@ def test_a_tool_that_hangs_holds_up_nobody(tools: Path, idle: Pod) -> None:
     watched(pod, "nvidia", IO)
     until(lambda: len(called(calls)) == 1, what="a call")
     changes(pod, io_at)
-    assert (busy_at(seen(pod)), len(called(calls))) == (None, 1)
-    asked = time.monotonic()
+    assert (busy_at(run_seen(pod)), len(called(calls))) == (None, 1)
+    asked_at = time.monotonic()
     pod.stopped(2)
-    assert time.monotonic() - asked < HUNG_S
+    assert time.monotonic() - asked_at < HUNG_S
 
 
 MB = 1024 * 1024
@@ -354,8 +354,8 @@ MB = 1024 * 1024
 
 def most_memory(pod: Pod) -> int:
     """The most bytes that the agent ever had."""
-    told = Path(f"/proc/{pod.agent.pid}/status").read_text()
-    return int(told.partition("VmHWM:")[2].split()[0]) * 1024
+    proc_status = Path(f"/proc/{pod.agent.pid}/status").read_text()
+    return int(proc_status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 @pytest.mark.long
@@ -368,7 +368,7 @@ def test_a_tool_that_prints_without_end_is_ended_before_it_fills_the_memory(
     watched(pod, "nvidia")
     until(lambda: len(called(calls)) >= 2, what="another call")
     assert most_memory(pod) - before < 32 * MB
-    assert busy_at(seen(pod)) is None
+    assert busy_at(run_seen(pod)) is None
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Which devices a machine has: as its makers' tools say, unless somebody says otherwise."""
+"""Which devices a machine has: those its vendor tools list, unless a setting overrides them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-FOUND = (
+MACHINES = (
     ("an nvidia machine", TWO_GPUS, NONE, "2 nvidia devices", "nvidia-smi lists them"),
     ("an ascend machine", NONE, TWO_NPUS, "2 ascend devices", "npu-smi lists them"),
     ("a tool that fails", NONE, FAILS, "1 ascend device", "npu-smi is here and does not answer"),
@@ -41,17 +41,19 @@ FOUND = (
 
 
 @pytest.mark.parametrize(
-    ("nvidia", "ascend", "says", "why"), [row[1:] for row in FOUND], ids=[row[0] for row in FOUND]
+    ("nvidia", "ascend", "reason", "why"),
+    [row[1:] for row in MACHINES],
+    ids=[row[0] for row in MACHINES],
 )
 def test_what_a_machine_has_is_found(
-    tools: Install, nvidia: str, ascend: str, says: str, why: str
+    tools: Install, nvidia: str, ascend: str, reason: str, why: str
 ) -> None:
     tools(nvidia, ascend)
-    found = hardware.devices()
-    assert (str(found), why in found.why) == (says, True)
+    devices = hardware.devices()
+    assert (str(devices), why in devices.why) == (reason, True)
 
 
-SAID = (
+SETTINGS = (
     ("auto", 1, "1 nvidia device"),
     ("simulated", None, "8 simulated devices"),
     ("simulated", 4, "4 simulated devices"),
@@ -61,12 +63,12 @@ SAID = (
 )
 
 
-@pytest.mark.parametrize(("kind", "wanted", "says"), SAID)
+@pytest.mark.parametrize(("kind", "number", "reason"), SETTINGS)
 def test_what_is_said_of_them_counts(
-    tools: Install, kind: str, wanted: int | None, says: str
+    tools: Install, kind: str, number: int | None, reason: str
 ) -> None:
     tools(TWO_GPUS, NONE)
-    assert str(hardware.devices(kind, wanted)) == says
+    assert str(hardware.devices(kind, number)) == reason
 
 
 CONFIGURED = (

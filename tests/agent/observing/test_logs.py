@@ -37,8 +37,8 @@ def test_beginning_and_end_stay_readable_by_their_offsets(
     whole = filled(path, size, piece)
     assert path.stat().st_size <= HEAD_BYTES + MOST + 100
     assert read(path, 0, 60, head=HEAD_BYTES)[0] == whole[:60]
-    found, at, behind = read(path, -30, 60, head=HEAD_BYTES)
-    assert found == whole[-30:]
+    chunk, at, behind = read(path, -30, 60, head=HEAD_BYTES)
+    assert chunk == whole[-30:]
     assert (at, behind) == (max(0, size - 30), size)
 
 
@@ -47,11 +47,11 @@ def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) ->
     whole = filled(path, 5_000, 70)
     offset, pieces = 0, []
     while True:
-        found, at, behind = read(path, offset, 64, head=HEAD_BYTES)
-        if not found:
+        chunk, at, behind = read(path, offset, 64, head=HEAD_BYTES)
+        if not chunk:
             break
-        assert found == whole[at:behind]
-        pieces.append(found)
+        assert chunk == whole[at:behind]
+        pieces.append(chunk)
         offset = behind
     assert offset == len(whole)
     assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
@@ -72,8 +72,8 @@ def test_a_log_takes_as_much_room_as_it_may(
     log = LogFile(tmp_path / "log")
     for _ in range(12):
         log.write(b"x" * logs.MB)
-    kept = (tmp_path / "log").stat().st_size - logs.HEAD
-    assert logs.MB <= kept <= 2.1 * logs.MB
+    tail_bytes = (tmp_path / "log").stat().st_size - logs.HEAD
+    assert logs.MB <= tail_bytes <= 2.1 * logs.MB
 
 
 @pytest.mark.parametrize("put", [Path.mkdir, lambda path: path.symlink_to("/dev/zero"), os.mkfifo])
@@ -96,10 +96,10 @@ def test_no_link_that_a_rank_puts_beside_its_log_is_written_through(tmp_path: Pa
 
 def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:
     facts = [ended(number) for number in range(100)]
-    told = logs.bounded(facts)
-    assert [fact["n"] for fact in told] == [*range(100)]
-    assert sum(len(fact["details"]["log"]) for fact in told) <= logs.FACTS_TOLD
-    assert told[-1] == facts[-1]
+    bounded_facts = logs.bounded(facts)
+    assert [fact["n"] for fact in bounded_facts] == [*range(100)]
+    assert sum(len(fact["details"]["log"]) for fact in bounded_facts) <= logs.FACTS_TOLD
+    assert bounded_facts[-1] == facts[-1]
     assert len(facts[0]["details"]["log"]) == logs.TAIL_BYTES, "who reads the old list reads it on"
 
 
@@ -121,9 +121,9 @@ def test_the_last_words_are_few_and_end_with_the_last() -> None:
         "line 30",
         "line 49",
     ]
-    told = logs.last_output(["\ufffd" * 4_000, "the end"])
-    assert told.endswith("\ufffd\nthe end")
-    assert len(told.encode()) <= logs.SAID_BYTES
+    output = logs.last_output(["\ufffd" * 4_000, "the end"])
+    assert output.endswith("\ufffd\nthe end")
+    assert len(output.encode()) <= logs.SAID_BYTES
     assert not logs.last_output([])
 
 
@@ -185,12 +185,12 @@ LAST: tuple[tuple[str, list[str], int | None, str | None], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("lines", "code", "found"), [row[1:] for row in LAST], ids=[row[0] for row in LAST]
+    ("lines", "code", "exception"), [row[1:] for row in LAST], ids=[row[0] for row in LAST]
 )
 def test_the_last_exception_is_what_ended_the_process(
-    lines: list[str], code: int | None, found: str | None
+    lines: list[str], code: int | None, exception: str | None
 ) -> None:
-    assert last_exception(lines, code) == found
+    assert last_exception(lines, code) == exception
 
 
 # -- times ----------------------------------------------------------------------------------------
@@ -202,8 +202,8 @@ def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
     for offset in (0, 100, 200, 300):
         marks.add(offset)
     times = Times(tmp_path / "a.log")
-    told = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
-    assert told == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
+    line_times = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
+    assert line_times == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
         "a mark each 0.1 s, and where a clock was set"
     )
     assert Times(tmp_path / "b.log").at(0) is None
@@ -226,6 +226,6 @@ def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
 def test_a_log_marks_itself(tmp_path: Path) -> None:
     began = time.time()
     filled(tmp_path / "a.log", 5_000, 90)
-    found = Times(tmp_path / "a.log").at(4_990)
-    assert found is not None
-    assert began <= found <= time.time()
+    line_time = Times(tmp_path / "a.log").at(4_990)
+    assert line_time is not None
+    assert began <= line_time <= time.time()

@@ -18,11 +18,11 @@ STILL = NpuSample(
 
 def watched(samples: Iterable[NpuSample], limits: Thresholds | None = None) -> list[int]:
     """The number of still looks in a row after each sample."""
-    watch, found = HangWatch(), []
+    watch, facts = HangWatch(), []
     for sample in samples:
         watch = watch.after(sample, limits or Thresholds())
-        found.append(watch.still)
-    return found
+        facts.append(watch.still)
+    return facts
 
 
 def test_the_first_look_is_what_later_ones_are_compared_with() -> None:

@@ -12,8 +12,8 @@ from tests.support.patience import HUNG_S
 def test_an_agent_prints_what_its_ranks_print(idle: Pod) -> None:
     pod = idle.start("--copy-output")
     pod.run("print('first', flush=True); import sys; sys.stderr.write('no end')")
-    until(lambda: "no end\n" in pod.said(), what="the rank's output")
-    lines = [line for line in pod.said().splitlines() if line.startswith("[g")]
+    until(lambda: "no end\n" in pod.log_text(), what="the rank's output")
+    lines = [line for line in pod.log_text().splitlines() if line.startswith("[g")]
     assert lines == ["[g1 rank 0] first", "[g1 rank 0] no end"]
 
 
@@ -22,7 +22,7 @@ def test_without_it_an_agent_prints_nothing_of_them(idle: Pod) -> None:
     pod.run("print('first', flush=True)")
     log = pod.home / "logs" / "g1-r0.log"
     until(lambda: log.exists() and log.read_text() == "first\n", what="the rank's output")
-    assert "first" not in pod.said()
+    assert "first" not in pod.log_text()
 
 
 def test_a_log_that_takes_nothing_holds_up_no_rank_and_says_what_is_missing() -> None:

@@ -36,10 +36,10 @@ READ: tuple[tuple[str, Reader, dict[int, float]], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "read", "found"), READ, ids=[row[0] for row in READ])
-def test_read(name: str, read: Reader, found: dict[int, float]) -> None:
+@pytest.mark.parametrize(("name", "read", "expected_steps"), READ, ids=[row[0] for row in READ])
+def test_read(name: str, read: Reader, expected_steps: dict[int, float]) -> None:
     text = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
-    assert read(text) == found
+    assert read(text) == expected_steps
 
 
 def test_every_recording_is_read() -> None:

@@ -41,13 +41,13 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
 ) -> None:
     save(tmp_path, 1)
     notes: list[str] = []
-    told: dict[str, Any] = {
+    checkpoint_options: dict[str, Any] = {
         "checkpoints_path": str(tmp_path),
         "checkpoints_format": "auto",
         "checkpoints_pattern": None,
         "checkpoints_of": None,
     }
-    run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
+    run: Any = SimpleNamespace(command=checkpoint_options, checkpoint=None, has_folder=False)
     loop = SimpleNamespace(hand_over=lambda do: do())
     agent: Any = SimpleNamespace(loop=loop, note=notes.append, publish=lambda: None)
     saves = Saves(agent)
@@ -62,17 +62,17 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
 
 
 def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> None:
-    """A restart that knew of nothing would begin anew in an empty folder."""
+    """A restart without a checkpoint would start from step 0 in an empty folder."""
     folder = tmp_path / "saves"
     folder.mkdir()
     save(folder, 1)
-    told: dict[str, Any] = {
+    checkpoint_options: dict[str, Any] = {
         "checkpoints_path": str(folder),
         "checkpoints_format": "auto",
         "checkpoints_pattern": None,
         "checkpoints_of": None,
     }
-    run: Any = SimpleNamespace(command=told, checkpoint=None, has_folder=False)
+    run: Any = SimpleNamespace(command=checkpoint_options, checkpoint=None, has_folder=False)
     loop = SimpleNamespace(hand_over=lambda do: do())
     saves = Saves(cast("Any", SimpleNamespace(loop=loop, publish=lambda: None)))
     follow(saves, run)

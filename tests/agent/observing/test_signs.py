@@ -29,22 +29,22 @@ def test_cpu_time_is_movement(pod: Pod) -> None:
 
 
 def test_who_asks_for_quiet_is_woken_by_news_and_not_by_steps(pod: Pod) -> None:
-    """Steps are told after the quiet time; an end at once."""
+    """Steps are reported after the quiet time; an end at once."""
     script = (
         "import itertools, os, time\nfor n in itertools.count():\n    print('step', n)\n"
         "    time.sleep(0.05)\n    n > 20 and os.path.exists('end') and os._exit(3)\n"
     )
     pod.runs(script, log_pattern=r"^step (?P<step>\d+)$")
     state = pod.until(lambda s: s["run"] and (s["run"]["step"] or 0) > 0)
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     later = pod.quietly(state["version"], quiet_s=1.5)
-    assert time.monotonic() - asked >= 1.5
+    assert time.monotonic() - asked_at >= 1.5
     assert (later["version"] > state["version"], later["news"] > state["version"]) == (True, False)
     (pod.home / "end").touch()
     while later["news"] <= state["version"]:
         later = pod.quietly(later["version"], quiet_s=20.0)
     assert [fact["details"]["code"] for fact in exits(later)] == [3]
-    assert time.monotonic() - asked < 15.0, "news do not wait for the quiet time"
+    assert time.monotonic() - asked_at < 15.0, "news do not wait for the quiet time"
 
 
 def test_io_of_a_child_is_movement(pod: Pod) -> None:
@@ -68,8 +68,8 @@ def test_stopped_rank_does_not_move(pod: Pod) -> None:
 def shows(pod: Pod, *utilisation: object) -> str:
     """A file in which the devices show this, one after the other."""
     path, fresh = pod.home / "n0.json", pod.home / "n0.json.part"
-    shown = {str(n): {"utilisation": value} for n, value in enumerate(utilisation)}
-    fresh.write_text(json.dumps({"devices": shown}))
+    metrics = {str(n): {"utilisation": value} for n, value in enumerate(utilisation)}
+    fresh.write_text(json.dumps({"devices": metrics}))
     fresh.replace(path)
     return str(path)
 
@@ -161,8 +161,8 @@ def test_stopped_rank_is_not_asked(pod: Pod) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    seen = proc.look(pid)
-    return seen is not None and seen.is_stopped
+    process = proc.look(pid)
+    return process is not None and process.is_stopped
 
 
 def test_lines_that_no_pattern_matches_are_told_until_one_does(pod: Pod) -> None:

@@ -12,7 +12,7 @@ from tests.agent.pod import Pod
 # A matcher that goes back and tries again is not done with any of them today.
 ENDLESS = (r"(a+)+=(?P<step>\d+)", r"(?:a|a)*=(?P<step>\d+)", r"(.*)*=(?P<step>\d+)")
 BUSY_S = 20.0
-"""Of the processor; much more than what is asked for, much less than what a slow one takes."""
+"""Seconds of processor time: much more than required, much less than a slow pattern takes."""
 
 
 def reader(pattern: str | None = None) -> steps.StepReader:
@@ -35,8 +35,12 @@ def test_default_finds_the_newest_step_in_whole_lines(text: bytes, step: int | N
 
 
 def test_a_line_in_two_pieces_is_one() -> None:
-    mine = reader(r"iteration (?P<step>[0-9.]+)")
-    assert [mine.newest(piece) for piece in (b"itera", b"tion 1", b"2\nx\n")] == [None, None, 12]
+    step_reader = reader(r"iteration (?P<step>[0-9.]+)")
+    assert [step_reader.newest(piece) for piece in (b"itera", b"tion 1", b"2\nx\n")] == [
+        None,
+        None,
+        12,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -55,11 +59,11 @@ def test_a_pattern_that_backtracks_for_ever_is_given_up(
     # The agent of the last test here has the usual limit.
     monkeypatch.setattr(matching, "LIMIT_S", 0.2)
     search = steps.Search(steps.pattern(pattern))
-    mine = steps.StepReader(search)
-    assert (mine.newest(b"a=1\n"), search.is_given_up) == (1, False)
+    step_reader = steps.StepReader(search)
+    assert (step_reader.newest(b"a=1\n"), search.is_given_up) == (1, False)
     before = time.thread_time()
-    assert (mine.newest(b"a" * 4000 + b"!\n"), search.is_given_up) == (None, True)
-    assert mine.newest(b"a=2\n") is None, "it had its time"
+    assert (step_reader.newest(b"a" * 4000 + b"!\n"), search.is_given_up) == (None, True)
+    assert step_reader.newest(b"a=2\n") is None, "it had its time"
     assert time.thread_time() - before < BUSY_S
 
 

@@ -26,8 +26,8 @@ def test_a_sample_outside_of_the_band_is_a_change(
     values: tuple[float, ...], changes: tuple[int, ...]
 ) -> None:
     band = Band()
-    found = [number for number, value in enumerate(values) if band.is_change(value)]
-    assert found == list(changes)
+    changed_numbers = [number for number, value in enumerate(values) if band.is_change(value)]
+    assert changed_numbers == list(changes)
 
 
 def test_after_forgetting_every_value_is_a_change() -> None:
@@ -49,10 +49,10 @@ STRETCHES: tuple[tuple[str, tuple[bool | None, ...], float | None], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("seen", "since"), [row[1:] for row in STRETCHES], ids=[row[0] for row in STRETCHES]
+    ("samples", "since"), [row[1:] for row in STRETCHES], ids=[row[0] for row in STRETCHES]
 )
-def test_still(seen: tuple[bool | None, ...], since: float | None) -> None:
+def test_still(samples: tuple[bool | None, ...], since: float | None) -> None:
     still = Still()
-    for at, changed in enumerate(seen):
+    for at, changed in enumerate(samples):
         still.saw(changed, float(at))
     assert still.since == since

@@ -22,12 +22,12 @@ def test_only_what_the_run_wrote_and_no_pattern_takes_for_a_checkpoint_counts(
     assert files.look(101.0) is None
     (tmp_path / "state_10.foo").touch()
     (tmp_path / "state_20").mkdir()
-    found = files.look(102.0)
-    assert found is not None
-    assert (found["since"], found["count"]) == (102.0, 2)
-    assert found["example"] in ("state_10.foo", "state_20")
+    report = files.look(102.0)
+    assert report is not None
+    assert (report["since"], report["count"]) == (102.0, 2)
+    assert report["example"] in ("state_10.foo", "state_20")
     again = files.look(103.0)
-    assert again == found
+    assert again == report
     assert UnrecognisedFiles(str(tmp_path / "nowhere"), None).look(1.0) is None
 
 
@@ -37,9 +37,9 @@ def test_a_pattern_makes_other_names_strange(tmp_path: Path) -> None:
     (tmp_path / "state_10.foo").touch()
     assert files.look(1.0) is None
     (tmp_path / "step_10.pt").touch()
-    found = files.look(2.0)
-    assert found is not None
-    assert found["example"] == "step_10.pt"
+    report = files.look(2.0)
+    assert report is not None
+    assert report["example"] == "step_10.pt"
 
 
 def test_an_agent_reports_them_until_a_checkpoint_is_recognised(pod: Pod, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What an agent runs beside its ranks: when, where it prints to, what is told of it, and how it ends."""
+"""Prefetches that an agent runs beside its ranks: start, output, reports and end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def plan(pod: Pod, nodes: int, script: str, **more: Any) -> wire.PrefetchPlan:
     }
 
 
-def told(state: wire.AgentState) -> list[tuple[str, int]]:
+def prefetch_results(state: wire.AgentState) -> list[tuple[str, int]]:
     facts = (f for f in state["facts"] if f["kind"].startswith("prefetch."))
     return [(fact["kind"], fact["details"]["nodes"]) for fact in facts]
 
@@ -56,8 +56,8 @@ def test_each_is_run_in_its_turn_and_its_end_is_told(pod: Pod, tmp_path: Path) -
     files = {"params.yaml": "num_csx: 2\n"}
     reads = plan(pod, 2, "cat {params}; nice", files=files)
     trains(pod, plan(pod, 3, "echo does not fit $NNODES; exit 7"), reads, model_dir=str(model))
-    state = pod.until(lambda state: len(told(state)) == 2)
-    assert told(state) == [("prefetch.failed", 3), ("prefetch.done", 2)]
+    state = pod.until(lambda state: len(prefetch_results(state)) == 2)
+    assert prefetch_results(state) == [("prefetch.failed", 3), ("prefetch.done", 2)]
     failed = next(fact for fact in state["facts"] if fact["kind"] == "prefetch.failed")
     assert failed["message"] == "prefetch for 3 nodes: exit code 7"
     assert failed["details"]["phase"] == "main"
@@ -70,7 +70,7 @@ def test_each_is_run_in_its_turn_and_its_end_is_told(pod: Pod, tmp_path: Path) -
 
 def test_the_folder_is_the_one_in_which_the_phase_is_recorded(pod: Pod, tmp_path: Path) -> None:
     trains(pod, plan(pod, 1, "true"), model_dir=str(tmp_path))
-    pod.until(told)
+    pod.until(prefetch_results)
     body: wire.JournalCommand = {
         "model_dir": str(tmp_path),
         "workdir": None,
@@ -91,7 +91,7 @@ def test_nothing_is_tried_before_the_first_step(pod: Pod) -> None:
     trains(pod, plan(pod, 1, TELLS_PID), script=NO_STEP)
     before = pod.until(lambda s: s["run"] is not None and s["run"]["moved_at"] is not None)
     until(lambda: pod.state()["now"] > before["now"] + 2.5)
-    assert told(pod.state()) == []
+    assert prefetch_results(pod.state()) == []
     assert not (pod.home / "tried").exists()
 
 
@@ -99,15 +99,15 @@ def test_the_same_order_again_begins_nothing_again(pod: Pod) -> None:
     only = plan(pod, 1, "echo x >> $HOMEDIR/begun")
     for _ in range(2):
         trains(pod, only)
-        pod.until(told)
+        pod.until(prefetch_results)
     assert pod.file("begun") == "x"
 
 
 def test_one_that_is_killed_or_cannot_be_run_says_nothing(pod: Pod) -> None:
     missing = plan(pod, 3, "", command=["/no/such/program"])
     trains(pod, missing, plan(pod, 2, "kill -9 $$"), plan(pod, 1, "exit 143"), plan(pod, 4, "true"))
-    state = pod.until(told)
-    assert told(state) == [("prefetch.done", 4)]
+    state = pod.until(prefetch_results)
+    assert prefetch_results(state) == [("prefetch.done", 4)]
     assert [note for note in state["notes"] if "prefetch" in note] == [
         "prefetch for 3 nodes has no result: /no/such/program: No such file or directory",
         "prefetch for 2 nodes has no result: signal 9",
@@ -126,7 +126,7 @@ def test_a_stop_with_grace_does_not_wait_for_it(pod: Pod) -> None:
     assert state["now"] - before < 500.0, "the rank alone is asked, and ends at once"
     assert not is_running(pid)
     assert pod.marked() == []
-    assert told(state) == []
+    assert prefetch_results(state) == []
 
 
 def test_it_ends_with_the_ranks_that_failed(pod: Pod) -> None:
@@ -136,7 +136,7 @@ def test_it_ends_with_the_ranks_that_failed(pod: Pod) -> None:
     pid = running(pod)
     (pod.home / "go").write_text("")
     until(lambda: not is_running(pid), what="its end")
-    assert told(pod.state()) == []
+    assert prefetch_results(pod.state()) == []
 
 
 def test_nothing_of_it_outlives_its_agent(pod: Pod) -> None:
@@ -147,12 +147,12 @@ def test_nothing_of_it_outlives_its_agent(pod: Pod) -> None:
     pod.start()
     state = pod.until(lambda state: state["stopped_below"] > 1)
     assert pod.marked() == []
-    assert told(state) == []
+    assert prefetch_results(state) == []
 
 
 @contextlib.contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """As somebody on another machine does, whom a folder of the journal waits for."""
+    """Hold the lock of the journal's folder, as a process on another machine does."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -169,12 +169,12 @@ def test_a_log_that_is_opened_late_is_none_of_the_next_run(pod: Pod, tmp_path: P
     folder = tmp_path / f"{datetime.fromtimestamp(BEGAN, tz=UTC):%Y%m%d_%H%M%S}_restartable"
     folder.mkdir()
     older, newer = folder / "compiles/3.log", folder / "compiles/2.log"
-    says = "echo $NNODES"
+    script = "echo $NNODES"
     with held(folder / journal.LOCK):
-        trains(pod, plan(pod, 3, says), model_dir=str(tmp_path))
+        trains(pod, plan(pod, 3, script), model_dir=str(tmp_path))
         until(lambda: has_open(pod, folder / journal.LOCK), what="the opening")
-        trains(pod, plan(pod, 2, says), model_dir=str(tmp_path), generation=2)
-    assert told(pod.until(told)) == [("prefetch.done", 2)]
+        trains(pod, plan(pod, 2, script), model_dir=str(tmp_path), generation=2)
+    assert prefetch_results(pod.until(prefetch_results)) == [("prefetch.done", 2)]
     assert newer.read_text() == "2\n"
     until(older.exists, what="the late one")
     until(lambda: not has_open(pod, older), what="its closing")
@@ -195,6 +195,6 @@ def test_it_is_no_sign_of_life_of_the_run(pod: Pod) -> None:
 
 
 def cpu(pid: int) -> int:
-    seen = proc.look(pid)
-    assert seen is not None
-    return seen.cpu
+    process = proc.look(pid)
+    assert process is not None
+    return process.cpu

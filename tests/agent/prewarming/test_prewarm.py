@@ -68,19 +68,19 @@ def test_a_fork_finds_itself_where_a_plain_start_would(
     warm = Warm(pod, *command)
     warm.write(SELF, name)
     env = {"EVERSTEP_GENERATION": "7", "WORLD_SIZE": "1", "LR": "3e-4", "ODD": "a=b\n\udcff"}
-    seen = []
+    states = []
     for _ in range(2):
         warm.start(env=env)
         warm.ended()
         warm.ready()
-        seen.append(json.loads(warm.log()))
+        states.append(json.loads(warm.log()))
     assert is_prewarmed(pod.state())
-    words = [one["env"].pop(wire.LAST_WORDS_FILE) for one in seen]
+    words = [one["env"].pop(wire.LAST_WORDS_FILE) for one in states]
     assert words == ["HOME/ranks/g1-r0/error.json", "HOME/ranks/g2-r0/error.json"]
-    folders = [one["env"].pop(wire.RANK_FOLDER) for one in seen]
+    folders = [one["env"].pop(wire.RANK_FOLDER) for one in states]
     assert folders == ["HOME/ranks/g1-r0", "HOME/ranks/g2-r0"], "each process has its own"
-    assert seen[1] == seen[0]
-    assert seen[1]["place"] == [True, True]
+    assert states[1] == states[0]
+    assert states[1]["place"] == [True, True]
 
 
 ENDINGS = {
@@ -106,17 +106,17 @@ ENDINGS = {
 @pytest.mark.long
 @pytest.mark.parametrize("text", ENDINGS.values(), ids=ENDINGS)
 def test_a_fork_ends_like_a_plain_start(warm: Warm, text: str) -> None:
-    seen = []
+    states = []
     for _ in range(2):
         warm.write(text)
         warm.start()
         state = warm.ended()
         warm.ready()
         assert state["run"] is not None
-        told = exits(state)[-1]["details"]
-        seen.append((told["code"], told["signal"], told["exception"], warm.log()))
+        details = exits(state)[-1]["details"]
+        states.append((details["code"], details["signal"], details["exception"], warm.log()))
     assert is_prewarmed(warm.pod.state())
-    assert seen[1] == seen[0]
+    assert states[1] == states[0]
 
 
 @pytest.mark.long
@@ -167,8 +167,8 @@ def test_several_ranks_are_forked_from_one_helper(warm: Warm) -> None:
     warm.start(ranks=3)
     warm.forked(text, ranks=3)
     warm.ended()
-    said = [warm.pod.log(rank, generation=2) for rank in range(3)]
-    assert said == ["0\n", "1\n", "2\n"]
+    logs = [warm.pod.log(rank, generation=2) for rank in range(3)]
+    assert logs == ["0\n", "1\n", "2\n"]
 
 
 @pytest.mark.long
@@ -235,8 +235,8 @@ def test_what_changed_on_the_disk_is_what_runs(warm: Warm) -> None:
 @pytest.mark.long
 def test_a_fork_looks_like_its_command(warm: Warm) -> None:
     (rank,) = warm.forked()
-    told = Path(f"/proc/{rank}/cmdline").read_bytes().rstrip(b"\0")
-    assert told == " ".join(warm.command).encode()
+    command_line = Path(f"/proc/{rank}/cmdline").read_bytes().rstrip(b"\0")
+    assert command_line == " ".join(warm.command).encode()
 
 
 # -- Falling back -----------------------------------------------------------------------------------
@@ -331,10 +331,10 @@ def test_other_start_is_plain_and_gets_another_helper(warm: Warm, change: dict[s
 @pytest.mark.long
 def test_a_run_without_prewarm_ends_the_helper(warm: Warm) -> None:
     warm.forked()
-    ours = [warm.ready()["pid"], *warm.standing_by()]
+    pids = [warm.ready()["pid"], *warm.standing_by()]
     state = warm.start(prewarm=[])
     assert is_prewarmed(state) is None
-    until(lambda: not any(map(is_running, ours)))
+    until(lambda: not any(map(is_running, pids)))
     assert warm.pod.until(lambda s: s["helper"] is None)
 
 
@@ -399,7 +399,7 @@ def test_helper_that_does_not_answer_falls_back(warm: Warm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "found"),
+    ("command", "expected"),
     [
         ("python train.py", (("python",), "train.py", None, ("train.py",))),
         ("/usr/bin/python3.11 -u a.py -m x", (("/usr/bin/python3.11", "-u"), "a.py", None, None)),
@@ -413,12 +413,12 @@ def test_helper_that_does_not_answer_falls_back(warm: Warm) -> None:
         ("pythonw.sh train.py", None),
     ],
 )
-def test_commands_are_taken_apart(command: str, found: tuple[Any, ...] | None) -> None:
+def test_commands_are_taken_apart(command: str, expected: tuple[Any, ...] | None) -> None:
     python = parse_python_command(command.split())
-    if found is None:
+    if expected is None:
         assert python is None
         return
     assert python is not None
-    interpreter, script, module, argv = found
+    interpreter, script, module, argv = expected
     assert (python.interpreter, python.script, python.module) == (interpreter, script, module)
     assert argv in (None, python.argv)

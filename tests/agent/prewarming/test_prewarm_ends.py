@@ -49,8 +49,8 @@ def test_forks_and_helper_end_with_the_agent(warm: Warm) -> None:
     escaped, helper = int(warm.pod.file("escaped")), warm.ready()["pid"]
     signal_to(warm.pod.agent.pid, signal.SIGKILL)
     warm.pod.agent.wait()
-    ours = [*ranks, escaped, helper, *waiting]
-    until(lambda: not any(map(is_running, ours)), what="their end")
+    pids = [*ranks, escaped, helper, *waiting]
+    until(lambda: not any(map(is_running, pids)), what="their end")
 
 
 @pytest.mark.long
@@ -67,20 +67,20 @@ def test_helper_ends_when_the_agent_leaves(warm: Warm) -> None:
 def test_forks_end_with_the_agent_even_without_a_warden(warm: Warm) -> None:
     ranks = warm.forked(ranks=2)
     helper = warm.ready()["pid"]
-    ours = [*ranks, helper, *warm.standing_by(2)]
-    stopped = [pid for pid in children(warm.pod) if pid not in ours]
+    pids = [*ranks, helper, *warm.standing_by(2)]
+    stopped = [pid for pid in children(warm.pod) if pid not in pids]
     for pid in stopped:  # the warden
         signal_to(pid, signal.SIGSTOP)
     signal_to(warm.pod.agent.pid, signal.SIGKILL)
     warm.pod.agent.wait()
-    until(lambda: not any(map(is_running, ours)), what="their end")
+    until(lambda: not any(map(is_running, pids)), what="their end")
     for pid in stopped:
         signal_to(pid, signal.SIGCONT)
 
 
 def children(pod: Pod) -> list[int]:
     table = proc.all_processes()
-    return [pid for pid, seen in table.items() if seen.parent == pod.agent.pid]
+    return [pid for pid, process in table.items() if process.parent == pod.agent.pid]
 
 
 @pytest.mark.long
@@ -171,5 +171,5 @@ def moved(pod: Pod) -> float | None:
 
 
 def used(pid: int) -> int:
-    seen = proc.look(pid)
-    return seen.cpu if seen is not None else 0
+    process = proc.look(pid)
+    return process.cpu if process is not None else 0

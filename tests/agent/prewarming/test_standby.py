@@ -66,7 +66,7 @@ SLOW_FORKS = "import os, time\nos.register_at_fork(after_in_child=lambda: time.s
 def between(warm: Warm) -> int:
     """The helper, while a process between two forks is in its group."""
     helper = warm.ready()["pid"]
-    until(lambda: any(seen.parent == helper for seen in proc.all_processes().values()))
+    until(lambda: any(process.parent == helper for process in proc.all_processes().values()))
     return helper
 
 
@@ -100,12 +100,12 @@ def test_a_newer_fence_in_the_middle_of_a_fork_leaves_the_helper_alone(
 
 def test_a_fork_that_nobody_wants_any_more_ends_in_silence() -> None:
     """Nothing of the modules runs at its end, whatever they registered."""
-    told = (
+    script = (
         "import atexit, os, socket; from everstep.agent.prewarming import fork_server\n"
         "atexit.register(print, 'at exit'); ours, theirs = socket.socketpair(); theirs.close()\n"
         "fork_server._begun(os.getppid(), socket.socket(), ours)"
     )
-    ended = subprocess.run([sys.executable, "-c", told], capture_output=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")
 
 
@@ -114,15 +114,15 @@ def test_a_fork_that_nobody_wants_any_more_ends_in_silence() -> None:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A port that nobody listens at yet, of a rank that waits for its host as long as it takes."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    """A port without a listener yet, of a rank that waits for its host as long as it takes."""
+    with socket.socket() as used_socket:
+        used_socket.bind(("127.0.0.1", 0))
         monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
         monkeypatch.setattr(fork_server, "HOST_S", 60.0)
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("MASTER_PORT", str(taken.getsockname()[1]))
+        monkeypatch.setenv("MASTER_PORT", str(used_socket.getsockname()[1]))
         monkeypatch.setenv("RANK", "1")
-        yield taken
+        yield used_socket
 
 
 def test_rank_waits_until_its_host_listens(store: socket.socket) -> None:

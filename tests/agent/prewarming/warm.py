@@ -15,7 +15,7 @@ MODULES = ["decimal", "multiprocessing.process"]
 
 
 class Warm:
-    """A pod whose runs are all of one command and ask for prewarm."""
+    """A pod whose runs all have the same command and request prewarm."""
 
     def __init__(self, pod: Pod, *command: str, modules: Sequence[str] = MODULES) -> None:
         self.pod = pod
@@ -30,8 +30,8 @@ class Warm:
     def start(self, **more: Any) -> wire.AgentState:
         """The next generation, started."""
         self.generation += 1
-        told: dict[str, Any] = {"prewarm": self.modules, "generation": self.generation, **more}
-        self.pod.run(self.command, **told)
+        options: dict[str, Any] = {"prewarm": self.modules, "generation": self.generation, **more}
+        self.pod.run(self.command, **options)
         return self.pod.until(lambda s: started(s) == self.generation)
 
     def ready(self) -> wire.HelperSeen:
@@ -86,5 +86,5 @@ def is_prewarmed(state: wire.AgentState) -> bool | None:
 
 
 def is_stopped(pid: int) -> bool:
-    seen = proc.look(pid)
-    return seen is not None and seen.is_stopped
+    process = proc.look(pid)
+    return process is not None and process.is_stopped

@@ -36,7 +36,7 @@ while True: time.sleep(60)
 """A rank that leaves a process behind in its session."""
 
 
-def kept(pod: Pod, generation: int, *keep: int, **more: Any) -> wire.AgentState:
+def keep_ranks(pod: Pod, generation: int, *keep: int, **more: Any) -> wire.AgentState:
     """Stopped but for these, and proven."""
     pod.stop(generation, keep=keep, **more)
     return pod.until(lambda state: state["stopped_below"] >= generation)
@@ -61,7 +61,7 @@ def test_a_kept_rank_keeps_its_process_and_gets_the_new_generation(pod: Pod, scr
         n: [int(pod.file(f"{kind}-{n}")) for kind in ("loader", "left") if f"{kind}-" in script]
         for n in (0, 1)
     }
-    state = kept(pod, 2, 1, grace_s=5.0, evidence=True)
+    state = keep_ranks(pod, 2, 1, grace_s=5.0, evidence=True)
     assert (state["kept_ranks"], living(state)) == ([1], {1: (second, 1)})
     assert state["run"] is not None
     assert state["run"]["generation"] == 2
@@ -70,10 +70,10 @@ def test_a_kept_rank_keeps_its_process_and_gets_the_new_generation(pod: Pod, scr
     assert exits(state) == []
 
     state = goes_on(pod, 2, 1)
-    found = living(state)
-    assert found[1] == (second, 1)
-    assert found[0][1] == 2
-    assert found[0][0] != first
+    living_ranks = living(state)
+    assert living_ranks[1] == (second, 1)
+    assert living_ranks[0][1] == 2
+    assert living_ranks[0][0] != first
     assert all(map(is_running, helpers[1]))
 
 
@@ -86,7 +86,7 @@ def test_the_output_of_a_kept_rank_is_read_on(pod: Pod, tmp_path: Path) -> None:
     )
     pod.runs(script, log_pattern=r"step=(?P<step>\d+)")
     pod.until(lambda s: s["run"] and s["run"]["step"] == 1)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     state = goes_on(pod, 2, 0, ranks=1, log_pattern=r"step=(?P<step>\d+)")
     assert state["run"] is not None
     assert state["run"]["step"] is None, "in this generation none was made yet"
@@ -97,23 +97,23 @@ def test_the_output_of_a_kept_rank_is_read_on(pod: Pod, tmp_path: Path) -> None:
 
 def test_who_was_kept_ends_with_the_next_stop(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
-    kept(pod, 2, 1)
-    state = kept(pod, 3)
+    keep_ranks(pod, 2, 1)
+    state = keep_ranks(pod, 3)
     assert (state["kept_ranks"], living(state)) == ([], {})
     assert not is_running(second)
 
 
 def test_the_same_stop_again_changes_nothing(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
-    before = kept(pod, 2, 1)
-    again = kept(pod, 2, 1)
+    before = keep_ranks(pod, 2, 1)
+    again = keep_ranks(pod, 2, 1)
     assert (again["kept_ranks"], living(again)) == ([1], {1: (second, 1)})
     assert again["news"] == before["news"]
 
 
 def test_who_is_kept_by_one_stop_and_not_by_the_next_of_its_generation_ends(pod: Pod) -> None:
     _, second = pod.runs(FOREVER, ranks=2)
-    kept(pod, 2, 1)
+    keep_ranks(pod, 2, 1)
     pod.stop(2)
     assert pod.until(lambda state: not state["kept_ranks"])["stopped_below"] == 2
     assert not is_running(second)
@@ -123,12 +123,12 @@ def test_a_dead_rank_cannot_be_kept(pod: Pod) -> None:
     first, second = pod.runs(FOREVER, ranks=2, stop_siblings=False)
     signal_to(first, signal.SIGKILL)
     pod.until(exits)
-    state = kept(pod, 2, 0, 1)
+    state = keep_ranks(pod, 2, 0, 1)
     assert (state["kept_ranks"], living(state)) == ([1], {1: (second, 1)})
 
 
 def test_a_rank_that_nobody_knows_cannot_be_kept(pod: Pod) -> None:
-    assert kept(pod, 2, 0)["kept_ranks"] == []
+    assert keep_ranks(pod, 2, 0)["kept_ranks"] == []
 
 
 def test_what_a_later_agent_finds_cannot_be_kept(pod: Pod) -> None:
@@ -136,13 +136,13 @@ def test_what_a_later_agent_finds_cannot_be_kept(pod: Pod) -> None:
     pod.agent.kill()
     pod.agent.wait()
     pod.start()
-    assert kept(pod, 2, 0)["kept_ranks"] == []
+    assert keep_ranks(pod, 2, 0)["kept_ranks"] == []
     assert not is_running(rank)
 
 
 def test_who_ended_before_the_start_makes_it_fail(pod: Pod) -> None:
     (rank,) = pod.runs(FOREVER)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     signal_to(rank, signal.SIGKILL)
     (fact,) = exits(pod.until(exits))
     assert fact["generation"] == 2
@@ -154,7 +154,7 @@ def test_who_ended_before_the_start_makes_it_fail(pod: Pod) -> None:
 
 def test_a_start_that_forgot_who_was_kept_fails(pod: Pod) -> None:
     (rank,) = pod.runs(FOREVER)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     run = goes_on(pod, 2, ranks=1)["run"]
     assert run is not None
     assert run["failed"] == "ranks that were to go on: none; those that live: 0"
@@ -163,7 +163,7 @@ def test_a_start_that_forgot_who_was_kept_fails(pod: Pod) -> None:
 
 def test_the_end_of_a_kept_rank_is_told_in_its_new_generation(pod: Pod) -> None:
     (rank,) = pod.runs(FOREVER)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     goes_on(pod, 2, 0, ranks=1)
     signal_to(rank, signal.SIGKILL)
     (fact,) = exits(pod.until(exits))
@@ -185,7 +185,7 @@ can("rebuild")
 tell("told-" + os.environ["RANK"], json.dumps(told))
 while True: time.sleep(60)
 """
-"""A rank that says what it can do, and waits to be told something."""
+"""A rank that sends its capabilities and waits for an instruction."""
 
 
 def can(state: wire.AgentState) -> list[list[str]]:
@@ -196,7 +196,7 @@ def can(state: wire.AgentState) -> list[list[str]]:
 def test_a_rank_says_what_it_can_do_and_a_kept_one_is_told_to_rebuild(pod: Pod) -> None:
     pod.runs(SPEAKS, ranks=2)
     pod.until(lambda s: s["run"] and can(s) == [["pause", "rebuild"]] * 2)
-    kept(pod, 2, 1)
+    keep_ranks(pod, 2, 1)
     goes_on(pod, 2, 1, rebuild={"MASTER_PORT": "4321", "EVERSTEP_STATE_FROM": "1"})
     assert json.loads(pod.file("told-1")) == {
         "generation": 2,
@@ -209,12 +209,12 @@ def test_a_rank_says_what_it_can_do_and_a_kept_one_is_told_to_rebuild(pod: Pod) 
 def test_who_comes_after_a_rank_is_told_nothing_of_what_it_was(pod: Pod) -> None:
     pod.runs(SPEAKS, ranks=1)
     pod.until(lambda s: s["run"] and can(s) == [["pause", "rebuild"]])
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     goes_on(pod, 2, 0, ranks=1)
     pod.file("told-0")
     folder = pod.home / wire.RANKS
     assert [path.name for path in folder.iterdir()] == ["g1-r0"]
-    kept(pod, 3)
+    keep_ranks(pod, 3)
     assert list(folder.iterdir()) == []
     state = goes_on(pod, 3, ranks=1)
     assert can(state) == [[]]
@@ -224,11 +224,13 @@ def test_who_comes_after_a_rank_is_told_nothing_of_what_it_was(pod: Pod) -> None
 NONSENSE = ["{", "7", "[1]", '"rebuild"', "[" * 5000, None]
 
 
-@pytest.mark.parametrize("said", NONSENSE, ids=[str(said)[:8] for said in NONSENSE])
-def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(pod: Pod, said: str | None) -> None:
+@pytest.mark.parametrize("message", NONSENSE, ids=[str(said)[:8] for said in NONSENSE])
+def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(
+    pod: Pod, message: str | None
+) -> None:
     (rank,) = pod.runs(FOREVER)
     path = pod.home / wire.RANKS / "g1-r0" / wire.CAPABILITIES
-    os.mkfifo(path) if said is None else path.write_text(said)
+    os.mkfifo(path) if message is None else path.write_text(message)
     state = pod.until(lambda s: any("rank 0 cannot be understood" in n for n in s["notes"]))
     assert can(state) == [[]]
     assert is_running(rank)
@@ -253,7 +255,7 @@ def test_a_kept_rank_outlives_the_fence_of_its_new_generation(pod: Pod, tmp_path
     (rank,) = pod.runs(FOREVER, model_dir=str(tmp_path), fence_s=60.0)
     fenced(tmp_path, 1)
     for generation in (2, 3):
-        kept(pod, generation, 0)
+        keep_ranks(pod, generation, 0)
         fenced(tmp_path, generation)
         judged(tmp_path)  # before its start, too: nobody but the stop has told the warden by then
         goes_on(pod, generation, 0, ranks=1, model_dir=str(tmp_path), fence_s=60.0)
@@ -270,12 +272,12 @@ def test_a_survivor_that_could_not_be_reached_is_ended_by_its_warden(
     fenced(tmp_path, 2)
     until(lambda: not is_running(rank), what="its end")
     signal_to(pod.agent.pid, signal.SIGCONT)
-    assert kept(pod, 2, 0)["kept_ranks"] == []
+    assert keep_ranks(pod, 2, 0)["kept_ranks"] == []
 
 
 def test_who_was_kept_ends_by_a_newer_fence(pod: Pod, tmp_path: Path) -> None:
     (rank,) = pod.runs(FOREVER, model_dir=str(tmp_path), fence_s=60.0)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     signal_to(pod.agent.pid, signal.SIGSTOP)
     fenced(tmp_path, 3)
     until(lambda: not is_running(rank), what="its end")
@@ -284,7 +286,7 @@ def test_who_was_kept_ends_by_a_newer_fence(pod: Pod, tmp_path: Path) -> None:
 
 def test_who_was_kept_ends_with_its_agent(pod: Pod) -> None:
     (rank,) = pod.runs(FOREVER)
-    kept(pod, 2, 0)
+    keep_ranks(pod, 2, 0)
     signal_to(pod.agent.pid, signal.SIGKILL)
     until(lambda: not is_running(rank), what="its end")
 
@@ -294,5 +296,5 @@ def test_a_kept_rank_is_not_asked_for_its_stack_by_a_signal_that_may_end_it(pod:
     script = f"import faulthandler\nfaulthandler.enable()\n{LOADERS}"
     _, second = pod.runs(script, ranks=2)
     pod.file("loader-1")
-    state = kept(pod, 2, 1, evidence=True)
+    state = keep_ranks(pod, 2, 1, evidence=True)
     assert living(state) == {1: (second, 1)}

@@ -14,8 +14,8 @@ FILE = f"{HOME}/files/params.yaml"
 
 
 def words(*command: str) -> list[str]:
-    told = {"command": [*command], "files": {"params.yaml": "a: 1\n"}}
-    return placed(cast("wire.RunCommand", told), HOME)["command"]
+    run_command = {"command": [*command], "files": {"params.yaml": "a: 1\n"}}
+    return placed(cast("wire.RunCommand", run_command), HOME)["command"]
 
 
 def test_a_program_is_given_the_path_as_it_is() -> None:

@@ -39,7 +39,7 @@ if os.fork() == 0:
 os.wait()
 while True: time.sleep(60)
 """
-"""As `DAEMON`, without the variable that tells whose it is; it and its rank sleep until they are ended."""
+"""As `DAEMON`, without the variable that names its pod; it and its rank sleep until they are ended."""
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,10 @@ def test_what_a_rank_starts_to_save_is_not_asked_to_end(pod: Pod) -> None:
     trap = f"trap '{sys.executable} save.py' TERM; echo up > up; sleep 600; true"
     (shell,) = pod.runs(["/bin/sh", "-c", trap])
     pod.file("up")
-    until(lambda: any(seen.parent == shell for seen in proc.all_processes().values()), what="sleep")
+    until(
+        lambda: any(process.parent == shell for process in proc.all_processes().values()),
+        what="sleep",
+    )
     pod.stopped(2, grace_s=1000 * HUNG_S)
     assert pod.file("saved")
 

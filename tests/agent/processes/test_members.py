@@ -1,4 +1,4 @@
-"""Who belongs to a pod is found whatever it did to escape, and nobody else is ever signalled."""
+"""The processes of a pod are found whatever they did to escape, and no other process is signalled."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def look(pod: Pod) -> members.FoundMembers:
 
 
 def living(pod: Pod) -> set[int]:
-    return {seen.pid for seen in look(pod).living}
+    return {process.pid for process in look(pod).living}
 
 
 def here() -> Path | None:
@@ -62,7 +62,7 @@ def here() -> Path | None:
 
 @contextlib.contextmanager
 def in_a_cgroup_without_children() -> Iterator[None]:
-    """Where whoever is started inside gets no cgroup of its own."""
+    """Where processes started inside get no cgroup of their own."""
     before = here()
     folder = before / f"test-{os.getpid()}-{time.monotonic_ns()}" if before is not None else None
     try:
@@ -105,10 +105,10 @@ def kill_the_agent_and_let_its_warden_do_nothing(pod: Pod) -> None:
 
 def is_found(pod: Pod, pid: int) -> bool:
     """Of the list an agent says nothing; it is written at its next look."""
-    seen = proc.look(pid)
+    process = proc.look(pid)
     written = members.MemberList.of((pod.home / members.FILE).read_text())
-    assert seen is not None
-    return written.is_in_cgroups or seen.identity in written.identities
+    assert process is not None
+    return written.is_in_cgroups or process.identity in written.identities
 
 
 def test_who_escaped_is_found_when_its_agent_is_gone(any_pod: Pod) -> None:
@@ -232,7 +232,7 @@ time.sleep(600)
 
 
 def test_who_may_not_be_asked_is_unknown_and_not_absent() -> None:
-    """Only root, who may ask everybody, can make one: as somebody else it looks then."""
+    """Only root, who may read every process, can make one: the look is then another user's."""
     if os.getuid() != 0:
         pytest.skip("needs root")
     with subprocess.Popen(
@@ -257,7 +257,7 @@ def test_who_may_not_be_asked_is_unknown_and_not_absent() -> None:
             hidden.kill()
 
 
-def _seen_by_nobody(home: Path, wanted: int) -> int:
+def _seen_by_nobody(home: Path, expected_count: int) -> int:
     """0: unknown and none of the pod."""
     looker = os.fork()
     if looker == 0:
@@ -265,22 +265,22 @@ def _seen_by_nobody(home: Path, wanted: int) -> int:
         with contextlib.suppress(BaseException):
             os.setgroups([])
             os.setuid(65534)
-            found = Members(home, "somebody").look()
-            unknown = [seen.pid for seen in found.unknown]
-            code = 0 if found.members == [] and wanted in unknown else 4
+            members = Members(home, "somebody").look()
+            unknown = [process.pid for process in members.unknown]
+            code = 0 if members.members == [] and expected_count in unknown else 4
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(looker, 0)[1])
 
 
 def test_who_is_in_the_session_of_a_stranger_is_none_of_ours() -> None:
-    own = proc.look(os.getpid())
-    assert own is not None
-    leader = proc.Process(**{**own.__dict__, "pid": 1, "session": 1})
-    child = proc.Process(**{**own.__dict__, "session": 1})
-    alone = proc.Process(**{**own.__dict__, "session": own.pid})
-    table = {1: leader, own.pid: child}
+    this_process = proc.look(os.getpid())
+    assert this_process is not None
+    leader = proc.Process(**{**this_process.__dict__, "pid": 1, "session": 1})
+    child = proc.Process(**{**this_process.__dict__, "session": 1})
+    alone = proc.Process(**{**this_process.__dict__, "session": this_process.pid})
+    table = {1: leader, this_process.pid: child}
     assert not members._may_belong(child, table, set())
-    assert members._may_belong(alone, {own.pid: alone}, set())
+    assert members._may_belong(alone, {this_process.pid: alone}, set())
 
 
 def test_what_cannot_be_looked_at_is_not_nobody(
@@ -320,17 +320,17 @@ def test_a_cgroup_that_cannot_be_seen_is_not_empty(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[proc.Process]:
-    """Somebody else's process, the leader of its session."""
+    """Another user's process, the leader of its session."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
-        seen = proc.look(process.pid)
-        assert seen is not None
-        yield seen
+        proc_entry = proc.look(process.pid)
+        assert proc_entry is not None
+        yield proc_entry
         process.kill()
 
 
-def earlier(seen: proc.Process) -> proc.Process:
+def earlier(process: proc.Process) -> proc.Process:
     """Who had its number before."""
-    return proc.Process(**{**seen.__dict__, "started": seen.started - 100})
+    return proc.Process(**{**process.__dict__, "started": process.started - 100})
 
 
 @pytest.mark.parametrize("to_group", [False, True])

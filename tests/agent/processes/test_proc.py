@@ -48,8 +48,8 @@ def test_newcomers_join_and_strangers_stay_strangers(child: subprocess.Popen[str
 def test_who_ended_is_no_family_any_more(child: subprocess.Popen[str]) -> None:
     grandchild = line(child)
     family = proc.Family(child.pid)
-    seen = family.now()[grandchild]
-    proc.send(seen, 9)
+    process = family.now()[grandchild]
+    proc.send(process, 9)
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.flush()

@@ -128,7 +128,7 @@ NO_WORDS = {
     "nothing": '{"message": ""}',
     "too much": '{"message": "' + "x" * TOO_MUCH + '"}',
 }
-SAYS = """
+ERROR_FILE_SCRIPT = """
 import os, pathlib
 pathlib.Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(TEXT)
 raise ValueError("by the way")
@@ -136,7 +136,7 @@ raise ValueError("by the way")
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "message"),
     [
         *((text, "m.NanError: loss") for text in WORDS.values()),
         *((text, "ValueError: by the way") for text in NO_WORDS.values()),
@@ -144,19 +144,19 @@ raise ValueError("by the way")
     ids=[*WORDS, *NO_WORDS],
 )
 def test_what_a_rank_wrote_before_it_failed_counts_more_than_its_traceback(
-    pod: Pod, text: str, found: str
+    pod: Pod, text: str, message: str
 ) -> None:
     source = repr(text).replace(
         "x" * TOO_MUCH, f"' + 'x' * {TOO_MUCH} + '"
     )  # no argument is so long
-    pod.run(SAYS.replace("TEXT", source))
+    pod.run(ERROR_FILE_SCRIPT.replace("TEXT", source))
     (fact,) = exits(pod.until(ended))
-    assert fact["details"]["exception"] == found
-    assert fact["message"] == f"exit code 1: {found}"
+    assert fact["details"]["exception"] == message
+    assert fact["message"] == f"exit code 1: {message}"
 
 
 def test_what_an_earlier_process_wrote_is_nothing_of_the_next_one(pod: Pod) -> None:
-    pod.run(SAYS.replace("TEXT", repr(WORDS["in a word"])))
+    pod.run(ERROR_FILE_SCRIPT.replace("TEXT", repr(WORDS["in a word"])))
     pod.until(ended)
     pod.run("raise ValueError('another')", generation=2)
     fact = exits(pod.until(lambda state: ended(state) and state["generation"] == 2))[-1]
@@ -290,10 +290,10 @@ def test_first_step_wakes_even_who_asks_for_quiet(pod: Pod) -> None:
         "import os\nwhile not os.path.exists('go'): time.sleep(0.005)\nprint('step 1')\ntime.sleep(60)"
     )
     state = pod.until(lambda s: s["run"] and s["run"]["started_at"])
-    asked = time.monotonic()
+    asked_at = time.monotonic()
     (pod.home / "go").touch()
     state = pod.quietly(state["version"], quiet_s=20.0)
-    assert time.monotonic() - asked < 18.0
+    assert time.monotonic() - asked_at < 18.0
     assert state["run"] is not None
     assert state["run"]["step"] == 1
 

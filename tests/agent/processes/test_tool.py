@@ -1,4 +1,4 @@
-"""What is asked of programs of others: whole answers, within a time and a size."""
+"""Output of other programs: complete answers, within a time and a size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_S = 600.0
 
 
 class Running(set[int]):
-    """Remembers whom it ever held."""
+    """Remembers every process it ever held."""
 
     def __init__(self) -> None:
         self.ever: set[int] = set()
@@ -23,17 +23,17 @@ class Running(set[int]):
         self.ever.add(pid)
 
 
-def asked(script: str) -> subprocess.CompletedProcess[str]:
+def run_tool(script: str) -> subprocess.CompletedProcess[str]:
     return tool.ask(("/bin/sh", "-c", script), within_s=LONG_S, running=set())
 
 
 def test_all_that_it_prints_is_told_with_its_exit_code() -> None:
-    answer = asked("printf 'one\\ntwo \\377\\n'; echo trouble >&2; exit 3")
+    answer = run_tool("printf 'one\\ntwo \\377\\n'; echo trouble >&2; exit 3")
     assert (answer.stdout, answer.returncode) == ("one\ntwo �\n", 3)
 
 
 def test_an_answer_of_the_most_there_may_be_is_whole() -> None:
-    assert len(asked(f"head -c {tool.ANSWER_BYTES} /dev/zero").stdout) == tool.ANSWER_BYTES
+    assert len(run_tool(f"head -c {tool.ANSWER_BYTES} /dev/zero").stdout) == tool.ANSWER_BYTES
 
 
 TROUBLE = {
@@ -45,20 +45,20 @@ TROUBLE = {
 
 
 @pytest.mark.parametrize(
-    ("script", "within_s", "error", "says"), list(TROUBLE.values()), ids=list(TROUBLE)
+    ("script", "within_s", "error", "reason"), list(TROUBLE.values()), ids=list(TROUBLE)
 )
 def test_who_takes_too_much_is_ended_with_all_it_started(
-    script: str, within_s: float, error: type[Exception], says: str
+    script: str, within_s: float, error: type[Exception], reason: str
 ) -> None:
     running = Running()
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=reason):
         tool.ask(("/bin/sh", "-c", script), within_s=within_s, running=running)
     assert (len(running.ever), len(running)) == (1, 0)
-    until(lambda: not any(is_left(seen, running) for seen in proc.all_processes().values()))
+    until(lambda: not any(is_left(process, running) for process in proc.all_processes().values()))
 
 
-def is_left(seen: proc.Process, running: Running) -> bool:
-    return seen.session in running.ever and seen.is_alive
+def is_left(process: proc.Process, running: Running) -> bool:
+    return process.session in running.ever and process.is_alive
 
 
 def test_of_one_that_is_not_there_it_is_said() -> None:

@@ -140,11 +140,11 @@ def test_a_stopped_warden_is_replaced_and_harms_nobody_when_it_goes_on(
 @pytest.fixture
 def lonely(pyz: Path, tmp_path: Path) -> Iterator[Pod]:
     """A pod whose warden is stopped, and that can start no other one."""
-    own = Path(shutil.copy(pyz, tmp_path / "agent.pyz"))
+    agent_copy = Path(shutil.copy(pyz, tmp_path / "agent.pyz"))
     uid = f"demo-0-{uuid.uuid4().hex[:8]}"
-    pod = Pod(own, tmp_path / uid, uid).start()
+    pod = Pod(agent_copy, tmp_path / uid, uid).start()
     warden = warden_of(pod)
-    own.unlink()
+    agent_copy.unlink()
     signal_to(warden, signal.SIGSTOP)
     yield pod
     pod.end()
@@ -202,20 +202,20 @@ def generation_in(folder: str) -> int:
 
 def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     folders = [str(tmp_path / "model"), str(tmp_path / "elsewhere")]
-    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
+    fence_order = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
     real = {folder: folder for folder in folders}
     answer = {"real": real, "newer": 0, "is_held": False, "taken_by": None, "no_folder": ""}
     answer |= {"listing": None}
-    assert pod.ask("POST", wire.FENCE, asked) == answer
-    said = json.loads(fence.path_in(folders[0]).read_text())
+    assert pod.ask("POST", wire.FENCE, fence_order) == answer
+    fence_file = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
     flags = {"holds": True, "released": False, "outdated": False}
-    assert said == {**whose, "generation": 4, **flags}
+    assert fence_file == {**whose, "generation": 4, **flags}
     fence.write(folders[0], Fence("demo", "r2", "", 9))
     answer |= {"newer": 9, "is_held": True}
-    assert pod.ask("POST", wire.FENCE, {**asked, "generation": 5}) == answer
+    assert pod.ask("POST", wire.FENCE, {**fence_order, "generation": 5}) == answer
     assert [generation_in(folder) for folder in folders] == [9, 4], "a newer one is there"
-    pod.ask("POST", wire.FENCE, {**asked, "generation": 10})
+    pod.ask("POST", wire.FENCE, {**fence_order, "generation": 10})
     assert [generation_in(folder) for folder in folders] == [10, 10]
 
 
@@ -240,16 +240,16 @@ def test_what_a_fence_finds_is_answered(
     (tmp_path / "also").symlink_to(tmp_path / "model")
     file = fence.path_in(model).with_name(there.name)
     file.write_text(json.dumps(there._replace(holds=True)._asdict()))
-    asked: dict[str, object] = {"generation": 4, "run": "r1", "cluster": ""}
-    asked |= {"folders": [model, inside], "begins": {model: "demo/main"}}
-    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    fence_order: dict[str, object] = {"generation": 4, "run": "r1", "cluster": ""}
+    fence_order |= {"folders": [model, inside], "begins": {model: "demo/main"}}
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, fence_order)
     assert answer["newer"] == newer
     assert (answer["taken_by"] and answer["taken_by"]["job"]) == taken_by
     assert answer["real"] == {model: str(tmp_path / "model"), inside: inside}
     has_begun = phase_mark.began(model, "demo/main") is not None
     assert has_begun == (not newer and taken_by is None)
-    own = fence.read(model).get(("demo", ""))
-    is_written = own is not None and (own.run, own.generation) == ("r1", 4)
+    own_fence = fence.read(model).get(("demo", ""))
+    is_written = own_fence is not None and (own_fence.run, own_fence.generation) == ("r1", 4)
     assert is_written == (not newer and taken_by is None)
     assert not (tmp_path / "model" / "checkpoints").exists(), "one fence is enough"
 
@@ -257,14 +257,14 @@ def test_what_a_fence_finds_is_answered(
 def test_a_workdir_that_is_not_there_is_never_made(pod: Pod, tmp_path: Path) -> None:
     workdir = tmp_path / "mistyped"
     folders = [str(tmp_path / "model"), str(workdir / "out" / "ckpt")]
-    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
-    asked["workdir"] = str(workdir)
-    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    fence_order = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
+    fence_order["workdir"] = str(workdir)
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, fence_order)
     assert answer["no_folder"] == f"the workdir {workdir} is no folder"
     assert not workdir.exists()
     assert not (tmp_path / "model").exists()
     workdir.mkdir()
-    answer = pod.ask("POST", wire.FENCE, asked)
+    answer = pod.ask("POST", wire.FENCE, fence_order)
     assert not answer["no_folder"]
     assert [generation_in(folder) for folder in folders] == [4, 4]
 
@@ -285,8 +285,8 @@ def test_what_is_in_the_place_of_a_folder_is_named(
         at.symlink_to(tmp_path / "nowhere")
         why = f"{at} is a link to {tmp_path}/nowhere, which is not there"
     folders = [str(model if inside == "out/ckpt" else model / inside), str(model / "out" / "ckpt")]
-    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
-    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+    fence_order = {"generation": 4, "run": "r1", "cluster": "", "folders": folders}
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, fence_order)
     assert answer["no_folder"] == why
     assert not (model / ".everstep").exists()
 
@@ -298,28 +298,28 @@ def test_what_is_saved_is_listed_behind_a_fence_that_was_written(pod: Pod, tmp_p
     (saved / ".everstep" / "set_aside" / "3-step-30.json").write_text("{}")
     (saved / "step-10.json").write_text("{}")
     question: dict[str, object] = {"path": str(saved), "ended": [], "is_over": False}
-    asked = {"generation": 4, "run": "r1", "cluster": "", "folders": [str(model)]}
+    fence_order = {"generation": 4, "run": "r1", "cluster": "", "folders": [str(model)]}
     with pytest.raises(Exception, match="400"):
-        pod.ask("POST", wire.FENCE, {**asked, "checkpoints": {**question, "ended": 7}})
+        pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": {**question, "ended": 7}})
     assert not (model / ".everstep").exists(), "an order that makes no sense writes nothing"
-    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": question})
+    answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": question})
     listing = answer["listing"]
     assert listing is not None
     assert [one["step"] for one in listing["checkpoints"]] == [10]
     assert listing["set_aside"] == [str(saved / ".everstep" / "set_aside" / "4-step-20.json")]
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     unreadable = {**question, "path": str(tmp_path / "loop")}
-    answer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": unreadable})
+    answer = pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": unreadable})
     assert answer["listing"] is None, "unknown is not absent"
     fence.write(str(model), Fence("demo", "r2", "", 9))
-    answer = pod.ask("POST", wire.FENCE, {**asked, "checkpoints": question})
+    answer = pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": question})
     assert (answer["newer"], answer["listing"]) == (9, None)
 
 
 def test_fence_that_cannot_be_written_is_told(pod: Pod) -> None:
-    asked = {"generation": 1, "run": "r", "folders": ["/proc/out"]}
+    fence_order = {"generation": 1, "run": "r", "folders": ["/proc/out"]}
     with pytest.raises(Exception, match="503"):
-        pod.ask("POST", wire.FENCE, asked)
+        pod.ask("POST", wire.FENCE, fence_order)
 
 
 def test_fence_survives_a_writer_stopped_in_the_middle(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ warden = Warden(int(sys.argv[1]), "somebody", Path(sys.argv[2]))
 warden.generation = 1
 warden._end("generation 2 is in the fence")
 """
-"""A warden that has just read the fence, and not yet what its agent said meanwhile."""
+"""A warden that has just read the fence, and not yet the newest settings of its agent."""
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -358,15 +358,15 @@ def test_ranks_that_the_agent_started_while_the_fence_was_read_are_not_ended(
     )
     assert agent.stdout is not None
     rank = int(agent.stdout.readline())
-    said: dict[str, object] = {"generation": 2, "fence_s": 30, "helper": None}
-    said |= {"owner": ["demo", ""], "folders": [], "unpolled_s": 0.0}
+    settings: dict[str, object] = {"generation": 2, "fence_s": 30, "helper": None}
+    settings |= {"owner": ["demo", ""], "folders": [], "unpolled_s": 0.0}
     looks = subprocess.Popen(
         [sys.executable, "-c", LOOKS, str(agent.pid), str(tmp_path)], stdin=subprocess.PIPE
     )
     try:
         assert looks.stdin is not None
         if is_told:  # it is always said before the ranks are started
-            looks.stdin.write(json.dumps(said).encode() + b"\n")
+            looks.stdin.write(json.dumps(settings).encode() + b"\n")
             looks.stdin.flush()
         assert looks.wait(HUNG_S) == 0
         assert is_running(rank) == is_told

@@ -9,9 +9,9 @@ SLEEP = "import time; time.sleep(600)"
 
 
 def works(state: wire.AgentState, generation: int) -> dict[str, wire.WorkSeen]:
-    found = [work for work in state["works"] if work["generation"] == generation]
-    by_name = {work["name"]: work for work in found}
-    assert len(by_name) == len(found), found
+    works = [work for work in state["works"] if work["generation"] == generation]
+    by_name = {work["name"]: work for work in works}
+    assert len(by_name) == len(works), works
     return by_name
 
 

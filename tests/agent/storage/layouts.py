@@ -176,8 +176,8 @@ def _torch(path: Path) -> list[bytes]:
 
 def _trainer(path: Path) -> list[bytes]:
     json.loads((path / "trainer_state.json").read_text())
-    told = json.loads((path / "model.safetensors.index.json").read_text())["weight_map"]
-    weights = [(path / told[f"w{number}"]).read_bytes()[-SIZE:] for number in range(RANKS)]
+    weight_map = json.loads((path / "model.safetensors.index.json").read_text())["weight_map"]
+    weights = [(path / weight_map[f"w{number}"]).read_bytes()[-SIZE:] for number in range(RANKS)]
     return [*weights, unzipped(path / "optimizer.pt")]
 
 

@@ -63,14 +63,16 @@ def test_what_is_chosen_after_a_kill_at_any_moment_loads(layout: str, tmp_path: 
         words = (layouts.__file__, layout, str(tmp_path), str(chosen + 1), str(at))
         ended = subprocess.run([sys.executable, *words], timeout=HUNG_S, check=False)
         assert ended.returncode == -9
-        found = newest(tmp_path)
-        if found is None:
+        newest_checkpoint = newest(tmp_path)
+        if newest_checkpoint is None:
             assert chosen == 0, f"{layout}: seed {SEED}: nothing is left of step {chosen}"
             continue
-        step = found["step"]
+        step = newest_checkpoint["step"]
         assert step is not None
         assert step >= chosen, f"{layout}: seed {SEED}: step {chosen} was whole"
-        assert layouts.loads(layout, Path(found["path"]), step), f"{layout}: seed {SEED}"
+        assert layouts.loads(layout, Path(newest_checkpoint["path"]), step), (
+            f"{layout}: seed {SEED}"
+        )
         chosen = step
     sys.stdout.write(f"\n{layout}: seed {SEED}, {KILLS} kills, reached step {chosen}\n")
     assert chosen > KILLS // 2
@@ -98,7 +100,7 @@ def test_a_file_that_was_cut_off_afterwards_costs_one_step_back(
 
 @pytest.mark.parametrize("layout", ["deepspeed", "megatron", "torch", "trainer"])
 def test_a_file_that_is_missing_costs_one_step_back(layout: str, tmp_path: Path) -> None:
-    """Of ranks it is one that is not the last: how many there were nobody says."""
+    """One of several rank files, not the last: the total number is unknown."""
     path = saved(layout, tmp_path, 3, 4)
     file = next(
         one for one in sorted(path.rglob("*")) if one.suffix in (".pt", ".distcp", ".safetensors")
@@ -122,7 +124,7 @@ def test_without_its_tracker_nobody_knows_whether_all_ranks_have_saved(
 
 
 @pytest.mark.parametrize(
-    ("layout", "tracker", "says", "steps"),
+    ("layout", "tracker", "tracker_text", "steps"),
     [
         ("deepspeed", "latest", "global_step9", [4, 3]),
         ("megatron", "latest_checkpointed_iteration.txt", "9", [4, 3]),
@@ -132,10 +134,10 @@ def test_without_its_tracker_nobody_knows_whether_all_ranks_have_saved(
     ],
 )
 def test_a_tracker_that_names_what_is_not_there_hides_nothing_that_is(
-    layout: str, tracker: str, says: str, steps: list[int], tmp_path: Path
+    layout: str, tracker: str, tracker_text: str, steps: list[int], tmp_path: Path
 ) -> None:
     saved(layout, tmp_path, 3, 4)
-    (tmp_path / tracker).write_text(says)
+    (tmp_path / tracker).write_text(tracker_text)
     assert good(tmp_path) == steps
 
 
@@ -175,22 +177,22 @@ def test_a_folder_that_is_called_like_a_trainers_is_one_only_beside_theirs(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("before", "own", "at_once"),
+    ("before", "files", "at_once"),
     [((0, 1), (0, 1), [8, 4]), ((0, 1), (0,), [4]), ((0,), (0, 1), [8, 4]), ((), (0,), [8])],
 )
 def test_where_the_checkpoint_before_has_more_ranks_only_time_tells(
-    before: tuple[int, ...], own: tuple[int, ...], at_once: list[int], tmp_path: Path
+    before: tuple[int, ...], files: tuple[int, ...], at_once: list[int], tmp_path: Path
 ) -> None:
     """The trainer of rank 0 does not wait for the random numbers of the others."""
-    for step, ranks in ((4, before), (8, own)):
+    for step, ranks in ((4, before), (8, files)):
         for rank in ranks:
             folder = tmp_path / f"checkpoint-{step}"
             folder.mkdir(exist_ok=True)
             (folder / f"rng_state_{rank}.pth").write_bytes(layouts.zipped(b"numbers"))
             (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
     ended = [time.time()]
-    found = scan(str(tmp_path), ended=ended)
-    assert [saved["step"] for saved in found if saved["good"]] == at_once
+    scan_result = scan(str(tmp_path), ended=ended)
+    assert [saved["step"] for saved in scan_result if saved["good"]] == at_once
     old = time.time() - 5
     for path in tmp_path.glob("*/*"):
         os.utime(path, (old, old))
@@ -211,8 +213,8 @@ def test_metadata_that_is_no_pickle_of_torch_is_believed_by_the_names_in_it(tmp_
     folder = tmp_path / "step-5"
     folder.mkdir()
     (folder / "__0_0.distcp").write_bytes(b"data")
-    for told in (b"\x80\x04\xff__0_0.distcp.", b"\x80\x04__0_0.distcp" + b"(" * 100_000 + b"."):
-        (folder / ".metadata").write_bytes(told)
+    for content in (b"\x80\x04\xff__0_0.distcp.", b"\x80\x04__0_0.distcp" + b"(" * 100_000 + b"."):
+        (folder / ".metadata").write_bytes(content)
         assert good(tmp_path) == [5]
     (folder / ".metadata").write_bytes(b"\x80\x04__0_0.distcp")
     assert bad(tmp_path) == [5]
@@ -247,8 +249,8 @@ def test_one_that_somebody_writes_into_again_does_not_count_meanwhile(
 
 
 def step_of(watch: CheckpointWatch) -> int | None:
-    found = watch.newest(100.0)
-    return None if found is None else found["step"]
+    newest_checkpoint = watch.newest(100.0)
+    return None if newest_checkpoint is None else newest_checkpoint["step"]
 
 
 def test_two_writers_in_one_folder_are_told_apart_by_their_names(tmp_path: Path) -> None:
@@ -281,15 +283,17 @@ def test_what_has_not_changed_is_not_read_again(
     count = Count(checkpoint_formats.look)
     monkeypatch.setattr(checkpoint_formats, "look", count)
     path = saved("trainer", tmp_path, 3, 4)
-    known, count.times = checkpoints.Verdicts(), 0
+    verdicts, count.times = checkpoints.Verdicts(), 0
     for _ in range(3):
-        scan(str(tmp_path), verdicts=known)
+        scan(str(tmp_path), verdicts=verdicts)
     assert count.times == 2
     optimizer = path / "optimizer.pt"
-    told = optimizer.stat()
+    file_stat = optimizer.stat()
     optimizer.write_bytes(optimizer.read_bytes()[:-1] + b"x")
-    os.utime(optimizer, ns=(told.st_atime_ns, told.st_mtime_ns))  # as long and as old as it was
-    scan(str(tmp_path), verdicts=known)
+    os.utime(
+        optimizer, ns=(file_stat.st_atime_ns, file_stat.st_mtime_ns)
+    )  # as long and as old as it was
+    scan(str(tmp_path), verdicts=verdicts)
     assert count.times == 3
 
 

@@ -26,14 +26,14 @@ def put(folder: Path, *names: str) -> None:
         os.utime(folder / name, (old, old))
 
 
-def found(folder: Path, pattern: str | None) -> list[tuple[str, int | None]]:
+def checkpoint_steps(folder: Path, pattern: str | None) -> list[tuple[str, int | None]]:
     return [(Path(s["path"]).name, s["step"]) for s in scan(str(folder), pattern=pattern)]
 
 
 def test_names_that_the_pattern_finds_are_checkpoints_and_no_others(tmp_path: Path) -> None:
     put(tmp_path, "state_9.bin.json", "state_10.json", "step_99.json", "readme.json")
-    assert found(tmp_path, STATE) == [("state_10.json", 10), ("state_9.bin.json", 9)]
-    assert found(tmp_path, None) == [("step_99.json", 99)]
+    assert checkpoint_steps(tmp_path, STATE) == [("state_10.json", 10), ("state_9.bin.json", 9)]
+    assert checkpoint_steps(tmp_path, None) == [("step_99.json", 99)]
 
 
 def test_of_two_saves_of_one_step_the_later_is_the_newer(tmp_path: Path) -> None:
@@ -80,14 +80,17 @@ def test_an_agent_reads_names_by_the_pattern_of_its_orders(pod: Pod, tmp_path: P
     folder = tmp_path / "saves"
     folder.mkdir()
     put(folder, "state_3.json", "step_99.json")
-    told: dict[str, Any] = {"checkpoints_path": str(folder), "checkpoints_pattern": STATE}
-    pod.runs("import time; time.sleep(600)", **told)
+    checkpoint_options: dict[str, Any] = {
+        "checkpoints_path": str(folder),
+        "checkpoints_pattern": STATE,
+    }
+    pod.runs("import time; time.sleep(600)", **checkpoint_options)
     state = pod.until(lambda state: state["run"] and state["run"]["checkpoint"])
     assert state["run"] is not None
     assert state["run"]["checkpoint"] is not None
     assert state["run"]["checkpoint"]["step"] == 3
-    asked = {"path": str(folder), "pattern": STATE, "is_over": False}
-    told_of = pod.ask("POST", wire.CHECKPOINTS, asked)["checkpoints"]
+    query = {"path": str(folder), "pattern": STATE, "is_over": False}
+    told_of = pod.ask("POST", wire.CHECKPOINTS, query)["checkpoints"]
     assert [saved["step"] for saved in told_of] == [3]
     with pytest.raises(Refused, match="it has no group step"):
         pod.run("", generation=2, checkpoints_pattern="state")

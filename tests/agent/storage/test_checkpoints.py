@@ -78,7 +78,7 @@ def test_file_counts_at_once_when_it_is_whole_and_never_when_it_is_cut(
 
 
 # What the name says: the step, or by which number it is newer than others.
-NAMED: tuple[tuple[str, int | None, int | None], ...] = (
+NAMES_AND_STEPS: tuple[tuple[str, int | None, int | None], ...] = (
     ("model-step_200.pt", 200, 200),
     ("epoch=1-step=200.ckpt", 200, 200),
     ("checkpoint_200.pth.tar", 200, 200),
@@ -96,7 +96,9 @@ NAMED: tuple[tuple[str, int | None, int | None], ...] = (
 )
 
 
-@pytest.mark.parametrize(("name", "step", "number"), NAMED, ids=[row[0] for row in NAMED])
+@pytest.mark.parametrize(
+    ("name", "step", "number"), NAMES_AND_STEPS, ids=[row[0] for row in NAMES_AND_STEPS]
+)
 def test_a_name_says_its_step_or_which_is_newer(
     tmp_path: Path, name: str, step: int | None, number: int | None
 ) -> None:
@@ -159,18 +161,21 @@ def test_a_name_that_leads_nowhere_hides_no_other(tmp_path: Path) -> None:
 
 
 def test_a_link_counts_as_what_it_leads_to_in_the_folder(tmp_path: Path) -> None:
-    named, folder = tmp_path / "named", tmp_path / "disk" / "saves"
+    link_path, folder = tmp_path / "named", tmp_path / "disk" / "saves"
     folder.mkdir(parents=True)
-    named.symlink_to(folder)  # by who wrote the document
+    link_path.symlink_to(folder)  # by who wrote the document
     zipped(folder / "abc.pt")
     (folder / "last.pt").symlink_to("abc.pt")
     (folder / "step_7").mkdir()
     (folder / "step_7" / "model.pt").symlink_to(folder / "abc.pt")
     (folder / "step_7" / "around").symlink_to(".")
-    found = scan(str(named))
-    assert [saved["path"] for saved in found] == [str(named / "step_7"), str(named / "last.pt")]
+    scan_result = scan(str(link_path))
+    assert [saved["path"] for saved in scan_result] == [
+        str(link_path / "step_7"),
+        str(link_path / "last.pt"),
+    ]
     cut(folder / "abc.pt")
-    assert steps(named) == []
+    assert steps(link_path) == []
 
 
 def test_a_link_out_of_the_folder_counts_by_name_and_time_and_is_not_opened(tmp_path: Path) -> None:
@@ -265,20 +270,20 @@ def test_folder_of_torch_counts_with_its_metadata_and_every_file_it_names(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("tracker", "says", "name"),
+    ("tracker", "tracker_text", "name"),
     [
         ("latest_checkpointed_iteration.txt", "20", "iter_{:07d}"),
         ("latest", "global_step20", "global_step{}"),
     ],
 )
 def test_tracker_says_up_to_where_everything_is_complete(
-    tmp_path: Path, tracker: str, says: str, name: str
+    tmp_path: Path, tracker: str, tracker_text: str, name: str
 ) -> None:
     for step in (10, 20, 30):
         folder = tmp_path / name.format(step)
         folder.mkdir()
         zipped(folder / "model.pt")
-    (tmp_path / tracker).write_text(says)
+    (tmp_path / tracker).write_text(tracker_text)
     assert steps(tmp_path) == [20, 10]
 
 
@@ -324,8 +329,8 @@ def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_nev
     os.utime(tmp_path / "step-1.weights", (ended - 60, ended - 60))
     os.utime(tmp_path / "step-2.weights", (ended - 0.5, ended - 0.5))
     assert [saved["step"] for saved in scan(str(tmp_path))] == [2, 1]
-    found = scan(str(tmp_path), "auto", (ended,))
-    assert [(saved["step"], saved["good"]) for saved in found] == [(2, False), (1, True)]
+    scan_result = scan(str(tmp_path), "auto", (ended,))
+    assert [(saved["step"], saved["good"]) for saved in scan_result] == [(2, False), (1, True)]
 
 
 def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
@@ -413,13 +418,15 @@ def saved(step: int) -> wire.SavedState:
 
 
 def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
-    told = os.statvfs(tmp_path)
+    disk_stat = os.statvfs(tmp_path)
     free = checks.free_bytes(checks.nearest(tmp_path / "not" / "yet"))
-    assert free == pytest.approx(told.f_bavail * told.f_frsize, rel=0.2), "others write meanwhile"
+    assert free == pytest.approx(disk_stat.f_bavail * disk_stat.f_frsize, rel=0.2), (
+        "others write meanwhile"
+    )
 
 
 def test_who_has_no_descriptors_does_not_know_what_is_there(tmp_path: Path) -> None:
-    """Whoever took that for no checkpoint would begin the training anew."""
+    """Taking that for no checkpoint would start the training from step 0."""
     zipped(tmp_path / "step_1.pt")
     watch = CheckpointWatch(str(tmp_path), "auto", lambda _: False)
     with without_descriptors(os.getpid()):
@@ -437,8 +444,8 @@ def test_whoever_asks_is_told_what_is_complete_and_not_cut_off(pod: Pod, tmp_pat
         os.utime(path, (ended - before_s, ended - before_s))
 
     def steps(*moments: float) -> list[int]:
-        asked = {"path": str(tmp_path), "format": "auto", "ended": moments, "is_over": False}
-        answer = pod.ask("POST", wire.CHECKPOINTS, asked)["checkpoints"]
+        query = {"path": str(tmp_path), "format": "auto", "ended": moments, "is_over": False}
+        answer = pod.ask("POST", wire.CHECKPOINTS, query)["checkpoints"]
         return [one["step"] for one in answer if one["good"]]
 
     assert steps() == [2, 1]

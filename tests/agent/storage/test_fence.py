@@ -17,10 +17,10 @@ from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
 from tests.support.patience import HUNG_S
 
-OURS, THEIRS = Fence("demo", "r1", "here", 3), Fence("other", "r9", "there", 5)
+OUR_FENCE, OTHER_FENCE = Fence("demo", "r1", "here", 3), Fence("other", "r9", "there", 5)
 
 
-def newest(folder: Path, of: Fence = OURS) -> int:
+def newest(folder: Path, of: Fence = OUR_FENCE) -> int:
     return fence.read(str(folder))[of.owner].generation
 
 
@@ -38,17 +38,17 @@ def test_where_none_was_written_there_is_none(tmp_path: Path) -> None:
 
 def test_a_generation_is_there_for_us_and_for_people_and_older_ones_go(tmp_path: Path) -> None:
     for generation in (1, 2):
-        fence.write(str(tmp_path), OURS._replace(generation=generation))
-    shown = fence.write(str(tmp_path), OURS._replace(generation=5))
-    assert json.loads(shown.read_text())["generation"] == newest(tmp_path) == 5
-    own = OURS._replace(generation=5)
-    assert files(tmp_path) == ["generation", own.name, "lock"]
+        fence.write(str(tmp_path), OUR_FENCE._replace(generation=generation))
+    result = fence.write(str(tmp_path), OUR_FENCE._replace(generation=5))
+    assert json.loads(result.read_text())["generation"] == newest(tmp_path) == 5
+    newer_fence = OUR_FENCE._replace(generation=5)
+    assert files(tmp_path) == ["generation", newer_fence.name, "lock"]
 
 
 def test_nothing_older_is_put_back(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS)
-    shown = fence.write(str(tmp_path), OURS._replace(generation=2))
-    assert json.loads(shown.read_text())["generation"] == newest(tmp_path) == 3
+    fence.write(str(tmp_path), OUR_FENCE)
+    result = fence.write(str(tmp_path), OUR_FENCE._replace(generation=2))
+    assert json.loads(result.read_text())["generation"] == newest(tmp_path) == 3
 
 
 def text(content: str) -> Callable[[Path], object]:
@@ -82,16 +82,19 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["generation", OURS._replace(generation=9).name])
+@pytest.mark.parametrize("name", ["generation", OUR_FENCE._replace(generation=9).name])
 @pytest.mark.parametrize("how", SPOILED)
 def test_anything_else_is_told_and_neither_waited_for_nor_believed(
     tmp_path: Path, name: str, how: str
 ) -> None:
-    spoil, said = SPOILED[how]
+    spoil, error_text = SPOILED[how]
     (tmp_path / ".everstep").mkdir()
     spoil(tmp_path / ".everstep" / name)
-    for attempt in (lambda: fence.read(str(tmp_path)), lambda: fence.write(str(tmp_path), OURS)):
-        with pytest.raises(fence.SpoiledFence, match=said) as spoiled:
+    for attempt in (
+        lambda: fence.read(str(tmp_path)),
+        lambda: fence.write(str(tmp_path), OUR_FENCE),
+    ):
+        with pytest.raises(fence.SpoiledFence, match=error_text) as spoiled:
             attempt()
         assert f"fence is damaged: .everstep/{name}" in str(spoiled.value)
 
@@ -126,18 +129,18 @@ fence.write(sys.argv[1], fence.Fence("demo", "r1", "here", 3))
 @pytest.mark.parametrize("before", ["os.link", "fcntl.flock", "os.rename"])
 def test_a_writer_that_was_stopped_puts_nothing_back(tmp_path: Path, before: str) -> None:
     if before != "os.link":  # that is for the first generation only
-        fence.write(str(tmp_path), OURS._replace(generation=2))
+        fence.write(str(tmp_path), OUR_FENCE._replace(generation=2))
     command = [sys.executable, "-c", STOPS_BEFORE, str(tmp_path), before]
     writer = subprocess.Popen(command)
     try:
         os.waitid(os.P_PID, writer.pid, os.WSTOPPED)
-        fence.write(str(tmp_path), OURS._replace(generation=4))
-        shown = json.loads(fence.path_in(str(tmp_path)).read_text())["generation"]
+        fence.write(str(tmp_path), OUR_FENCE._replace(generation=4))
+        generation = json.loads(fence.path_in(str(tmp_path)).read_text())["generation"]
     finally:
         writer.send_signal(signal.SIGCONT)
     assert writer.wait(HUNG_S) == 0
     assert newest(tmp_path) == 4
-    assert json.loads(fence.path_in(str(tmp_path)).read_text())["generation"] >= shown
+    assert json.loads(fence.path_in(str(tmp_path)).read_text())["generation"] >= generation
 
 
 def test_two_writers_of_one_generation_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -145,34 +148,34 @@ def test_two_writers_of_one_generation_do_not_disturb_each_other(tmp_path: Path)
     writers = [subprocess.Popen(command) for _ in range(4)]
     assert [writer.wait(HUNG_S) for writer in writers] == [0] * 4
     assert newest(tmp_path) == 3
-    assert files(tmp_path) == ["generation", OURS.name, "lock"]
+    assert files(tmp_path) == ["generation", OUR_FENCE.name, "lock"]
 
 
 # -- Two jobs -------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_a_job_that_has_not_ended_is_not_given_to_another(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS)
+    fence.write(str(tmp_path), OUR_FENCE)
     before = files(tmp_path)
     with pytest.raises(fence.FolderIsTaken, match="belongs to job demo"):
-        fence.write(str(tmp_path), THEIRS)
+        fence.write(str(tmp_path), OTHER_FENCE)
     assert files(tmp_path) == before
-    assert THEIRS.owner not in fence.read(str(tmp_path))
+    assert OTHER_FENCE.owner not in fence.read(str(tmp_path))
 
 
 def test_the_same_name_on_another_cluster_is_another_job(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS)
+    fence.write(str(tmp_path), OUR_FENCE)
     with pytest.raises(fence.FolderIsTaken):
-        fence.write(str(tmp_path), OURS._replace(cluster="there", generation=9))
+        fence.write(str(tmp_path), OUR_FENCE._replace(cluster="there", generation=9))
 
 
 def test_what_came_later_does_not_concern_who_came_first(tmp_path: Path) -> None:
     """The other one was stopped after it had entered itself, before it saw that it was second."""
-    fence.write(str(tmp_path), OURS)
-    stray = THEIRS._replace(generation=8)
+    fence.write(str(tmp_path), OUR_FENCE)
+    stray = OTHER_FENCE._replace(generation=8)
     (tmp_path / ".everstep" / stray.name).write_text(json.dumps(stray._asdict()))
     for generation in (4, 9, 12):
-        fence.write(str(tmp_path), OURS._replace(generation=generation))
+        fence.write(str(tmp_path), OUR_FENCE._replace(generation=generation))
     assert newest(tmp_path) == 12
     with pytest.raises(fence.FolderIsTaken):
         fence.write(str(tmp_path), stray._replace(generation=13))
@@ -188,7 +191,7 @@ def test_of_two_that_come_at_once_never_both_have_the_folder(tmp_path: Path, bef
         os.waitid(os.P_PID, first.pid, os.WSTOPPED)
         second = True
         try:
-            fence.write(str(tmp_path), THEIRS._replace(generation=1))
+            fence.write(str(tmp_path), OTHER_FENCE._replace(generation=1))
         except fence.FolderIsTaken:
             second = False
     finally:
@@ -196,38 +199,40 @@ def test_of_two_that_come_at_once_never_both_have_the_folder(tmp_path: Path, bef
     has_first = first.wait(HUNG_S) == 0
     assert (has_first, second) != (True, True)
     held = [one for one in fence.read(str(tmp_path)).values() if one.holds]
-    assert [one.owner for one in held] == [OURS.owner] * has_first + [THEIRS.owner] * second
+    assert [one.owner for one in held] == [OUR_FENCE.owner] * has_first + [
+        OTHER_FENCE.owner
+    ] * second
 
 
 def test_who_was_killed_while_it_came_comes_again(tmp_path: Path) -> None:
     (tmp_path / ".everstep").mkdir()
-    (tmp_path / ".everstep" / OURS.name).write_text(json.dumps(OURS._asdict()))
+    (tmp_path / ".everstep" / OUR_FENCE.name).write_text(json.dumps(OUR_FENCE._asdict()))
     with pytest.raises(fence.FolderIsTaken):
-        fence.write(str(tmp_path), THEIRS)
-    fence.write(str(tmp_path), OURS)
-    assert fence.read(str(tmp_path))[OURS.owner].is_held
+        fence.write(str(tmp_path), OTHER_FENCE)
+    fence.write(str(tmp_path), OUR_FENCE)
+    assert fence.read(str(tmp_path))[OUR_FENCE.owner].is_held
 
 
 def test_a_released_folder_is_the_next_ones_and_may_be_taken_back_later(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS)
-    fence.release(str(tmp_path), OURS.owner, up_to=3)
-    fence.write(str(tmp_path), THEIRS)
+    fence.write(str(tmp_path), OUR_FENCE)
+    fence.release(str(tmp_path), OUR_FENCE.owner, up_to=3)
+    fence.write(str(tmp_path), OTHER_FENCE)
     with pytest.raises(fence.FolderIsTaken, match="belongs to job other"):
-        fence.write(str(tmp_path), OURS._replace(generation=6))
-    fence.release(str(tmp_path), THEIRS.owner, up_to=5)
-    fence.write(str(tmp_path), OURS._replace(generation=6))
+        fence.write(str(tmp_path), OUR_FENCE._replace(generation=6))
+    fence.release(str(tmp_path), OTHER_FENCE.owner, up_to=5)
+    fence.write(str(tmp_path), OUR_FENCE._replace(generation=6))
     assert newest(tmp_path) == 6
 
 
 def test_an_end_that_could_not_be_shown_is_not_forgotten(tmp_path: Path) -> None:
-    """Whoever is stopped while it holds the lock keeps what is shown as it is."""
-    fence.write(str(tmp_path), OURS)
+    """A writer that is stopped while it holds the lock leaves the visible fence as it is."""
+    fence.write(str(tmp_path), OUR_FENCE)
     lock = os.open(tmp_path / ".everstep" / "lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        fence.release(str(tmp_path), OURS.owner, up_to=3)
-        fence.write(str(tmp_path), THEIRS)
-        fence.release(str(tmp_path), THEIRS.owner, up_to=5)
+        fence.release(str(tmp_path), OUR_FENCE.owner, up_to=3)
+        fence.write(str(tmp_path), OTHER_FENCE)
+        fence.release(str(tmp_path), OTHER_FENCE.owner, up_to=5)
     finally:
         os.close(lock)
     fence.write(str(tmp_path), Fence("third", "r1", "here", 6))
@@ -235,34 +240,36 @@ def test_an_end_that_could_not_be_shown_is_not_forgotten(tmp_path: Path) -> None
 
 
 def test_a_job_that_was_begun_again_meanwhile_keeps_its_folder(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS._replace(generation=4))
-    fence.release(str(tmp_path), OURS.owner, up_to=3)
+    fence.write(str(tmp_path), OUR_FENCE._replace(generation=4))
+    fence.release(str(tmp_path), OUR_FENCE.owner, up_to=3)
     with pytest.raises(fence.FolderIsTaken):
-        fence.write(str(tmp_path), THEIRS)
+        fence.write(str(tmp_path), OTHER_FENCE)
 
 
 def test_a_folder_that_was_left_ends_older_generations_and_keeps_nobody_out(tmp_path: Path) -> None:
-    fence.write(str(tmp_path), OURS)
-    fence.outdate(str(tmp_path), OURS._replace(generation=4))
+    fence.write(str(tmp_path), OUR_FENCE)
+    fence.outdate(str(tmp_path), OUR_FENCE._replace(generation=4))
     assert newest(tmp_path) == 4
-    fence.write(str(tmp_path), THEIRS)
-    fence.outdate(str(tmp_path), OURS._replace(generation=7))  # it may still have a process there
+    fence.write(str(tmp_path), OTHER_FENCE)
+    fence.outdate(
+        str(tmp_path), OUR_FENCE._replace(generation=7)
+    )  # it may still have a process there
     assert newest(tmp_path) == 7
-    assert newest(tmp_path, THEIRS) == 5
+    assert newest(tmp_path, OTHER_FENCE) == 5
 
 
 def test_an_adopted_job_goes_on_with_the_next_generation(tmp_path: Path) -> None:
     """The word that outdates what its earlier cluster began has that number too, under another name."""
     folder = str(tmp_path)
-    fence.write(folder, OURS)
-    earlier = OURS._replace(run="", generation=OURS.generation + 1)
+    fence.write(folder, OUR_FENCE)
+    earlier = OUR_FENCE._replace(run="", generation=OUR_FENCE.generation + 1)
     fence.outdate(folder, earlier)
-    adopted = OURS._replace(cluster="another", generation=earlier.generation)
+    adopted = OUR_FENCE._replace(cluster="another", generation=earlier.generation)
     assert fence.superseded_by(folder, adopted) == (0, False)
     fence.write(folder, adopted)
-    found = fence.read(folder)
-    assert found[adopted.owner].is_held
-    assert found[OURS.owner] == earlier._replace(released=True, outdated=True)
+    fences = fence.read(folder)
+    assert fences[adopted.owner].is_held
+    assert fences[OUR_FENCE.owner] == earlier._replace(released=True, outdated=True)
     another_job = adopted._replace(job="another", generation=1)
     assert fence.superseded_by(folder, another_job)[0] == earlier.generation
 
@@ -273,36 +280,40 @@ def test_a_number_that_another_run_of_the_job_had_is_refused(
 ) -> None:
     """Its books began again: of two generations with one number none would refuse the other."""
     folder = str(tmp_path)
-    fence.write(folder, OURS)
+    fence.write(folder, OUR_FENCE)
     if has_ended:
-        fence.release(folder, OURS.owner, up_to=OURS.generation)
-    assert fence.superseded_by(folder, OURS) == (0, False)
-    later = OURS._replace(run="r2")
-    assert fence.superseded_by(folder, later) == (OURS.generation, not has_ended)
-    above = later._replace(generation=OURS.generation + 1)
+        fence.release(folder, OUR_FENCE.owner, up_to=OUR_FENCE.generation)
+    assert fence.superseded_by(folder, OUR_FENCE) == (0, False)
+    later = OUR_FENCE._replace(run="r2")
+    assert fence.superseded_by(folder, later) == (OUR_FENCE.generation, not has_ended)
+    above = later._replace(generation=OUR_FENCE.generation + 1)
     assert fence.superseded_by(folder, above) == (0, False)
 
 
 def test_where_a_job_never_wrote_nothing_is_outdated_or_released(tmp_path: Path) -> None:
-    fence.outdate(str(tmp_path), OURS)
-    fence.release(str(tmp_path), OURS.owner, up_to=3)
+    fence.outdate(str(tmp_path), OUR_FENCE)
+    fence.release(str(tmp_path), OUR_FENCE.owner, up_to=3)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_an_outdated_generation_stays_outdated_through_later_jobs(tmp_path: Path) -> None:
     """A stopped process of it that continues later must find a generation above its own."""
     folder = str(tmp_path)
-    fence.write(folder, OURS)
-    fence.outdate(folder, OURS._replace(run="", generation=4))
-    later_jobs = [OURS._replace(cluster="there"), THEIRS, OURS._replace(cluster="elsewhere")]
+    fence.write(folder, OUR_FENCE)
+    fence.outdate(folder, OUR_FENCE._replace(run="", generation=4))
+    later_jobs = [
+        OUR_FENCE._replace(cluster="there"),
+        OTHER_FENCE,
+        OUR_FENCE._replace(cluster="elsewhere"),
+    ]
     for number, job in enumerate(later_jobs):
         for generation in range(10 * number + 5, 10 * number + 9):
             fence.write(folder, job._replace(generation=generation))
             assert newest(tmp_path) == 4
         fence.release(folder, job.owner, up_to=10 * number + 9)
-    fence.write(folder, OURS._replace(run="r2", generation=40))
-    fence.release(folder, OURS.owner, up_to=40)
-    fence.write(folder, THEIRS._replace(generation=41))
+    fence.write(folder, OUR_FENCE._replace(run="r2", generation=40))
+    fence.release(folder, OUR_FENCE.owner, up_to=40)
+    fence.write(folder, OTHER_FENCE._replace(generation=41))
 
 
 def test_the_highest_generation_of_a_job_is_the_last_one_to_be_removed(
@@ -310,10 +321,10 @@ def test_the_highest_generation_of_a_job_is_the_last_one_to_be_removed(
 ) -> None:
     """A writer that is killed in the middle leaves no lower generation that counts as the newest."""
     folder, fences = str(tmp_path), tmp_path / ".everstep"
-    fence.write(folder, THEIRS)
-    fence.release(folder, THEIRS.owner, up_to=5)
+    fence.write(folder, OTHER_FENCE)
+    fence.release(folder, OTHER_FENCE.owner, up_to=5)
     for generation in (1, 2, 3):
-        older = THEIRS._replace(generation=generation, holds=True)
+        older = OTHER_FENCE._replace(generation=generation, holds=True)
         (fences / older.name).write_text(json.dumps(older._asdict()))
     removed: list[int] = []
     unlink = Path.unlink
@@ -324,13 +335,13 @@ def test_the_highest_generation_of_a_job_is_the_last_one_to_be_removed(
 
     monkeypatch.setattr(Path, "unlink", note)
     for generation in (6, 7):
-        fence.write(folder, OURS._replace(generation=generation))
+        fence.write(folder, OUR_FENCE._replace(generation=generation))
     assert removed == [1, 2, 3, 5, 6]
 
 
 def test_outdated_jobs_do_not_fill_a_folder(tmp_path: Path) -> None:
     for generation in range(1, 3 * fence.OUTDATED_MOST, 2):
-        job = OURS._replace(cluster=f"c{generation}", generation=generation)
+        job = OUR_FENCE._replace(cluster=f"c{generation}", generation=generation)
         fence.write(str(tmp_path), job)
         fence.outdate(str(tmp_path), job._replace(generation=generation + 1))
     assert len(files(tmp_path)) <= fence.OUTDATED_MOST + 4
@@ -340,4 +351,4 @@ def test_a_folder_that_is_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
     link = tmp_path / "out"
     link.symlink_to(tmp_path / "gone")
     with pytest.raises(OSError, match=r"/out is a link to .*/gone, which is not there"):
-        fence.write(str(link), OURS)
+        fence.write(str(link), OUR_FENCE)

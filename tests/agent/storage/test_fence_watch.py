@@ -15,12 +15,12 @@ READINGS = 3
 def test_a_reading_that_is_due_comes_before_the_end_though_as_much_time_has_passed(
     tmp_path: Path,
 ) -> None:
-    """Nobody polls, and a fence holds no longer than passes between two readings of healthy storage."""
+    """No worker polls, and a fence expires sooner than two readings of healthy storage are apart."""
     fence.write(str(tmp_path), Fence("demo", "r1", "", 1))
     was_read = threading.Event()
     watch = FenceWatch(was_read.set)
-    told = {"fence_s": TICK_S, "generation": 1, "unpolled_s": 0.0}
-    watch.guard({**told, "owner": ["demo", ""], "folders": [str(tmp_path)]})
+    settings = {"fence_s": TICK_S, "generation": 1, "unpolled_s": 0.0}
+    watch.guard({**settings, "owner": ["demo", ""], "folders": [str(tmp_path)]})
     readings = 0
     while readings < READINGS:  # as a warden looks: when something was read, and once a second
         assert watch.why() is None

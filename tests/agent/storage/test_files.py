@@ -37,7 +37,7 @@ IN_ITS_PLACE: dict[str, Callable[[Path], object]] = {
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What nobody may read or change through the file."""
+    """What must not be read or changed through the file."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "elsewhere"
     path.write_text("{}")
@@ -59,17 +59,17 @@ def test_only_a_plain_file_is_opened(
 
 
 def test_no_link_is_followed_below_the_folder_that_was_named(tmp_path: Path) -> None:
-    outside, named = tmp_path / "outside", tmp_path / "named"
+    outside, link_path = tmp_path / "outside", tmp_path / "named"
     (outside / "below").mkdir(parents=True)
     (outside / "below" / "file").write_text("content")
-    named.symlink_to(outside)
-    assert files.read(named / "below" / "file", MOST, within=named) == b"content"
+    link_path.symlink_to(outside)
+    assert files.read(link_path / "below" / "file", MOST, within=link_path) == b"content"
     (outside / "below").rename(tmp_path / "moved")
     (outside / "below").symlink_to(tmp_path / "moved")
     with pytest.raises(NotADirectoryError):
-        files.read(named / "below" / "file", MOST, within=named)
+        files.read(link_path / "below" / "file", MOST, within=link_path)
     with pytest.raises(NotADirectoryError):
-        files.replace(named / "below" / "file", "other", within=named)
+        files.replace(link_path / "below" / "file", "other", within=link_path)
     assert (tmp_path / "moved" / "file").read_text() == "content"
 
 

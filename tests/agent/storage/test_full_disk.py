@@ -1,4 +1,4 @@
-"""No room on the disk, or nearly none: training goes on, people are told, and it gets better by itself."""
+"""A full or nearly full disk: training goes on, the user is warned, and it recovers by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def leave_room(pod: Pod, size: int | None) -> None:
     resource.prlimit(pod.agent.pid, resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
 
-def noted(state: wire.AgentState, *words: str) -> bool:
+def has_note(state: wire.AgentState, *words: str) -> bool:
     return all(any(word in note for note in state["notes"]) for word in words)
 
 
@@ -39,8 +39,8 @@ def test_nothing_can_be_written_and_the_run_is_seen_to_its_end(pod: Pod) -> None
     assert state["run"]["step"] == 3
     (fact,) = exits(state)
     assert fact["details"]["exception"] == "ValueError: no such thing"
-    assert noted(state, "the log of rank 0 is not complete", "cannot be written")
-    assert pod.said() == "", "it is a note for people and no fault of ours"
+    assert has_note(state, "the log of rank 0 is not complete", "cannot be written")
+    assert pod.log_text() == "", "it is a note for people and no fault of ours"
 
 
 @pytest.mark.parametrize("evidence", [True, False])
@@ -78,18 +78,18 @@ def test_once_there_is_room_again_everything_is_kept_again(pod: Pod) -> None:
 
 
 def test_log_that_was_cut_off_by_a_full_disk_says_so(pod: Pod) -> None:
-    """The last piece is written in part; the system tells that by a number, not by an error."""
+    """The last piece is written in part; the system reports that by a number, not by an error."""
     leave_room(pod, 4096)
     pod.run("import os; os.write(1, b'x' * 5000)")
     state = pod.until(
         lambda s: s["run"] and s["run"]["ranks"] and s["run"]["ranks"][0]["code"] == 0
     )
-    assert noted(state, "the log of rank 0 is not complete")
+    assert has_note(state, "the log of rank 0 is not complete")
 
 
 @pytest.mark.long
 def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod) -> None:
-    """Only so much goes round what is kept many times, while somebody looks at its size."""
+    """Only so much is rewritten of a bounded log while its size is read."""
     script = (
         "import os\nprint('first', flush=True)\nline = b'x' * 1023 + b'\\n'\n"
         "for n in range(1024):\n    os.write(1, b'step %d\\n' % n)\n"
@@ -100,7 +100,7 @@ def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod
 
     def look() -> None:
         while not ended.wait(0.02):
-            sizes.append(taken(pod.home / wire.LOGS))
+            sizes.append(bytes_used(pod.home / wire.LOGS))
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -114,14 +114,14 @@ def test_gigabyte_of_output_never_takes_more_than_its_share_of_the_disk(pod: Pod
     assert state["run"]["ranks"][0]["code"] == 0
     assert state["run"]["step"] == 1023
     assert 0 < max(sizes) <= HEAD + TAIL_MAX + (2 << 20)
-    assert taken(pod.home / wire.LOGS) >= HEAD + TAIL_LEAST - (1 << 20)
+    assert bytes_used(pod.home / wire.LOGS) >= HEAD + TAIL_LEAST - (1 << 20)
     assert pod.log(offset=0).startswith("first\nstep 0\n")
     assert pod.log(offset=-5) == "last\n"
     written = pod.ask("GET", f"{wire.LOG}?rank=0&generation=1&offset=-1")["next"]
     assert written > GB
 
 
-def taken(folder: Path) -> int:
+def bytes_used(folder: Path) -> int:
     """By all files in it; those that give way to others while they are looked at count for nothing."""
     size = 0
     for file in folder.glob("*"):
@@ -134,4 +134,4 @@ def test_an_agent_keeps_as_much_of_a_log_as_it_was_given(idle: Pod) -> None:
     pod = idle.start("--log-mb", "10")
     pod.run([sys.executable, "-c", "import sys; sys.stdout.write('x' * (20 << 20))"])
     pod.until(exits)
-    assert HEAD < taken(pod.home / wire.LOGS) <= 11 << 20
+    assert HEAD < bytes_used(pod.home / wire.LOGS) <= 11 << 20

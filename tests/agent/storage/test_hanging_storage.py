@@ -31,7 +31,7 @@ def _opened(folder):
     with _at_once(folder) as handle:
         yield handle
 """
-"""Nobody lets a file system of a test hang: opening a fence does, as long as a file beside is there."""
+"""A hanging file system: opening a fence hangs as long as a file beside it exists."""
 
 IS_LATE = """
 _at_once = handle
@@ -91,32 +91,32 @@ def test_a_folder_that_hangs_is_one_that_cannot_be_read(slow: Pod, tmp_path: Pat
 
 
 def test_nothing_is_started_or_waited_for_where_storage_hangs(slow: Pod, tmp_path: Path) -> None:
-    """Whoever asks again and again, as a worker does, takes no connection for good."""
+    """Repeated requests, as a worker sends them, hold no connection for good."""
     model = str(tmp_path / "model")
     hangs = Path(f"{model}-hangs")
     hangs.touch()
-    asked = {"generation": 1, "run": "r1", "cluster": "", "folders": [model]}
-    said = f"the storage of {model} does not answer"
+    fence_order = {"generation": 1, "run": "r1", "cluster": "", "folders": [model]}
+    error_text = f"the storage of {model} does not answer"
     for _ in range(CONNECTIONS_MAX // 2 + 1):
         for attempt in (
-            lambda: slow.ask("POST", wire.FENCE, asked),
+            lambda: slow.ask("POST", wire.FENCE, fence_order),
             lambda: slow.run(FOREVER, model_dir=model),
         ):
-            with pytest.raises(Refused, match=said) as refused:
+            with pytest.raises(Refused, match=error_text) as refused:
                 attempt()
             assert refused.value.status == wire.NO_STORAGE
     assert slow.marked() == []
     hangs.unlink()
-    until(lambda: _is_written(slow, asked), what="the fence")
+    until(lambda: _is_written(slow, fence_order), what="the fence")
     slow.runs(FOREVER, model_dir=model)
 
 
-def _is_written(pod: Pod, asked: object) -> bool:
+def _is_written(pod: Pod, fence_order: object) -> bool:
     try:
-        said: wire.FenceAnswer = pod.ask("POST", wire.FENCE, asked)
+        answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, fence_order)
     except Refused:
         return False
-    return not said["newer"] and said["taken_by"] is None
+    return not answer["newer"] and answer["taken_by"] is None
 
 
 LATE_S = 2.0

@@ -1,4 +1,4 @@
-"""run.log and summary.json: written once whatever is repeated, torn, written by two or told to an agent."""
+"""run.log and summary.json: written once, also if repeated, torn, written by two or sent to an agent."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ STORY = (
 
 
 def write(root: Path, *entries: Entry, job: str = "demo") -> None:
-    for asked in commands(root, *entries, job=job):
-        storage.write(asked)
+    for command in commands(root, *entries, job=job):
+        storage.write(command)
 
 
 def commands(root: Path, *entries: Entry, job: str = "demo") -> list[wire.JournalCommand]:
@@ -171,15 +171,15 @@ def test_nothing_is_written_through_a_link_nor_waited_for(
 def test_a_folder_that_is_a_link_is_not_followed_but_the_one_that_was_named_is(
     tmp_path: Path,
 ) -> None:
-    named, disk = tmp_path / "named", tmp_path / "disk"
+    link_path, disk = tmp_path / "named", tmp_path / "disk"
     (disk / "elsewhere").mkdir(parents=True)
-    named.symlink_to(disk)
-    write(named, *STORY)
+    link_path.symlink_to(disk)
+    write(link_path, *STORY)
     assert lines(disk) == WRITTEN
     (disk / FOLDER).rename(tmp_path / "moved")
     (disk / FOLDER).symlink_to("elsewhere")
     with pytest.raises(NotADirectoryError):
-        write(named, *STORY)
+        write(link_path, *STORY)
     assert [*(disk / "elsewhere").iterdir()] == []
 
 
@@ -232,21 +232,21 @@ def test_a_folder_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 WORDED = tuple(
     replace(
-        told,
+        entry,
         dialect_files=DialectFiles(
             summary={"most": 3},
             files={"params.yaml": {"trainer": {}}},
             folders=("prefetched",),
         ),
     )
-    for told in STORY
+    for entry in STORY
 )
 
 
 def everything(root: Path) -> dict[str, str | None]:
     """Each file with what it says, each folder with nothing."""
-    found = {str(path.relative_to(root)): path for path in root.rglob("*")}
-    return {name: path.read_text() if path.is_file() else None for name, path in found.items()}
+    files = {str(path.relative_to(root)): path for path in root.rglob("*")}
+    return {name: path.read_text() if path.is_file() else None for name, path in files.items()}
 
 
 def test_where_a_document_asks_for_words_of_its_own_there_are_no_others(tmp_path: Path) -> None:
@@ -263,10 +263,10 @@ def test_where_a_document_asks_for_words_of_its_own_there_are_no_others(tmp_path
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../out", "a/b", "/out"])
 def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str) -> None:
-    (asked,) = commands(tmp_path / "model", *STORY)
+    (command,) = commands(tmp_path / "model", *STORY)
     for bad in ({"files": {name: ""}}, {"folders": [name]}):
         with pytest.raises(OSError, match="is no name in"):
-            storage.write({**asked, **bad})  # type: ignore[typeddict-item]
+            storage.write({**command, **bad})  # type: ignore[typeddict-item]
     assert {path.name for path in tmp_path.rglob("*")} == {"model", FOLDER, ".lock"}
 
 
@@ -323,8 +323,8 @@ def test_a_writer_may_be_killed_at_each_step(tmp_path: Path, writers: Writers, b
     while True:
         root = tmp_path / f"killed-{at}"
         write(root, *WORDED[:before])
-        (asked,) = commands(root, *WORDED)
-        killed = writers.is_killed(asked, at)
+        (command,) = commands(root, *WORDED)
+        killed = writers.is_killed(command, at)
         summary = root / FOLDER / "summary.json"
         assert not summary.exists() or json.loads(summary.read_text())
         write(root, *WORDED)
@@ -339,8 +339,8 @@ def test_a_writer_may_be_killed_at_each_step(tmp_path: Path, writers: Writers, b
 
 
 def tell(pod: Pod, root: Path, *entries: Entry, token: str = TOKEN) -> None:
-    for asked in commands(root, *entries):
-        pod.ask("POST", wire.JOURNAL, asked, token=token)
+    for command in commands(root, *entries):
+        pod.ask("POST", wire.JOURNAL, command, token=token)
 
 
 def is_told(pod: Pod, root: Path, *entries: Entry) -> bool:

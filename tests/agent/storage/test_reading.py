@@ -1,4 +1,4 @@
-"""Storage that hangs takes a few threads, never those of whoever asks."""
+"""Storage that hangs takes a few threads, never those of the callers."""
 
 from __future__ import annotations
 

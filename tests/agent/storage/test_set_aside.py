@@ -1,4 +1,4 @@
-"""Checkpoints that nobody may resume from: renamed, never deleted, and no tracker names them any more."""
+"""Checkpoints that must not be resumed: renamed, never deleted, and removed from trackers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tests.agent.pod import Pod, Refused
 from tests.agent.storage import layouts
 from tests.support.starving import without_descriptors
 
-KEPT = Path(wire.FENCE_FOLDER, set_aside.SET_ASIDE)
+SET_ASIDE_FOLDER = Path(wire.FENCE_FOLDER, set_aside.SET_ASIDE)
 
 
-def ensure(folder: Path, *named: str, resume: str | None, generation: int = 5) -> list[str]:
+def ensure(folder: Path, *names: str, resume: str | None, generation: int = 5) -> list[str]:
     moved, why = set_aside.ensure(
         folder,
-        [str(folder / name) for name in named],
+        [str(folder / name) for name in names],
         resume=None if resume is None else str(folder / resume),
         generation=generation,
     )
     assert not why
-    return [str(Path(path).relative_to(folder / KEPT)) for path in moved]
+    return [str(Path(path).relative_to(folder / SET_ASIDE_FOLDER)) for path in moved]
 
 
 def names(folder: Path) -> list[str]:
@@ -33,30 +33,32 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("layout", "tracker", "tells"),
+    ("layout", "tracker", "tracker_text"),
     [
         ("deepspeed", "latest", "global_step3"),
         ("megatron", "latest_checkpointed_iteration.txt", "3"),
     ],
 )
 def test_a_tracker_names_the_chosen_one_afterwards(
-    layout: str, tracker: str, tells: str, tmp_path: Path
+    layout: str, tracker: str, tracker_text: str, tmp_path: Path
 ) -> None:
     for step in (3, 4):
         layouts.save(layout, tmp_path, step)
     newer, chosen = (Path(saved["path"]) for saved in scan(str(tmp_path)))
     assert ensure(tmp_path, newer.name, resume=chosen.name) == [f"5-{newer.name}"]
-    assert (tmp_path / tracker).read_text() == tells
+    assert (tmp_path / tracker).read_text() == tracker_text
     assert [saved["step"] for saved in scan(str(tmp_path)) if saved["good"]] == [3]
-    assert layouts.loads(layout, tmp_path / KEPT / f"5-{newer.name}", 4), "it is whole where it is"
-    assert (tmp_path / KEPT / f"5-{tracker}").exists()
+    assert layouts.loads(layout, tmp_path / SET_ASIDE_FOLDER / f"5-{newer.name}", 4), (
+        "it is whole where it is"
+    )
+    assert (tmp_path / SET_ASIDE_FOLDER / f"5-{tracker}").exists()
 
 
 def test_without_one_to_resume_from_no_tracker_is_left(tmp_path: Path) -> None:
     layouts.save("deepspeed", tmp_path, 3)
     assert ensure(tmp_path, "global_step3", resume=None) == ["5-global_step3"]
     assert names(tmp_path) == [wire.FENCE_FOLDER]
-    assert names(tmp_path / KEPT) == ["5-global_step3", "5-latest"]
+    assert names(tmp_path / SET_ASIDE_FOLDER) == ["5-global_step3", "5-latest"]
 
 
 def test_everything_of_that_name_goes_and_nothing_else(tmp_path: Path) -> None:
@@ -87,8 +89,8 @@ def test_twice_is_as_good_as_once_whenever_it_was_interrupted(tmp_path: Path) ->
     for step in (3, 4, 5):
         layouts.save("deepspeed", tmp_path, step)
     newer = ("global_step5", "global_step4")
-    (tmp_path / KEPT).mkdir(parents=True)
-    (tmp_path / "global_step5").rename(tmp_path / KEPT / "5-global_step5")
+    (tmp_path / SET_ASIDE_FOLDER).mkdir(parents=True)
+    (tmp_path / "global_step5").rename(tmp_path / SET_ASIDE_FOLDER / "5-global_step5")
     both = ["5-global_step4", "5-global_step5"]
     assert ensure(tmp_path, *newer, resume="global_step3") == both
     assert ensure(tmp_path, *newer, resume="global_step3") == both
@@ -107,9 +109,11 @@ def test_who_names_none_changes_nothing(tmp_path: Path) -> None:
 def test_the_same_name_again_takes_the_place_of_none(tmp_path: Path) -> None:
     for generation in (5, 6):
         layouts.save("deepspeed", tmp_path, 3)
-        own = [f"{generation}-global_step3"]
-        assert ensure(tmp_path, "global_step3", resume=None, generation=generation) == own
-    assert "5-global_step3" in names(tmp_path / KEPT)
+        expected_names = [f"{generation}-global_step3"]
+        assert (
+            ensure(tmp_path, "global_step3", resume=None, generation=generation) == expected_names
+        )
+    assert "5-global_step3" in names(tmp_path / SET_ASIDE_FOLDER)
 
 
 def test_what_cannot_be_renamed_stays_and_is_said(tmp_path: Path) -> None:

@@ -47,46 +47,50 @@ def test_a_sound_folder_explains_no_end(pod: Pod, tmp_path: Path) -> None:
     assert kinds(pod.until(exits)) == ["process.exit"]
 
 
-SAID = "OSError: [Errno 28] No space left on device"
+DISK_FULL_ERROR = "OSError: [Errno 28] No space left on device"
 
 
-def told(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_result:
+def disk_stat(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_result:
     return os.statvfs_result((4096, 1, 10**9, free, free, 10**6, files, files, flag, 255))
 
 
 @pytest.mark.parametrize(
-    ("seen", "said", "kind"),
+    ("statvfs", "error_text", "kind"),
     [
-        (told(free=100 * MB), "", None),
-        (told(free=100 * MB), SAID, None),  # somewhere else: here is room for one more
-        (told(free=9 * MB), "", None),
-        (told(free=9 * MB), SAID, "storage.full"),
-        (told(free=9 * MB), "OSError: [Errno 122] Disk quota exceeded", "storage.full"),
-        (told(free=1000), "", "storage.full"),
-        (told(free=1000 * 1000), "", "storage.full"),
-        (told(free=100 * MB, files=0), "", "storage.full"),
-        (told(free=100 * MB, flag=os.ST_RDONLY), "", "storage.read_only"),
+        (disk_stat(free=100 * MB), "", None),
+        (
+            disk_stat(free=100 * MB),
+            DISK_FULL_ERROR,
+            None,
+        ),  # somewhere else: here is room for one more
+        (disk_stat(free=9 * MB), "", None),
+        (disk_stat(free=9 * MB), DISK_FULL_ERROR, "storage.full"),
+        (disk_stat(free=9 * MB), "OSError: [Errno 122] Disk quota exceeded", "storage.full"),
+        (disk_stat(free=1000), "", "storage.full"),
+        (disk_stat(free=1000 * 1000), "", "storage.full"),
+        (disk_stat(free=100 * MB, files=0), "", "storage.full"),
+        (disk_stat(free=100 * MB, flag=os.ST_RDONLY), "", "storage.read_only"),
     ],
 )
 def test_what_is_wrong_with_it_has_a_name(
-    seen: os.statvfs_result, said: str, kind: str | None, tmp_path: Path
+    statvfs: os.statvfs_result, error_text: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, seen, needs=10 * MB, output=said)
+    fault = checks.fault_of(tmp_path, statvfs, needs=10 * MB, output=error_text)
     assert (None if fault is None else fault.kind) == kind
 
 
 @pytest.mark.parametrize(
-    ("free", "needs", "said", "kind"),
+    ("free", "needs", "error_text", "kind"),
     [
         (110_000, 13, "", None),  # a kill is a kill: there is room for thousands more
         (110_000, 0, "", None),
-        (110_000, 13, SAID, "storage.full"),
+        (110_000, 13, DISK_FULL_ERROR, "storage.full"),
         (0, 13, "", "storage.full"),
         (0, 0, "", "storage.full"),
     ],
 )
 def test_little_room_explains_no_end_where_checkpoints_are_small(
-    free: int, needs: int, said: str, kind: str | None, tmp_path: Path
+    free: int, needs: int, error_text: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, told(free=free), needs=needs, output=said)
+    fault = checks.fault_of(tmp_path, disk_stat(free=free), needs=needs, output=error_text)
     assert (None if fault is None else fault.kind) == kind

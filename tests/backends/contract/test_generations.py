@@ -1,4 +1,4 @@
-"""Generations, and to whom a folder belongs. Held against every backend."""
+"""Generations, and which job owns a folder. Run against every backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What observe tells, and when it returns; the nodes; a cluster out of reach. Held against every backend."""
+"""What `observe` returns, and when; nodes; an unreachable cluster. Run against every backend."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ async def test_the_same_cursor_brings_the_same_facts_in_the_same_order(job: Run)
     await job.lab.fault("kill demo 0 exit 7")
     await job.lab.fault("device n1 0 80E01801 heals")
     await job.lab.fault("kill demo 1 exit 8")
-    seen = await job.see(lambda _: len(job.facts) >= 3)
+    observation = await job.see(lambda _: len(job.facts) >= 3)
     first = await job.backend.observe(job.ref, cursor="")
     second = await job.backend.observe(job.ref, cursor="")
     assert first.facts == second.facts
     assert [fact.id for fact in first.facts] == [fact.id for fact in job.facts]
     assert len({fact.id for fact in first.facts}) == 3
-    assert (await job.backend.observe(job.ref, cursor=seen.cursor, wait_s=0.1)).facts == ()
+    assert (await job.backend.observe(job.ref, cursor=observation.cursor, wait_s=0.1)).facts == ()
 
 
 async def test_observe_returns_when_its_time_has_come(job: Run) -> None:
@@ -54,9 +54,9 @@ async def test_observe_returns_when_its_time_has_come(job: Run) -> None:
 async def test_observe_returns_after_its_wait_when_nothing_changes(lab: Lab) -> None:
     idle = Run(lab)
     await idle.new_generation("launch")
-    seen = await idle.observe(wait_s=0.05)
+    observation = await idle.observe(wait_s=0.05)
     again = await asyncio.wait_for(idle.observe(wait_s=0.05), HUNG_S)
-    assert replace(again, now=seen.now) == seen
+    assert replace(again, now=observation.now) == observation
 
 
 async def test_observe_wakes_when_something_changes(job: Run) -> None:
@@ -92,8 +92,8 @@ async def test_the_clock_never_goes_back(job: Run) -> None:
     times = [await job.backend.clock()]
     await job.launch()
     for _ in range(5):
-        seen = await job.observe(until=await job.backend.clock() + 2.0, wait_s=5)
-        times += [seen.now, await job.backend.clock()]
+        observation = await job.observe(until=await job.backend.clock() + 2.0, wait_s=5)
+        times += [observation.now, await job.backend.clock()]
     assert times == sorted(times)
 
 
@@ -125,9 +125,9 @@ async def test_nodes_are_all_there_in_a_stable_order(job: Run) -> None:
     names = [node.name for node in await job.backend.nodes()]
     await job.backend.ensure_isolated("n1", reason="broken")
     await job.lab.fault("node-down n3")
-    seen = await job.backend.nodes()
-    assert [node.name for node in seen] == names
-    states = {node.name: (node.ready, node.isolated) for node in seen}
+    nodes = await job.backend.nodes()
+    assert [node.name for node in nodes] == names
+    states = {node.name: (node.ready, node.isolated) for node in nodes}
     assert (states["n1"], states["n3"]) == ((True, True), (False, False))
 
 

@@ -15,9 +15,9 @@ async def test_every_slot_gets_a_pod(job: Run) -> None:
     job.slots = (0, 1, 2, 3)
     await job.new_generation("launch")
     places = await job.place()
-    seen = await job.look()
+    observation = await job.look()
     assert set(places.pods) == set(job.slots)
-    assert {slot: ref.uid for slot, ref in places.pods.items()} == uids_of(seen)
+    assert {slot: ref.uid for slot, ref in places.pods.items()} == uids_of(observation)
 
 
 async def test_the_same_generation_always_gets_the_same_pods(job: Run) -> None:
@@ -142,7 +142,7 @@ async def test_a_waiting_order_is_served_when_there_is_room(lab: Lab) -> None:
 async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_asking(
     lab: Lab,
 ) -> None:
-    everybody: dict[str, dict[str, Any]] = {
+    job_options: dict[str, dict[str, Any]] = {
         "early": {},
         "late": {},
         "important": {"priority": 5},
@@ -152,13 +152,13 @@ async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_a
         await lab.backend.ensure_isolated(node, reason="broken")
     owner = Run(lab, id="owner", devices="all", slots=(0, 1))
     await owner.launch()
-    runs = {name: Run(lab, id=name, devices="all", slots=(0, 1)) for name in everybody}
-    for name, changes in everybody.items():
+    runs = {name: Run(lab, id=name, devices="all", slots=(0, 1)) for name in job_options}
+    for name, changes in job_options.items():
         await runs[name].new_generation("launch")
         await lab.backend.ensure_placed(runs[name].place_order(**changes))
     served: list[str] = []
     holder = owner
-    while len(served) < len(everybody):
+    while len(served) < len(job_options):
         await holder.gone()
         holder = await the_one_with_pods([run for run in runs.values() if run.id not in served])
         served.append(holder.id)
@@ -166,9 +166,9 @@ async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_a
 
 
 async def the_one_with_pods(runs: list[Run]) -> Run:
-    found = [run for run in runs if (await run.look()).pods]
-    assert len(found) == 1
-    return found[0]
+    placed_runs = [run for run in runs if (await run.look()).pods]
+    assert len(placed_runs) == 1
+    return placed_runs[0]
 
 
 async def test_the_checks_of_sound_places_find_nothing(job: Run) -> None:

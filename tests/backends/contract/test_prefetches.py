@@ -1,4 +1,4 @@
-"""What is tried beside the ranks, and told of it. Held against every backend."""
+"""Prefetches beside the ranks, and their reports. Run against every backend."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def test_each_number_is_tried_once_by_one_pod_while_all_train(job: Run) ->
     job.env = {**NEVER_ENDS, "PREFETCH_FAILS": "2"}
     await starts(job, "launch", tries('test "$NNODES" != 2', 2, 1))
     done = await job.fact("prefetch.done")
-    told = [fact for fact in job.facts if fact.kind.startswith("prefetch.")]
-    assert [(fact.kind, fact.details["nodes"]) for fact in told] == [
+    prefetch_facts = [fact for fact in job.facts if fact.kind.startswith("prefetch.")]
+    assert [(fact.kind, fact.details["nodes"]) for fact in prefetch_facts] == [
         *(("prefetch.failed", 2), ("prefetch.done", 1))
     ]
     assert (done.slot, done.details["phase"]) == (0, "main")
@@ -41,5 +41,5 @@ async def test_one_that_a_stop_ended_is_told_nothing_of(job: Run) -> None:
     job.env = NEVER_ENDS
     await starts(job, "next", tries("true", 1))
     await job.fact("prefetch.done")
-    told = [fact for fact in job.facts if fact.kind.startswith("prefetch.")]
-    assert [(fact.kind, fact.generation) for fact in told] == [("prefetch.done", 2)]
+    prefetch_facts = [fact for fact in job.facts if fact.kind.startswith("prefetch.")]
+    assert [(fact.kind, fact.generation) for fact in prefetch_facts] == [("prefetch.done", 2)]

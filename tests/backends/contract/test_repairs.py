@@ -93,9 +93,11 @@ async def test_check_finds_what_observe_told_and_only_while_it_is_there(job: Run
     await job.launch()
     assert await job.backend.check(job.ref) == ()
     await job.lab.fault("device n1 0 80E01801 heals")
-    told = await job.fact("device.fault")
-    found = await job.backend.check(job.ref)
-    assert [(fact.id, fact.kind, fact.device) for fact in found] == [(told.id, "device.fault", 0)]
+    device_fact = await job.fact("device.fault")
+    check_results = await job.backend.check(job.ref)
+    assert [(fact.id, fact.kind, fact.device) for fact in check_results] == [
+        (device_fact.id, "device.fault", 0)
+    ]
     await job.lab.fault("clear n1 0")
     assert await job.backend.check(job.ref) == ()
 

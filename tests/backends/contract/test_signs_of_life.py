@@ -23,21 +23,23 @@ async def test_what_a_device_shows_is_movement_while_everything_else_is_still(jo
         await job.lab.fault(f"hang demo {rank}")
 
     async def until(claim: Callable[[Observation], bool]) -> Observation:
-        while not claim(seen := await job.observe(until=await job.backend.clock() + 0.5)):
+        while not claim(observation := await job.observe(until=await job.backend.clock() + 0.5)):
             pass
-        return seen
+        return observation
 
-    def moved_at(seen: Observation, slot: int) -> float:
-        return next(pod.moved_at or 0.0 for pod in seen.pods if pod.slot == slot)
+    def moved_at(observation: Observation, slot: int) -> float:
+        return next(pod.moved_at or 0.0 for pod in observation.pods if pod.slot == slot)
 
-    def is_still(seen: Observation, slot: int) -> bool:
-        return seen.now - moved_at(seen, slot) >= STILL_S
+    def is_still(observation: Observation, slot: int) -> bool:
+        return observation.now - moved_at(observation, slot) >= STILL_S
 
-    began = (await until(lambda seen: is_still(seen, 0) and is_still(seen, 1))).now
+    began = (
+        await until(lambda observation: is_still(observation, 0) and is_still(observation, 1))
+    ).now
     await job.lab.fault("metric n1 0 vary")
-    await until(lambda seen: moved_at(seen, 1) >= began + STILL_S)
+    await until(lambda observation: moved_at(observation, 1) >= began + STILL_S)
     await job.lab.fault("metric n1 0 37")
-    assert moved_at(await until(lambda seen: is_still(seen, 1)), 0) < began
+    assert moved_at(await until(lambda observation: is_still(observation, 1)), 0) < began
 
 
 async def is_steady(job: Run, slot: int, sign: str) -> bool:

@@ -35,8 +35,8 @@ async def jobs_by_node(job: Run) -> dict[str, tuple[str, ...]]:
 
 async def keep_one_free(job: Run) -> str:
     """Isolate all free nodes but one, and return that one."""
-    free, *others = [node for node, jobs in (await jobs_by_node(job)).items() if not jobs]
-    for node in others:
+    free, *other_nodes = [node for node, jobs in (await jobs_by_node(job)).items() if not jobs]
+    for node in other_nodes:
         await job.backend.ensure_isolated(node, reason="broken")
     return free
 
@@ -47,9 +47,9 @@ async def test_a_pod_stands_by_while_all_others_go_on(job: Run) -> None:
     places = await stand_by(job, 1)
     assert {slot: ref.node for slot, ref in places.pods.items()} == {1: free}
     assert places.pods[1].uid not in before.values()
-    seen = await job.step(3)
-    assert uids_of(seen) == before
-    assert {pod.state for pod in seen.pods} == {PodState.RUNNING}
+    observation = await job.step(3)
+    assert uids_of(observation) == before
+    assert {pod.state for pod in observation.pods} == {PodState.RUNNING}
 
 
 async def test_the_same_pod_stands_by_however_often_it_is_asked_for(job: Run) -> None:
@@ -71,7 +71,7 @@ async def test_a_pod_stands_by_no_more_once_its_slot_is_not_named(job: Run) -> N
     free = await keep_one_free(job)
     await stand_by(job, 1)
     await stand_by(job)
-    await job.see(lambda seen: uids_of(seen) == before)
+    await job.see(lambda observation: uids_of(observation) == before)
     await until_free(job, free)
     assert {ref.node for ref in (await stand_by(job, 1)).pods.values()} == {free}
 
@@ -88,8 +88,8 @@ async def test_a_start_ends_the_pods_that_still_stand_by(job: Run) -> None:
 async def until_free(job: Run, node: str) -> None:
     ends = await job.backend.clock() + 60.0
     while (await jobs_by_node(job))[node]:
-        seen = await job.observe(until=await job.backend.clock() + 0.5, wait_s=0.2)
-        assert seen.now < ends, f"{node} is still in use"
+        observation = await job.observe(until=await job.backend.clock() + 0.5, wait_s=0.2)
+        assert observation.now < ends, f"{node} is still in use"
 
 
 async def test_no_pod_stands_by_where_there_is_no_room(job: Run) -> None:

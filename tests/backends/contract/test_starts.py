@@ -10,10 +10,10 @@ from tests.backends.verbs import NEVER_ENDS
 async def test_every_slot_is_reported_started(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    seen = await job.look()
-    assert all(pod.started_at is not None for pod in seen.pods)
-    assert {pod.generation for pod in seen.pods} == {job.generation}
-    assert {pod.state for pod in seen.pods} == {PodState.RUNNING}
+    observation = await job.look()
+    assert all(pod.started_at is not None for pod in observation.pods)
+    assert {pod.generation for pod in observation.pods} == {job.generation}
+    assert {pod.state for pod in observation.pods} == {PodState.RUNNING}
 
 
 async def test_a_slot_that_runs_the_generation_is_left_alone(job: Run) -> None:
@@ -29,7 +29,7 @@ async def test_a_slot_that_runs_the_generation_is_left_alone(job: Run) -> None:
 async def test_a_start_that_ended_since_is_still_a_start(job: Run) -> None:
     job.env = {"STEPS": "3"}
     await job.launch()
-    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     assert (await job.backend.ensure_started(job.start_order())).done
     assert all(pod.started_at is not None for pod in (await job.look()).pods)
 
@@ -46,9 +46,9 @@ async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Ru
     assert (state.started, state.pending) == ((), job.slots)
     assert state.failed == dict.fromkeys(job.slots, why)
     assert (await job.backend.ensure_started(order)).failed == state.failed
-    told = [fact for fact in (await job.look()).facts if fact.kind == "start.failed"]
-    assert {fact.slot for fact in told} == {*job.slots}
-    assert {fact.message for fact in told} == {f"cannot be started: {why}"}
+    start_failures = [fact for fact in (await job.look()).facts if fact.kind == "start.failed"]
+    assert {fact.slot for fact in start_failures} == {*job.slots}
+    assert {fact.message for fact in start_failures} == {f"cannot be started: {why}"}
     await job.new_generation("again")
     await job.stop()
     await job.fence()
@@ -74,14 +74,16 @@ async def test_pods_show_what_their_processes_were_told(job: Run) -> None:
 async def test_a_job_that_ends_well_is_done_and_tells_no_fact(job: Run) -> None:
     job.env = {"STEPS": "5"}
     await job.launch()
-    await job.see(lambda seen: bool(seen.pods) and all(pod.is_done for pod in seen.pods))
+    await job.see(
+        lambda observation: bool(observation.pods) and all(pod.is_done for pod in observation.pods)
+    )
     assert not job.facts
 
 
 async def test_checkpoints_come_newest_first_and_observe_shows_the_newest(job: Run) -> None:
     job.env = {"STEPS": "35", "CHECKPOINT_EVERY": "10"}
     await job.launch()
-    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     saved = await job.backend.checkpoints(job.ref)
     assert [checkpoint.step for checkpoint in saved] == [30, 20, 10]
     assert all(checkpoint.good for checkpoint in saved)
@@ -116,8 +118,10 @@ async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None
     assert crash.rank == 0, f"another end came first: {crash}"
     job.env = NEVER_ENDS
     await job.again("restart")
-    seen = await job.see(lambda seen: all(pod.step is not None for pod in seen.pods))
-    assert {pod.generation for pod in seen.pods} == {job.generation}
+    observation = await job.see(
+        lambda observation: all(pod.step is not None for pod in observation.pods)
+    )
+    assert {pod.generation for pod in observation.pods} == {job.generation}
     saved = await job.backend.checkpoints(job.ref)
-    context = f"with {[(one.step, one.good) for one in saved]} and {job.facts}: {seen.pods}"
-    assert all((pod.step or 0) > 20 for pod in seen.pods), context
+    context = f"with {[(one.step, one.good) for one in saved]} and {job.facts}: {observation.pods}"
+    assert all((pod.step or 0) > 20 for pod in observation.pods), context

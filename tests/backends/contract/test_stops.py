@@ -103,7 +103,9 @@ async def test_a_later_run_of_a_gone_job_is_refused_nothing(job: Run) -> None:
     await job.gone()
     later = Run(job.lab, run="run-2", slots=job.slots, env={"STEPS": "3"})
     await later.launch()
-    await later.see(lambda seen: bool(seen.pods) and all(pod.is_done for pod in seen.pods))
+    await later.see(
+        lambda observation: bool(observation.pods) and all(pod.is_done for pod in observation.pods)
+    )
     assert not later.facts
 
 

@@ -50,7 +50,7 @@ async def test_a_launch_takes_what_its_parts_take(demo: FakeRun) -> None:
 async def test_the_clock_jumps_to_what_happens_next(demo: FakeRun) -> None:
     demo.env = {"STEPS": "100", "STEP_S": "3600"}
     await demo.launch()
-    await demo.see(lambda seen: all(pod.is_done for pod in seen.pods), within_s=1e9)
+    await demo.see(lambda observation: all(pod.is_done for pod in observation.pods), within_s=1e9)
     assert await elapsed(demo) == 2 + 2 + 1 + 99 * 3600
 
 
@@ -122,8 +122,11 @@ async def test_what_an_order_changed_is_no_news_to_who_knew_the_job_before(demo:
     await demo.place()
     before = await demo.observe(until=0.0)
     assert not (await demo.backend.ensure_started(demo.start_order())).done
-    seen = await demo.observe()  # not at once, but when the ranks have started
-    assert (seen.now - before.now, {pod.started_at for pod in seen.pods}) == (2, {seen.now})
+    observation = await demo.observe()  # not at once, but when the ranks have started
+    assert (observation.now - before.now, {pod.started_at for pod in observation.pods}) == (
+        2,
+        {observation.now},
+    )
 
 
 async def test_what_an_order_changed_is_told_along_with_what_was_not_known(demo: FakeRun) -> None:
@@ -132,8 +135,8 @@ async def test_what_an_order_changed_is_told_along_with_what_was_not_known(demo:
     before = await demo.observe(until=0.0)
     await demo.fault("silence n0")
     await demo.backend.ensure_started(demo.start_order())
-    seen = await demo.observe()
-    assert (seen.now, seen.pods[0].silent_since) == (before.now, before.now)
+    observation = await demo.observe()
+    assert (observation.now, observation.pods[0].silent_since) == (before.now, before.now)
 
 
 async def test_who_does_not_care_about_cursors_still_lets_time_pass(demo: FakeRun) -> None:
@@ -163,9 +166,9 @@ async def test_with_nothing_to_come_observe_waits_real_time_only(demo: FakeRun) 
     await demo.new_generation("a")
     demo.cursor = "1"
     began = time.monotonic()
-    seen = await demo.observe(wait_s=0.05)
+    observation = await demo.observe(wait_s=0.05)
     assert time.monotonic() - began >= 0.05
-    assert (seen.now, seen.cursor) == (EPOCH, "1")
+    assert (observation.now, observation.cursor) == (EPOCH, "1")
 
 
 async def test_time_can_be_passed_by_force(demo: FakeRun) -> None:
@@ -175,8 +178,8 @@ async def test_time_can_be_passed_by_force(demo: FakeRun) -> None:
     await demo.fault("in 5s device n1 0 80E01801")
     before = await demo.backend.clock()
     assert await demo.admin.advance(60) == before + 60
-    told = [(fact.kind, fact.at - before) for fact in (await demo.look()).facts]
-    assert told == [("device.fault", 5), ("process.exit", 10)]
+    fact_times = [(fact.kind, fact.at - before) for fact in (await demo.look()).facts]
+    assert fact_times == [("device.fault", 5), ("process.exit", 10)]
 
 
 async def test_what_happens_at_one_moment_is_seen_at_once(demo: FakeRun) -> None:

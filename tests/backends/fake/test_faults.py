@@ -1,4 +1,4 @@
-"""Each fault of the fake cluster by its name: what it does, what is told, and to whom."""
+"""Each fault of the fake cluster by its name: its effect and the facts it reports."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ async def newest(run: Run) -> Fact:
 async def gains_steps(run: Run) -> bool:
     before = (await run.pod(0)).step or 0
     ends = await run.backend.clock() + 5
-    while (seen := await run.observe(until=ends)).now < ends:
+    while (observation := await run.observe(until=ends)).now < ends:
         pass
-    return (seen.pods[0].step or 0) > before
+    return (observation.pods[0].step or 0) > before
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -103,8 +103,10 @@ async def test_what_is_not_there_cannot_break(running: FakeRun, line: str) -> No
 async def test_a_later_fault_that_cannot_happen_is_noted(running: FakeRun) -> None:
     await running.fault("in 5s hang demo 9")
     await running.admin.advance(10)
-    (noted,) = [e.what for e in await running.admin.effects() if e.what.startswith("could not")]
-    assert noted == "could not in 5s hang demo 9: demo has no rank 9"
+    (failed_effect,) = [
+        e.what for e in await running.admin.effects() if e.what.startswith("could not")
+    ]
+    assert failed_effect == "could not in 5s hang demo 9: demo has no rank 9"
 
 
 def test_every_fault_that_is_pinned_for_rehearsals_is_there() -> None:
@@ -129,8 +131,11 @@ async def test_a_fault_happens_once_when_its_step_is_completed(demo: FakeRun) ->
     await demo.fault("at step 20 of demo kill demo 1")
     await demo.launch()
     await demo.fact("process.exit")
-    seen = await demo.look()
-    assert (seen.pods[0].step, seen.checkpoint and seen.checkpoint.step) == (20, 20)
+    observation = await demo.look()
+    assert (observation.pods[0].step, observation.checkpoint and observation.checkpoint.step) == (
+        20,
+        20,
+    )
     await demo.again("restart")
     await demo.step(30)
     assert await kinds(demo) == ["process.exit"]
@@ -270,9 +275,9 @@ async def test_clear_makes_a_node_as_new(running: FakeRun) -> None:
         "clear n1",
     )
     assert (await running.pod(1)).state is PodState.RUNNING
-    seen = await node(running, "n1")
-    assert seen.ready
-    assert {device.health for device in seen.devices} == {"ok"}
+    node_view = await node(running, "n1")
+    assert node_view.ready
+    assert {device.health for device in node_view.devices} == {"ok"}
     assert await running.backend.check(running.ref) == ()
 
 
@@ -313,9 +318,11 @@ async def test_a_faulty_device_is_not_placed_but_a_warned_one_is(fake_lab: FakeL
     await run.fault("device n0 7 X", "device n1 7 Y warning")
     await run.new_generation("launch")
     assert nodes_of(await run.place()) == {"n1"}
-    (told,) = (await run.look()).facts
-    assert (told.code, told.slot) == ("Y", 0), "the new pod is told what its node already has"
-    assert [fact.id for fact in await run.backend.check(run.ref)] == [told.id]
+    (standby_fact,) = (await run.look()).facts
+    assert (standby_fact.code, standby_fact.slot) == ("Y", 0), (
+        "the new pod is told what its node already has"
+    )
+    assert [fact.id for fact in await run.backend.check(run.ref)] == [standby_fact.id]
 
 
 async def test_a_heal_takes_its_time(running: FakeRun) -> None:
@@ -457,9 +464,9 @@ async def test_a_bad_checkpoint_is_marked_and_told(running: FakeRun) -> None:
     assert (fact.kind, fact.details["step"]) == ("checkpoint.bad", 20)
     saved = await running.backend.checkpoints(running.ref)
     assert [(c.step, c.good) for c in saved] == [(20, False), (10, True)]
-    seen = await running.look()
-    assert seen.checkpoint is not None
-    assert seen.checkpoint.step == 10
+    observation = await running.look()
+    assert observation.checkpoint is not None
+    assert observation.checkpoint.step == 10
 
 
 async def test_a_hidden_bad_checkpoint_is_found_by_who_loads_it(running: FakeRun) -> None:
@@ -519,6 +526,6 @@ async def test_the_playbook_knows_what_the_cluster_tells_by_itself(running: Fake
         "preempt demo", "device n0 0 X", "clear n0 0", "kill demo 0", "kill-agent demo 1",
         "node-down n2 partition", "node-up n2", "node-down n3",
     )  # fmt: skip
-    told = (await running.look()).facts
-    assert len(told) == 12
-    assert [fact.kind for fact in told if row_for(fact) is CATCH_ALL] == []
+    facts = (await running.look()).facts
+    assert len(facts) == 12
+    assert [fact.kind for fact in facts if row_for(fact) is CATCH_ALL] == []

@@ -21,8 +21,8 @@ Fake = FakeBackend | FakeClient
 @pytest.fixture(params=["fake", "fake_client"])
 def either(request: pytest.FixtureRequest) -> Fake:
     """The fake cluster, here or in its own process."""
-    found: Fake = request.getfixturevalue(request.param)
-    return found
+    fake_fixture: Fake = request.getfixturevalue(request.param)
+    return fake_fixture
 
 
 @pytest.fixture
@@ -194,8 +194,8 @@ async def test_a_reset_makes_everything_new(job: FakeRun) -> None:
     await job.launch()
     await job.admin.hold("nodes")
     await job.admin.reset(nodes=2, devices=1)
-    seen = await job.backend.nodes()
-    assert [(node.name, len(node.devices), node.jobs) for node in seen] == [
+    nodes = await job.backend.nodes()
+    assert [(node.name, len(node.devices), node.jobs) for node in nodes] == [
         ("n0", 1, ()),
         ("n1", 1, ()),
     ]
@@ -207,7 +207,7 @@ async def test_a_reset_makes_everything_new(job: FakeRun) -> None:
 
 
 class Retrying(Verbs):
-    """Asks again whenever the cluster did not answer, like an activity that is retried."""
+    """Repeat the call whenever the cluster did not answer, like an activity that is retried."""
 
     def __init__(self, fake: FakeBackend) -> None:
         self.fake = fake
@@ -239,10 +239,10 @@ async def scenario(fake: FakeBackend) -> list[tuple[float, str]]:
     await job.place(recreate=(2,))
     await job.fence()
     await job.start(resume=(await job.backend.checkpoints(job.ref))[0])
-    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     await job.gone()
-    told = [(fact.at, fact.id) for fact in job.facts]
-    return [(effect.at, effect.what) for effect in await fake.admin.effects()] + told
+    fact_times = [(fact.at, fact.id) for fact in job.facts]
+    return [(effect.at, effect.what) for effect in await fake.admin.effects()] + fact_times
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

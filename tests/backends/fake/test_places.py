@@ -48,8 +48,8 @@ async def test_a_node_has_one_place_for_pods_without_devices(fake_lab: FakeLab) 
 
 
 async def test_jobs_share_the_devices_of_a_node(fake_lab: FakeLab) -> None:
-    for name, wanted in (("one", 3), ("two", 4)):
-        job = FakeRun(fake_lab, id=name, devices=wanted, slots=(0,))
+    for name, node_count in (("one", 3), ("two", 4)):
+        job = FakeRun(fake_lab, id=name, devices=node_count, slots=(0,))
         await job.new_generation("launch")
         await job.backend.ensure_placed(job.place_order())
     held = [device.job for device in (await fake_lab.backend.nodes())[0].devices]

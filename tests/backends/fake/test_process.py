@@ -68,8 +68,8 @@ async def test_a_client_comes_back_to_a_cluster_that_was_started_again() -> None
 async def test_many_calls_go_on_at_once(fake_client: FakeClient) -> None:
     jobs = [Run(FakeLab(fake_client), id=f"job-{n}", cursor="1") for n in range(20)]
     await asyncio.gather(*(job.new_generation("a") for job in jobs))
-    seen = await asyncio.gather(*(job.observe(until=EPOCH + 7) for job in jobs))
-    assert {one.now for one in seen} == {EPOCH + 7}
+    observations = await asyncio.gather(*(job.observe(until=EPOCH + 7) for job in jobs))
+    assert {one.now for one in observations} == {EPOCH + 7}
 
 
 async def test_errors_arrive_as_what_they_were(fake_client: FakeClient) -> None:

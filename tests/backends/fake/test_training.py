@@ -1,4 +1,4 @@
-"""What the processes of a job on the fake cluster do, as told by their environment."""
+"""What the processes of a job on the fake cluster do, as set by their environment."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.backends.conftest import FakeRun
 from tests.backends.lab import Run
 
 
-def over(seen: Observation) -> bool:
-    return bool(seen.pods) and all(len(pod.exits) == pod.ranks for pod in seen.pods)
+def over(observation: Observation) -> bool:
+    return bool(observation.pods) and all(len(pod.exits) == pod.ranks for pod in observation.pods)
 
 
 def test_an_empty_environment_is_the_usual_job() -> None:
@@ -29,11 +29,11 @@ async def test_steps_are_gained_at_their_pace(demo: FakeRun) -> None:
     await demo.launch()
     started = await demo.backend.clock()
     assert started == EPOCH + 2 + 10
-    seen = await demo.observe(until=started + 4 + 2.5 * 6)
-    seen = await demo.observe(until=started + 4 + 2.5 * 6)
-    pod = seen.pods[2]
-    assert (pod.step, pod.step_at, pod.first_step_at) == (7, seen.now, started + 4)
-    assert (pod.longest_gap_s, pod.moved_at) == (2.5, seen.now)
+    observation = await demo.observe(until=started + 4 + 2.5 * 6)
+    observation = await demo.observe(until=started + 4 + 2.5 * 6)
+    pod = observation.pods[2]
+    assert (pod.step, pod.step_at, pod.first_step_at) == (7, observation.now, started + 4)
+    assert (pod.longest_gap_s, pod.moved_at) == (2.5, observation.now)
 
 
 async def test_before_the_first_step_there_is_none(demo: FakeRun) -> None:
@@ -47,16 +47,16 @@ async def test_the_first_step_wakes_who_observes(demo: FakeRun) -> None:
     demo.env = {"WARMUP_S": "40"}
     await demo.launch()
     started = await demo.backend.clock()
-    seen = await demo.see(lambda seen: seen.pods[0].step is not None)
-    assert seen.now == started + 40
+    observation = await demo.see(lambda observation: observation.pods[0].step is not None)
+    assert observation.now == started + 40
 
 
 async def test_everybody_ends_with_the_code_that_was_asked_for(demo: FakeRun) -> None:
     demo.env = {"STEPS": "5", "EXIT_CODE": "3", "CRASH_EXCEPTION": "ValueError"}
     await demo.launch()
     await demo.see(over)
-    told = [(f.rank, f.details["exit_code"], f.details["exception"]) for f in demo.facts]
-    assert told == [(rank, 3, "ValueError") for rank in range(4)]
+    exits = [(f.rank, f.details["exit_code"], f.details["exception"]) for f in demo.facts]
+    assert exits == [(rank, 3, "ValueError") for rank in range(4)]
 
 
 async def test_a_rank_crashes_whenever_it_reaches_the_step(demo: FakeRun) -> None:
@@ -95,10 +95,10 @@ async def test_when_one_rank_ends_the_others_wait_for_it(demo: FakeRun) -> None:
     await demo.launch()
     await demo.fault("at step 8 of demo kill demo 1")
     fact = await demo.fact("process.exit")
-    seen = await demo.observe(until=fact.at + 500)
-    waiting = seen.pods[0]
+    observation = await demo.observe(until=fact.at + 500)
+    waiting = observation.pods[0]
     assert (waiting.state, waiting.step, waiting.moved_at) == (PodState.RUNNING, 8, fact.at)
-    assert seen.pods[1].state is PodState.EXITED
+    assert observation.pods[1].state is PodState.EXITED
 
 
 async def test_the_agent_ends_the_other_ranks_of_the_slot_and_does_not_report_them(
@@ -126,9 +126,9 @@ async def test_the_other_ranks_of_the_slot_live_on_if_the_order_says_so(demo: Fa
 async def test_checkpoints_follow_from_the_steps(demo: FakeRun) -> None:
     demo.env = {"STEPS": "100", "CHECKPOINT_EVERY": "7"}
     await demo.launch()
-    seen = await demo.step(29)
-    assert seen.checkpoint is not None
-    assert (seen.checkpoint.step, seen.checkpoint.at) == (28, seen.now - 1)
+    observation = await demo.step(29)
+    assert observation.checkpoint is not None
+    assert (observation.checkpoint.step, observation.checkpoint.at) == (28, observation.now - 1)
     assert [c.step for c in await demo.backend.checkpoints(demo.ref)] == [28, 21, 14, 7]
 
 
@@ -141,8 +141,8 @@ async def test_some_jobs_save_nothing(demo: FakeRun, env: dict[str, str], path: 
     await demo.new_generation("launch")
     await demo.place()
     await demo.start(checkpoints_path=path)
-    seen = await demo.see(over)
-    assert seen.checkpoint is None
+    observation = await demo.see(over)
+    assert observation.checkpoint is None
     assert await demo.backend.checkpoints(demo.ref) == ()
 
 
@@ -153,7 +153,7 @@ async def test_checkpoints_outlive_the_job(demo: FakeRun) -> None:
     await demo.gone()
     later = Run(demo.lab, run="run-2", env={"STEPS": "40"})
     await later.launch()
-    await later.see(lambda seen: seen.pods[0].step is not None)
+    await later.see(lambda observation: observation.pods[0].step is not None)
     assert (await later.pod(0)).step == 31
 
 
@@ -163,19 +163,19 @@ async def test_a_finished_training_started_again_ends_at_once(demo: FakeRun) -> 
     await demo.see(over)
     await demo.again("restart")
     began = await demo.backend.clock()
-    seen = await demo.see(over)
-    assert seen.now == began + 1
-    assert all(pod.is_done and pod.step is None for pod in seen.pods)
+    observation = await demo.see(over)
+    assert observation.now == began + 1
+    assert all(pod.is_done and pod.step is None for pod in observation.pods)
 
 
 async def test_steps_may_be_out_of_sight(demo: FakeRun) -> None:
     demo.env = {"SHOW_STEPS": "0", "LIBRARY": "1"}
     await demo.launch()
-    seen = await demo.observe(until=await demo.backend.clock() + 20)
-    seen = await demo.observe(until=seen.now + 20)
-    pod = seen.pods[0]
+    observation = await demo.observe(until=await demo.backend.clock() + 20)
+    observation = await demo.observe(until=observation.now + 20)
+    pod = observation.pods[0]
     assert (pod.step, pod.first_step_at, pod.can) == (None, None, CAPABILITIES)
-    assert pod.moved_at == seen.now
+    assert pod.moved_at == observation.now
 
 
 async def test_nobody_steps_before_everybody_has_started(demo: FakeRun) -> None:

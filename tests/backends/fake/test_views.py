@@ -1,4 +1,4 @@
-"""Pods that tell the same are asked once for all: nobody sees a difference."""
+"""Pods with equal reports are evaluated once for all: the result is the same."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAULTS = (
 
 
 class Watched(FakeBackend):
-    """Whatever it tells of its pods is compared with what each of them says for itself."""
+    """Compares each view of the pods with a separate view of every pod."""
 
     def __init__(self) -> None:
         super().__init__(FakeSettings(nodes=NODES + 2))
@@ -42,19 +42,19 @@ class Watched(FakeBackend):
         answer = await super().call(verb, **args)
         self._compare()
         now = self.cluster.state.now
-        while self.at_once and any(self.once(pod, now) for pod in self._shown()):
+        while self.at_once and any(self.once(pod, now) for pod in self._pod_views()):
             await self.admin.fault(self.at_once.pop())
             self._compare()
         return answer
 
-    def _shown(self) -> tuple[PodView, ...]:
+    def _pod_views(self) -> tuple[PodView, ...]:
         return self.cluster.look("job", 0).pods
 
     def _compare(self) -> None:
         state = self.cluster.state
         pods = sorted(state.job("job").pods.items())
-        assert self._shown() == tuple(pod_view(pod, state.now) for _, pod in pods)
-        self.kinds |= {_without_place(pod) for pod in self._shown()}
+        assert self._pod_views() == tuple(pod_view(pod, state.now) for _, pod in pods)
+        self.kinds |= {_without_place(pod) for pod in self._pod_views()}
 
 
 def _without_place(pod: PodView) -> tuple[object, ...]:
@@ -71,8 +71,8 @@ async def test_each_pod_tells_of_itself(line: str, accelerators: int, is_at_once
     else:
         await backend.admin.fault(f"at step 7 of job {line}")
     await backend.admin.fault("at step 25 of job kill job 0 exit 1")
-    asked = document(nodes=NODES, accelerators_per_node=accelerators, env={"STEPS": "40"})
-    end = await Simulation(backend=backend, spec=compile_document(asked)).run()
+    body = document(nodes=NODES, accelerators_per_node=accelerators, env={"STEPS": "40"})
+    end = await Simulation(backend=backend, spec=compile_document(body)).run()
     assert end.status == "Completed", end.reason
     assert not backend.at_once
     assert len(backend.kinds) > NODES
@@ -84,7 +84,7 @@ async def test_use_that_is_told_of_a_still_device_is_seen_at_once(line: str) -> 
     await backend.admin.fault("at step 7 of job hang job 2")
     backend.at_once.append(line)
     backend.once = lambda pod, now: pod.busy_at is not None and pod.busy_at < now
-    asked = document(nodes=NODES, accelerators_per_node=2, env={"STEPS": "40"})
-    end = await Simulation(backend=backend, spec=compile_document(asked)).run()
+    body = document(nodes=NODES, accelerators_per_node=2, env={"STEPS": "40"})
+    end = await Simulation(backend=backend, spec=compile_document(body)).run()
     assert end.status == "Completed", end.reason
     assert not backend.at_once

@@ -63,8 +63,10 @@ async def processes_of(lab: LocalLab, job: Run) -> list[int]:
 
 
 async def adopted(other: LocalLab, job: Run, *folders: str) -> str:
-    named = dict.fromkeys(folders or (job.model_dir,), "model_dir")
-    return await other.backend.ensure_adopted(job.ref, generation=job.generation, folders=named)
+    folder_names = dict.fromkeys(folders or (job.model_dir,), "model_dir")
+    return await other.backend.ensure_adopted(
+        job.ref, generation=job.generation, folders=folder_names
+    )
 
 
 async def test_stopped_processes_of_the_earlier_books_are_ended(
@@ -72,14 +74,17 @@ async def test_stopped_processes_of_the_earlier_books_are_ended(
 ) -> None:
     """No fence reaches them: agent, warden and rank sleep together and may continue at any time."""
     job, bystander = await begun(local_lab), await begun(local_lab, name="demo-0")
-    asleep, others = await processes_of(local_lab, job), await processes_of(local_lab, bystander)
+    asleep, other_pids = (
+        await processes_of(local_lab, job),
+        await processes_of(local_lab, bystander),
+    )
     assert len(asleep) >= 3, "an agent, a warden, a rank"
     await local_lab.leave()
     for pid in asleep:
         os.kill(pid, signal.SIGSTOP)
     assert await adopted(other, job) == await other.backend.identity()
     assert [pid for pid in asleep if is_running(pid)] == []
-    assert all(map(is_running, others)), "another job of the same books"
+    assert all(map(is_running, other_pids)), "another job of the same books"
 
 
 async def test_a_trainer_without_parents_is_ended(bare: LocalLab, other: LocalLab) -> None:
@@ -122,9 +127,9 @@ async def sleeping(lab: LocalLab, job: Run) -> int:
 
 async def all_but(lab: LocalLab, job: Run, trainer: int) -> None:
     """End the others in one moment."""
-    others = [pid for pid in await processes_of(lab, job) if pid != trainer]
+    other_pids = [pid for pid in await processes_of(lab, job) if pid != trainer]
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in others:
+        for pid in other_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 

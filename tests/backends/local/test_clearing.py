@@ -26,7 +26,7 @@ CLEARING_S = 0.3
 SHORT_S = 2.0
 """Waited for by tests."""
 LONG_S = 60.0
-"""Waited for by nobody."""
+"""Pods without a waiting job."""
 PLACER = "tests.backends.placer"
 
 
@@ -89,14 +89,14 @@ async def test_the_node_whose_place_is_still_being_cleared_takes_the_new_pod(lab
 async def test_devices_are_given_back_with_the_processes(running: Run) -> None:
     await slow(running, LONG_S)
     other = Run(running.lab, id="other", slots=(0,), devices="all")
-    others = tuple(n.name for n in await running.backend.nodes() if n.name != "n1")
+    other_nodes = tuple(n.name for n in await running.backend.nodes() if n.name != "n1")
     await other.new_generation("launch")
-    order = other.place_order(avoid=others)
+    order = other.place_order(avoid=other_nodes)
     assert not (await other.backend.ensure_placed(order)).placed
     began = await other.backend.clock()
     async with asyncio.timeout(LONG_S):
         owner = asyncio.create_task(running.gone())
-        state = await other.place(avoid=others)
+        state = await other.place(avoid=other_nodes)
     assert state.pods[0].node == "n1"
     assert await other.backend.clock() - began < LONG_S
     owner.cancel()
@@ -109,8 +109,8 @@ async def test_what_is_being_cleared_is_cleared_whatever_comes_and_nothing_is_le
     dead_at = await running.backend.clock()
     await placed_again(running, 1, clearing_s=CLEARING_S, avoid=("n1",))
     await placed_again(running, 1, key="once more", clearing_s=CLEARING_S, avoid=("n1",))
-    seen = await running.look()
-    assert set(uids_of(seen)) == {0, 1, 2, 3}
+    observation = await running.look()
+    assert set(uids_of(observation)) == {0, 1, 2, 3}
     await running.gone()
     assert await running.backend.clock() - dead_at >= SHORT_S
     assert running.ref not in await left_on(running.lab)
@@ -155,8 +155,8 @@ async def test_another_worker_goes_on_clearing_where_the_last_one_was_killed(
 
     await local_lab.leave()
     settings = {"home": str(local_lab.backend.settings.home), "nodes": NODES, "devices": DEVICES}
-    told = [json.dumps(settings), to_text(order)]
-    worker = Child([sys.executable, "-m", PLACER, *told], name="placer", log=tmp_path / "log")
+    arguments = [json.dumps(settings), to_text(order)]
+    worker = Child([sys.executable, "-m", PLACER, *arguments], name="placer", log=tmp_path / "log")
 
     async def has_placed() -> bool:
         return PLACED in worker.output()

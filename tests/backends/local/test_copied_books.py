@@ -46,18 +46,20 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
     lab = await LocalLab.open(copy_home.parent)
     copy = lab.backend
     try:
-        named = rf"{tmp_path}/home/local.db; .* {copy_home}/local.db, .* a copy .*adopt demo"
-        beside = Run(lab, slots=(0,), generation=job.generation, books=job.books)
+        message = rf"{tmp_path}/home/local.db; .* {copy_home}/local.db, .* a copy .*adopt demo"
+        second_run = Run(lab, slots=(0,), generation=job.generation, books=job.books)
         for verb in ("observe", "ensure_stopped", "ensure_gone", "ensure_generation"):
-            with subtests.test(verb), pytest.raises(WrongCluster, match=named):
-                await VERBS[verb](beside)
+            with subtests.test(verb), pytest.raises(WrongCluster, match=message):
+                await VERBS[verb](second_run)
         await copy.reconciler.end_strays()
         assert await copy.leftovers() == ()
         assert local_lab.backend.settings.folder(uid).life() is Life.ALIVE
         await job.step((await job.pod(0)).step or 1)
         folders = {job.model_dir: "model_dir"}
-        taken = await copy.ensure_adopted(beside.ref, generation=job.generation, folders=folders)
-        assert taken == copy.cluster != job.books
+        adoption = await copy.ensure_adopted(
+            second_run.ref, generation=job.generation, folders=folders
+        )
+        assert adoption == copy.cluster != job.books
     finally:
         await lab.leave()  # its copied agent folders name the agents of the original
 
@@ -65,9 +67,9 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
 async def test_a_copy_keeps_the_identity_that_it_was_given(tmp_path: Path) -> None:
     first = await identity_of(tmp_path / "home")
     copied(tmp_path / "home", tmp_path / "copy")
-    own = await identity_of(tmp_path / "copy")
-    assert own != first
-    assert await identity_of(tmp_path / "copy") == own
+    identity = await identity_of(tmp_path / "copy")
+    assert identity != first
+    assert await identity_of(tmp_path / "copy") == identity
     assert await identity_of(tmp_path / "home") == first
 
 
@@ -94,7 +96,7 @@ def linked(home: Path) -> Path:
 
 
 def replaced_by_others(home: Path) -> Path:
-    """Somebody began anew where the books were before they were moved."""
+    """New books where the books were before they were moved."""
     moved(home)
     home.mkdir()
     shutil.copy(home.with_name("moved") / "local.db", home / "local.db")

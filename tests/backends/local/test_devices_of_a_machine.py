@@ -39,8 +39,8 @@ def test_a_worker_serves_the_devices_that_it_finds_unless_it_is_told_others(
     tool.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def served(**said: Any) -> tuple[str, int]:
-        settings = LocalWorkerSettings(**said).of_cluster(tmp_path, "")
+    def served(**options: Any) -> tuple[str, int]:
+        settings = LocalWorkerSettings(**options).of_cluster(tmp_path, "")
         return settings.accelerator, settings.devices
 
     assert served() == ("nvidia", 2)

@@ -1,4 +1,4 @@
-"""What real training processes are told: the variables that scripts of other systems read."""
+"""Variables of real training processes: those that scripts of other systems read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.backends.whole import report, whole_job
 from tests.support.patience import HUNG_S
 
 SLOTS = (0, 1, 2)
-SAYS = """
+PRINT_ENV = """
 env > "$OUT/told-$RANK" && mv "$OUT/told-$RANK" "$OUT/$EVERSTEP_GENERATION-$RANK"
 exec sleep 1000
 """
 
 
-async def told(folder: Path, generation: int) -> dict[int, dict[str, str]]:
+async def rank_environments(folder: Path, generation: int) -> dict[int, dict[str, str]]:
     """The environment of every rank of this generation, once all of them began."""
     files = {rank: folder / f"{generation}-{rank}" for rank in SLOTS}
     async with asyncio.timeout(HUNG_S):
@@ -46,11 +46,11 @@ async def test_every_rank_sees_its_place_and_how_often_it_was_begun(
         modelarts(job_retry=8, pod_retry=3, unconditional=True),
         nodes=len(SLOTS),
         env={"OUT": str(folder)},
-        command=("/bin/sh", "-c", SAYS),
+        command=("/bin/sh", "-c", PRINT_ENV),
     )
     whole = asyncio.create_task(job.run())
 
-    first = await told(folder, 1)
+    first = await rank_environments(folder, 1)
     for slot, env in first.items():
         assert env["VC_TASK_INDEX"] == env["NODE_RANK"] == str(slot)
         assert env["VC_WORKER_HOSTS"] == "127.0.0.1,127.0.0.1,127.0.0.1"
@@ -62,13 +62,13 @@ async def test_every_rank_sees_its_place_and_how_often_it_was_begun(
     assert restarts(first) == {0}
 
     await local_lab.fault("device n1 0 80E01801 heals")
-    second = await told(folder, 2)
+    second = await rank_environments(folder, 2)
     assert counts(second) == {0: (1, 2), 1: (1, 2), 2: (1, 2)}
     assert restarts(second) == {1}
     await local_lab.fault("node-down n1")
-    assert counts(await told(folder, 3)) == {0: (1, 3), 1: (2, 1), 2: (1, 3)}
+    assert counts(await rank_environments(folder, 3)) == {0: (1, 3), 1: (2, 1), 2: (1, 3)}
     await local_lab.fault("kill demo 0")
-    last = await told(folder, 4)
+    last = await rank_environments(folder, 4)
     assert counts(last) == {0: (2, 1), 1: (3, 1), 2: (2, 1)}
     assert restarts(last) == {3}
 
@@ -99,18 +99,18 @@ async def test_a_variable_that_no_shell_could_name_reaches_the_script(
     folder = tmp_path / "told"
     folder.mkdir()
     written = {"OUT": str(folder), "my.opt-name": "7", "_ä b": "8"}
-    asked = compile_document(
-        {"kind": "job", "algorithm": {"command": SAYS, "environments": written}}
+    spec = compile_document(
+        {"kind": "job", "algorithm": {"command": PRINT_ENV, "environments": written}}
     ).phases[0]
     job = whole_job(
         local_lab,
-        asked.policy,
+        spec.policy,
         nodes=len(SLOTS),
-        env=asked.env,
-        command=asked.command,
+        env=spec.env,
+        command=spec.command,
     )
     whole = asyncio.create_task(job.run())
-    for env in (await told(folder, 1)).values():
+    for env in (await rank_environments(folder, 1)).values():
         assert {name: env[name] for name in written} == written
     job.tell("stop", grace_s=0)
     await whole
@@ -129,10 +129,10 @@ def counts(ranks: dict[int, dict[str, str]]) -> dict[int, tuple[int, int]]:
 
 
 def test_no_document_can_set_what_every_rank_is_told() -> None:
-    own = (*SAME, "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_CURRENT_INSTANCE_NAME")
+    per_rank = (*SAME, "MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_CURRENT_INSTANCE_NAME")
     assert [
         name
-        for name in (*own, "VC_TASK_INDEX", "VC_WORKER_HOSTS")
+        for name in (*per_rank, "VC_TASK_INDEX", "VC_WORKER_HOSTS")
         if not PRODUCT_VARIABLES.fullmatch(name)
     ] == []
     assert not PRODUCT_VARIABLES.fullmatch("MA_HANG_DETECT_TIME")
@@ -178,12 +178,12 @@ def test_what_is_no_list_of_names_is_refused(text: str) -> None:
         environment.names(text)
 
 
-@pytest.mark.parametrize("wanted", ["EVERSTEP_WEBHOOK_TOKEN", "TEMPORAL_API_KEY", "NOT_THERE"])
-def test_what_a_worker_keeps_for_itself_is_as_if_it_were_not_there(wanted: str) -> None:
-    assert environment.requested(HERS, {"MINE": wanted, "T": "HF_TOKEN"}) == {"T": "hf"}
-    said = environment.lacking(HERS, {"MINE": wanted, "T": "HF_TOKEN"})
-    assert said is not None
-    assert f"has no variable {wanted}," in said
+@pytest.mark.parametrize("source", ["EVERSTEP_WEBHOOK_TOKEN", "TEMPORAL_API_KEY", "NOT_THERE"])
+def test_what_a_worker_keeps_for_itself_is_as_if_it_were_not_there(source: str) -> None:
+    assert environment.requested(HERS, {"MINE": source, "T": "HF_TOKEN"}) == {"T": "hf"}
+    missing = environment.lacking(HERS, {"MINE": source, "T": "HF_TOKEN"})
+    assert missing is not None
+    assert f"has no variable {source}," in missing
     assert environment.lacking(HERS, {"T": "HF_TOKEN"}) is None
 
 
@@ -199,11 +199,11 @@ async def test_ranks_agents_and_wardens_find_what_they_may(tmp_path: Path) -> No
         nodes=len(SLOTS),
         env={"OUT": str(folder), "NCCL_DEBUG": "WARN"},
         env_from={"TOKEN": "HF_TOKEN"},
-        command=("/bin/sh", "-c", SAYS),
+        command=("/bin/sh", "-c", PRINT_ENV),
     )
     whole = asyncio.create_task(job.run())
     try:
-        for env in (await told(folder, 1)).values():
+        for env in (await rank_environments(folder, 1)).values():
             assert {name: env.get(name) for name in HERS} == {
                 **dict.fromkeys(HERS),
                 **{name: hers[name] for name in ("PATH", "HOME", "LC_ALL")},
@@ -218,9 +218,11 @@ async def test_ranks_agents_and_wardens_find_what_they_may(tmp_path: Path) -> No
         agents = {pid for pid in about if b"agent.pyz" in _read(Path("/proc", pid, "cmdline"))}
         assert len(agents) >= 2 * len(SLOTS), "an agent and a warden each"
         for pid in agents:
-            found = _read(Path("/proc", pid, "environ"))
-            assert f"PATH={hers['PATH']}".encode() in found
-            assert not [n for n in HERS.keys() - {"PATH", "HOME", "LC_ALL"} if n.encode() in found]
+            environ = _read(Path("/proc", pid, "environ"))
+            assert f"PATH={hers['PATH']}".encode() in environ
+            assert not [
+                n for n in HERS.keys() - {"PATH", "HOME", "LC_ALL"} if n.encode() in environ
+            ]
     finally:
         job.tell("stop", grace_s=0)
         await whole

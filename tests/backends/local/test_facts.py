@@ -1,4 +1,4 @@
-"""What an agent saw is in the books before it lets go of it, and a job that did not get it is told again."""
+"""A fact is in the books before its agent forgets it, and is repeated for a job that did not get it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.support.patience import HUNG_S
 
 @pytest.fixture(autouse=True)
 def asked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent hears with the next question what is in the books."""
+    """The next request informs an agent of what is in the books."""
     monkeypatch.setattr(watch, "POLL_S", 0.5)
 
 
 async def until_let_go(job: Run) -> None:
-    """The agent of slot 0 has nothing to tell any more."""
+    """The agent of slot 0 has nothing left to report."""
     uid, backend = (await job.pod(0)).uid, job.backend
     assert isinstance(backend, LocalBackend)
     async with asyncio.timeout(HUNG_S):
@@ -55,21 +55,24 @@ async def test_a_worker_killed_before_the_agent_heard_costs_no_fact_and_tells_no
 async def test_what_the_agent_let_go_of_is_told_again_to_a_job_that_did_not_get_it(
     local_lab: LocalLab,
 ) -> None:
-    """The worker ends after it told and before the job took it; then the agent ends as well."""
+    """The worker ends between its report and the job's receipt; then the agent ends as well."""
     job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
     await job.launch()
     not_taken = job.cursor
     await job.lab.fault("kill demo 0 exit 3")
     fact = await job.fact("process.exit")
     await until_let_go(job)
-    taken = job.cursor
+    cursor = job.cursor
     await local_lab.another_worker()
     await job.lab.fault("kill-agent demo 0")
-    gone = await job.fact("agent.gone")
+    agent_gone = await job.fact("agent.gone")
     again = await job.backend.observe(job.ref, cursor=not_taken, until=0.0, wait_s=0.0)
-    assert [one for one in again.facts if one.kind in (fact.kind, gone.kind)] == [fact, gone]
-    rest = await job.backend.observe(job.ref, cursor=taken, until=0.0, wait_s=0.0)
-    assert [one.id for one in rest.facts] == [gone.id]
+    assert [one for one in again.facts if one.kind in (fact.kind, agent_gone.kind)] == [
+        fact,
+        agent_gone,
+    ]
+    rest = await job.backend.observe(job.ref, cursor=cursor, until=0.0, wait_s=0.0)
+    assert [one.id for one in rest.facts] == [agent_gone.id]
 
 
 async def test_a_fact_outlives_its_pod_until_the_job_has_it(local_lab: LocalLab) -> None:

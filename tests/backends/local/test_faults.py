@@ -36,12 +36,16 @@ async def test_a_rank_or_an_agent_cannot_be_killed_twice(local_lab: LocalLab) ->
     job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000"})
     await job.launch()
     await local_lab.fault("kill demo 0")
-    await job.see(lambda seen: (0, PodState.EXITED) in {(p.slot, p.state) for p in seen.pods})
+    await job.see(
+        lambda observation: (0, PodState.EXITED) in {(p.slot, p.state) for p in observation.pods}
+    )
     for line in ("kill demo 0", "hang demo 0"):
         with pytest.raises(NothingRuns, match="rank 0 of demo has ended"):
             await local_lab.fault(line)
     await local_lab.fault("kill demo 1 signal 0")  # this one is there
     await local_lab.fault("kill-agent demo 1")
-    await job.see(lambda seen: (1, PodState.LOST) in {(p.slot, p.state) for p in seen.pods})
+    await job.see(
+        lambda observation: (1, PodState.LOST) in {(p.slot, p.state) for p in observation.pods}
+    )
     with pytest.raises(NothingRuns, match="the agent of slot 1 of demo does not run"):
         await local_lab.fault("kill-agent demo 1")

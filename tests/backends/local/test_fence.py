@@ -137,8 +137,8 @@ async def test_a_folder_of_another_state_directory_is_known_by_another_name_too(
         await second.place()
         with pytest.raises(FolderTaken, match="job demo of another cluster"):
             await second.fence(model_dir=also, checkpoints_path=None)
-        seen = await first.step((pod.step or 0) + 2)
-    assert [pod.exits for pod in seen.pods] == [()]
+        observation = await first.step((pod.step or 0) + 2)
+    assert [pod.exits for pod in observation.pods] == [()]
 
 
 @contextlib.contextmanager
@@ -169,8 +169,8 @@ async def test_of_two_jobs_that_come_at_once_the_second_to_write_is_refused(
     await first.launch()
     with pytest.raises(FolderTaken, match="model_dir: job demo of another cluster"):
         await second.fence(model_dir=first.model_dir)
-    seen = await first.step(2)
-    assert [pod.exits for pod in seen.pods] == [()]
+    observation = await first.step(2)
+    assert [pod.exits for pod in observation.pods] == [()]
 
 
 async def test_a_folder_is_known_by_whatever_name_it_is_reached(
@@ -200,9 +200,9 @@ async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
     await job.place()
     await job.fence(model_dir=now, checkpoints_path=None)
     owner = ("demo", local_lab.backend.cluster)
-    found = {folder: fence.read(folder)[owner] for folder in (before, now)}
-    assert {folder: one.generation for folder, one in found.items()} == {before: 2, now: 2}
-    assert {folder: one.released for folder, one in found.items()} == {before: True, now: False}
+    fences = {folder: fence.read(folder)[owner] for folder in (before, now)}
+    assert {folder: one.generation for folder, one in fences.items()} == {before: 2, now: 2}
+    assert {folder: one.released for folder, one in fences.items()} == {before: True, now: False}
 
 
 async def test_ranks_that_nobody_could_end_stop_writing_where_their_job_has_left(
@@ -238,7 +238,7 @@ async def test_checkpoints_that_a_link_leads_out_of_the_model_s_folder_have_a_fe
 async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
     local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No end of a job, and nobody else's work waits for its storage."""
+    """No end of a job, and no other job's work, waits for its storage."""
     job, other = Run(local_lab, id="hangs", slots=(0,)), Run(local_lab, slots=(0,))
     goes_on = threading.Event()
     at_once = fence.release
@@ -274,7 +274,7 @@ async def test_what_another_left_half_way_is_no_generation_of_the_job(local_lab:
 async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
     local_lab: LocalLab,
 ) -> None:
-    """The books are an older copy: there may be pods of generation 7 that nobody knows."""
+    """The books are an older copy: there may be unknown pods of generation 7."""
     job = Run(local_lab, slots=(0,))
     await job.launch()
     fence.write(job.model_dir, fence.Fence("demo", job.run, local_lab.backend.cluster, 7))

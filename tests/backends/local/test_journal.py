@@ -33,11 +33,11 @@ def by_us(monkeypatch: pytest.MonkeyPatch) -> list[wire.JournalCommand]:
     written: list[wire.JournalCommand] = []
     write = storage.write
 
-    def noted(asked: wire.JournalCommand) -> None:
-        written.append(asked)
-        write(asked)
+    def record_and_write(command: wire.JournalCommand) -> None:
+        written.append(command)
+        write(command)
 
-    monkeypatch.setattr(storage, "write", noted)
+    monkeypatch.setattr(storage, "write", record_and_write)
     return written
 
 
@@ -45,12 +45,12 @@ async def agents(job: Run) -> list[int]:
     """Their processes, in the order of the slots."""
     assert isinstance(job.lab, LocalLab)
     home = job.lab.backend.settings.agents
-    found = [agent_of(home / pod.uid) for pod in (await job.look()).pods]
-    return [seen.pid for seen in found if seen is not None]
+    agents = [agent_of(home / pod.uid) for pod in (await job.look()).pods]
+    return [agent.pid for agent in agents if agent is not None]
 
 
 async def until_told_to_end(job: Run) -> None:
-    """Every agent says that its ranks are being ended, so it has answered who told it."""
+    """Every agent reports that its ranks are being ended, so it has answered that request."""
     assert isinstance(job.lab, LocalLab)
     watched = job.lab.backend.agents.by_uid
     async with asyncio.timeout(HUNG_S):
@@ -61,12 +61,12 @@ async def until_told_to_end(job: Run) -> None:
             await job.observe(wait_s=0.1)
 
 
-async def recorded_at_last(job: Run, found: tuple[Entry, ...]) -> None:
-    """Whoever is at it has to come to an end first."""
+async def recorded_at_last(job: Run, entries: tuple[Entry, ...]) -> None:
+    """The write under way has to end first."""
     async with asyncio.timeout(HUNG_S):
         while True:
             with suppress(BackendUnavailable):
-                return await job.backend.ensure_recorded(job.ref, found)
+                return await job.backend.ensure_recorded(job.ref, entries)
 
 
 async def test_while_an_agent_lives_this_process_opens_no_file(

@@ -17,8 +17,8 @@ from tests.backends.local_lab import LocalLab
 SAVES = "mkdir -p {folder}; test $RANK = 0 && echo weights > {folder}/step-7.opaque; exit {code}"
 
 
-def has_ended(seen: Observation) -> bool:
-    return bool(seen.pods) and all(len(pod.exits) == pod.ranks for pod in seen.pods)
+def has_ended(observation: Observation) -> bool:
+    return bool(observation.pods) and all(len(pod.exits) == pod.ranks for pod in observation.pods)
 
 
 async def test_names_are_read_by_the_pattern_of_the_order_already_at_its_first_fence(
@@ -40,12 +40,12 @@ async def test_names_are_read_by_the_pattern_of_the_order_already_at_its_first_f
 async def saved_before_an_end(lab: LocalLab, *, code: int) -> list[tuple[int | None, bool, bool]]:
     """Step of each checkpoint, whether it is whole, and whether that is known."""
     job = Run(lab, slots=(0, 1))
-    says = SAVES.format(folder=job.checkpoints_path, code=code)
-    lab.command = ("/bin/sh", "-c", says)
+    script = SAVES.format(folder=job.checkpoints_path, code=code)
+    lab.command = ("/bin/sh", "-c", script)
     await job.launch()
     await job.see(has_ended)
-    found = await job.backend.checkpoints(job.ref)
-    return [(saved.step, saved.good, saved.is_sure) for saved in found]
+    checkpoints = await job.backend.checkpoints(job.ref)
+    return [(saved.step, saved.good, saved.is_sure) for saved in checkpoints]
 
 
 async def test_what_was_saved_right_before_the_end_is_complete(local_lab: LocalLab) -> None:

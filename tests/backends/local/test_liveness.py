@@ -35,15 +35,15 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def named(folder: Path, *, late: int = 0) -> None:
+def write_identity(folder: Path, *, late: int = 0) -> None:
     """An agent that began here was the process that tests us."""
-    ours = proc.look(os.getpid())
-    assert ours is not None
-    (folder / wire.PID).write_text(f"{ours.pid} {ours.started + late}")
+    this_process = proc.look(os.getpid())
+    assert this_process is not None
+    (folder / wire.PID).write_text(f"{this_process.pid} {this_process.started + late}")
 
 
 def _nothing(_: Path) -> None:
-    """Killed before it said who it is."""
+    """Killed before it wrote its identity."""
 
 
 def _astray(folder: Path) -> None:
@@ -65,10 +65,10 @@ UNKNOWN: dict[str, Callable[[Path], object]] = {
     "a pipe that says who it was": lambda folder: os.mkfifo(folder / wire.PID),
     "a pipe for a lock": _piped,
 }
-GONE: dict[str, Callable[[Path], object]] = {
+ENDED_AGENTS: dict[str, Callable[[Path], object]] = {
     "killed before it said who it is": _nothing,
     "killed while it said who it is": lambda folder: (folder / wire.PID).touch(),
-    "its number is somebody else's": lambda folder: named(folder, late=-1),
+    "its number is somebody else's": lambda folder: write_identity(folder, late=-1),
 }
 
 
@@ -85,7 +85,7 @@ def test_a_pipe_for_the_list_of_members_says_nothing_of_them(folder: Path) -> No
     assert liveness.of_processes(folder) is Life.UNKNOWN
 
 
-@pytest.mark.parametrize("made", GONE.values(), ids=GONE)
+@pytest.mark.parametrize("made", ENDED_AGENTS.values(), ids=ENDED_AGENTS)
 def test_a_free_lock_and_no_such_process_are_the_end(
     folder: Path, made: Callable[[Path], object]
 ) -> None:
@@ -95,15 +95,15 @@ def test_a_free_lock_and_no_such_process_are_the_end(
 
 def test_a_free_lock_alone_is_not_the_end(folder: Path) -> None:
     """A state directory was put back from a copy: its locks are not those that agents have."""
-    named(folder)
+    write_identity(folder)
     assert liveness.of_agent(folder) is Life.ALIVE
-    seen = liveness.agent_of(folder)
-    assert seen is not None
-    assert seen.pid == os.getpid()
+    agent = liveness.agent_of(folder)
+    assert agent is not None
+    assert agent.pid == os.getpid()
 
 
 def test_who_has_the_lock_lives(folder: Path) -> None:
-    named(folder, late=-1)
+    write_identity(folder, late=-1)
     with (folder / wire.LOCK).open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert liveness.of_agent(folder) is Life.ALIVE
@@ -125,8 +125,12 @@ def rank() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_without_descriptors_nothing_is_known(folder: Path, rank: subprocess.Popen[bytes]) -> None:
     with without_descriptors(os.getpid()):
-        found = liveness.of_agent(folder), liveness.of_processes(folder), liveness.sweep(folder)
-    assert found == (Life.UNKNOWN,) * 3
+        liveness_results = (
+            liveness.of_agent(folder),
+            liveness.of_processes(folder),
+            liveness.sweep(folder),
+        )
+    assert liveness_results == (Life.UNKNOWN,) * 3
     assert rank.poll() is None
     assert liveness.of_processes(folder) is Life.ALIVE
 
@@ -157,10 +161,10 @@ def test_a_pod_whose_agent_nobody_started_is_gone_once_its_door_is_shut(folder: 
 
 
 async def test_without_descriptors_no_checkpoint_is_missing(local_lab: LocalLab) -> None:
-    """That none can be seen is nothing to begin anew for."""
+    """An unreadable folder is no reason to start from step 0."""
     job = Run(local_lab, slots=(0,), env={"STEPS": "12", "CHECKPOINT_EVERY": "10"})
     await job.launch()
-    await job.see(lambda seen: all(pod.is_done for pod in seen.pods))
+    await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     with without_descriptors(os.getpid()), pytest.raises(BackendUnavailable, match="open files"):
         await job.backend.checkpoints(job.ref)
     assert [saved.step for saved in await job.backend.checkpoints(job.ref)] == [10]
@@ -168,16 +172,16 @@ async def test_without_descriptors_no_checkpoint_is_missing(local_lab: LocalLab)
 
 async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    ours, others = Store(home / "local.db"), Store(home / "local.db")
-    await ours.run(lambda db: store_setting(db, "whose", "ours"))
+    first_store, second_store = Store(home / "local.db"), Store(home / "local.db")
+    await first_store.run(lambda db: store_setting(db, "whose", "ours"))
     with away(home):
         with pytest.raises(BackendUnavailable, match="EVERSTEP_HOME was moved"):
-            await ours.run(lambda _: None)
+            await first_store.run(lambda _: None)
         assert not home.exists(), "nobody makes another one"
-        await others.run(lambda _: None)
+        await second_store.run(lambda _: None)
         with pytest.raises(BackendUnavailable, match="not the file that it was"):
-            await ours.changes()
-        others.close()
+            await first_store.changes()
+        second_store.close()
         shutil.rmtree(home)
-    assert await ours.run(lambda db: setting(db, "whose")) == "ours"
-    ours.close()
+    assert await first_store.run(lambda db: setting(db, "whose")) == "ours"
+    first_store.close()

@@ -1,4 +1,4 @@
-"""How often a restart asks an agent what is saved, and that the answers are the same."""
+"""How often a restart requests the checkpoints of an agent, and that the answers agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def stopped_after_a_crash(job: Run) -> Run:
 async def test_an_agent_that_writes_the_fence_lists_what_is_saved_as_well(
     local_lab: LocalLab, *, are_older: bool, requests: list[str]
 ) -> None:
-    """Where it is of an earlier release, it is asked for that as before."""
+    """An agent of an earlier release gets the earlier request."""
     job = await crashed(local_lab)
     commands = commands_to(local_lab.backend.agents, are_older=are_older)
     result = await resumed(job)

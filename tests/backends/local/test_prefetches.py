@@ -24,8 +24,8 @@ class Tries:
     def __init__(self, folder: Path) -> None:
         self._begun, self._go = folder / "begun", folder / "go"
         waits = f"until test -e {self._go}; do sleep 0.02; done"
-        told = f"echo $NNODES >> {self._begun}"
-        self.script = f'setsid sleep 1000 & {told}; {waits}; test "$NNODES" != 2'
+        command = f"echo $NNODES >> {self._begun}"
+        self.script = f'setsid sleep 1000 & {command}; {waits}; test "$NNODES" != 2'
 
     def begun(self) -> list[str]:
         return self._begun.read_text().split() if self._begun.exists() else []
@@ -63,9 +63,9 @@ async def start(job: Run, tries: Tries) -> None:
     await job.start(prefetch=order, log_pattern=STEPS)
 
 
-def told(job: Run) -> list[tuple[str, object]]:
-    found = (fact for fact in job.facts if fact.kind.startswith("prefetch."))
-    return [(fact.kind, fact.details["nodes"]) for fact in found]
+def prefetch_results(job: Run) -> list[tuple[str, object]]:
+    prefetch_facts = (fact for fact in job.facts if fact.kind.startswith("prefetch."))
+    return [(fact.kind, fact.details["nodes"]) for fact in prefetch_facts]
 
 
 BOTH = [("prefetch.failed", 2), ("prefetch.done", 1)]
@@ -81,7 +81,7 @@ async def test_a_worker_that_goes_meanwhile_begins_none_twice_and_loses_none(
     await local_lab.another_worker()
     await start(job, tries)
     await job.observe(wait_s=0.5)
-    assert (tries.begun(), told(job)) == (["2", "1"], BOTH)
+    assert (tries.begun(), prefetch_results(job)) == (["2", "1"], BOTH)
 
 
 async def test_what_ends_while_nobody_serves_is_told_to_the_next_worker(
@@ -92,7 +92,7 @@ async def test_what_ends_while_nobody_serves_is_told_to_the_next_worker(
     await tries.until(lambda begun: begun == ["2", "1"])
     await local_lab.another_worker()
     await job.fact("prefetch.done")
-    assert (tries.begun(), told(job)) == (["2", "1"], BOTH)
+    assert (tries.begun(), prefetch_results(job)) == (["2", "1"], BOTH)
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "worker gone in the middle"])
@@ -107,4 +107,4 @@ async def test_a_job_that_is_cleared_away_leaves_nothing_of_it(
     await job.gone()
     assert marked(uid) == []
     assert await left_on(local_lab) == []
-    assert told(job) == []
+    assert prefetch_results(job) == []

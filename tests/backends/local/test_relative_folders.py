@@ -16,7 +16,7 @@ from tests.backends.local_lab import LocalLab
 from tests.backends.verbs import NEVER_ENDS
 from tests.support.marks import marked
 
-NAMED: dict[str, Any] = {"model_dir": "out", "checkpoints_path": "saved"}
+FOLDER_NAMES: dict[str, Any] = {"model_dir": "out", "checkpoints_path": "saved"}
 FOLDERS = {"out": "model_dir", "saved": "checkpoints.path"}
 
 
@@ -35,8 +35,8 @@ async def test_a_worker_that_stands_elsewhere_finds_thefolders_of_a_job(
     await begun(job)
     base = stands if same_job else elsewhere
     owner = (job.id, local_lab.backend.cluster)
-    found = [fence.read(str(base / name))[owner].generation for name in ("out", "saved")]
-    assert found == [job.generation] * 2
+    generations = [fence.read(str(base / name))[owner].generation for name in ("out", "saved")]
+    assert generations == [job.generation] * 2
     (pod,) = (await job.look()).pods
     where = {str(Path(f"/proc/{pid}/cwd").readlink()) for pid in marked(pod.uid)}
     assert where == {str(base)}
@@ -47,14 +47,14 @@ async def begun(job: Run) -> None:
     job.generation = await job.backend.ensure_generation(job.ref, "launch", folders=FOLDERS)
     await job.stop()
     await job.place()
-    await job.fence(**NAMED)
-    await job.start(workdir=".", **NAMED)
+    await job.fence(**FOLDER_NAMES)
+    await job.start(workdir=".", **FOLDER_NAMES)
 
 
 async def test_a_job_is_adopted_only_where_its_relative_folders_are_found(
     local_lab: LocalLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the books that are gone knew where they begin: elsewhere it would begin anew."""
+    """Only the lost books held the base folder: elsewhere the job would start from step 0."""
     stands, elsewhere = tmp_path / "stands", tmp_path / "elsewhere"
     stands.mkdir()
     elsewhere.mkdir()
@@ -73,8 +73,8 @@ async def test_a_job_is_adopted_only_where_its_relative_folders_are_found(
         for _ in range(2):  # who is killed in between asks again
             assert await adopted(other, job) == await other.backend.identity()
         monkeypatch.chdir(elsewhere)
-        mine = await other.backend.folders_of(job.id)
-        assert mine.at("out") == str(stands / "out"), "from then on as ever"
+        folders = await other.backend.folders_of(job.id)
+        assert folders.at("out") == str(stands / "out"), "from then on as ever"
     finally:
         await other.end()
 
@@ -83,8 +83,8 @@ async def test_a_job_whose_folders_are_absolute_is_adopted_wherever_a_worker_sta
     local_lab: LocalLab, tmp_path: Path
 ) -> None:
     job = Run(local_lab, books="other")
-    told = {str(tmp_path / "nothing-yet"): "model_dir"}
-    assert await local_lab.backend.ensure_adopted(job.ref, generation=3, folders=told)
+    folders = {str(tmp_path / "nothing-yet"): "model_dir"}
+    assert await local_lab.backend.ensure_adopted(job.ref, generation=3, folders=folders)
 
 
 async def adopted(lab: LocalLab, job: Run) -> str:

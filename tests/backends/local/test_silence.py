@@ -1,4 +1,4 @@
-"""Since when an agent is silent, as far as somebody who was not always awake can tell."""
+"""Since when an agent is silent, as far as a worker that was not always awake can judge."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ TURN_S = 2.0
 
 
 @pytest.fixture
-def agents(told: asyncio.Event) -> Agents:
+def agents(was_changed: asyncio.Event) -> Agents:
     return Agents(
         link=lambda _: Slow(),
         is_gone=lambda _: False,
         clock=lambda: NOW[-1],
-        changed=lambda _: told.set(),
+        changed=lambda _: was_changed.set(),
         is_cut_off=lambda _: False,
     )
 
 
 @pytest.fixture
-def told() -> asyncio.Event:
+def was_changed() -> asyncio.Event:
     return asyncio.Event()
 
 
 def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
     """Since when it is silent, after these questions."""
-    mine = WatchedAgent(link=Slow(), heard_at=heard_at, has_answered=heard_at is not None)
+    watched_agent = WatchedAgent(link=Slow(), heard_at=heard_at, has_answered=heard_at is not None)
     for at in asked_at:
-        agents.not_heard(UID, mine, asked_at=at)
-    return mine.silent_since
+        agents.not_heard(UID, watched_agent, asked_at=at)
+    return watched_agent.silent_since
 
 
 def test_silence_begins_with_the_question_and_not_with_the_last_answer(agents: Agents) -> None:
-    """In between nobody listened: the worker had no processor, or the machine was suspended."""
+    """In between the worker did not listen: it had no processor, or the machine was suspended."""
     assert left_unanswered(agents, 104.0, heard_at=100.0) == 104.0
 
 
@@ -75,14 +75,14 @@ def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> 
 
 
 async def test_the_time_of_a_question_is_when_it_was_put(
-    agents: Agents, told: asyncio.Event
+    agents: Agents, was_changed: asyncio.Event
 ) -> None:
     began = NOW[-1]
-    mine = agents.watch(UID, has_answered=True)
-    mine.heard_at = began - 4.0
-    await asyncio.wait_for(told.wait(), HUNG_S)
+    watched_agent = agents.watch(UID, has_answered=True)
+    watched_agent.heard_at = began - 4.0
+    await asyncio.wait_for(was_changed.wait(), HUNG_S)
     await agents.close()
-    assert mine.silent_since == began + TURN_S
+    assert watched_agent.silent_since == began + TURN_S
 
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
@@ -90,16 +90,16 @@ def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
 
 
 def test_who_answered_another_worker_is_silent_from_our_first_question_on(agents: Agents) -> None:
-    mine = WatchedAgent(link=Slow(), has_answered=True)
-    agents.not_heard(UID, mine, asked_at=104.0)
-    agents.not_heard(UID, mine, asked_at=109.0)
-    assert mine.silent_since == 104.0
+    watched_agent = WatchedAgent(link=Slow(), has_answered=True)
+    agents.not_heard(UID, watched_agent, asked_at=104.0)
+    agents.not_heard(UID, watched_agent, asked_at=109.0)
+    assert watched_agent.silent_since == 104.0
 
 
 async def test_an_agent_that_stopped_before_this_worker_began_is_silent(
     local_lab: LocalLab,
 ) -> None:
-    """Only its books tell the worker that the agent ever was there."""
+    """Only the worker's books show that the agent ever existed."""
     job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "STEP_S": "0.02"})
     await job.launch()
     await job.step(2)
@@ -116,7 +116,7 @@ async def test_an_agent_that_stopped_before_this_worker_began_is_silent(
 async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_too(
     local_lab: LocalLab,
 ) -> None:
-    """Nobody had noticed yet that it is silent: its last answer was a moment ago."""
+    """Its silence was not noticed yet: its last answer was a moment ago."""
     job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000", "STEP_S": "0.02"})
     await job.launch()
     await job.step(2)

@@ -1,4 +1,4 @@
-"""Agents that nobody knows are ended; agents that somebody is about to know are not."""
+"""Agents that are not in the books are ended; agents that are about to be in them are not."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
     lab = await LocalLab.open(tmp_path)
     job = Run(lab, slots=(0,), env={"STEPS": "100000"})
     store = lab.backend.store
-    read, ours = store.run, asyncio.current_task()
+    read, task = store.run, asyncio.current_task()
 
     async def then_a_pod_is_made(work: Callable[[Any], Any]) -> Any:
-        known = await read(work)
+        result = await read(work)
         # The backend itself asks the same now and then, in a task of its own.
-        is_asked_by_us = asyncio.current_task() is ours and work is pods.all_pods
+        is_asked_by_us = asyncio.current_task() is task and work is pods.all_pods
         if is_asked_by_us and not job.generation:
             await job.launch()
-        return known
+        return result
 
     try:
         monkeypatch.setattr(store, "run", then_a_pod_is_made)
@@ -50,7 +50,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
 async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(
     local_lab: LocalLab,
 ) -> None:
-    """As after a copy of the database was restored: the pods that it does not know may be healthy."""
+    """As after a restored copy of the database: pods that are missing in it may be healthy."""
     job = Run(local_lab, slots=(0,), env={"STEPS": "100000"})
     await job.launch()
     (uid,) = uids_of(await job.step(1)).values()

@@ -1,4 +1,4 @@
-"""A folder is what is on a volume, by whatever path: device and inode tell on this machine."""
+"""A folder is identified by its volume, by whatever path: device and inode on this machine."""
 
 from __future__ import annotations
 
@@ -59,8 +59,12 @@ async def test_a_folder_that_got_the_inode_of_a_removed_one_is_free(
     replaced, real = new.stat().st_ino, volumes.identity_of
 
     def reused(path: str) -> volumes.Identity | None:
-        seen = real(path)
-        return (seen[0], number) if seen is not None and seen[1] == replaced else seen
+        real_path = real(path)
+        return (
+            (real_path[0], number)
+            if real_path is not None and real_path[1] == replaced
+            else real_path
+        )
 
     monkeypatch.setattr(volumes, "identity_of", reused)
     await claim(local_lab, "second", new)
@@ -120,8 +124,8 @@ async def test_the_same_path_on_another_volume_is_free(
     real, volume = volumes.identity_of, mount.stat().st_ino
 
     def mounted(path: str) -> volumes.Identity | None:
-        seen = real(path)
-        return (-1, 2) if seen is not None and seen[1] == volume else seen
+        real_path = real(path)
+        return (-1, 2) if real_path is not None and real_path[1] == volume else real_path
 
     monkeypatch.setattr(volumes, "identity_of", mounted)
     await claim(local_lab, "second", mount / "out")

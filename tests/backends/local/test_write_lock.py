@@ -45,10 +45,10 @@ time.sleep(3600)
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    own = Store(tmp_path / "home" / "local.db")
-    await own.run(lambda _: None)
-    yield own
-    own.close()
+    store = Store(tmp_path / "home" / "local.db")
+    await store.run(lambda _: None)
+    yield store
+    store.close()
 
 
 def _note(db: Db) -> None:
@@ -61,12 +61,12 @@ def _names(db: Db) -> list[str]:
 
 async def stopped(tmp_path: Path, script: str, *words: str) -> Child:
     """A process that stands still with the database in its hands."""
-    told = [sys.executable, "-c", script, str(tmp_path / "home" / "local.db"), *words]
-    child = Child(told, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
+    command = [sys.executable, "-c", script, str(tmp_path / "home" / "local.db"), *words]
+    child = Child(command, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
 
     async def stands() -> bool:
-        seen = proc.look(child.pid)
-        return "is stopped" in child.output() and seen is not None and seen.is_stopped
+        process = proc.look(child.pid)
+        return "is stopped" in child.output() and process is not None and process.is_stopped
 
     await child.until(stands, within_s=HUNG_S)
     return child
@@ -94,10 +94,10 @@ async def test_who_cannot_be_woken_is_ended_and_nothing_of_its_own_is_written(
 
 
 async def test_who_is_slow_is_waited_for_and_left_alone(store: Store, tmp_path: Path) -> None:
-    """It is not stopped: what it does is nobody's business."""
+    """It is not stopped, so it is left alone."""
     slow = WRITER.replace("os.kill(os.getpid(), signal.SIGSTOP)", "time.sleep(5)")
-    told = [sys.executable, "-c", slow, str(tmp_path / "home" / "local.db")]
-    child = Child(told, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
+    command = [sys.executable, "-c", slow, str(tmp_path / "home" / "local.db")]
+    child = Child(command, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
 
     async def writes() -> bool:
         return "is stopped" in child.output()
@@ -122,9 +122,9 @@ async def test_a_stranger_that_holds_the_books_is_neither_woken_nor_ended(
     child = await stopped(tmp_path, LOCK_AND_STOP)
     with pytest.raises(BackendUnavailable, match="locked"):
         await store.run(_note)
-    seen = proc.look(child.pid)
-    assert seen is not None
-    assert seen.is_stopped
+    process = proc.look(child.pid)
+    assert process is not None
+    assert process.is_stopped
     child.kill()
     await store.run(_note)
 

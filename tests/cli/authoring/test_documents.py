@@ -43,13 +43,13 @@ def explained(cli: Cli, **spec: Any) -> dict[str, Any]:
     body = document()
     body["spec"].update(spec)
     (phase,) = cli("explain", "-", "--json", stdin=json.dumps(body).encode()).json["phases"]
-    found: dict[str, Any] = phase
-    return found
+    value: dict[str, Any] = phase
+    return value
 
 
 def fault(phase: dict[str, Any], cls: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(f for f in phase["faults"] if f["class"] == cls)
-    return found
+    fault: dict[str, Any] = next(f for f in phase["faults"] if f["class"] == cls)
+    return fault
 
 
 def levels(entry: dict[str, Any]) -> list[str]:
@@ -89,9 +89,9 @@ OF_THE_MACHINE = (
 )
 
 
-@pytest.mark.parametrize(("tool", "says"), OF_THE_MACHINE)
+@pytest.mark.parametrize(("tool", "devices"), OF_THE_MACHINE)
 def test_validate_says_which_devices_this_machine_has(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, says: str
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, devices: str
 ) -> None:
     for name, script in (("nvidia-smi", tool), ("npu-smi", "true")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
@@ -102,16 +102,16 @@ def test_validate_says_which_devices_this_machine_has(
         for note in cli("validate", "examples/modelarts.json", "--json").json["notes"]
         if note["field"] == "everstep.accelerator"
     )
-    assert says in note["message"]
+    assert devices in note["message"]
     monkeypatch.setenv("EVERSTEP_ACCELERATOR", "simulated")
     assert "simulated ones stand in" in cli("validate", "examples/modelarts.json").out
 
 
 @pytest.mark.parametrize("wrong", sorted(WRONG.iterdir())[::12], ids=lambda file: file.name)
 def test_a_wrong_document_ends_with_2_and_names_the_field(cli: Cli, wrong: Path) -> None:
-    told = cli("validate", str(wrong), "--json")
-    (error,) = json.loads(told.out)["errors"]
-    assert told.code == 2
+    result = cli("validate", str(wrong), "--json")
+    (error,) = json.loads(result.out)["errors"]
+    assert result.code == 2
     ended = cli("validate", str(wrong))
     assert ended.code == 2
     assert f"error  {error['field']}: {error['message']}" in ended.out.splitlines()
@@ -149,10 +149,12 @@ def test_a_file_that_cannot_be_read_is_one_sentence(cli: Cli, path: str, why: st
 
 def test_what_each_level_of_a_code_leads_to_is_explained_where_it_matters(cli: Cli) -> None:
     (phase,) = cli("explain", "examples/mindcluster.yaml", "--json").json["phases"]
-    found = {row["code_level"]: [r["level"] for r in row["ladder"]] for row in phase["code_levels"]}
-    assert set(found) == set(LEVELS)
-    assert found["RestartNPU"] == ["pod", "job", "fail"]
-    assert found["PreSeparateNPU"] == ["note"]
+    ladders = {
+        row["code_level"]: [r["level"] for r in row["ladder"]] for row in phase["code_levels"]
+    }
+    assert set(ladders) == set(LEVELS)
+    assert ladders["RestartNPU"] == ["pod", "job", "fail"]
+    assert ladders["PreSeparateNPU"] == ["note"]
     assert "LEVEL OF A CODE" in cli("explain", "examples/mindcluster.yaml").out
     assert "LEVEL OF A CODE" not in cli("explain", FULL).out
 
@@ -364,10 +366,14 @@ def test_the_page_of_a_code_says_what_it_is_and_where_we_know_it_from(cli: Cli, 
 
 
 def test_an_unknown_code_says_the_rule_that_speaks_for_it(cli: Cli) -> None:
-    told = cli("explain", "--code", "80FFFFFF", "--json").json
-    assert (told["known"], told["level"], told["class"]) == (False, "SeparateNPU", "device_fatal")
-    assert "no list names" in told["rule"]
-    assert told["rule"] in cli("explain", "--code", "80FFFFFF").out
+    explanation = cli("explain", "--code", "80FFFFFF", "--json").json
+    assert (explanation["known"], explanation["level"], explanation["class"]) == (
+        False,
+        "SeparateNPU",
+        "device_fatal",
+    )
+    assert "no list names" in explanation["rule"]
+    assert explanation["rule"] in cli("explain", "--code", "80FFFFFF").out
 
 
 @pytest.mark.parametrize(
@@ -383,8 +389,8 @@ def test_a_code_and_a_document_say_what_would_be_done(
     cli: Cli, code: str, ladder: list[str], again: list[str]
 ) -> None:
     body = json.dumps(document()).encode()
-    told = cli("explain", "-", "--code", code, "--json", stdin=body).json
-    (phase,) = told["document"]["phases"]
+    explanation = cli("explain", "-", "--code", code, "--json", stdin=body).json
+    (phase,) = explanation["document"]["phases"]
     assert levels(phase) == ladder
     assert [rung["level"] for rung in phase["again"]] == again
     assert phase["reason"]
@@ -396,10 +402,10 @@ def test_how_often_a_device_may_show_a_code_is_explained(cli: Cli) -> None:
     example = "examples/mindcluster.yaml"
     (phase,) = cli("explain", example, "--json").json["phases"]
     by_code = {code: rule for rule in phase["repeats"] for code in rule["codes"] or ("others",)}
-    found = {
+    times = {
         code: by_code[code]["times"] for code in ("80E01801", "80E18005", "81078603", "others")
     }
-    assert found == {"80E01801": 2, "80E18005": 3, "81078603": 5, "others": 3}
+    assert times == {"80E01801": 2, "80E18005": 3, "81078603": 5, "others": 3}
     page = cli("explain", example).out
     assert (
         "81078603: 5 times within 86400 s on one device, isolated then until it was quiet" in page
@@ -412,8 +418,10 @@ def test_a_document_s_own_rule_for_a_code_is_explained(cli: Cli) -> None:
     body = document()
     rules = [{"match": {"code": "79"}, "action": "fail", "why": "call the vendor"}]
     body["spec"]["recovery"] = {"rules": rules}
-    told = cli("explain", "-", "--code", "79", "--json", stdin=json.dumps(body).encode()).json
-    (phase,) = told["document"]["phases"]
+    explanation = cli(
+        "explain", "-", "--code", "79", "--json", stdin=json.dumps(body).encode()
+    ).json
+    (phase,) = explanation["document"]["phases"]
     assert levels(phase) == ["fail"]
     assert "call the vendor" in phase["reason"]
 
@@ -476,8 +484,8 @@ def test_a_command_imports_no_more_than_it_needs(
     runs = "import sys; from everstep.cli.main import main; code = main(sys.argv[1:])"
     prints = f"print(code, [name for name in {unneeded!r} if name in sys.modules])"
     command = [sys.executable, "-c", f"{runs}; {prints}", *words]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "0 []"
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "0 []"
 
 
 @pytest.mark.parametrize(

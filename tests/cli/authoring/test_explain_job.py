@@ -15,7 +15,7 @@ from everstep.core.levels import FaultClass
 from everstep.dialects.modelarts.policy import modelarts
 from tests.cli.conftest import AsyncCli, ended
 from tests.cli.standin import working
-from tests.support.builders import Told, running, sighting
+from tests.support.builders import ScriptedJob, running, sighting
 
 POLICY = modelarts(job_retry=2, pod_retry=1, unconditional=True, hang_retry=True)
 
@@ -26,17 +26,17 @@ def ladder(value: dict[str, Any], cls: str) -> list[str]:
     return [rung["level"] for rung in row["ladder"]]
 
 
-def after(*classes: FaultClass) -> Told:
-    told = running(POLICY)
+def after(*classes: FaultClass) -> ScriptedJob:
+    job = running(POLICY)
     for n, cls in enumerate(classes):
-        told.see(sighting(cls, node=f"n{n % 4}"))
-        told.succeeds()
-    return told
+        job.see(sighting(cls, node=f"n{n % 4}"))
+        job.succeeds()
+    return job
 
 
 def test_a_job_that_met_no_fault_is_explained_like_its_document() -> None:
-    told = running(POLICY)
-    now, of_document = explained_now(told.state), explained(told.state.spec)
+    job = running(POLICY)
+    now, of_document = explained_now(job.state), explained(job.state.spec)
     assert [ladder(now, cls) for cls in FaultClass] == [
         ladder(of_document, cls) for cls in FaultClass
     ]
@@ -54,9 +54,9 @@ def test_the_last_of_a_series_is_the_next_fault_that_ends_the_job() -> None:
 
 
 def test_a_job_in_the_middle_of_a_restart_is_asked_about_the_one_after_it() -> None:
-    told = running(POLICY)
-    told.see(sighting(FaultClass.CRASH))
-    assert ladder(explained_now(told.state), "crash")
+    job = running(POLICY)
+    job.see(sighting(FaultClass.CRASH))
+    assert ladder(explained_now(job.state), "crash")
 
 
 def test_the_page_says_what_was_counted() -> None:

@@ -1,4 +1,4 @@
-"""`init` and `schema`: a document to begin with, and what editors know of one."""
+"""`init` and `schema`: a document to begin with, and its schema for editors."""
 
 from __future__ import annotations
 

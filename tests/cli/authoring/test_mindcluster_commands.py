@@ -36,9 +36,9 @@ def test_a_wrong_one_ends_with_2_and_says_where_and_what(
     for command in ("validate", "submit"):
         ended = cli(command, str(file))
         assert ended.code == 2
-        said = ended.out + ended.err
-        assert wrong.message in " ".join(said.split())
-        assert ".".join(map(str, wrong.field or wrong.at)) in said
+        output = ended.out + ended.err
+        assert wrong.message in " ".join(output.split())
+        assert ".".join(map(str, wrong.field or wrong.at)) in output
 
 
 DOCUMENTS = {

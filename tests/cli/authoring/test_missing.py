@@ -37,9 +37,9 @@ def written(folder: Path, **spec: Any) -> str:
 def test_what_is_missing_here_is_a_note(
     cli: Cli, tmp_path: Path, spec: dict[str, Any], field: str, message: str
 ) -> None:
-    told = cli("validate", written(tmp_path, **spec), "--json").json
-    assert told["ok"]
-    note = told["notes"][0]
+    report = cli("validate", written(tmp_path, **spec), "--json").json
+    assert report["ok"]
+    note = report["notes"][0]
     assert note["field"] == field
     assert message in note["message"]
     assert "where the worker runs" in note["message"]
@@ -77,5 +77,5 @@ async def test_submit_says_it_and_submits(served: AsyncCli, tmp_path: Path) -> N
     ended = await served("submit", file)
     assert ended.code == 0
     assert "note   spec.command: there is no nosuch.py" in ended.out
-    told = await served("submit", file, "--id", "other", "--json")
-    assert [note["field"] for note in told.json["notes"]] == ["spec.command"]
+    result = await served("submit", file, "--id", "other", "--json")
+    assert [note["field"] for note in result.json["notes"]] == ["spec.command"]

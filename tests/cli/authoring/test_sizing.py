@@ -1,4 +1,4 @@
-"""How many nodes a `run` gives this machine: as many as the job wants, unless `dev` was told how many."""
+"""How many nodes a `run` gives this machine: those of the job, or the number given to `dev`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands about a trainer configuration, as somebody types them."""
+"""Commands about a trainer configuration, as a user types them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NATIVE = {
     "metadata": {"name": "demo"},
     "spec": {"command": "a", "phases": [{"name": "main", "command": "b"}]},
 }
-OWN = {"phases": [{"name": "a", "command": "mine"}, {"name": "b"}]}
+PHASES = {"phases": [{"name": "a", "command": "mine"}, {"name": "b"}]}
 
 
 def printed(cli: Cli, file: Path, document: dict[str, Any], command: str) -> dict[str, Any]:
@@ -50,13 +50,13 @@ def printed(cli: Cli, file: Path, document: dict[str, Any], command: str) -> dic
 
 
 @pytest.mark.parametrize(
-    "document", [TRAINER, {**TRAINER, "everstep": OWN}, NATIVE], ids=["trainer", "own", "native"]
+    "document", [TRAINER, {**TRAINER, "everstep": PHASES}, NATIVE], ids=["trainer", "own", "native"]
 )
 def test_a_command_given_there_is_that_of_every_phase(
     cli: Cli, tmp_path: Path, document: dict[str, Any]
 ) -> None:
-    said = printed(cli, tmp_path / "job.yaml", document, "exec train {params}")
-    phases = compile_document(said).phases
+    output = printed(cli, tmp_path / "job.yaml", document, "exec train {params}")
+    phases = compile_document(output).phases
     assert {phase.command for phase in phases} == {("/bin/sh", "-c", "exec train {params}")}
 
 

@@ -39,7 +39,7 @@ from tests.support.workerproc import WorkerProcess
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[Path]:
-    """A state directory closed to others; asked for after `cli`, which takes every setting of ours away."""
+    """A state directory closed to others; requested after `cli`, which removes all our settings."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
     usual = os.umask(0o077)
     yield tmp_path / "home"
@@ -48,11 +48,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[
 
 def checks(ended: Ended) -> dict[str, dict[str, Any]]:
     """By name; of several with one name the worst."""
-    told = json.loads(ended.out)
-    assert told.keys() == {"ok", "checks"}
-    assert told["ok"] is (ended.code == 0)
+    report = json.loads(ended.out)
+    assert report.keys() == {"ok", "checks"}
+    assert report["ok"] is (ended.code == 0)
     worst = sorted(
-        told["checks"], key=lambda check: ["ok", "note", "problem"].index(check["state"])
+        report["checks"], key=lambda check: ["ok", "note", "problem"].index(check["state"])
     )
     assert {"name", "state", "what", "hint"} == set().union(*worst)
     return {check["name"]: check for check in worst}
@@ -71,9 +71,9 @@ def test_without_a_server_that_was_named_a_sound_machine_has_no_problem(
     monkeypatch.delenv("TEMPORAL_ADDRESS")
     monkeypatch.setattr(connection, "USUAL", f"127.0.0.1:{free_port()}")  # nobody is there
     ended = cli("doctor", "--json")
-    told = checks(ended)
-    assert (ended.code, told["server"]["state"]) == (0, "note")
-    assert "bring their own" in told["server"]["hint"]
+    by_name = checks(ended)
+    assert (ended.code, by_name["server"]["state"]) == (0, "note")
+    assert "bring their own" in by_name["server"]["hint"]
 
 
 def test_a_server_that_was_named_and_does_not_answer_ends_with_4(cli: Cli) -> None:
@@ -148,9 +148,9 @@ async def test_a_stopped_worker_is_named_though_it_asked_for_work_just_now(
     await well(served)
     ended = await while_stopped(served, worker.pid, "doctor", "--json")
     assert (ended.code, problems(ended)) == (1, {"worker"})
-    told = checks(ended)["worker"]
-    assert f"process {worker.pid} of this machine is stopped" in told["what"]
-    assert told["hint"] == f"`kill -CONT {worker.pid}`"
+    worker_check = checks(ended)["worker"]
+    assert f"process {worker.pid} of this machine is stopped" in worker_check["what"]
+    assert worker_check["hint"] == f"`kill -CONT {worker.pid}`"
     await well(served)
 
 
@@ -169,7 +169,7 @@ async def test_a_worker_that_asked_for_work_lately_and_answers_nobody_is_a_probl
 
 
 async def well(served: AsyncCli) -> None:
-    """A worker that is ready asks the server for work in the next moment."""
+    """A ready worker polls the server in the next moment."""
     deadline = time.monotonic() + HUNG_S
     while (ended := await served("doctor", "--json")).code:
         assert time.monotonic() < deadline, ended.out
@@ -179,10 +179,10 @@ async def test_a_workflow_that_has_the_id_of_the_janitor_is_named(
     served: AsyncCli, client: Client
 ) -> None:
     await client.start_workflow("SomethingElse", id="janitor/local", task_queue="nobody")
-    found = checks(await served("doctor", "--json"))["workflow"]
-    assert found["state"] == "problem"
-    assert found["what"].startswith("janitor/local is a SomethingElse")
-    assert "terminate --workflow-id janitor/local" in found["hint"]
+    workflow_check = checks(await served("doctor", "--json"))["workflow"]
+    assert workflow_check["state"] == "problem"
+    assert workflow_check["what"].startswith("janitor/local is a SomethingElse")
+    assert "terminate --workflow-id janitor/local" in workflow_check["hint"]
 
 
 async def test_a_job_on_a_wrong_task_queue_is_named(
@@ -192,13 +192,13 @@ async def test_a_job_on_a_wrong_task_queue_is_named(
     deadline = time.monotonic() + HUNG_S
     while "job" not in problems(ended := await served("doctor", "--json")):
         assert time.monotonic() < deadline, ended.out
-    told = checks(ended)["job"]
-    assert told["what"] == "demo waits on task queue everstepp; workers serve jobs on everstep"
-    assert "--task-queue everstep`" in told["hint"]
+    job_check = checks(ended)["job"]
+    assert job_check["what"] == "demo waits on task queue everstepp; workers serve jobs on everstep"
+    assert "--task-queue everstep`" in job_check["hint"]
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
-    asked = await served("status", "demo")
-    assert asked.code == 4
-    assert "it waits on task queue everstepp, and workers serve jobs on everstep" in asked.sentence
+    status = await served("status", "demo")
+    assert status.code == 4
+    assert "it waits on task queue everstepp, and workers serve jobs on everstep" in status.sentence
 
 
 @pytest.fixture
@@ -248,11 +248,11 @@ def test_what_a_job_can_do_without_is_noted_with_what_was_found_and_wanted(
     for name in ("ROOT_GB", "SHM_GB", "CACHE_GB", "OPEN_FILES"):
         monkeypatch.setenv(f"EVERSTEP_PRECHECK__{name}", "4000000000000")
     ended = cli("doctor", "--json")
-    told = checks(ended)
+    by_name = checks(ended)
     short = ("disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit")
-    assert {told[name]["state"] for name in short} == {"note"}
-    assert all("wanted: more than " in told[name]["what"] for name in short)
-    assert told["dns"]["state"] == "ok"
+    assert {by_name[name]["state"] for name in short} == {"note"}
+    assert all("wanted: more than " in by_name[name]["what"] for name in short)
+    assert by_name["dns"]["state"] == "ok"
     assert problems(ended) == {"server"}
 
 
@@ -262,17 +262,17 @@ def test_a_machine_with_more_than_enough_passes_the_checks_before_a_start(
     least = ("ROOT_GB", "SHM_GB", "CACHE_GB")
     for name in (*least, "LOCKED_KB", "OPEN_FILES", "STACK_KB", "USER_PROCESSES"):
         monkeypatch.setenv(f"EVERSTEP_PRECHECK__{name}", "0")
-    told = checks(cli("doctor", "--json"))
+    by_name = checks(cli("doctor", "--json"))
     names = ("dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit")
-    assert {told[name]["state"] for name in names} == {"ok"}
+    assert {by_name[name]["state"] for name in names} == {"ok"}
 
 
 def test_a_threshold_that_is_no_number_is_a_problem(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERSTEP_PRECHECK__ROOT_GB", "much")
-    told = checks(cli("doctor", "--json"))["precheck"]
-    assert (told["state"], "valid number" in told["what"]) == ("problem", True)
+    precheck = checks(cli("doctor", "--json"))["precheck"]
+    assert (precheck["state"], "valid number" in precheck["what"]) == ("problem", True)
 
 
 @pytest.fixture
@@ -290,7 +290,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
 
 
 @pytest.mark.parametrize(
-    ("script", "state", "says"),
+    ("script", "state", "message"),
     [
         ("echo 'GPU 0: H100'; echo 'GPU 1: H100'", "ok", "nvidia-smi lists 2"),
         ("true", "note", "lists no device"),
@@ -298,11 +298,11 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     ],
 )
 def test_accelerators_are_those_that_their_tool_lists(
-    cli: Cli, nvidia: Callable[[str], None], script: str, state: str, says: str
+    cli: Cli, nvidia: Callable[[str], None], script: str, state: str, message: str
 ) -> None:
     nvidia(script)
-    told = checks(cli("doctor", "--json"))["accelerators"]
-    assert (told["state"], says in told["what"]) == (state, True)
+    accelerators = checks(cli("doctor", "--json"))["accelerators"]
+    assert (accelerators["state"], message in accelerators["what"]) == (state, True)
 
 
 BOOKS = (
@@ -312,10 +312,10 @@ BOOKS = (
 
 
 @pytest.mark.parametrize(
-    ("content", "says"), [row[1:] for row in BOOKS], ids=[row[0] for row in BOOKS]
+    ("content", "message"), [row[1:] for row in BOOKS], ids=[row[0] for row in BOOKS]
 )
 def test_books_that_cannot_be_read_are_a_problem(
-    cli: Cli, home: Path, content: bytes | str, says: str
+    cli: Cli, home: Path, content: bytes | str, message: str
 ) -> None:
     home.mkdir()
     if isinstance(content, bytes):
@@ -324,19 +324,19 @@ def test_books_that_cannot_be_read_are_a_problem(
         books.make_table(home, content)
     ended = cli("doctor", "--json")
     assert problems(ended) == {"server", "database"}
-    assert says in checks(ended)["database"]["what"]
+    assert message in checks(ended)["database"]["what"]
 
 
 @pytest.fixture
 def stray(home: Path) -> Iterator[AgentFolder]:
-    """An agent that lives, and no book that knows it."""
+    """A living agent that is in no books."""
     folder = AgentFolder(path=home / "agents" / "demo-0-g1-abcdef")
     folder.path.mkdir(parents=True)
     (folder.path / wire.TOKEN).write_text("secret")
     place = ("--home", str(folder.path), "--uid", folder.path.name)
-    told = (*place, "--job", "demo", "--slot", "0", "--node", "n0")
+    arguments = (*place, "--job", "demo", "--slot", "0", "--node", "n0")
     agent = subprocess.Popen(
-        [sys.executable, "-I", str(build.ensure(home / "agent.pyz")), *told],
+        [sys.executable, "-I", str(build.ensure(home / "agent.pyz")), *arguments],
         start_new_session=True,
     )
     while folder.life() is not Life.ALIVE or agent_of(folder.path) is None:
@@ -369,19 +369,19 @@ def takes_connections(agent_home: Path) -> bool:
 
 def test_agents_that_belong_to_no_job_are_noted(cli: Cli, home: Path, stray: AgentFolder) -> None:
     uid = stray.path.name
-    told = checks(cli("doctor", "--json"))["agents"]
-    assert (told["state"], uid in told["what"]) == ("note", True)
+    agents_check = checks(cli("doctor", "--json"))["agents"]
+    assert (agents_check["state"], uid in agents_check["what"]) == ("note", True)
     books.change(home, lambda db: enter(db, uid))
-    told = checks(cli("doctor", "--json"))["agents"]
-    assert (told["state"], told["what"]) == ("ok", "1 live, each of a job")
+    agents_check = checks(cli("doctor", "--json"))["agents"]
+    assert (agents_check["state"], agents_check["what"]) == ("ok", "1 live, each of a job")
 
 
 async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
     served: AsyncCli, home: Path, stray: AgentFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    uid, seen = stray.path.name, agent_of(stray.path)
-    assert seen is not None
-    pid = seen.pid
+    uid, agent = stray.path.name, agent_of(stray.path)
+    assert agent is not None
+    pid = agent.pid
     settings = LocalSettings(home=home, nodes=2, devices=1)
 
     def prepare(db: Db) -> None:
@@ -392,11 +392,14 @@ async def test_a_stopped_agent_of_a_job_is_named_by_doctor_and_nodes(
     books.change(home, prepare)
     assert "agents" not in problems(await served("doctor", "--json"))
     monkeypatch.setattr(examining, "ANSWER_S", 0.2)
-    told = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]
-    shown = (await while_stopped(served, pid, "nodes", "--json")).json
+    agents_check = checks(await while_stopped(served, pid, "doctor", "--json"))["agents"]
+    node_rows = (await while_stopped(served, pid, "nodes", "--json")).json
     page = (await while_stopped(served, pid, "nodes")).out
     silent = "the agent of demo, slot 0, does not answer (it is stopped)"
-    assert (told["state"], told["what"]) == ("problem", f"{silent} on n0, process {pid}")
-    assert f"kill -CONT {pid}" in told["hint"]
-    assert {node["name"]: node["silent"] for node in shown} == {"n0": [silent], "n1": []}
+    assert (agents_check["state"], agents_check["what"]) == (
+        "problem",
+        f"{silent} on n0, process {pid}",
+    )
+    assert f"kill -CONT {pid}" in agents_check["hint"]
+    assert {node["name"]: node["silent"] for node in node_rows} == {"n0": [silent], "n1": []}
     assert silent in page

@@ -50,10 +50,12 @@ def test_options_may_stand_anywhere(cli: Cli, words: str, line: str) -> None:
     assert (ended.code, ended.out) == (0, f"done: {line}\n"), ended.err
 
 
-@pytest.mark.parametrize("said", ["--signal=9", "--signal 9", "--signal KILL", "--signal sigkill"])
+@pytest.mark.parametrize(
+    "signal_name", ["--signal=9", "--signal 9", "--signal KILL", "--signal sigkill"]
+)
 @pytest.mark.usefixtures("settings")
-def test_a_signal_may_be_named(cli: Cli, said: str) -> None:
-    ended = cli("fault", "kill", *said.split(), "demo", "0")
+def test_a_signal_may_be_named(cli: Cli, signal_name: str) -> None:
+    ended = cli("fault", "kill", *signal_name.split(), "demo", "0")
     assert (ended.code, ended.sentence) == (2, "there is no job 'demo' on this cluster")
 
 
@@ -78,8 +80,8 @@ def test_clear_takes_the_simulated_value_of_the_device_alone(
 ) -> None:
     for words in ("metric n1 0 37", "metric n1 1 38", "clear n1 0"):
         assert cli("fault", *words.split()).code == 0
-    shown = json.loads(settings.metrics("n1").read_text())
-    assert shown == {"devices": {"1": {"utilisation": 38}}}
+    metrics = json.loads(settings.metrics("n1").read_text())
+    assert metrics == {"devices": {"1": {"utilisation": 38}}}
 
 
 def test_books_that_cannot_be_read_are_one_sentence(cli: Cli, settings: LocalSettings) -> None:
@@ -98,14 +100,14 @@ def test_help_for_one_fault_says_how_it_is_written(cli: Cli, words: tuple[str, .
 
 
 def test_the_names_of_checks_are_those_that_are_made() -> None:
-    asked: wire.CheckCommand = {
+    check_command: wire.CheckCommand = {
         "generation": 1,
         "thresholds": {"ulimits": True},
         "accelerator": "npu",
         "devices": 1,
         "hosts": [],
     }
-    assert {*checks.questions(asked)} == {*checks.NAMES}
+    assert {*checks.questions(check_command)} == {*checks.NAMES}
 
 
 @pytest.fixture

@@ -75,14 +75,14 @@ async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says
 
     await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
     async with working(client):
-        shown = (await served("nodes", "--json")).json
+        node_rows = (await served("nodes", "--json")).json
         page = (await served("nodes")).out
-    assert [(n["name"], n["state"], n["jobs"], n["devices"]) for n in shown] == [
+    assert [(n["name"], n["state"], n["jobs"], n["devices"]) for n in node_rows] == [
         ("n0", "ready", [], sound),
         ("n1", "down", [], sound),
         ("n2", "ready", [], broken),
         ("gpu-07", "isolated", [], sound),
     ]
-    assert shown[3]["reason"] == "XID 79"
+    assert node_rows[3]["reason"] == "XID 79"
     assert "0 80C98002" in page
     assert len((await served("nodes", "--cluster", "big", "--json")).json) == 0

@@ -34,13 +34,13 @@ ROWS = {
 
 @pytest.mark.parametrize(("entry", "counts"), ROWS.values(), ids=ROWS)
 def test_who_counts_as_another_user(entry: pwd.struct_passwd, counts: bool) -> None:
-    found = other_users.login_users(
+    users = other_users.login_users(
         [entry],
         me=ME,
         is_folder=lambda path: path.startswith(("/homes", "/root")),
         is_locked=lambda entry: entry.pw_name == "locked",
     )
-    assert found == ([entry.pw_name] if counts else [])
+    assert users == ([entry.pw_name] if counts else [])
 
 
 def test_an_account_without_password_and_key_is_locked(tmp_path: Path) -> None:

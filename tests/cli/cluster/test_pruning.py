@@ -36,7 +36,7 @@ def home(cli: Cli, tmp_path: Path) -> Path:
 
 
 def pod(home: Path, uid: str = "p", *, written_at: float = OLD, without: str = "") -> Path:
-    """The folder of a pod that ended: with a lock that nobody holds, without a token."""
+    """The folder of a pod that ended: with a lock that is free, without a token."""
     folder = home / "agents" / uid
     for inner in (wire.LOGS, "evidence"):
         (folder / inner).mkdir(parents=True)
@@ -59,8 +59,8 @@ def lock(folder: Path) -> Iterator[None]:
 
 def test_logs_and_evidence_of_an_ended_pod_go_and_the_rest_stays(cli: Cli, home: Path) -> None:
     folder = pod(home)
-    told = cli("prune", "--dry-run", "--json").json
-    assert [row["pod"] for row in told["removed"]] == ["p"]
+    report = cli("prune", "--dry-run", "--json").json
+    assert [row["pod"] for row in report["removed"]] == ["p"]
     assert folder.is_dir()
     page = cli("prune").out
     assert f"1 ended pods, 0.0 MB removed from {home}" in page
@@ -88,8 +88,8 @@ def test_unknown_is_not_gone(cli: Cli, home: Path, without: str, token: bool, wh
     folder = pod(home, without=without)
     if token:
         (folder / wire.TOKEN).write_text("x")
-    (kept,) = cli("prune", "--older-than", "0s", "--json").json["kept"]
-    assert kept["why"].startswith(why)
+    (job_kept,) = cli("prune", "--older-than", "0s", "--json").json["kept"]
+    assert job_kept["why"].startswith(why)
     assert folder.is_dir()
 
 

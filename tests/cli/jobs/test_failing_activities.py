@@ -21,23 +21,23 @@ def pending(name: str, attempt: int, why: str = "no such activity") -> PendingAc
 
 
 def test_a_job_whose_monitor_fails_is_unreachable_and_waits_for_it() -> None:
-    shown = with_failing(RUNNING, [pending("monitor", 5)])
+    status = with_failing(RUNNING, [pending("monitor", 5)])
     text = "monitor, which failed 4 times: no such activity"
-    assert (shown["state"], shown["waiting_for"]) == ("unreachable", text)
-    assert [warning["message"] for warning in shown["warnings"]] == [text]
+    assert (status["state"], status["waiting_for"]) == ("unreachable", text)
+    assert [warning["message"] for warning in status["warnings"]] == [text]
 
 
 def test_what_the_job_itself_waits_for_stays() -> None:
     job = {**RUNNING, "state": "launching", "waiting_for": "room for 1 more pod"}
-    shown = with_failing(job, [pending("place", 9)])
-    assert shown["waiting_for"] == "room for 1 more pod"
-    assert len(shown["warnings"]) == 1
+    status = with_failing(job, [pending("place", 9)])
+    assert status["waiting_for"] == "room for 1 more pod"
+    assert len(status["warnings"]) == 1
 
 
 def test_no_job_waits_for_what_is_published_beside_it() -> None:
-    shown = with_failing(RUNNING, [pending("publish", 9, "the disk is full")])
-    assert (shown["state"], shown["waiting_for"]) == ("running", None)
-    assert shown["warnings"][0]["message"].endswith("the disk is full")
+    status = with_failing(RUNNING, [pending("publish", 9, "the disk is full")])
+    assert (status["state"], status["waiting_for"]) == ("running", None)
+    assert status["warnings"][0]["message"].endswith("the disk is full")
 
 
 def test_a_monitor_that_outlived_many_workers_fails_only_until_the_next_one_beats() -> None:

@@ -40,17 +40,19 @@ async def test_status_has_the_pinned_keys_and_the_newest_step(
     monkeypatch.setenv("TEMPORAL_UI_ADDRESS", "https://ui")
 
     async def is_watched() -> bool:
-        seen = await client.get_workflow_handle("demo").describe()
-        return any(p.HasField("heartbeat_details") for p in seen.raw_description.pending_activities)
+        description = await client.get_workflow_handle("demo").describe()
+        return any(
+            p.HasField("heartbeat_details") for p in description.raw_description.pending_activities
+        )
 
     async with working(client):
         await submitted(served, document())
         await until(is_watched)
-        told = (await served("status", "demo", "--json")).json
+        status = (await served("status", "demo", "--json")).json
         page = (await served("status", "demo")).out
-    assert told.keys() >= STATUS_KEYS
-    assert (told["step"], told["checkpoint_step"]) == (57, 50)  # the query alone says 41, 40
-    assert told["ui"] == f"https://ui/namespaces/{client.namespace}/workflows/demo"
+    assert status.keys() >= STATUS_KEYS
+    assert (status["step"], status["checkpoint_step"]) == (57, 50)  # the query alone says 41, 40
+    assert status["ui"] == f"https://ui/namespaces/{client.namespace}/workflows/demo"
     assert "gpu-01" in page
     assert "pod 2 of 3" in page
 
@@ -60,8 +62,8 @@ async def test_restarts_and_why_are_the_answers_of_the_job(
 ) -> None:
     async with working(client):
         await submitted(served, document())
-        ((job, shown),) = (await served("restarts", "demo", "--mindcluster")).json.items()
-        assert (job, shown["TotalRescheduleTimes"]) == ("demo", len(shown["RescheduleRecords"]))
+        ((job, rows),) = (await served("restarts", "demo", "--mindcluster")).json.items()
+        assert (job, rows["TotalRescheduleTimes"]) == ("demo", len(rows["RescheduleRecords"]))
         assert (await served("restarts", "demo", "--json")).json == [
             record(3),
             record(4, result="recovering"),
@@ -84,13 +86,13 @@ async def test_commands_reach_the_job_once_each(served: AsyncCli, client: Client
         assert refused.sentence == "demo refuses: the job is paused already"
         assert (await served("resume", "demo", "--json")).json["accepted"] is True
         await served("restart", "demo", "--level", "pod", "--reason", "tired")
-        told = await client.get_workflow_handle("demo").query("told")
+        updates = await client.get_workflow_handle("demo").query("told")
         assert (await served("stop", "demo", "--grace-s", "2.5")).code == 0
         await client.get_workflow_handle("demo").result()
         late = await served("pause", "demo")
-    ids = [command.pop("id") for command in told]
+    ids = [command.pop("id") for command in updates]
     assert len(set(ids)) == len(ids) == 3
-    assert told == [
+    assert updates == [
         {"update": "pause", "reason": "new switch"},
         {"update": "resume"},
         {"update": "restart", "level": "pod", "reason": "tired"},
@@ -108,9 +110,9 @@ async def test_after_the_end_the_memo_answers_without_a_worker(
 ) -> None:
     async with working(client):
         await ended(served, client, state)
-    told = (await served("status", "demo", "--json")).json
-    assert told.keys() >= STATUS_KEYS
-    assert (told["state"], told["reason"]) == (state, "because")
+    status = (await served("status", "demo", "--json")).json
+    assert status.keys() >= STATUS_KEYS
+    assert (status["state"], status["reason"]) == (state, "because")
     assert (await served("restarts", "demo", "--json")).json == [record(1), record(2)]
     why = (await served("why", "demo", "1")).out
     assert "restart 1 of phase main" in why
@@ -137,15 +139,15 @@ async def test_a_document_refused_by_the_worker_is_explained(
 ) -> None:
     async with working(client):
         await ended(served, client, "invalid")
-    told = (await served("status", "demo", "--json")).json
-    assert told.keys() >= STATUS_KEYS
-    assert (told["state"], told["reason"]) == ("failed", "spec.nodes: must be a whole number")
-    shown = (await served("status", "demo", "--modelarts")).json["status"]
-    assert (shown["phase"], shown["secondary_phase"]) == ("Failed", "CreateFailed")
-    assert [r["end_reason"] for r in shown["running_records"]] == [told["reason"]]
+    status = (await served("status", "demo", "--json")).json
+    assert status.keys() >= STATUS_KEYS
+    assert (status["state"], status["reason"]) == ("failed", "spec.nodes: must be a whole number")
+    state = (await served("status", "demo", "--modelarts")).json["status"]
+    assert (state["phase"], state["secondary_phase"]) == ("Failed", "CreateFailed")
+    assert [r["end_reason"] for r in state["running_records"]] == [status["reason"]]
     (event,) = (await served("events", "demo", "--json")).json
     assert (event["level"], event["event"]) == ("Error", "JobFailed")
-    assert event["message"] == f"failed: {told['reason']}"
+    assert event["message"] == f"failed: {status['reason']}"
     assert (await served("restarts", "demo", "--json")).json == []
     assert "spec.nodes" in (await served("why", "demo")).out
 
@@ -156,10 +158,13 @@ async def test_a_job_that_was_terminated_is_lost_to_modelarts(
     async with working(client):
         await submitted(served, document())
         await client.get_workflow_handle("demo").terminate()
-    shown = (await served("status", "demo", "--modelarts")).json
-    assert (shown["status"]["phase"], shown["status"]["secondary_phase"]) == ("Abnormal", "Lost")
+    details = (await served("status", "demo", "--modelarts")).json
+    assert (details["status"]["phase"], details["status"]["secondary_phase"]) == (
+        "Abnormal",
+        "Lost",
+    )
     begun = (await client.get_workflow_handle("demo").describe()).start_time
-    assert shown["metadata"]["create_time"] == int(begun.timestamp() * 1000)
+    assert details["metadata"]["create_time"] == int(begun.timestamp() * 1000)
     (event,) = (await served("events", "demo", "--json")).json
     assert event["message"].startswith("stopped: terminated")
 
@@ -167,9 +172,9 @@ async def test_a_job_that_was_terminated_is_lost_to_modelarts(
 async def test_a_terminated_job_is_stopped(served: AsyncCli, client: Client) -> None:
     await submitted(served, document())
     await client.get_workflow_handle("demo").terminate(reason="wrong cluster")
-    told = (await served("status", "demo", "--json")).json
-    assert told.keys() >= STATUS_KEYS
-    assert (told["state"], told["reason"]) == ("stopped", "terminated: wrong cluster")
+    status = (await served("status", "demo", "--json")).json
+    assert status.keys() >= STATUS_KEYS
+    assert (status["state"], status["reason"]) == ("stopped", "terminated: wrong cluster")
     assert "terminated: wrong cluster" in (await served("status", "demo")).out
 
 
@@ -205,10 +210,10 @@ async def test_all_restarts_include_those_the_job_forgot(served: AsyncCli, clien
         await old(3, failed)  # known better by the job itself
         await old(2, done, job="other")
         await until(are_listed)
-        told = (await served("restarts", "demo", "--all", "--json")).json
-        assert [r["n"] for r in told] == [1, 2, 3, 4]
-        assert [r["recover_result"] for r in told[:2]] == ["downgrade", "success"]
-        assert told[1]["generation"] == {"from": 2, "to": 9}
-        assert (told[1]["resume_step"], told[1]["stages_s"]["stop"]) == (20, 4.0)
-        assert told[2] == record(3)
+        restarts = (await served("restarts", "demo", "--all", "--json")).json
+        assert [r["n"] for r in restarts] == [1, 2, 3, 4]
+        assert [r["recover_result"] for r in restarts[:2]] == ["downgrade", "success"]
+        assert restarts[1]["generation"] == {"from": 2, "to": 9}
+        assert (restarts[1]["resume_step"], restarts[1]["stages_s"]["stop"]) == (20, 4.0)
+        assert restarts[2] == record(3)
         assert "restart 2 of phase main" in (await served("why", "demo", "2")).out

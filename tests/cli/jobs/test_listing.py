@@ -19,12 +19,12 @@ async def test_list_shows_one_row_per_id(served: AsyncCli, client: Client) -> No
         await ended(served, client, "stopped", name="second")
 
     async def are_listed() -> bool:
-        told = (await served("list", "--json")).json
-        return [job["state"] for job in told] == ["stopped", "running"]
+        jobs = (await served("list", "--json")).json
+        return [job["state"] for job in jobs] == ["stopped", "running"]
 
     await until(are_listed)
-    told = (await served("list", "--json")).json
-    assert [job.keys() for job in told] == [
+    jobs = (await served("list", "--json")).json
+    assert [job.keys() for job in jobs] == [
         {
             "id",
             "state",
@@ -37,7 +37,7 @@ async def test_list_shows_one_row_per_id(served: AsyncCli, client: Client) -> No
             "age_s",
         }
     ] * 2
-    assert [(j["id"], j["phase"], j["restarts"]) for j in told] == [
+    assert [(j["id"], j["phase"], j["restarts"]) for j in jobs] == [
         ("second", "main", 2),
         ("demo", "main", 2),
     ]
@@ -55,8 +55,8 @@ async def test_an_id_of_another_client_does_not_push_the_list_off_the_page(
 
     await until(is_listed)
     heading, row = (await served("list")).out.splitlines()
-    shown, *cells = row.split("  ", 1)
-    assert shown == "a b" + "c" * 60 + "…"
+    name, *cells = row.split("  ", 1)
+    assert name == "a b" + "c" * 60 + "…"
     assert heading.split() == ["ID", "STATE", "PHASE", "STEP", "RESTARTS", "AGE", "LABELS"]
     assert cells[0].split()[:4] == ["pending", "-", "-", "0"]
 
@@ -102,7 +102,7 @@ async def test_jobs_are_chosen_by_state_and_label_and_counted(
 async def test_of_a_job_that_runs_the_newest_step_is_shown(
     served: AsyncCli, client: Client
 ) -> None:
-    """Its search attribute is as old as its last incident; the watch of it knows better."""
+    """Its search attribute is as old as its last incident; its watch is newer."""
     async with working(client):
         await submitted(served, document())
 

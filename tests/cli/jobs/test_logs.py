@@ -40,8 +40,8 @@ def test_lines_of_all_ranks_come_in_the_order_of_time(cli: Cli, two: Ranks) -> N
 
 def test_of_a_line_that_was_written_over_the_last_state_is_shown(cli: Cli, two: Ranks) -> None:
     two.print(2, 1, "50 %\r 60 %\r")
-    said = cli("logs", "demo", "--rank", "1", "--generation", "2").out
-    assert said == "one of 1\ntwo of 1\n 60 %"
+    output = cli("logs", "demo", "--rank", "1", "--generation", "2").out
+    assert output == "one of 1\ntwo of 1\n 60 %"
     both = cli("logs", "demo", "--rank", "1", "--rank", "0", "--generation", "2").out
     assert both.splitlines()[-1] == "[rank 1]  60 %"
 
@@ -56,25 +56,25 @@ def test_what_a_rank_printed_steers_no_terminal(
     cli: Cli, two: Ranks, more: tuple[str, ...]
 ) -> None:
     two.print(2, 0, HOSTILE)
-    said = cli("logs", "demo", "--generation", "2", *more).out
-    assert said.splitlines()[-1].endswith("red\tand  txetx")
-    assert not {c for c in said if not c.isprintable()} - {"\t", "\n"}
+    output = cli("logs", "demo", "--generation", "2", *more).out
+    assert output.splitlines()[-1].endswith("red\tand  txetx")
+    assert not {c for c in output if not c.isprintable()} - {"\t", "\n"}
 
 
 def test_raw_is_every_byte_that_one_rank_printed(cli: Cli, two: Ranks) -> None:
     two.print(2, 0, HOSTILE + "half")
-    said = cli("logs", "demo", "--generation", "2", "--rank", "0", "--raw").out
-    assert said == f"one of 0\ntwo of 0\n{HOSTILE}half"
+    output = cli("logs", "demo", "--generation", "2", "--rank", "0", "--raw").out
+    assert output == f"one of 0\ntwo of 0\n{HOSTILE}half"
     both = cli("logs", "demo", "--generation", "2", "--raw").out
     assert "[rank 0] \x1b]0;yours\x07\x1b[31mred" in both
 
 
 def test_json_escapes_what_a_rank_printed_by_itself(cli: Cli, two: Ranks) -> None:
     two.print(2, 0, HOSTILE)
-    said = cli("logs", "demo", "--generation", "2", "--rank", "0", "--json").out
-    assert said.isascii()
-    assert said.replace("\n", "").isprintable()
-    assert json.loads(said.splitlines()[-1])["text"] == HOSTILE.rstrip("\n")
+    output = cli("logs", "demo", "--generation", "2", "--rank", "0", "--json").out
+    assert output.isascii()
+    assert output.replace("\n", "").isprintable()
+    assert json.loads(output.splitlines()[-1])["text"] == HOSTILE.rstrip("\n")
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_the_tail_reaches_back_to_earlier_generations(cli: Cli, two: Ranks) -> N
 def test_the_tail_of_long_lines_is_found_too(cli: Cli, ranks: Ranks) -> None:
     for number in range(5):
         ranks.print(1, 0, f"{number}" + "x" * 50_000 + "\n")
-    shown = cli("logs", "demo", "--tail", "4", "--generation", "1").out.splitlines()
-    assert [line[0] for line in shown] == ["1", "2", "3", "4"]
+    lines = cli("logs", "demo", "--tail", "4", "--generation", "1").out.splitlines()
+    assert [line[0] for line in lines] == ["1", "2", "3", "4"]
 
 
 def test_times_are_those_of_printing(cli: Cli, two: Ranks) -> None:
@@ -121,9 +121,9 @@ def test_programs_get_a_line_of_json_each(cli: Cli, two: Ranks) -> None:
 def test_a_log_without_times_is_shown_too(cli: Cli, two: Ranks, tmp_path: Path) -> None:
     for path in tmp_path.rglob("*.times"):
         path.unlink()
-    shown = cli("logs", "demo", "--timestamps", "--generation", "1").out.splitlines()
-    assert [line.split()[0] for line in shown] == ["-"] * 4
-    assert [line.split("]")[1].strip() for line in shown] == [
+    lines = cli("logs", "demo", "--timestamps", "--generation", "1").out.splitlines()
+    assert [line.split()[0] for line in lines] == ["-"] * 4
+    assert [line.split("]")[1].strip() for line in lines] == [
         *("one of 0", "two of 0"),
         *("one of 1", "two of 1"),
     ]
@@ -135,12 +135,12 @@ def test_what_a_log_left_out_is_said_once_in_words(cli: Cli, ranks: Ranks, tmp_p
     for number in range(40):
         log.write((f"{number:07}" * 149_796 + "\n").encode())  # a megabyte
     log.close()
-    said = cli("logs", "demo").out
-    assert "bytes left out" not in said
-    (note,) = [line for line in said.splitlines() if "left out" in line]
+    output = cli("logs", "demo").out
+    assert "bytes left out" not in output
+    (note,) = [line for line in output.splitlines() if "left out" in line]
     assert note.startswith("... here ")
     assert note.endswith("of a long log the first 8 MB and at least the newest 12 MB are kept")
-    assert said.splitlines()[-1].startswith("0000039")
+    assert output.splitlines()[-1].startswith("0000039")
 
 
 def test_what_nobody_printed_is_said(cli: Cli, two: Ranks) -> None:

@@ -33,10 +33,10 @@ METRICS = {"EVERSTEP_METRICS_ADDRESS": "127.0.0.1:9464"}  # on; only a whole wor
 
 
 async def totals(client: Client) -> FleetSum:
-    found: FleetSum = await client.get_workflow_handle(names.totals_id("local")).query(
+    fleet_totals: FleetSum = await client.get_workflow_handle(names.totals_id("local")).query(
         "totals", result_type=FleetSum
     )
-    return found
+    return fleet_totals
 
 
 async def test_each_question_is_answered_by_one_command(
@@ -69,7 +69,7 @@ async def test_each_question_is_answered_by_one_command(
         assert (await served("isolate", "n5", *until_when)).code == 0
         isolated = {node["name"]: node for node in (await served("nodes", "--json")).json}
         which_node_who_isolated_it_until_when((await served("nodes")).out, isolated)
-        found = await totals(stage.client)
+        fleet_totals = await totals(stage.client)
 
     records = (await served("restarts", "demo", "--all", "--json")).json
     classes = ["crash", "node", "hang", "preempted", "device", "numeric"]
@@ -85,10 +85,10 @@ async def test_each_question_is_answered_by_one_command(
     lost = report["time"]
     assert lost["down_s"] == pytest.approx(sum(lost["stages_s"].values()), abs=0.1)
     assert {row["class"] for row in report["causes"]} == set(classes)
-    the_metrics_agree(found, report, records)
+    the_metrics_agree(fleet_totals, report, records)
     budgets = (await served("status", "demo", "--json")).json["budgets"]
     used = {name: budget["used"] for name, budget in budgets.items() if budget["used"]}
-    assert used == dict(found.totals.budgets)
+    assert used == dict(fleet_totals.totals.budgets)
 
     explained = (await served("explain", "-", stdin=json.dumps(body).encode())).out
     assert all(f"{cls} " in explained for cls in classes), explained
@@ -108,8 +108,8 @@ def what_is_it_doing_now(status: str) -> None:
 
 def which_node_who_isolated_it_until_when(page: str, nodes: dict[str, dict[str, Any]]) -> None:
     """One by the job, until it is released; one by hand, until a time."""
-    told = {name: (node["by"], node["until"]) for name, node in nodes.items()}
-    assert told == {"n2": ("demo", None), "n5": ("operator", SPARED_UNTIL)}
+    quarantines = {name: (node["by"], node["until"]) for name, node in nodes.items()}
+    assert quarantines == {"n2": ("demo", None), "n5": ("operator", SPARED_UNTIL)}
     rows = {line.split()[0]: line for line in page.splitlines() if line.startswith("n")}
     assert "demo" in rows["n2"]
     assert "hot" in rows["n5"]
@@ -134,19 +134,23 @@ async def why_did_it_restart(served: AsyncCli) -> None:
 
 
 def the_metrics_agree(
-    found: FleetSum, report: dict[str, Any], records: list[dict[str, Any]]
+    fleet_totals: FleetSum, report: dict[str, Any], records: list[dict[str, Any]]
 ) -> None:
     counted = Counter(f"{r['fault']['class']}/{r['level']}/{r['recover_result']}" for r in records)
-    assert found.totals.restarts == counted
-    assert found.ends == {"Terminated": 1}
+    assert fleet_totals.totals.restarts == counted
+    assert fleet_totals.ends == {"Terminated": 1}
     time = report["time"]
     uses = {use: time[f"{use}_s"] for use in ("wait", "training", "down", "lost", "paused")}
-    assert {use: found.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(uses, abs=0.1)
+    assert {use: fleet_totals.totals.time_s.get(use, 0.0) for use in uses} == pytest.approx(
+        uses, abs=0.1
+    )
     for row in report["causes"]:
-        down, again = (found.totals.lost_s.get(f"{row['class']}/{k}", 0) for k in ("down", "again"))
+        down, again = (
+            fleet_totals.totals.lost_s.get(f"{row['class']}/{k}", 0) for k in ("down", "again")
+        )
         assert (down, again) == pytest.approx((row["down_s"], row["lost_s"]), abs=0.1)
     for name in ("detect", "stop", "start", "first_step"):
         took = [r["stages_s"][name] for r in records if r["stages_s"][name] is not None]
-        buckets = found.totals.stages.get(name, {}).values()
+        buckets = fleet_totals.totals.stages.get(name, {}).values()
         assert sum(count for count, _ in buckets) == len(took)
         assert sum(s for _, s in buckets) == pytest.approx(sum(took), abs=0.01)

@@ -130,8 +130,8 @@ async def test_a_worker_that_fails_at_a_job_is_not_taken_for_none(
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
 
     async def is_failing() -> bool:
-        seen = await client.get_workflow_handle("demo").describe()
-        return seen.raw_description.pending_workflow_task.attempt > 1
+        description = await client.get_workflow_handle("demo").describe()
+        return description.raw_description.pending_workflow_task.attempt > 1
 
     async with working(client):
         await submitted(served, document(end="broken"))
@@ -156,8 +156,8 @@ async def test_a_worker_that_was_killed_at_a_job_does_not_fail_at_it(
     )
 
     async def is_given_out_again() -> bool:
-        seen = await client.get_workflow_handle("demo").describe()
-        return seen.raw_description.pending_workflow_task.attempt > 1
+        description = await client.get_workflow_handle("demo").describe()
+        return description.raw_description.pending_workflow_task.attempt > 1
 
     await until(is_given_out_again)
     end = await served("restarts", "demo")

@@ -1,4 +1,4 @@
-"""`everstep status` of a job whose worker is away: what the server knows, and since when."""
+"""`everstep status` of a job whose worker is away: what the server has, and since when."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def test_without_a_worker_status_shows_what_the_server_knows_and_how_old_i
         answered = (await served("status", "demo", "--json")).json
         assert answered["silence"] is None
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")  # nobody is there to answer
-    told = (await served("status", "demo", "--json")).json
-    assert told.keys() >= STATUS_KEYS
-    assert (told["state"], told["phase"], told["step"]) == ("running", "main", 57)
-    assert (told["restarts"], told["pods"]) == (2, [])
-    assert "no worker answered within 0.5 s" in told["silence"]
-    assert began <= datetime.fromisoformat(told["as_of"]) <= datetime.now(UTC)
+    status = (await served("status", "demo", "--json")).json
+    assert status.keys() >= STATUS_KEYS
+    assert (status["state"], status["phase"], status["step"]) == ("running", "main", 57)
+    assert (status["restarts"], status["pods"]) == (2, [])
+    assert "no worker answered within 0.5 s" in status["silence"]
+    assert began <= datetime.fromisoformat(status["as_of"]) <= datetime.now(UTC)
     page = (await served("status", "demo")).out
     assert re.search(
         r"^as of +\S+Z, \d+s ago: no worker answered within 0.5 s; ", page, re.MULTILINE
@@ -46,6 +46,6 @@ async def test_a_job_that_no_worker_ever_took_up_is_pending_since_it_was_submitt
     monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
     await submitted(served, document())
     begun = (await client.get_workflow_handle("demo").describe()).start_time
-    told = (await served("status", "demo", "--json")).json
-    assert (told["state"], told["step"]) == ("pending", None)
-    assert told["as_of"] == shapes.moment(begun.timestamp())
+    status = (await served("status", "demo", "--json")).json
+    assert (status["state"], status["step"]) == ("pending", None)
+    assert status["as_of"] == shapes.moment(begun.timestamp())

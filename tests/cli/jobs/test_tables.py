@@ -63,10 +63,10 @@ def jobs() -> list[dict[str, Any]]:
 
 
 def events() -> list[dict[str, Any]]:
-    said = "restart 3, pod_reschedule: " + "XID 79 on gpu-07/3; " * 5
+    reason = "restart 3, pod_reschedule: " + "XID 79 on gpu-07/3; " * 5
     return [
         {"time": "2026-01-31T12:00:07.123Z", "level": "Warning", "source": "K8S"}
-        | {"event": "JobTerminated", "message": said}
+        | {"event": "JobTerminated", "message": reason}
     ]
 
 
@@ -81,9 +81,9 @@ PAGES: Mapping[str, tuple[Callable[[Any], Page], list[dict[str, Any]], list[str]
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", PAGES)
 def test_what_matters_stays_on_its_row_and_no_line_is_too_long(name: str, width: int) -> None:
-    page, rows, kept = PAGES[name]
+    page, rows, columns_kept = PAGES[name]
     heading, *lines = drawn(page(rows), width)
-    assert [title for title in heading.split() if title in kept] == kept
+    assert [title for title in heading.split() if title in columns_kept] == columns_kept
     assert max(map(cell_len, (heading, *lines))) <= width
     firsts = [line for line in lines if not line.startswith(" ")]
     assert len(firsts) == len(rows)
@@ -96,9 +96,9 @@ def test_at_80_and_200_columns_nothing_of_a_restart_is_lost(width: int) -> None:
     assert first.split("  ")[0] == "1"
     for word in ("XID 79 on gpu-07/3", "pod", "success"):
         assert word in first
-    told = squeezed(lines)
+    squeezed_lines = squeezed(lines)
     for word in ("2026-01-3112:00:01Z", "3.5s", "40", "thedevicecannotrepairitself"):
-        assert word in told
+        assert word in squeezed_lines
     assert ("WHY" in heading) is (width == 200)
 
 
@@ -119,14 +119,14 @@ def test_the_cause_is_cut_with_an_ellipsis_where_there_is_no_room() -> None:
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_a_thousand_pods_are_a_few_rows_with_every_slot_named(width: int) -> None:
-    told = status("demo", "running")
-    (pod,) = told["pods"]
+    job_status = status("demo", "running")
+    (pod,) = job_status["pods"]
     lost = {4, 77, 78}
-    told["pods"] = [
+    job_status["pods"] = [
         {**pod, "slot": n, "node": f"gpu-{n:04}", "state": "lost" if n in lost else "running"}
         for n in range(1000)
     ]
-    lines = drawn(status_page.status(told), width)
+    lines = drawn(status_page.status(job_status), width)
     at = next(n for n, line in enumerate(lines) if line.startswith("SLOT"))
     heading, *rows = lines[at:]
     assert heading.split() == ["SLOT", "NODE", "STATE", "SCHEDULED", "STARTED"]
@@ -135,8 +135,11 @@ def test_a_thousand_pods_are_a_few_rows_with_every_slot_named(width: int) -> Non
 
 
 def test_of_a_thousand_isolated_nodes_a_few_are_named() -> None:
-    told = {**status("demo", "running"), "isolated_nodes": [f"gpu-{n:04}" for n in range(1000)]}
-    lines = drawn(status_page.status(told), 80)
+    job_status = {
+        **status("demo", "running"),
+        "isolated_nodes": [f"gpu-{n:04}" for n in range(1000)],
+    }
+    lines = drawn(status_page.status(job_status), 80)
     assert "gpu-0015,and984more" in squeezed(lines)
 
 
@@ -154,8 +157,8 @@ def test_what_is_not_known_is_not_said_below_a_row() -> None:
 
 def test_a_link_stays_whole_and_other_values_wrap_beside_their_name() -> None:
     link = "http://127.0.0.1:8233/namespaces/default/workflows/" + "a" * 60
-    told = {**status("demo", "recovering"), "ui": link, "waiting_for": "place " * 20}
-    lines = drawn(status_page.status(told), 80)
+    job_status = {**status("demo", "recovering"), "ui": link, "waiting_for": "place " * 20}
+    lines = drawn(status_page.status(job_status), 80)
     assert f"ui          {link}" in lines
     waits = next(n for n, line in enumerate(lines) if line.startswith("waits for"))
     assert lines[waits + 1].startswith(" " * 12 + "place")
@@ -177,9 +180,9 @@ def test_no_text_makes_a_line_too_long(rows: list[list[str]], width: int) -> Non
 
 
 def test_help_flows_with_the_terminal_and_not_with_our_source() -> None:
-    told = [command.help or "" for command in build().registered_commands]
-    assert len(told) > 10
-    assert not any("\n" in part for text in told for part in text.split("\n\n"))
+    helps = [command.help or "" for command in build().registered_commands]
+    assert len(helps) > 10
+    assert not any("\n" in part for text in helps for part in text.split("\n\n"))
 
 
 # -- a terminal ---------------------------------------------------------------------------------
@@ -195,16 +198,16 @@ def test_a_long_line_is_broken_between_words_on_a_terminal_and_nowhere_else(
     there = Console(file=io.StringIO(), width=80, force_terminal=is_terminal, soft_wrap=True)
     there.print(TextLine(LINE))
     assert isinstance(there.file, io.StringIO)
-    first, *others = there.file.getvalue().splitlines()
+    first, *other_lines = there.file.getvalue().splitlines()
     assert (first == LINE) is not is_terminal
-    assert all(line.startswith(" " * 11 + line.strip()[:1]) for line in others)
-    assert squeezed([first, *others]) == squeezed([LINE])
-    assert any(line.endswith("http://there/" + "a" * 80) for line in (first, *others))
+    assert all(line.startswith(" " * 11 + line.strip()[:1]) for line in other_lines)
+    assert squeezed([first, *other_lines]) == squeezed([LINE])
+    assert any(line.endswith("http://there/" + "a" * 80) for line in (first, *other_lines))
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something that looks like one to whoever asks for it."""
+    """A stream that claims to be a terminal."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
         monkeypatch.delenv(name, raising=False)
@@ -219,10 +222,10 @@ def test_no_color_means_no_style_at_all(
     monkeypatch.setenv("NO_COLOR", setting)
     monkeypatch.setattr(rich_utils, "COLOR_SYSTEM", "auto")
     there = console()
-    with there.capture() as seen:
+    with there.capture() as capture:
         for part in pages.restarts(restarts()):
             there.print(part)
-    assert ("\x1b[" in seen.get()) is is_styled
+    assert ("\x1b[" in capture.get()) is is_styled
     build()
     assert (rich_utils.COLOR_SYSTEM is not None) is is_styled
 
@@ -243,8 +246,8 @@ def test_the_live_page_fits_the_terminal_and_shows_the_newest_restarts(
         for line in there.render_lines(live.get_renderable())
     ]
     assert len(lines) < height
-    shown = [line.split()[0] for line in lines[-newest:]]
-    assert shown == [str(n) for n in range(30 - newest, 30)]
+    first_words = [line.split()[0] for line in lines[-newest:]]
+    assert first_words == [str(n) for n in range(30 - newest, 30)]
     assert all("XID 79 on gpu-07/3" in line for line in lines[-newest:])
 
 
@@ -259,10 +262,10 @@ def test_a_status_says_when_it_stepped_and_how_long_a_silence_may_last() -> None
     counts = {"restarts": 3, "reschedules": 2, "failed_levels": 1}
     value = {**status("demo", "running"), **times, **still, **counts}
     there = console()
-    with there.capture() as seen:
+    with there.capture() as capture:
         for part in status_page.status(value):
             there.print(part)
-    lines = [" ".join(line.split()) for line in seen.get().splitlines()]
+    lines = [" ".join(line.split()) for line in capture.get().splitlines()]
     assert "step 41, 45s ago" in lines
     assert "still for 45 s of 300 s, then it counts as a hang" in lines
     assert "started 2026-01-31 12:00:00Z, here for 1m" in lines

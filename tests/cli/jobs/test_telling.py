@@ -16,7 +16,7 @@ from tests.documents.test_public_faults import message
 FAULT = {"kind": "device.fault", "node": "gpu-07", "device": 3, "code": "XID 79"}
 FAULT_OPTIONS = ("--node", "gpu-07", "--device", "3", "--code", "XID 79")
 
-TOLD: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+UPDATES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (
         ("report-fault", "demo", "device.fault", *FAULT_OPTIONS),
         {"update": "report_fault", **FAULT},
@@ -65,17 +65,17 @@ async def test_each_command_is_its_update(
     (tmp_path / "patch.yaml").write_text("limits: {grace_s: 5}\nenv: {A: b}\n")
     async with working(client):
         await served("submit", "-", stdin=json.dumps(document()).encode())
-        for words, _ in TOLD:
+        for words, _ in UPDATES:
             ended = await served(*words)
             assert (ended.code, "accepted" in ended.out) == (0, True), ended.err
-        told = await client.get_workflow_handle("demo").query("told")
+        updates = await client.get_workflow_handle("demo").query("told")
         await client.get_workflow_handle("demo").terminate()
-    ids = [command.pop("id") for command in told]
-    assert len(set(ids)) == len(TOLD)
-    by = [command.pop("by", None) for command in told]
-    changes = [command["update"] == "hot_update" for command in told]
+    ids = [command.pop("id") for command in updates]
+    assert len(set(ids)) == len(UPDATES)
+    by = [command.pop("by", None) for command in updates]
+    changes = [command["update"] == "hot_update" for command in updates]
     assert [who is not None and "@" in who for who in by] == changes
-    assert told == [expected for _, expected in TOLD]
+    assert updates == [expected for _, expected in UPDATES]
 
 
 async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
@@ -88,13 +88,13 @@ async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
         for _ in range(2):
             ended = await served("report-fault", "demo", "--file", str(file), "--json")
             assert (ended.code, ended.json["reported"]) == (0, 2), ended.err
-        told = await client.get_workflow_handle("demo").query("told")
+        updates = await client.get_workflow_handle("demo").query("told")
         await client.get_workflow_handle("demo").terminate()
-    assert [(t["update"], t["node"], t["device"]) for t in told[:2]] == [
+    assert [(t["update"], t["node"], t["device"]) for t in updates[:2]] == [
         ("report_fault", "n1", 0),
         ("report_fault", "n1", 3),
     ]
-    assert len({t["id"] for t in told}) == 2
+    assert len({t["id"] for t in updates}) == 2
     file.write_text(json.dumps({**message(), "version": "2.0"}))
     ended = await served("report-fault", "demo", "--file", str(file))
     assert (ended.code, "version: must be 1.0" in ended.sentence) == (2, True)

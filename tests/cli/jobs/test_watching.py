@@ -35,22 +35,22 @@ async def test_it_ends_as_the_job_did(
 async def test_a_living_job_is_followed_to_its_end(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, look = threading.Event(), watching.look
+    first_look, look = threading.Event(), watching.look
 
     async def noticed(*args: Any) -> Glance:
         glance = await look(*args)
-        seen.set()
+        first_look.set()
         return glance
 
     monkeypatch.setattr(watching, "look", noticed)
     async with working(client):
         await submitted(served, document())
         watching_it = asyncio.ensure_future(served("watch", "demo", "--json"))
-        assert await asyncio.to_thread(seen.wait, HUNG_S)
+        assert await asyncio.to_thread(first_look.wait, HUNG_S)
         await client.get_workflow_handle("demo").execute_update("stop", {})
         watched = await asyncio.wait_for(watching_it, HUNG_S)
-    told = [json.loads(line) for line in watched.out.splitlines()]
-    assert (told[0]["state"], told[-1]["state"]) == ("running", "stopped")
+    glances = [json.loads(line) for line in watched.out.splitlines()]
+    assert (glances[0]["state"], glances[-1]["state"]) == ("running", "stopped")
     assert watched.code == 1
 
 
@@ -58,7 +58,7 @@ async def test_what_is_not_there_cannot_be_watched(served: AsyncCli) -> None:
     assert (await served("watch", "nothing")).code == 3
 
 
-def said(capsys: pytest.CaptureFixture[str], *glances: Glance) -> list[str]:
+def printed_lines(capsys: pytest.CaptureFixture[str], *glances: Glance) -> list[str]:
     lines = Lines()
     for glance in glances:
         lines.show(glance)
@@ -71,7 +71,7 @@ def glance(at: float, state: str = "running", **changes: object) -> Glance:
 
 def test_nothing_is_said_twice(capsys: pytest.CaptureFixture[str]) -> None:
     # Where it is, what is left of its budgets, and its step.
-    assert len(said(capsys, glance(10), glance(11), glance(12))) == 3
+    assert len(printed_lines(capsys, glance(10), glance(11), glance(12))) == 3
 
 
 def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +82,7 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
     )
     silent = Glance(at=12, status={}, silence="no worker answered")
     back = Glance(at=13, status=status("demo", "running"), restarts=(record(3),))
-    lines = said(capsys, glance(10), recovering, silent, back)
+    lines = printed_lines(capsys, glance(10), recovering, silent, back)
     assert lines == [
         "main running, generation 3 on gpu-01",
         "budgets left: pod 1 of 3",
@@ -97,7 +97,7 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
 
 
 def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = said(capsys, *(glance(10 + n, step=100 + 2 * n) for n in range(8)))
+    lines = printed_lines(capsys, *(glance(10 + n, step=100 + 2 * n) for n in range(8)))
     assert lines[2:] == ["step 100", "step 110  2 steps/s"]
 
 
@@ -105,7 +105,7 @@ def test_the_time_left_is_told_where_the_last_step_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     looks = (glance(10 + n, step=100 + 2 * n, last_step=1_310) for n in range(8))
-    assert said(capsys, *looks)[-1] == "step 110  2 steps/s, 10m left to step 1310"
+    assert printed_lines(capsys, *looks)[-1] == "step 110  2 steps/s, 10m left to step 1310"
 
 
 def test_a_rate_of_steps_that_take_minutes_is_that_of_the_last_two() -> None:
@@ -119,8 +119,8 @@ def test_a_rate_of_steps_that_take_minutes_is_that_of_the_last_two() -> None:
 def test_a_rate_goes_by_when_the_steps_were_made() -> None:
     rate = Rate()
     for at, step, made in ((5.0, 1, "00:00:01"), (9.0, 3, "00:00:05")):
-        told = {"state": "running", "generation": 1, "step": step}
-        rate.add(at, {**told, "step_at": f"2026-01-31T{made}Z"})
+        job_status = {"state": "running", "generation": 1, "step": step}
+        rate.add(at, {**job_status, "step_at": f"2026-01-31T{made}Z"})
     assert rate.per_s == 0.5
 
 
@@ -129,33 +129,33 @@ def test_a_rate_is_of_times_by_one_clock() -> None:
     rate = Rate()
     for at, step, made in ((5.0, 1, None), (9.0, 3, "00:00:05"), (11.0, 5, "00:00:09")):
         step_at = made and f"2026-01-31T{made}Z"
-        told = {"state": "running", "generation": 1, "step": step, "step_at": step_at}
-        rate.add(at, told)
+        job_status = {"state": "running", "generation": 1, "step": step, "step_at": step_at}
+        rate.add(at, job_status)
         assert rate.per_s == (0.5 if step == 5 else None)
 
 
 def test_the_last_restart_says_when_why_and_how_it_ended() -> None:
     newest = {**record(3), "at": "2026-01-31T12:00:00Z"}
-    told = watching.last_restart(newest, {"as_of": "2026-01-31T12:05:00Z"})
-    assert told == "5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s"
+    last_restart = watching.last_restart(newest, {"as_of": "2026-01-31T12:05:00Z"})
+    assert last_restart == "5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s"
 
 
 def test_the_page_shows_the_last_restart_the_time_left_and_what_is_left_of_budgets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    page, shown = watching.LivePage(), StringIO()
+    page, screen = watching.LivePage(), StringIO()
     monkeypatch.setattr(
-        watching, "console", lambda **_: Console(file=shown, width=100, height=60, soft_wrap=True)
+        watching, "console", lambda **_: Console(file=screen, width=100, height=60, soft_wrap=True)
     )
     for n in range(2):
         step = {"step": 100 + n, "last_step": 400}
         look = Glance(at=10.0 + n, status={**status("demo", "running"), **step})
         page.show(replace(look, restarts=(record(2), record(3))))
     page.close()
-    assert "1 steps/s, 4m left to step 400" in shown.getvalue()
-    assert "last restart " in shown.getvalue()
-    assert "XID 79 on gpu-07/3 -> pod, success in 3.5 s" in shown.getvalue()
-    assert "pod 2 of 3, 1 left" in shown.getvalue()
+    assert "1 steps/s, 4m left to step 400" in screen.getvalue()
+    assert "last restart " in screen.getvalue()
+    assert "XID 79 on gpu-07/3 -> pod, success in 3.5 s" in screen.getvalue()
+    assert "pod 2 of 3, 1 left" in screen.getvalue()
 
 
 def test_a_rate_begins_anew_when_the_step_goes_back() -> None:

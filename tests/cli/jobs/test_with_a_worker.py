@@ -42,8 +42,8 @@ async def test_a_job_is_followed_from_submit_to_its_end(
         await stage.admin.fault("at 80s node-down n2")
         phases = [{"name": "warmup", "env": {"STEPS": "20"}}, {"name": "main"}]
         labels = {"team": "nlp"}
-        named = document(phases=phases) | {"metadata": {"name": "demo", "labels": labels}}
-        body = json.dumps(named).encode()
+        demo_document = document(phases=phases) | {"metadata": {"name": "demo", "labels": labels}}
+        body = json.dumps(demo_document).encode()
         first = (await served("submit", "-", "--json", stdin=body)).json["run_id"]
         begun = await stage.client.get_workflow_handle("demo", run_id=first).describe()
         report = await stage.client.get_workflow_handle("demo").result()
@@ -87,8 +87,8 @@ async def test_a_job_is_followed_from_submit_to_its_end(
 async def is_reported(served: AsyncCli, restarts: list[dict[str, Any]], tmp_path: Path) -> None:
     """The report of a job that is over, without a worker, in each format."""
     made = (await served("report", "demo", "--json")).json
-    kept = [{key: r[key] for key in restarts[0]} for r in made["restarts"]]
-    assert kept == restarts
+    records = [{key: r[key] for key in restarts[0]} for r in made["restarts"]]
+    assert records == restarts
     assert {row["class"]: row["restarts"] for row in made["causes"]} == {"crash": 1, "node": 1}
     assert [phase["ended_at"] is not None for phase in made["phases"]] == [True, True]
     assert len(made["runs"]) == 4
@@ -114,10 +114,10 @@ async def is_reported(served: AsyncCli, restarts: list[dict[str, Any]], tmp_path
 
 async def looks_like_modelarts(served: AsyncCli, report: dict[str, Any]) -> None:
     """Of a job that is over, without a worker."""
-    shown = (await served("status", "demo", "--modelarts")).json
-    assert (shown["kind"], shown["metadata"]["id"]) == ("job", "demo")
-    assert shown["status"]["phase"] == "Completed"
-    records = shown["status"]["running_records"]
+    details = (await served("status", "demo", "--modelarts")).json
+    assert (details["kind"], details["metadata"]["id"]) == ("job", "demo")
+    assert details["status"]["phase"] == "Completed"
+    records = details["status"]["running_records"]
     assert records == report["running_records"]
     assert [record["end_recover"] for record in records] == [
         None,
@@ -173,16 +173,19 @@ async def test_a_job_is_paused_asked_and_stopped(
         body = json.dumps(document(env={"STEPS": "100000000"})).encode()
         assert (await served("submit", "-", stdin=body)).code == 0
         await until_state(served, "running")
-        told = (await served("pause", "demo", "--reason", "a look", "--json")).json
-        assert told["accepted"] is True
+        status = (await served("pause", "demo", "--reason", "a look", "--json")).json
+        assert status["accepted"] is True
         await until_state(served, "paused")
         again = await served("pause", "demo")
         assert again.code == 2
         assert "paused already" in again.sentence
         assert (await served("status", "demo", "--json")).json.keys() >= STATUS_KEYS
-        shown = (await served("status", "demo", "--modelarts")).json
-        assert (shown["status"]["phase"], shown["status"]["tasks"][0]) == ("Pending", "worker-0")
-        assert shown["status"]["running_records"][-1]["end_reason"] == "paused: a look"
+        details = (await served("status", "demo", "--modelarts")).json
+        assert (details["status"]["phase"], details["status"]["tasks"][0]) == (
+            "Pending",
+            "worker-0",
+        )
+        assert details["status"]["running_records"][-1]["end_reason"] == "paused: a look"
         assert "a look" in (await served("events", "demo")).out
         assert "no restart" in (await served("why", "demo")).out
         assert (await served("restart", "demo", "--level", "everything")).code == 2

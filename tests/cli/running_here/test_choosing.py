@@ -1,4 +1,4 @@
-"""The question that Ctrl-C asks: what counts as an answer, and what goes on meanwhile."""
+"""The question after Ctrl-C: what counts as an answer, and what goes on meanwhile."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ async def test_an_interrupt_is_130_and_silent(served: AsyncCli, server: DevServe
 
 
 def is_connected(pid: int, port: int) -> bool:
-    """Whether the process talks to somebody at this port of the machine."""
+    """Whether the process has a connection to this port of the machine."""
     peer, established = f":{port:04X}", "01"
     lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
     sockets = {
@@ -68,9 +68,10 @@ async def test_an_interrupt_before_everything_is_loaded_is_no_other(tmp_path: Pa
 
 
 async def test_an_interrupt_that_a_shell_has_ignored_stays_ignored() -> None:
-    told = f"import os; from {run.__module__} import run; os._exit = lambda _code: None; run()"
-    shown = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
-    script = f"trap '' INT; exec {shlex.quote(sys.executable)} -c {shlex.quote(f'{told}; {shown}')}"
-    asked = await asyncio.create_subprocess_exec("sh", "-c", script, stdout=PIPE, stderr=PIPE)
-    said, _ = await asked.communicate()
-    assert said.splitlines()[-1] == b"True"
+    program = f"import os; from {run.__module__} import run; os._exit = lambda _code: None; run()"
+    print_handler = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(f'{program}; {print_handler}')}"
+    script = f"trap '' INT; exec {command}"
+    process = await asyncio.create_subprocess_exec("sh", "-c", script, stdout=PIPE, stderr=PIPE)
+    output, _ = await process.communicate()
+    assert output.splitlines()[-1] == b"True"

@@ -38,12 +38,12 @@ def glance(state: str = "running") -> Glance:
 async def test_lines_come_before_the_look_that_follows_them(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = await screen()
+    text = await screen()
     ranks.print(1, 0, "one\nha")
-    await shown.update(glance())
+    await text.update(glance())
     ranks.print(1, 0, "lf\n\x1b[31mred\x1b[0m")
-    await shown.update(glance())
-    await shown.update(glance("completed"))
+    await text.update(glance())
+    await text.update(glance("completed"))
     assert capsys.readouterr().out.splitlines() == [
         *("one", "-- running"),
         *("half", "-- running"),
@@ -54,11 +54,11 @@ async def test_lines_come_before_the_look_that_follows_them(
 async def test_of_several_each_line_says_whose_it_is(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = await screen(processes=2)
+    text = await screen(processes=2)
     ranks.print(1, 1, "one\n")
-    await shown.update(glance())
+    await text.update(glance())
     ranks.print(1, 0, "two\n")
-    await shown.update(glance())
+    await text.update(glance())
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["[rank 1] one", "-- running", "[rank 0] two", "-- running"]
 
@@ -68,21 +68,21 @@ async def test_what_was_printed_before_is_left_out(
 ) -> None:
     ranks.print(1, 0, "old\n")
     ranks.print(2, 0, "older\n")
-    shown = await screen()
+    text = await screen()
     ranks.print(2, 0, "new\n")
-    await shown.update(glance())
+    await text.update(glance())
     assert capsys.readouterr().out.splitlines() == ["new", "-- running"]
 
 
 async def test_no_generation_between_two_looks_is_left_out(
     ranks: Ranks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shown = await screen()
+    text = await screen()
     ranks.print(1, 0, "first\n")
-    await shown.update(glance())
+    await text.update(glance())
     ranks.print(1, 0, "last of it")
     for generation in (2, 3):
         ranks.print(generation, 0, f"of {generation}\n")
-    await shown.update(glance())
+    await text.update(glance())
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["first", "-- running", "last of it", "of 2", "of 3", "-- running"]

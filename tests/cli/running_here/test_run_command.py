@@ -213,14 +213,15 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     fresh = replace(job, document={**job.document, "spec": spec}, is_fresh=True)
     ids = []
     for _ in range(3):
-        mine, job_id = await running._renewed_if_fresh(client, fresh, "train")
-        await running._start_or_find(client, mine, job_id)
+        handle, job_id = await running._renewed_if_fresh(client, fresh, "train")
+        await running._start_or_find(client, handle, job_id)
         ids.append(job_id)
-        found = await find(client, job_id)
-        theirs = (await found.document())["spec"]
-        assert [theirs["model_dir"], *(phase["model_dir"] for phase in theirs["phases"])] == [
-            None
-        ] * 3
+        job_handle = await find(client, job_id)
+        spec_of_job = (await job_handle.document())["spec"]
+        assert [
+            spec_of_job["model_dir"],
+            *(phase["model_dir"] for phase in spec_of_job["phases"]),
+        ] == [None] * 3
     assert ids == ["train", "train-2", "train-3"]
     with pytest.raises(Failed, match="there is a job train-3 already"):
         await running._start_or_find(client, fresh, "train-3")

@@ -14,8 +14,8 @@ from tests.support.devserver import DevServer
 
 
 def test_what_differs_is_named_but_for_what_belongs_to_a_terminal() -> None:
-    ours = {"FOO": "1", "BAR": "1", "SAME": "1", "PWD": "/b", "TERM": "x", "EVERSTEP_UI": "y"}
-    assert missing_from({"BAR": "2", "SAME": "1", "PWD": "/a"}, ours) == {"FOO", "BAR"}
+    variables = {"FOO": "1", "BAR": "1", "SAME": "1", "PWD": "/b", "TERM": "x", "EVERSTEP_UI": "y"}
+    assert missing_from({"BAR": "2", "SAME": "1", "PWD": "/a"}, variables) == {"FOO", "BAR"}
 
 
 @pytest.mark.parametrize(("env", "is_noted"), [({}, True), ({"ES_LR": "0.1"}, False)])
@@ -37,6 +37,6 @@ async def test_a_variable_that_the_worker_lacks_is_noted_unless_the_job_has_it(
     async with Worker(client, task_queue=activities.name, activities=[monitor]):
         await until(is_there)
         notes = await shell_variables.notes(client, spec, is_from_command=True)
-    named = [note for note in notes if "ES_LR" in note]
-    assert bool(named) is is_noted
-    assert all("--env NAME" in note for note in named)
+    matching = [note for note in notes if "ES_LR" in note]
+    assert bool(matching) is is_noted
+    assert all("--env NAME" in note for note in matching)

@@ -17,17 +17,19 @@ async def test_submit_starts_the_job_once(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EVERSTEP_UI", "localhost:8233/")
-    told = (await submitted(served, document(phases=("warmup", "main")), "--json")).json
-    seen = await client.get_workflow_handle("demo").describe()
-    assert [note["field"] for note in told.pop("notes")] == ["spec.command"], "no train.py here"
-    assert told == {
+    submission = (await submitted(served, document(phases=("warmup", "main")), "--json")).json
+    description = await client.get_workflow_handle("demo").describe()
+    assert [note["field"] for note in submission.pop("notes")] == ["spec.command"], (
+        "no train.py here"
+    )
+    assert submission == {
         "id": "demo",
-        "run_id": seen.run_id,
+        "run_id": description.run_id,
         "ui": f"http://localhost:8233/namespaces/{client.namespace}/workflows/demo",
     }
-    assert (seen.workflow_type, seen.task_queue) == ("TrainingJob", "everstep")
-    assert await seen.static_summary() == "phases warmup, main"
-    config = seen.raw_description.execution_config
+    assert (description.workflow_type, description.task_queue) == ("TrainingJob", "everstep")
+    assert await description.static_summary() == "phases warmup, main"
+    config = description.raw_description.execution_config
     assert config.default_workflow_task_timeout.seconds == 3
 
     again = await submitted(served, document())

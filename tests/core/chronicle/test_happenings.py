@@ -1,4 +1,4 @@
-"""What is told of a job as it happens: to its user, and by name to whoever wants to hear of it."""
+"""Events of a job as they happen: for its user, and by name for subscribers."""
 
 from __future__ import annotations
 
@@ -14,86 +14,86 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle
 from everstep.core.spec import JobSpec
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import Told, fact, job_spec, outcome, running, sighting
+from tests.support.builders import ScriptedJob, fact, job_spec, outcome, running, sighting
 
 JOB = modelarts(job_retry=8)
 ALL = modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
 
 
-def names(told: Told) -> list[str]:
-    return [e["event"] for e in happenings.events(told.chronicle) if e["event"] is not None]
+def names(job: ScriptedJob) -> list[str]:
+    return [e["event"] for e in happenings.events(job.chronicle) if e["event"] is not None]
 
 
-def messages(told: Told) -> list[str]:
-    return [event["message"] for event in happenings.events(told.chronicle)]
+def messages(job: ScriptedJob) -> list[str]:
+    return [event["message"] for event in happenings.events(job.chronicle)]
 
 
 # -- Names ----------------------------------------------------------------------------------------
 
 
-def hangs() -> Told:
-    told = running(ALL)
-    told.see(sighting(FaultClass.HANG))
-    told.succeeds()
-    return told
+def hangs() -> ScriptedJob:
+    job = running(ALL)
+    job.see(sighting(FaultClass.HANG))
+    job.succeeds()
+    return job
 
 
-def hangs_without_retry() -> Told:
-    told = running(JOB)
-    told.see(sighting(FaultClass.HANG))
-    return told
+def hangs_without_retry() -> ScriptedJob:
+    job = running(JOB)
+    job.see(sighting(FaultClass.HANG))
+    return job
 
 
-def hangs_once_too_often() -> Told:
-    told = running(ALL)
+def hangs_once_too_often() -> ScriptedJob:
+    job = running(ALL)
     for _ in range(3):
-        told.see(sighting(FaultClass.HANG))
-        told.succeeds()
-    told.see(sighting(FaultClass.HANG))
-    return told
+        job.see(sighting(FaultClass.HANG))
+        job.succeeds()
+    job.see(sighting(FaultClass.HANG))
+    return job
 
 
-def is_preempted() -> Told:
-    told = running(JOB)
-    told.see(sighting(FaultClass.PREEMPTED))
-    told.succeeds()
-    return told
+def is_preempted() -> ScriptedJob:
+    job = running(JOB)
+    job.see(sighting(FaultClass.PREEMPTED))
+    job.succeeds()
+    return job
 
 
-def completes() -> Told:
-    told = running(JOB)
-    told.report("done")
-    return told
+def completes() -> ScriptedJob:
+    job = running(JOB)
+    job.report("done")
+    return job
 
 
-def fails() -> Told:
-    told = running(JOB)
-    told.see(sighting(FaultClass.CRASH))
-    return told
+def fails() -> ScriptedJob:
+    job = running(JOB)
+    job.see(sighting(FaultClass.CRASH))
+    return job
 
 
-def is_stopped() -> Told:
-    told = running(JOB)
-    told.command("stop", reason="enough")
-    told.interrupted()
-    return told
+def is_stopped() -> ScriptedJob:
+    job = running(JOB)
+    job.command("stop", reason="enough")
+    job.interrupted()
+    return job
 
 
-def is_refused() -> Told:
-    told = Told(spec=job_spec(JOB))
-    told._advance(lifecycle.PlanEnded(outcome=None, refused="model_dir: is in use"))
-    return told
+def is_refused() -> ScriptedJob:
+    job = ScriptedJob(spec=job_spec(JOB))
+    job._advance(lifecycle.PlanEnded(outcome=None, refused="model_dir: is in use"))
+    return job
 
 
-def degrades() -> Told:
-    told = running(ALL)
-    told.see(sighting(FaultClass.NODE))
-    told.fails("place.none", at=Step.PLACE)
-    told.succeeds()
-    return told
+def degrades() -> ScriptedJob:
+    job = running(ALL)
+    job.see(sighting(FaultClass.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds()
+    return job
 
 
-NAMED: Mapping[Callable[[], Told], list[str]] = {
+EVENT_NAMES: Mapping[Callable[[], ScriptedJob], list[str]] = {
     hangs: ["JobStarted", "JobHanged", "JobRestarted"],
     hangs_without_retry: ["JobStarted", "JobHanged"],
     hangs_once_too_often: [
@@ -111,16 +111,16 @@ NAMED: Mapping[Callable[[], Told], list[str]] = {
 }
 
 
-@pytest.mark.parametrize("way", NAMED, ids=lambda way: way.__name__)
-def test_each_way_has_the_events_of_modelarts(way: Callable[[], Told]) -> None:
-    told = way()
-    assert names(told) == NAMED[way]
-    told.chronicle = replace(told.chronicle, wanted_events=happenings.EVENTS)
-    assert [notice.event for notice in told.unpublished.notices] == NAMED[way]
+@pytest.mark.parametrize("way", EVENT_NAMES, ids=lambda way: way.__name__)
+def test_each_way_has_the_events_of_modelarts(way: Callable[[], ScriptedJob]) -> None:
+    job = way()
+    assert names(job) == EVENT_NAMES[way]
+    job.chronicle = replace(job.chronicle, wanted_events=happenings.EVENTS)
+    assert [notice.event for notice in job.unpublished.notices] == EVENT_NAMES[way]
 
 
-ONE_EACH: Mapping[Callable[[], Told], list[str]] = {
-    **NAMED,
+ONE_EACH: Mapping[Callable[[], ScriptedJob], list[str]] = {
+    **EVENT_NAMES,
     hangs: ["JobStarted", "JobRestarted"],
     hangs_once_too_often: ["JobStarted", *["JobRestarted"] * 3, "JobFailed"],
     is_preempted: ["JobStarted", "JobRestarted"],
@@ -128,7 +128,9 @@ ONE_EACH: Mapping[Callable[[], Told], list[str]] = {
 
 
 @pytest.mark.parametrize("way", ONE_EACH, ids=lambda way: way.__name__)
-def test_where_no_events_are_named_each_incident_has_one_notice(way: Callable[[], Told]) -> None:
+def test_where_no_events_are_named_each_incident_has_one_notice(
+    way: Callable[[], ScriptedJob],
+) -> None:
     """When it is known what followed; one that is only noted has its own."""
     assert [notice.event for notice in way().unpublished.notices] == ONE_EACH[way]
 
@@ -145,11 +147,11 @@ def test_a_notice_of_a_restart_says_what_its_incident_was() -> None:
 
 
 def test_a_notice_of_a_failed_job_says_which_levels_were_tried() -> None:
-    told = running(ALL)
-    told.see(sighting(FaultClass.NODE))
-    while told.state.ending is None:
-        told.fails("place.none", at=Step.PLACE)
-    notice = told.unpublished.notices[-1]
+    job = running(ALL)
+    job.see(sighting(FaultClass.NODE))
+    while job.state.ending is None:
+        job.fails("place.none", at=Step.PLACE)
+    notice = job.unpublished.notices[-1]
     assert notice.event == "JobFailed"
     assert notice.incident is not None
     tried = [(restart.level, restart.result) for restart in notice.incident.restarts]
@@ -158,10 +160,10 @@ def test_a_notice_of_a_failed_job_says_which_levels_were_tried() -> None:
 
 
 def test_a_notice_of_a_later_incident_is_about_that_one() -> None:
-    told = degrades()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
-    newest = told.unpublished.notices[-1].incident
+    job = degrades()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    newest = job.unpublished.notices[-1].incident
     assert newest is not None
     assert (newest.number, newest.cls, len(newest.restarts)) == (2, "crash", 1)
 
@@ -184,13 +186,13 @@ def test_the_names_are_the_seven_of_modelarts() -> None:
 
 
 def test_a_life_is_told_in_its_order() -> None:
-    told = running(ALL)
-    told.see(fact("process.exit", slot=2, rank=2, exit_code=3, exception="ValueError"))
-    told.succeeds()
-    told.see(sighting(FaultClass.NODE))
-    told.succeeds()
-    told.report("done")
-    shown = [(e["level"], e["source"], e["message"]) for e in happenings.events(told.chronicle)]
+    job = running(ALL)
+    job.see(fact("process.exit", slot=2, rank=2, exit_code=3, exception="ValueError"))
+    job.succeeds()
+    job.see(sighting(FaultClass.NODE))
+    job.succeeds()
+    job.report("done")
+    events = [(e["level"], e["source"], e["message"]) for e in happenings.events(job.chronicle)]
     beginnings = [
         ("Info", "Job", "job demo was created"),
         ("Info", "Job", "phase main is queued for 4 nodes"),
@@ -204,26 +206,28 @@ def test_a_life_is_told_in_its_order() -> None:
         ("Info", "Task", "worker-0 worker-1 worker-2 worker-3: exit code 0"),
         ("Info", "Job", "completed: all ranks ended well"),
     ]
-    assert [(level, source) for level, source, _ in shown] == [row[:2] for row in beginnings]
-    for (*_, message), (*_, beginning) in zip(shown, beginnings, strict=True):
+    assert [(level, source) for level, source, _ in events] == [row[:2] for row in beginnings]
+    for (*_, message), (*_, beginning) in zip(events, beginnings, strict=True):
         assert message.startswith(beginning)
-    numbers = [event["number"] for event in happenings.events(told.chronicle)]
+    numbers = [event["number"] for event in happenings.events(job.chronicle)]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def launched(**said: Any) -> Told:
+def launched(**options: Any) -> ScriptedJob:
     """A launch whose pre-check took two seconds."""
-    told = Told(spec=job_spec(JOB))
-    ended = outcome(told.plan, said.pop("result", "success"), said.pop("step", None), None, **said)
+    job = ScriptedJob(spec=job_spec(JOB))
+    ended = outcome(
+        job.plan, options.pop("result", "success"), options.pop("step", None), None, **options
+    )
     ended = replace(ended, prechecked=(1_001.0, 1_003.0))
-    told._advance(lifecycle.PlanEnded(outcome=ended))
-    return told
+    job._advance(lifecycle.PlanEnded(outcome=ended))
+    return job
 
 
 def test_a_precheck_is_told_with_its_time() -> None:
-    shown = messages(launched())
-    assert "worker-0 worker-1 worker-2 worker-3: the pre-check started" in shown
-    assert "worker-0 worker-1 worker-2 worker-3: the pre-check passed after 2.0 s" in shown
+    texts = messages(launched())
+    assert "worker-0 worker-1 worker-2 worker-3: the pre-check started" in texts
+    assert "worker-0 worker-1 worker-2 worker-3: the pre-check passed after 2.0 s" in texts
 
 
 def test_a_failed_precheck_is_told_for_each_worker() -> None:
@@ -231,47 +235,47 @@ def test_a_failed_precheck_is_told_for_each_worker() -> None:
         fact("precheck.disk", node="n1", slot=1, hardware=True),
         fact("precheck.dns", node="n2", slot=2),
     )
-    told = launched(result="failed", step=Step.PRECHECK, facts=failures)
-    found = [e for e in happenings.events(told.chronicle) if "pre-check" in e["message"]]
-    assert [(e["level"], e["message"]) for e in found[1:]] == [
+    job = launched(result="failed", step=Step.PRECHECK, facts=failures)
+    precheck_events = [e for e in happenings.events(job.chronicle) if "pre-check" in e["message"]]
+    assert [(e["level"], e["message"]) for e in precheck_events[1:]] == [
         ("Error", "worker-1: pre-check disk failed after 2.0 s (n1, hardware)"),
         ("Error", "worker-2: pre-check dns failed after 2.0 s (n2)"),
     ]
-    assert not any("passed" in message for message in messages(told))
+    assert not any("passed" in message for message in messages(job))
 
 
 def test_of_many_workers_the_first_are_named_and_the_others_counted() -> None:
-    told = running(ALL, nodes=40)
-    told.see(*(fact("process.exit", slot=n, rank=n, exit_code=1) for n in range(40)))
-    ends = [e["message"] for e in happenings.events(told.chronicle) if e["source"] == "Task"]
+    job = running(ALL, nodes=40)
+    job.see(*(fact("process.exit", slot=n, rank=n, exit_code=1) for n in range(40)))
+    ends = [e["message"] for e in happenings.events(job.chronicle) if e["source"] == "Task"]
     assert ends == [*(f"worker-{n}: exit code 1" for n in range(8)), "and 32 more workers ended"]
 
 
 def test_a_level_that_a_budget_refused_is_told() -> None:
-    told = running(modelarts(job_retry=8, pod_retry=1))
+    job = running(modelarts(job_retry=8, pod_retry=1))
     for node in ("n1", "n2"):
-        told.see(sighting(FaultClass.NODE, node=node))
-        told.succeeds()
-    assert "level pod refused: quota pod used up" in messages(told)
+        job.see(sighting(FaultClass.NODE, node=node))
+        job.succeeds()
+    assert "level pod refused: quota pod used up" in messages(job)
 
 
 @pytest.mark.parametrize(
     ("kind", "level"), [("device.healed", "Info"), ("node.up", "Info"), ("device.fault", "Warning")]
 )
 def test_good_news_are_no_warning(kind: str, level: str) -> None:
-    told = running(JOB)
-    told.see(fact(kind, node="n2", device=3, severity="warning"))
-    assert happenings.events(told.chronicle)[-1]["level"] == level
+    job = running(JOB)
+    job.see(fact(kind, node="n2", device=3, severity="warning"))
+    assert happenings.events(job.chronicle)[-1]["level"] == level
 
 
 def test_pauses_are_told() -> None:
-    told = running(JOB)
-    told.command("pause", reason="a look")
-    told.interrupted()
-    told.succeeds()
-    told.command("resume")
-    told.interrupted()
-    assert [m for m in messages(told) if m.startswith(("paused", "resumed"))] == [
+    job = running(JOB)
+    job.command("pause", reason="a look")
+    job.interrupted()
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    assert [m for m in messages(job) if m.startswith(("paused", "resumed"))] == [
         "paused: a look",
         "resumed",
     ]
@@ -282,93 +286,93 @@ def test_pauses_are_told() -> None:
 
 def test_only_those_that_are_wanted_are_told() -> None:
     spec: JobSpec = replace(job_spec(ALL), events=("JobHanged", "JobCompleted"), topic="urn:nlp")
-    told = Told(spec=spec).launches()
-    told.see(sighting(FaultClass.HANG))
-    told.succeeds()
-    told.report("done")
-    order = told.unpublished
+    job = ScriptedJob(spec=spec).launches()
+    job.see(sighting(FaultClass.HANG))
+    job.succeeds()
+    job.report("done")
+    order = job.unpublished
     assert [notice.event for notice in order.notices] == ["JobHanged", "JobCompleted"]
     assert (order.topic, order.first_run) == ("urn:nlp", "r1")
-    assert "JobRestarted" in names(told)
+    assert "JobRestarted" in names(job)
 
 
 def test_what_was_taken_is_not_told_again() -> None:
-    told = hangs()
-    told.chronicle = replace(told.chronicle, wanted_events=happenings.EVENTS)
-    first, second, third = told.unpublished.notices
-    told.publishes(notice=second.number)
-    assert told.unpublished.notices == (third,)
-    told.publishes(notice=first.number)  # somebody who came late
-    assert told.unpublished.notices == (third,)
+    job = hangs()
+    job.chronicle = replace(job.chronicle, wanted_events=happenings.EVENTS)
+    first, second, third = job.unpublished.notices
+    job.publishes(notice=second.number)
+    assert job.unpublished.notices == (third,)
+    job.publishes(notice=first.number)  # somebody who came late
+    assert job.unpublished.notices == (third,)
     assert first.number < second.number < third.number
 
 
 def test_numbers_and_the_run_stay_the_same_over_later_runs_and_phases() -> None:
     spec = job_spec(JOB)
-    told = Told(spec=replace(spec, phases=(spec.phases[0], replace(spec.phases[0], name="two"))))
-    told.launches()
-    before = told.unpublished.notices
-    told.report("done")
-    told.state = lifecycle.enter_phase(told.state, 1)
-    told.state = replace(told.state, job=replace(told.state.job, run="r2"))
-    told._advance(lifecycle.Begun())
-    told.launches()
-    order = told.unpublished
+    job = ScriptedJob(
+        spec=replace(spec, phases=(spec.phases[0], replace(spec.phases[0], name="two")))
+    )
+    job.launches()
+    before = job.unpublished.notices
+    job.report("done")
+    job.state = lifecycle.enter_phase(job.state, 1)
+    job.state = replace(job.state, job=replace(job.state.job, run="r2"))
+    job._advance(lifecycle.Begun())
+    job.launches()
+    order = job.unpublished
     assert order.notices[: len(before)] == before
     assert order.first_run == "r1"
-    assert messages(told).count("job demo was created") == 1
+    assert messages(job).count("job demo was created") == 1
 
 
 def test_a_job_is_created_under_the_id_of_its_workflow_and_not_the_name_in_the_document() -> None:
     spec = replace(job_spec(JOB), name="in-the-document")
-    told = Told(spec=spec)
-    told.launches()
-    assert messages(told)[0] == f"job {told.state.job.id} was created"
-    assert told.state.job.id != spec.name
+    job = ScriptedJob(spec=spec)
+    job.launches()
+    assert messages(job)[0] == f"job {job.state.job.id} was created"
+    assert job.state.job.id != spec.name
 
 
 def test_what_nobody_takes_is_given_up_with_a_line_in_the_log() -> None:
-    told = running(replace(ALL, budgets=(), series=()))
-    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
-        told.see(sighting(FaultClass.HANG))
-        told.succeeds()
-    assert len(told.chronicle.happenings) == HAPPENINGS_KEPT
-    lines = [entry.text for entry in told.chronicle.entries if "is dropped" in entry.text]
+    job = running(replace(ALL, budgets=(), series=()))
+    while job.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
+        job.see(sighting(FaultClass.HANG))
+        job.succeeds()
+    assert len(job.chronicle.happenings) == HAPPENINGS_KEPT
+    lines = [entry.text for entry in job.chronicle.entries if "is dropped" in entry.text]
     assert "3 JobStarted" in lines[0]
 
 
-def given_up(told: Told) -> list[str]:
-    """What run.log says of it, once nobody took anything for as long as it is kept."""
+def given_up(job: ScriptedJob) -> list[str]:
+    """The line of run.log after entries were refused for as long as they are kept."""
     lines: dict[int, str] = {}
-    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
-        told.see(sighting(FaultClass.HANG))
-        told.succeeds()
-        lines |= {entry.number: entry.text for entry in told.chronicle.entries}
+    while job.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
+        job.see(sighting(FaultClass.HANG))
+        job.succeeds()
+        lines |= {entry.number: entry.text for entry in job.chronicle.entries}
     return [text.split()[2] for text in lines.values() if "is dropped" in text]
 
 
 def test_what_nobody_wants_to_hear_of_goes_without_a_line_in_the_log() -> None:
     without_end = replace(ALL, budgets=(), series=())
     spec = replace(job_spec(without_end), events=("JobCompleted",))
-    assert given_up(Told(spec=spec).launches()) == []
+    assert given_up(ScriptedJob(spec=spec).launches()) == []
     spec = replace(job_spec(without_end), events=("JobHanged",))
-    assert {*given_up(Told(spec=spec).launches())} == {"JobHanged"}
+    assert {*given_up(ScriptedJob(spec=spec).launches())} == {"JobHanged"}
 
 
 def test_a_changed_document_wants_to_hear_of_something_else_at_once() -> None:
-    told = running(replace(ALL, budgets=(), series=()))
-    told.state = lifecycle.respecified(
-        told.state, replace(told.state.spec, events=("JobCompleted",))
-    )
-    assert given_up(told) == []
-    assert told.unpublished.notices == ()
+    job = running(replace(ALL, budgets=(), series=()))
+    job.state = lifecycle.respecified(job.state, replace(job.state.spec, events=("JobCompleted",)))
+    assert given_up(job) == []
+    assert job.unpublished.notices == ()
 
 
 def test_what_was_taken_goes_without_a_line_in_the_log() -> None:
-    told = running(replace(ALL, budgets=(), series=()))
-    while told.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
-        told.see(sighting(FaultClass.HANG))
-        told.succeeds()
-        told.publishes(notice=told.unpublished.newest.notice)
-    assert not [entry for entry in told.chronicle.entries if "is dropped" in entry.text]
-    assert told.unpublished.notices == ()
+    job = running(replace(ALL, budgets=(), series=()))
+    while job.chronicle.happening_number <= HAPPENINGS_KEPT + 2:
+        job.see(sighting(FaultClass.HANG))
+        job.succeeds()
+        job.publishes(notice=job.unpublished.newest.notice)
+    assert not [entry for entry in job.chronicle.entries if "is dropped" in entry.text]
+    assert job.unpublished.notices == ()

@@ -19,14 +19,14 @@ POLICY = mindcluster(
 
 
 def test_each_restart_that_moved_a_pod_says_when_why_and_which() -> None:
-    told = running(POLICY)
+    job = running(POLICY)
     for cls in (FaultClass.DEVICE, FaultClass.NODE):
-        told.see(sighting(cls, at=1_000.0))
-        told.succeeds()
-    assert [d.level for d in told.decisions] == [Level.IN_PLACE, Level.POD]
-    entry = responses.shaped_restarts(told.chronicle, "demo", SHAPE)
-    assert responses.shaped_restarts(told.chronicle, "demo", None) == responses.restarts(
-        told.chronicle
+        job.see(sighting(cls, at=1_000.0))
+        job.succeeds()
+    assert [d.level for d in job.decisions] == [Level.IN_PLACE, Level.POD]
+    entry = responses.shaped_restarts(job.chronicle, "demo", SHAPE)
+    assert responses.shaped_restarts(job.chronicle, "demo", None) == responses.restarts(
+        job.chronicle
     )
     assert entry == {
         "demo": {
@@ -51,23 +51,23 @@ def test_each_restart_that_moved_a_pod_says_when_why_and_which() -> None:
 
 
 def test_a_hot_switch_without_a_backup_pod_moved_none() -> None:
-    told = running(mindcluster(fault_scheduling="force", sub_healthy="hotSwitch"))
-    told.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
-    told.fails(STANDBY_NONE, at=Step.STANDBY, stages_s={"standby": 60.0})
-    assert told.decisions[-1].level is Level.NOTE
-    (entry,) = reschedule_reason("demo", map(responses.record, told.chronicle.records)).values()
+    job = running(mindcluster(fault_scheduling="force", sub_healthy="hotSwitch"))
+    job.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
+    job.fails(STANDBY_NONE, at=Step.STANDBY, stages_s={"standby": 60.0})
+    assert job.decisions[-1].level is Level.NOTE
+    (entry,) = reschedule_reason("demo", map(responses.record, job.chronicle.records)).values()
     assert (entry["TotalRescheduleTimes"], entry["RescheduleRecords"]) == (0, [])
-    told.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
-    assert told.decisions[-1].level is Level.NOTE, "the strategy is `ignore` from then on"
+    job.see(sighting(FaultClass.SUBHEALTH, node="n1", slot=1))
+    assert job.decisions[-1].level is Level.NOTE, "the strategy is `ignore` from then on"
 
 
 def test_the_newest_ten_are_shown_and_all_are_counted() -> None:
-    told = running(mindcluster(fault_scheduling="force", fault_retry_times=11))
+    job = running(mindcluster(fault_scheduling="force", fault_retry_times=11))
     for n in range(1, 13):
-        told.see(sighting(FaultClass.CRASH, at=1_000.0 * n, slot=0), now=1_000.0 * n)
-        if told.decisions[-1].level is not Level.FAIL:
-            told.succeeds()
-    (entry,) = reschedule_reason("demo", map(responses.record, told.chronicle.records)).values()
+        job.see(sighting(FaultClass.CRASH, at=1_000.0 * n, slot=0), now=1_000.0 * n)
+        if job.decisions[-1].level is not Level.FAIL:
+            job.succeeds()
+    (entry,) = reschedule_reason("demo", map(responses.record, job.chronicle.records)).values()
     assert entry["TotalRescheduleTimes"] == 11, "the twelfth had no unit left"
     assert [r["RescheduleTimeStamp"] for r in entry["RescheduleRecords"]] == [
         1000 * n for n in range(2, 12)

@@ -22,7 +22,7 @@ from everstep.dialects import journals
 from everstep.dialects.cerebras.journal import worded
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.registry import compile_document
-from tests.support.builders import Told, fact, job_spec, sighting
+from tests.support.builders import ScriptedJob, fact, job_spec, sighting
 
 LOGS = "model/cerebras_logs"
 HEAD = {"workflow_id": "demo", "max_num_restarts": 2, "min_num_csx": 2}
@@ -34,25 +34,25 @@ def spec(*phases: str) -> JobSpec:
     return JobSpec(name="demo", phases=many, dialect="cerebras")
 
 
-def trains(*phases: str) -> Told:
-    return Told(spec=spec(*phases)).launches()
+def trains(*phases: str) -> ScriptedJob:
+    return ScriptedJob(spec=spec(*phases)).launches()
 
 
-def crashes(told: Told, **said: Any) -> None:
-    told.see(sighting(FaultClass.CRASH, rank=1, message="exit code 1: no room"), **said)
+def crashes(job: ScriptedJob, **details: Any) -> None:
+    job.see(sighting(FaultClass.CRASH, rank=1, message="exit code 1: no room"), **details)
 
 
 def saved(step: int, run: str = "run1") -> Checkpoint:
     return Checkpoint(step=step, path=f"{LOGS}/{run}/trainer_state_{step}.mdl")
 
 
-def write(told: Told, root: Path) -> None:
+def write(job: ScriptedJob, root: Path) -> None:
     """All that is to be written, as a publication does it."""
-    due = told.unpublished
+    due = job.unpublished
     entries = tuple(replace(one, model_dir=str(root), workdir=None) for one in due.entries)
-    for asked in journal_commands("demo", journals.worded(told.spec, entries)):
-        storage.write(asked)
-    told.publishes(entry=due.newest.entry)
+    for command in journal_commands("demo", journals.worded(job.spec, entries)):
+        storage.write(command)
+    job.publishes(entry=due.newest.entry)
 
 
 def folders(root: Path) -> list[Path]:
@@ -65,23 +65,23 @@ def summary(root: Path) -> dict[str, Any]:
 
 
 def summary_in(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
 
 
-def said(root: Path, *keys: str) -> list[tuple[Any, ...]]:
+def summary_values(root: Path, *keys: str) -> list[tuple[Any, ...]]:
     return [tuple(run[key] for key in keys) for run in summary(root)["runs"]]
 
 
 def test_a_run_that_succeeds_is_told_in_the_words_of_its_dialect_and_no_others(
     tmp_path: Path,
 ) -> None:
-    told = trains()
-    write(told, tmp_path)
+    job = trains()
+    write(job, tmp_path)
     assert summary(tmp_path) == {**HEAD, "runs": []}
-    told.saves(saved(60))
-    told.report("done", step=60)
-    write(told, tmp_path)
+    job.saves(saved(60))
+    job.report("done", step=60)
+    write(job, tmp_path)
     (run,) = summary(tmp_path)["runs"]
     assert summary(tmp_path) == {**HEAD, "runs": [run]}
     times = run.pop("start_time"), run.pop("end_time")
@@ -103,31 +103,34 @@ def test_a_run_that_succeeds_is_told_in_the_words_of_its_dialect_and_no_others(
 
 
 def test_a_failure_that_is_recovered_and_the_run_after_it_are_two_runs(tmp_path: Path) -> None:
-    told = trains()
-    told.saves(saved(20))
-    crashes(told, step=27)
-    told.succeeds(resume=saved(20))
-    write(told, tmp_path)
-    told.saves(saved(60, "run2"))
-    told.report("done", step=60)
-    write(told, tmp_path)
+    job = trains()
+    job.saves(saved(20))
+    crashes(job, step=27)
+    job.succeeds(resume=saved(20))
+    write(job, tmp_path)
+    job.saves(saved(60, "run2"))
+    job.report("done", step=60)
+    write(job, tmp_path)
     keys = ("status", "starting_step", "ending_step", "steps_progressed", "num_csx")
-    assert said(tmp_path, *keys) == [("failed", 0, 20, 20, 4), ("success", 20, 60, 40, 4)]
-    assert said(tmp_path, "artifact_dir", "loaded_trainer_state_file") == [
+    assert summary_values(tmp_path, *keys) == [("failed", 0, 20, 20, 4), ("success", 20, 60, 40, 4)]
+    assert summary_values(tmp_path, "artifact_dir", "loaded_trainer_state_file") == [
         (f"{LOGS}/run1", None),
         (f"{LOGS}/run2", saved(20).path),
     ]
-    assert said(tmp_path, "failure_reason") == [("crash of rank 1: exit code 1: no room",), ("",)]
+    assert summary_values(tmp_path, "failure_reason") == [
+        ("crash of rank 1: exit code 1: no room",),
+        ("",),
+    ]
 
 
 def test_a_checkpoint_that_nobody_saw_before_the_failure_is_progress_of_the_run_that_saved_it(
     tmp_path: Path,
 ) -> None:
-    told = trains()
-    crashes(told, step=21)
-    told.succeeds(resume=saved(20))
-    write(told, tmp_path)
-    assert said(tmp_path, "ending_step", "steps_progressed") == [(20, 20)]
+    job = trains()
+    crashes(job, step=21)
+    job.succeeds(resume=saved(20))
+    write(job, tmp_path)
+    assert summary_values(tmp_path, "ending_step", "steps_progressed") == [(20, 20)]
 
 
 def line_about(row: Mapping[str, SummaryValue]) -> Entry:
@@ -158,9 +161,9 @@ def test_a_run_begins_with_what_it_loaded_and_never_ends_before(
         "saved_step": saved_step,
         "saved_checkpoint": "out/x.mdl",
     }
-    told = worded(spec().phases[0], line_about(row)).row
-    assert tuple(told[f"{key}_step"] for key in ("starting", "ending")) == steps[:2]
-    assert told["steps_progressed"] == steps[2]
+    row_written = worded(spec().phases[0], line_about(row)).row
+    assert tuple(row_written[f"{key}_step"] for key in ("starting", "ending")) == steps[:2]
+    assert row_written["steps_progressed"] == steps[2]
 
 
 def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
@@ -172,30 +175,32 @@ def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
         "status": "success",
         "nodes": 4,
     }
-    told = worded(phase, line_about({**row, "failure_reason": None, "saved_step": None})).row
-    assert (told["starting_step"], told["ending_step"]) == (30, 30)
+    row_written = worded(phase, line_about({**row, "failure_reason": None, "saved_step": None})).row
+    assert (row_written["starting_step"], row_written["ending_step"]) == (30, 30)
 
 
 def test_a_run_that_saves_nothing_made_no_progress_however_many_steps_it_made(
     tmp_path: Path,
 ) -> None:
-    told = trains()
-    told.saves(saved(20))
+    job = trains()
+    job.saves(saved(20))
     for step in (27, 28):
-        crashes(told, step=step)
-        told.succeeds(resume=saved(20))
-    write(told, tmp_path)
-    assert said(tmp_path, "starting_step", "ending_step", "steps_progressed", "artifact_dir") == [
+        crashes(job, step=step)
+        job.succeeds(resume=saved(20))
+    write(job, tmp_path)
+    assert summary_values(
+        tmp_path, "starting_step", "ending_step", "steps_progressed", "artifact_dir"
+    ) == [
         (0, 20, 20, f"{LOGS}/run1"),
         (20, 20, 0, ""),
     ]
 
 
 def test_a_failure_that_cannot_be_recovered_says_so_and_why(tmp_path: Path) -> None:
-    told = trains()
-    told.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="AssertionError"), step=3)
-    write(told, tmp_path)
-    ((status, reason),) = said(tmp_path, "status", "failure_reason")
+    job = trains()
+    job.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="AssertionError"), step=3)
+    write(job, tmp_path)
+    ((status, reason),) = summary_values(tmp_path, "status", "failure_reason")
     assert status == "non_recoverable_failure"
     assert "a failed assertion comes again at every start" in reason
 
@@ -203,12 +208,12 @@ def test_a_failure_that_cannot_be_recovered_says_so_and_why(tmp_path: Path) -> N
 def test_a_run_whose_restart_comes_to_nothing_is_one_run_that_ended_when_it_failed(
     tmp_path: Path,
 ) -> None:
-    told = trains()
-    crashes(told, step=7)
-    began = told.state.now
-    told.fails("place.none", message="1 system is there, 2 are the minimum")
-    assert told.state.ending == "Failed"
-    write(told, tmp_path)
+    job = trains()
+    crashes(job, step=7)
+    began = job.state.now
+    job.fails("place.none", message="1 system is there, 2 are the minimum")
+    assert job.state.ending == "Failed"
+    write(job, tmp_path)
     (row,) = summary(tmp_path)["runs"]
     assert row["status"] == "non_recoverable_failure"
     assert "1 system is there, 2 are the minimum" in row["failure_reason"]
@@ -216,39 +221,39 @@ def test_a_run_whose_restart_comes_to_nothing_is_one_run_that_ended_when_it_fail
 
 
 def test_a_pause_ends_a_run_that_is_not_lost(tmp_path: Path) -> None:
-    told = trains()
-    told.saves(saved(20))
-    told.command("pause", reason="a look")
-    told.interrupted()
-    told.succeeds()
-    told.command("resume")
-    told.interrupted()
-    told.succeeds(resume=saved(20))
-    told.report("done", step=60)
-    write(told, tmp_path)
-    assert said(tmp_path, "status", "failure_reason", "ending_step") == [
+    job = trains()
+    job.saves(saved(20))
+    job.command("pause", reason="a look")
+    job.interrupted()
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    job.succeeds(resume=saved(20))
+    job.report("done", step=60)
+    write(job, tmp_path)
+    assert summary_values(tmp_path, "status", "failure_reason", "ending_step") == [
         ("failed", "a look", 20),
         ("success", "", 20),
     ]
 
 
 def test_fewer_systems_are_told_of_the_run_that_had_fewer(tmp_path: Path) -> None:
-    told = trains()
-    told.see(sighting(FaultClass.NODE))
-    told.succeeds(living=(0, 1, 2), pods={}, resume=saved(20))
-    crashes(told)
-    write(told, tmp_path)
-    assert [n for (n,) in said(tmp_path, "num_csx")] == [4, 3]
+    job = trains()
+    job.see(sighting(FaultClass.NODE))
+    job.succeeds(living=(0, 1, 2), pods={}, resume=saved(20))
+    crashes(job)
+    write(job, tmp_path)
+    assert [n for (n,) in summary_values(tmp_path, "num_csx")] == [4, 3]
 
 
 def test_each_phase_has_its_own_folder_and_one_that_never_starts_has_none(tmp_path: Path) -> None:
-    told = trains("a", "b", "c")
-    told.report("done", step=60)
-    told.state = enter_phase(told.state, 1)
-    told._advance(Begun())
-    told.succeeds()
-    told.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="AssertionError"))
-    write(told, tmp_path)
+    job = trains("a", "b", "c")
+    job.report("done", step=60)
+    job.state = enter_phase(job.state, 1)
+    job._advance(Begun())
+    job.succeeds()
+    job.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="AssertionError"))
+    write(job, tmp_path)
     first, second = folders(tmp_path)
     assert [run["status"] for run in summary_in(first)["runs"]] == ["success"]
     assert [run["status"] for run in summary_in(second)["runs"]] == ["non_recoverable_failure"]
@@ -262,17 +267,21 @@ def test_a_run_that_checks_its_numbers_says_so_and_succeeds_where_it_ends_well(
     tmp_path: Path,
 ) -> None:
     policy = cerebras(max_num_restarts=2, save_every=20)
-    told = Told(spec=replace(job_spec(policy, model_dir="model"), dialect="cerebras")).launches()
-    told.saves(saved(20))
-    told.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="ApplianceNanError"))
-    told.succeeds(resume=saved(20))
-    told.saves(saved(40, "run2"))
-    told.report("done", step=40)
-    told.succeeds(resume=saved(40, "run2"))
-    told.saves(saved(60, "run3"))
-    told.report("done", step=60)
-    write(told, tmp_path)
-    assert said(tmp_path, "status", "nan_checker_enabled", "starting_step", "ending_step") == [
+    job = ScriptedJob(
+        spec=replace(job_spec(policy, model_dir="model"), dialect="cerebras")
+    ).launches()
+    job.saves(saved(20))
+    job.see(fact("process.exit", slot=1, rank=1, exit_code=1, exception="ApplianceNanError"))
+    job.succeeds(resume=saved(20))
+    job.saves(saved(40, "run2"))
+    job.report("done", step=40)
+    job.succeeds(resume=saved(40, "run2"))
+    job.saves(saved(60, "run3"))
+    job.report("done", step=60)
+    write(job, tmp_path)
+    assert summary_values(
+        tmp_path, "status", "nan_checker_enabled", "starting_step", "ending_step"
+    ) == [
         ("failed", False, 0, 20),
         ("success", True, 20, 40),
         ("success", False, 40, 60),
@@ -289,23 +298,23 @@ def test_each_folder_has_the_configuration_of_its_own_phase(tmp_path: Path) -> N
         for at in ("1e-5", "07:30")
     ]
     document = {"trainer": trainers, "everstep": {"command": "train"}}
-    told = Told(spec=compile_document(document)).launches()
-    told.report("done", step=60)
-    told.state = enter_phase(told.state, 1)
-    told._advance(Begun())
-    told.succeeds()
-    write(told, tmp_path)
-    said = [yaml.safe_load((folder / "params.yaml").read_text()) for folder in folders(tmp_path)]
-    assert said == [{"trainer": trainer} for trainer in trainers]
+    job = ScriptedJob(spec=compile_document(document)).launches()
+    job.report("done", step=60)
+    job.state = enter_phase(job.state, 1)
+    job._advance(Begun())
+    job.succeeds()
+    write(job, tmp_path)
+    params = [yaml.safe_load((folder / "params.yaml").read_text()) for folder in folders(tmp_path)]
+    assert params == [{"trainer": trainer} for trainer in trainers]
 
 
 def test_the_configuration_goes_out_once() -> None:
     (phase,) = spec().phases
     reading = replace(phase, files={"params.yaml": {"trainer": {}}})
-    told = Told(spec=replace(spec(), phases=(reading,))).launches()
-    crashes(told)
-    told.succeeds()
-    entries = journals.worded(told.spec, told.unpublished.entries)
+    job = ScriptedJob(spec=replace(spec(), phases=(reading,))).launches()
+    crashes(job)
+    job.succeeds()
+    entries = journals.worded(job.spec, job.unpublished.entries)
     assert [e.run for e in entries if e.dialect_files is not None and e.dialect_files.files] == [1]
     assert [e.run for e in entries] == [1, 0, 0, 2]
 
@@ -314,11 +323,11 @@ def test_the_configuration_goes_out_once() -> None:
 def test_jobs_of_other_dialects_have_the_records_that_all_jobs_have(
     tmp_path: Path, dialect: str
 ) -> None:
-    told = Told(spec=replace(spec(), dialect=dialect)).launches()
-    crashes(told)
-    write(told, tmp_path)
+    job = ScriptedJob(spec=replace(spec(), dialect=dialect)).launches()
+    crashes(job)
+    write(job, tmp_path)
     assert {"workflow_id", "phase", "began", "runs"} == {*summary(tmp_path)}
-    assert said(tmp_path, "run", "status", "nodes") == [(1, "failed", 4)]
+    assert summary_values(tmp_path, "run", "status", "nodes") == [(1, "failed", 4)]
     assert sorted(path.name for path in folders(tmp_path)[0].iterdir()) == [
         *(".lock", "run.log", "summary.json")
     ]

@@ -33,82 +33,82 @@ def job(name: str, at: float, crashes: int, ended: str = "") -> JobReport:
 
 
 def test_a_restart_is_counted_when_it_has_ended_and_its_first_step_when_it_is_seen() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    assert told.chronicle.totals.restarts == {}
-    told.succeeds()
-    assert told.chronicle.totals.restarts == {"crash/in_place/success": 1}
-    assert "first_step" not in told.chronicle.totals.stages
-    told.report(first_step_at=told.state.now + 7.0)
-    (bucket,) = told.chronicle.totals.stages["first_step"]
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    assert job.chronicle.totals.restarts == {}
+    job.succeeds()
+    assert job.chronicle.totals.restarts == {"crash/in_place/success": 1}
+    assert "first_step" not in job.chronicle.totals.stages
+    job.report(first_step_at=job.state.now + 7.0)
+    (bucket,) = job.chronicle.totals.stages["first_step"]
     assert BUCKETS_S[bucket - 1] < 7.0 <= BUCKETS_S[bucket]
 
 
 def test_a_step_made_before_the_last_rank_was_started_took_no_time() -> None:
     """A rank may train while the worker still waits for the answers of other agents."""
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds(now=told.state.now + 5.0)
-    restarted_at = told.state.now
-    told.report(first_step_at=restarted_at - 0.08)
-    assert told.record.stages_s["first_step"] == 0.0
-    assert told.chronicle.totals.stages["first_step"] == {0: (1, 0.0)}
-    assert told.chronicle.starts[-1].first_step_at == restarted_at
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds(now=job.state.now + 5.0)
+    restarted_at = job.state.now
+    job.report(first_step_at=restarted_at - 0.08)
+    assert job.record.stages_s["first_step"] == 0.0
+    assert job.chronicle.totals.stages["first_step"] == {0: (1, 0.0)}
+    assert job.chronicle.starts[-1].first_step_at == restarted_at
 
 
 @pytest.mark.parametrize(("loaded", "lost"), [(20, 14), (None, None)])
 def test_steps_that_were_done_again_are_in_the_totals_and_in_the_status(
     loaded: int | None, lost: int | None
 ) -> None:
-    told = running()
-    assert views.status(told.state, told.chronicle)["lost_steps"] == 0
-    told.report(step=34, first_step_at=told.state.now + 1.0)
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds(resume=None if loaded is None else Checkpoint(step=loaded, path="step-20"))
-    told.report(first_step_at=told.state.now + 7.0)
-    assert told.chronicle.totals.lost_steps == lost
-    assert views.status(told.state, told.chronicle)["lost_steps"] == lost
+    job = running()
+    assert views.status(job.state, job.chronicle)["lost_steps"] == 0
+    job.report(step=34, first_step_at=job.state.now + 1.0)
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds(resume=None if loaded is None else Checkpoint(step=loaded, path="step-20"))
+    job.report(first_step_at=job.state.now + 7.0)
+    assert job.chronicle.totals.lost_steps == lost
+    assert views.status(job.state, job.chronicle)["lost_steps"] == lost
 
 
 def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    told.fails("start.timeout")
-    assert [key.split("/")[2] for key in told.chronicle.totals.restarts] == ["downgrade"]
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.fails("start.timeout")
+    assert [key.split("/")[2] for key in job.chronicle.totals.restarts] == ["downgrade"]
 
 
 def test_what_a_job_sends_replaces_what_was_known_of_it() -> None:
-    known = FleetTotals()
+    totals = FleetTotals()
     for report in (job("a", 1.0, 1), job("a", 2.0, 2), job("b", 1.0, 5), job("a", 2.0, 2)):
-        known = with_report(known, report)
-    assert summed(known).restarts == {"crash/in_place/success": 7}
-    assert summed(known).stages == {"stop": {3: (7, 2.1)}}
+        totals = with_report(totals, report)
+    assert summed(totals).restarts == {"crash/in_place/success": 7}
+    assert summed(totals).stages == {"stop": {3: (7, 2.1)}}
 
 
 def test_what_arrives_late_changes_nothing() -> None:
-    known = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 4.0, 1))
-    assert summed(known).restarts == {"crash/in_place/success": 3}
+    totals = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 4.0, 1))
+    assert summed(totals).restarts == {"crash/in_place/success": 3}
 
 
 def test_a_job_that_was_reset_counts_what_it_has_now() -> None:
-    known = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 6.0, 1))
-    assert summed(known).restarts == {"crash/in_place/success": 1}
+    totals = with_report(with_report(FleetTotals(), job("a", 5.0, 3)), job("a", 6.0, 1))
+    assert summed(totals).restarts == {"crash/in_place/success": 1}
 
 
 def test_ended_jobs_stay_in_the_sum_and_do_not_grow_it() -> None:
-    known = FleetTotals()
+    totals = FleetTotals()
     for n in range(ENDED_KEPT + 50):
-        known = with_report(known, job(f"job-{n}", float(n), 2, ended="Completed"))
-    assert len(known.jobs) == ENDED_KEPT
-    assert summed(known).restarts == {"crash/in_place/success": 2 * (ENDED_KEPT + 50)}
-    assert ends(known) == {"Completed": ENDED_KEPT + 50}
+        totals = with_report(totals, job(f"job-{n}", float(n), 2, ended="Completed"))
+    assert len(totals.jobs) == ENDED_KEPT
+    assert summed(totals).restarts == {"crash/in_place/success": 2 * (ENDED_KEPT + 50)}
+    assert ends(totals) == {"Completed": ENDED_KEPT + 50}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5)), max_size=30))
 def test_the_sum_is_that_of_the_newest_of_each_job(sent: list[tuple[str, int]]) -> None:
-    known, newest = FleetTotals(), dict[str, int]()
+    totals, newest = FleetTotals(), dict[str, int]()
     for at, (name, crashes) in enumerate(sent):
         report = job(name, float(at), crashes)
-        known = with_report(with_report(known, report), replace(report, at=at - 0.5))
+        totals = with_report(with_report(totals, report), replace(report, at=at - 0.5))
         newest[name] = crashes
-    assert sum(summed(known).restarts.values()) == sum(newest.values())
+    assert sum(summed(totals).restarts.values()) == sum(newest.values())

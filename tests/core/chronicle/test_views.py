@@ -1,4 +1,4 @@
-"""What is told of a job, where the workflows' own tests do not look."""
+"""Views of a job that the workflows' own tests do not cover."""
 
 from __future__ import annotations
 
@@ -17,35 +17,38 @@ from tests.support.builders import running, sighting
 
 def in_two_phases() -> tuple[JobState, Chronicle]:
     """A job with a first restart in each of its phases."""
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
-    (record,) = told.chronicle.records
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    (record,) = job.chronicle.records
     warmup = PhaseResult(
         name="warmup",
         state="completed",
         last_checkpoint_step=None,
         restarts=0,
-        ledger=told.state.ledger,
+        ledger=job.state.ledger,
     )
     records = (replace(record, phase="warmup"), record)
-    return replace(told.state, finished=(warmup,)), replace(told.chronicle, records=records)
+    return replace(job.state, finished=(warmup,)), replace(job.chronicle, records=records)
 
 
 def test_restarts_with_one_number_are_told_apart_by_their_phase() -> None:
-    state, known = in_two_phases()
-    assert responses.explain(state, known, "demo", 1)["restart"]["phase"] == "main"
+    state, chronicle = in_two_phases()
+    assert responses.explain(state, chronicle, "demo", 1)["restart"]["phase"] == "main"
     assert (
-        responses.explain(state, known, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"]
+        responses.explain(state, chronicle, "demo", {"n": 1, "phase": "warmup"})["restart"]["phase"]
         == "warmup"
     )
-    assert responses.explain(state, known, "demo", {"phase": "warmup"})["restart"]["n"] == 1
-    assert responses.explain(state, known, "demo", {"n": 1, "phase": "cooldown"})["restart"] is None
+    assert responses.explain(state, chronicle, "demo", {"phase": "warmup"})["restart"]["n"] == 1
+    assert (
+        responses.explain(state, chronicle, "demo", {"n": 1, "phase": "cooldown"})["restart"]
+        is None
+    )
 
 
 def test_a_job_whose_document_was_not_read_yet_has_every_field_of_a_status() -> None:
-    known, unread = views.status(running().state), shapes.status_unread("demo")
-    assert unread.keys() == known.keys()
+    status, unread = views.status(running().state), shapes.status_unread("demo")
+    assert unread.keys() == status.keys()
     assert (unread["id"], unread["state"]) == ("demo", "pending")
 
 
@@ -60,57 +63,60 @@ def incarnations(state: JobState) -> dict[int, int]:
 
 
 def test_status_shows_of_each_rank_the_generation_in_which_its_process_was_started() -> None:
-    told = running(nodes=2, processes_per_node=2)
-    first = told.state.generation
-    assert incarnations(told.state) == dict.fromkeys(range(4), first)
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
-    assert incarnations(told.state) == dict.fromkeys(range(4), first + 1)
+    job = running(nodes=2, processes_per_node=2)
+    first = job.state.generation
+    assert incarnations(job.state) == dict.fromkeys(range(4), first)
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    assert incarnations(job.state) == dict.fromkeys(range(4), first + 1)
 
 
 def test_status_shows_that_the_process_of_a_kept_rank_is_older() -> None:
-    told = running(nodes=2, processes_per_node=2)
-    first = told.state.generation
+    job = running(nodes=2, processes_per_node=2)
+    first = job.state.generation
     for keep, older in (((0, 3), {0: first, 3: first}), ((0, 1), {0: first, 1: first + 1})):
-        told.see(sighting(FaultClass.CRASH))
-        told.state = replace(told.state, plan=replace(told.plan, keep=keep))
-        told.succeeds()
-        assert incarnations(told.state) == dict.fromkeys(range(4), told.state.generation) | older
+        job.see(sighting(FaultClass.CRASH))
+        job.state = replace(job.state, plan=replace(job.plan, keep=keep))
+        job.succeeds()
+        assert incarnations(job.state) == dict.fromkeys(range(4), job.state.generation) | older
 
 
 def test_an_older_process_is_shown_as_its_agent_tells_it() -> None:
-    told = running(nodes=2, processes_per_node=2)
-    first = told.state.generation
-    told.state = replace(told.state, generation=first + 3)
-    told.report(older={2: first})
-    told.report()  # by a worker that has heard of no agent yet
-    assert incarnations(told.state)[2] == first
-    told.report("moved", generation=first + 4, older={1: first + 3})
-    assert told.state.older == {1: first + 3}
+    job = running(nodes=2, processes_per_node=2)
+    first = job.state.generation
+    job.state = replace(job.state, generation=first + 3)
+    job.report(older={2: first})
+    job.report()  # by a worker that has heard of no agent yet
+    assert incarnations(job.state)[2] == first
+    job.report("moved", generation=first + 4, older={1: first + 3})
+    assert job.state.older == {1: first + 3}
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_status_of_a_large_job_tells_the_incarnations_of_most_pods_once(more: int) -> None:
     ranks = views.INCARNATIONS_MOST // 4
-    told = running(nodes=4 + more, processes_per_node=ranks)
-    first = told.state.generation
-    told.state = replace(told.state, older={ranks: first - 1})
-    status, usual = views.status(told.state), [first] * ranks
+    job = running(nodes=4 + more, processes_per_node=ranks)
+    first = job.state.generation
+    job.state = replace(job.state, older={ranks: first - 1})
+    status, usual = views.status(job.state), [first] * ranks
     of_second = [first - 1, *usual[1:]]
-    shown = [pod["incarnations"] for pod in status["pods"]]
+    incarnations = [pod["incarnations"] for pod in status["pods"]]
     if more:
-        assert (status["incarnations"], shown) == (usual, [None, of_second, None, None, None])
+        assert (status["incarnations"], incarnations) == (
+            usual,
+            [None, of_second, None, None, None],
+        )
     else:
-        assert (status["incarnations"], shown) == (None, [usual, of_second, usual, usual])
+        assert (status["incarnations"], incarnations) == (None, [usual, of_second, usual, usual])
 
 
 def test_status_shows_no_incarnation_where_no_process_is() -> None:
-    told = running(nodes=2)
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    assert incarnations(told.state) == {}
-    assert [pod["first_rank"] for pod in views.status(told.state)["pods"]] == [0, 1]
+    job = running(nodes=2)
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    assert incarnations(job.state) == {}
+    assert [pod["first_rank"] for pod in views.status(job.state)["pods"]] == [0, 1]
 
 
 @pytest.mark.parametrize("at", [math.inf, -math.inf, math.nan, 1_795_295_905_000, 1e300])
@@ -128,31 +134,31 @@ def test_every_restart_is_counted_and_those_that_place_pods_anew_apart() -> None
 
 
 def test_status_shows_when_a_job_began_and_how_long_it_is_there() -> None:
-    told = running()
-    known = replace(told.chronicle, created_at=0.0, started_at=2.0)
-    shown = views.status(replace(told.state, now=60.0), known)
-    assert (shown["started_at"], shown["ended_at"]) == (shapes.moment(2.0), None)
-    assert shown["duration_s"] == 60.0
+    job = running()
+    chronicle = replace(job.chronicle, created_at=0.0, started_at=2.0)
+    status = views.status(replace(job.state, now=60.0), chronicle)
+    assert (status["started_at"], status["ended_at"]) == (shapes.moment(2.0), None)
+    assert status["duration_s"] == 60.0
 
 
 def test_a_heartbeat_is_laid_over_a_status_with_its_time() -> None:
-    told = running()
-    status = views.status(told.state, replace(told.chronicle, created_at=10.0))
+    job = running()
+    status = views.status(job.state, replace(job.chronicle, created_at=10.0))
     heartbeat = {"now": 100.0, "step": 7, "step_at": 97.0, "still_s": 3.0, "still_limit_s": 300.0}
-    shown = shapes.with_glance(status, heartbeat)
-    assert (shown["as_of"], shown["step_at"]) == (shapes.moment(100.0), shapes.moment(97.0))
-    assert (shown["step"], shown["still_s"], shown["still_limit_s"]) == (7, 3.0, 300.0)
-    assert shown["duration_s"] == 90.0
+    combined = shapes.with_glance(status, heartbeat)
+    assert (combined["as_of"], combined["step_at"]) == (shapes.moment(100.0), shapes.moment(97.0))
+    assert (combined["step"], combined["still_s"], combined["still_limit_s"]) == (7, 3.0, 300.0)
+    assert combined["duration_s"] == 90.0
     assert shapes.with_glance(status, {}) == status
 
 
 def test_levels_that_failed_are_counted_apart() -> None:
-    told = running(nodes=2)
-    told.see(sighting(FaultClass.CRASH))
-    told.fails("agent.unreachable", Step.STOP)
-    told.succeeds()
-    shown = views.status(told.state)
-    assert (shown["restarts"], shown["failed_levels"]) == (2, 1)
+    job = running(nodes=2)
+    job.see(sighting(FaultClass.CRASH))
+    job.fails("agent.unreachable", Step.STOP)
+    job.succeeds()
+    status = views.status(job.state)
+    assert (status["restarts"], status["failed_levels"]) == (2, 1)
 
 
 def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_started() -> None:

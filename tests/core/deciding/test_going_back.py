@@ -17,7 +17,7 @@ from everstep.core.world import Checkpoint
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import Told, fact, levels, running, sighting, with_ladder
+from tests.support.builders import ScriptedJob, fact, levels, running, sighting, with_ladder
 
 _C, _L = FaultClass, Level
 PATIENT = Policy(no_progress_restarts=None)
@@ -27,44 +27,46 @@ def at(step: int) -> Checkpoint:
     return Checkpoint(step=step, path=f"ckpt/{step}")
 
 
-def saved(told: Told, *steps: int) -> Told:
+def saved(job: ScriptedJob, *steps: int) -> ScriptedJob:
     for step in steps:
-        told.saves(step)
-    return told
+        job.saves(step)
+    return job
 
 
-def crashes(told: Told, exception: str = "ValueError: bad shard 7", *, step: int = 34) -> Decision:
-    told.report(step=step)
+def crashes(
+    job: ScriptedJob, exception: str = "ValueError: bad shard 7", *, step: int = 34
+) -> Decision:
+    job.report(step=step)
     end: dict[str, Any] = {"exit_code": 1, "exception": exception, "at_step": step}
-    generation = told.state.generation
-    return told.see(fact("process.exit", slot=1, rank=1, generation=generation, **end))
+    generation = job.state.generation
+    return job.see(fact("process.exit", slot=1, rank=1, generation=generation, **end))
 
 
-def turns_nan(told: Told) -> Decision:
-    return told.see(sighting(_C.NUMERIC))
+def turns_nan(job: ScriptedJob) -> Decision:
+    return job.see(sighting(_C.NUMERIC))
 
 
 # -- Bad numbers --------------------------------------------------------------------------------
 
 
 def test_going_back_again_goes_further_back() -> None:
-    told = saved(running(PATIENT), 10, 20, 30)
-    assert turns_nan(told).remedy.older_than_step == 30
-    told.succeeds(resume=at(20))
-    told.saves(30)
-    assert turns_nan(told).remedy.older_than_step == 20
+    job = saved(running(PATIENT), 10, 20, 30)
+    assert turns_nan(job).remedy.older_than_step == 30
+    job.succeeds(resume=at(20))
+    job.saves(30)
+    assert turns_nan(job).remedy.older_than_step == 20
 
 
 def test_who_goes_back_as_often_as_it_may_ends_with_a_sentence_that_names_the_limit() -> None:
-    told = saved(running(replace(PATIENT, rollbacks=2)), 10, 20, 30)
+    job = saved(running(replace(PATIENT, rollbacks=2)), 10, 20, 30)
     for times, step in enumerate((20, 10)):
-        assert views.status(told.state)["series"]["rollbacks"] == times
-        assert turns_nan(told).level is _L.ROLLBACK
-        told.succeeds(resume=at(step))
-    assert views.status(told.state)["series"]["rollbacks"] == 2
-    assert turns_nan(told).level is _L.FAIL
-    said = "without progress it may go back 2 times in a row (recovery.rollbacks)"
-    assert said in told.state.ending_reason
+        assert views.status(job.state)["series"]["rollbacks"] == times
+        assert turns_nan(job).level is _L.ROLLBACK
+        job.succeeds(resume=at(step))
+    assert views.status(job.state)["series"]["rollbacks"] == 2
+    assert turns_nan(job).level is _L.FAIL
+    reason = "without progress it may go back 2 times in a row (recovery.rollbacks)"
+    assert reason in job.state.ending_reason
 
 
 def test_0_never_goes_back_and_none_always_may() -> None:
@@ -82,95 +84,97 @@ def test_a_ladder_of_the_author_goes_on_where_it_may_not_go_back_any_more() -> N
     )
     decision = turns_nan(saved(running(policy), 10, 20))
     assert decision.level is _L.JOB
-    assert any("recovery.rollbacks" in said for said in decision.passed_over)
+    assert any("recovery.rollbacks" in sentence for sentence in decision.passed_over)
 
 
 def test_a_checkpoint_beyond_all_others_begins_the_count_anew_and_one_saved_again_does_not() -> (
     None
 ):
-    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
-    turns_nan(told)
-    told.succeeds(resume=at(20))
-    told.saves(30)
-    assert told.state.ledger.back.times == 1
-    told.saves(40)
-    assert turns_nan(told).remedy.older_than_step == 40
+    job = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(job)
+    job.succeeds(resume=at(20))
+    job.saves(30)
+    assert job.state.ledger.back.times == 1
+    job.saves(40)
+    assert turns_nan(job).remedy.older_than_step == 40
 
 
 def test_another_recovery_in_between_begins_nothing_anew() -> None:
-    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
-    turns_nan(told)
-    told.succeeds(resume=at(20))
-    told.see(sighting(_C.NODE))
-    told.succeeds(resume=at(20))
-    assert turns_nan(told).level is _L.FAIL
+    job = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(job)
+    job.succeeds(resume=at(20))
+    job.see(sighting(_C.NODE))
+    job.succeeds(resume=at(20))
+    assert turns_nan(job).level is _L.FAIL
 
 
 def test_going_back_is_no_progress() -> None:
-    told = saved(running(Policy(rollbacks=None)), *range(10, 80, 10))
+    job = saved(running(Policy(rollbacks=None)), *range(10, 80, 10))
     for step in (60, 50, 40):
-        turns_nan(told)
-        told.succeeds(resume=at(step))
-        told.saves(step + 10)
-    assert turns_nan(told).level is _L.FAIL
-    assert "no progress after 3 restarts" in told.state.ending_reason
+        turns_nan(job)
+        job.succeeds(resume=at(step))
+        job.saves(step + 10)
+    assert turns_nan(job).level is _L.FAIL
+    assert "no progress after 3 restarts" in job.state.ending_reason
 
 
 def test_a_rollback_that_is_done_once_more_counts_once() -> None:
-    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
-    turns_nan(told)
-    told.loses_outcome()
-    told.finds(started=False, generation=told.state.generation)
-    assert (levels(told)[-1], told.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
-    told.succeeds(resume=at(20))
-    assert told.state.ledger.back == RollbackCount(times=1, to=20)
+    job = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30)
+    turns_nan(job)
+    job.loses_outcome()
+    job.finds(started=False, generation=job.state.generation)
+    assert (levels(job)[-1], job.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
+    job.succeeds(resume=at(20))
+    assert job.state.ledger.back == RollbackCount(times=1, to=20)
 
 
 def test_one_that_ended_before_it_chose_is_none_of_those_that_a_job_may_make() -> None:
-    told = saved(running(PATIENT), 10, 20, 30)
-    turns_nan(told)
-    told.fails("agent.unreachable", at=Step.STOP, slot=1)
-    assert told.state.ledger.back == RollbackCount()
+    job = saved(running(PATIENT), 10, 20, 30)
+    turns_nan(job)
+    job.fails("agent.unreachable", at=Step.STOP, slot=1)
+    assert job.state.ledger.back == RollbackCount()
 
 
 def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:
-    told = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30, 40)
+    job = saved(running(replace(PATIENT, rollbacks=1)), 10, 20, 30, 40)
     for step in (40, 30, 20):
-        decision = told.see(fact("checkpoint.bad", step=step))
+        decision = job.see(fact("checkpoint.bad", step=step))
         assert (decision.level, decision.remedy.older_than_step) == (_L.ROLLBACK, step)
-        told.succeeds(resume=at(step - 10))
-    assert told.state.ledger.back.times == 0
+        job.succeeds(resume=at(step - 10))
+    assert job.state.ledger.back.times == 0
 
 
 # -- The same end twice -------------------------------------------------------------------------
 
 
-def ended_alike_twice(policy: Policy, *steps: int) -> tuple[Told, Decision]:
-    told = saved(running(policy), *steps)
-    crashes(told)
-    told.succeeds(resume=at(steps[-1]))
-    return told, crashes(told)
+def ended_alike_twice(policy: Policy, *steps: int) -> tuple[ScriptedJob, Decision]:
+    job = saved(running(policy), *steps)
+    crashes(job)
+    job.succeeds(resume=at(steps[-1]))
+    return job, crashes(job)
 
 
 @pytest.mark.parametrize("policy", [Policy(), cerebras(max_num_restarts=3, goes_back=True)])
 def test_two_runs_that_end_alike_make_the_checkpoint_suspect(policy: Policy) -> None:
-    told, decision = ended_alike_twice(policy, 10, 20, 30)
+    job, decision = ended_alike_twice(policy, 10, 20, 30)
     assert (decision.level, decision.remedy.older_than_step) == (_L.ROLLBACK, 30)
-    said = "ValueError at step 34 twice in a row: checkpoint step 30 is suspected; it is set aside"
-    assert said in decision.reason
-    told.succeeds(resume=at(20))
-    assert told.state.ledger.no_progress == 2
+    reason = (
+        "ValueError at step 34 twice in a row: checkpoint step 30 is suspected; it is set aside"
+    )
+    assert reason in decision.reason
+    job.succeeds(resume=at(20))
+    assert job.state.ledger.no_progress == 2
 
 
 def test_it_is_left_behind_once_and_the_number_of_restarts_holds() -> None:
-    told, _ = ended_alike_twice(Policy(no_progress_restarts=5), 10, 20, 30)
-    told.succeeds(resume=at(20))
-    told.saves(30)
-    while crashes(told).is_executed:
-        told.succeeds(resume=at(30))
-    assert levels(told) == [_L.IN_PLACE, _L.ROLLBACK, *[_L.JOB] * 3, _L.FAIL]
-    assert "no progress after 5 restarts" in told.state.ending_reason
-    assert "ValueError at step 34, 6 times in a row" in told.state.ending_reason
+    job, _ = ended_alike_twice(Policy(no_progress_restarts=5), 10, 20, 30)
+    job.succeeds(resume=at(20))
+    job.saves(30)
+    while crashes(job).is_executed:
+        job.succeeds(resume=at(30))
+    assert levels(job) == [_L.IN_PLACE, _L.ROLLBACK, *[_L.JOB] * 3, _L.FAIL]
+    assert "no progress after 5 restarts" in job.state.ending_reason
+    assert "ValueError at step 34, 6 times in a row" in job.state.ending_reason
 
 
 @pytest.mark.parametrize(
@@ -180,25 +184,25 @@ def test_it_is_left_behind_once_and_the_number_of_restarts_holds() -> None:
 def test_where_none_is_older_it_stays_and_the_restart_is_as_before(
     policy: Policy, stays_with: Level
 ) -> None:
-    told, _ = ended_alike_twice(policy, 30)
-    decision = told.fails(
+    job, _ = ended_alike_twice(policy, 30)
+    decision = job.fails(
         NONE_OLDER, at=Step.RESUME, message="no good checkpoint is older than 30 (there are: 30)"
     )
     assert (decision.level, decision.remedy.older_than_step) == (stays_with, None)
     assert "rollback failed: no good checkpoint is older than 30" in decision.reason
-    assert told.state.ledger.back.times == 0
-    told.succeeds(resume=at(30))
-    assert crashes(told).level is not _L.ROLLBACK
+    assert job.state.ledger.back.times == 0
+    job.succeeds(resume=at(30))
+    assert crashes(job).level is not _L.ROLLBACK
 
 
 def test_what_followed_a_rollback_stays_too_where_none_is_older() -> None:
-    told, _ = ended_alike_twice(Policy(), 30)
-    told.gives_way(sighting(_C.NODE))
-    decision = told.fails(NONE_OLDER, at=Step.RESUME)
+    job, _ = ended_alike_twice(Policy(), 30)
+    job.gives_way(sighting(_C.NODE))
+    decision = job.fails(NONE_OLDER, at=Step.RESUME)
     assert (decision.level, decision.remedy.older_than_step) == (_L.POD, None)
 
 
-STAYS = (
+REPEATED_ROLLBACKS = (
     ("theirs", modelarts(job_retry=8, unconditional=True), (10, 20, 30)),
     ("theirs too", mindcluster(fault_scheduling="force", fault_retry_times=9), (10, 20, 30)),
     ("used up", Policy(rollbacks=0), (10, 20, 30)),
@@ -213,13 +217,15 @@ STAYS = (
 
 
 @pytest.mark.parametrize(
-    ("policy", "steps"), [row[1:] for row in STAYS], ids=[row[0] for row in STAYS]
+    ("policy", "steps"),
+    [row[1:] for row in REPEATED_ROLLBACKS],
+    ids=[row[0] for row in REPEATED_ROLLBACKS],
 )
 def test_otherwise_it_is_resumed_from_again(policy: Policy, steps: tuple[int, ...]) -> None:
-    told = saved(running(policy), *steps)
-    crashes(told)
-    told.succeeds(resume=at(steps[-1]) if steps else None)
-    decision = crashes(told)
+    job = saved(running(policy), *steps)
+    crashes(job)
+    job.succeeds(resume=at(steps[-1]) if steps else None)
+    decision = crashes(job)
     assert decision.is_executed
     assert (decision.level is _L.ROLLBACK, decision.remedy.older_than_step) == (False, None)
 
@@ -230,12 +236,12 @@ def test_a_limit_that_keeps_it_is_told() -> None:
 
 
 def test_of_files_that_only_time_tells_apart_none_is_older() -> None:
-    told = running()
+    job = running()
     last = Checkpoint(step=None, path="ckpt/last.pt", at=5.0)
-    told.saves(last)
-    crashes(told)
-    told.succeeds(resume=last)
-    decision = crashes(told)
+    job.saves(last)
+    crashes(job)
+    job.succeeds(resume=last)
+    decision = crashes(job)
     assert decision.level is not _L.ROLLBACK
     assert (
         "last.pt is suspected; it stays, as only file times order the checkpoints"
@@ -246,50 +252,50 @@ def test_of_files_that_only_time_tells_apart_none_is_older() -> None:
 def test_one_that_could_not_be_set_aside_is_resumed_from_by_nobody_until_a_newer_one_is_there() -> (
     None
 ):
-    told, _ = ended_alike_twice(PATIENT, 10, 20, 30)
-    told.succeeds(resume=at(20), stays=True)
-    told.saves(30)  # it is the newest that is seen, for it is still there
-    for exception, stays in (("KeyError", True), ("OSError", False)):
-        assert crashes(told, exception).remedy.older_than_step == 30
-        told.succeeds(resume=at(20), stays=stays)
-    assert crashes(told, "TypeError").remedy.older_than_step is None, "it is out of the way by now"
+    job, _ = ended_alike_twice(PATIENT, 10, 20, 30)
+    job.succeeds(resume=at(20), stays=True)
+    job.saves(30)  # it is the newest that is seen, for it is still there
+    for exception, holds in (("KeyError", True), ("OSError", False)):
+        assert crashes(job, exception).remedy.older_than_step == 30
+        job.succeeds(resume=at(20), stays=holds)
+    assert crashes(job, "TypeError").remedy.older_than_step is None, "it is out of the way by now"
 
 
 def test_a_newer_one_ends_that() -> None:
-    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    told.succeeds(resume=at(20), stays=True)
-    told.saves(40)
-    assert told.see(sighting(_C.NODE)).remedy.older_than_step is None
+    job, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    job.succeeds(resume=at(20), stays=True)
+    job.saves(40)
+    assert job.see(sighting(_C.NODE)).remedy.older_than_step is None
 
 
 def test_nor_does_a_job_that_was_paused_meanwhile() -> None:
-    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    told.succeeds(resume=at(20), stays=True)
-    assert launch_plan(told.state).remedy.older_than_step == 30
+    job, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    job.succeeds(resume=at(20), stays=True)
+    assert launch_plan(job.state).remedy.older_than_step == 30
 
 
 def test_a_job_whose_suspected_checkpoint_stays_ends_as_any_other() -> None:
-    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    told.succeeds(resume=at(20), stays=True)
-    while crashes(told).is_executed:
-        assert told.plan.remedy.older_than_step == 30
-        told.succeeds(resume=at(20), stays=True)
-    assert levels(told) == [_L.IN_PLACE, _L.ROLLBACK, _L.JOB, _L.FAIL]
-    assert "no progress after 3 restarts" in told.state.ending_reason
+    job, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    job.succeeds(resume=at(20), stays=True)
+    while crashes(job).is_executed:
+        assert job.plan.remedy.older_than_step == 30
+        job.succeeds(resume=at(20), stays=True)
+    assert levels(job) == [_L.IN_PLACE, _L.ROLLBACK, _L.JOB, _L.FAIL]
+    assert "no progress after 3 restarts" in job.state.ending_reason
 
 
 def test_where_nothing_older_is_left_it_is_tried_again_and_not_for_ever() -> None:
-    told, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    told.succeeds(resume=at(20), stays=True)
-    assert told.see(sighting(_C.NODE)).remedy.older_than_step == 30
-    assert told.fails(NONE_OLDER, at=Step.RESUME).remedy.older_than_step is None
+    job, _ = ended_alike_twice(Policy(), 10, 20, 30)
+    job.succeeds(resume=at(20), stays=True)
+    assert job.see(sighting(_C.NODE)).remedy.older_than_step == 30
+    assert job.fails(NONE_OLDER, at=Step.RESUME).remedy.older_than_step is None
 
 
 @pytest.mark.parametrize(
     "first", [{"exception": "KeyError: a"}, {"step": 33}], ids=["another exception", "another step"]
 )
 def test_ends_that_are_not_alike_make_nothing_suspect(first: dict[str, Any]) -> None:
-    told = saved(running(), 10, 20, 30)
-    crashes(told, **first)
-    told.succeeds(resume=at(30))
-    assert crashes(told).level is not _L.ROLLBACK
+    job = saved(running(), 10, 20, 30)
+    crashes(job, **first)
+    job.succeeds(resume=at(30))
+    assert crashes(job).level is not _L.ROLLBACK

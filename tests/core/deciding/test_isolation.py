@@ -10,24 +10,24 @@ from everstep.core.recovering.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import Told, isolation, running, sighting
+from tests.support.builders import ScriptedJob, isolation, running, sighting
 
 _C = FaultClass
 EMPTY = Quarantine(cluster="local")
 
 
-def ask(known: Quarantine, node: str, **said: object) -> tuple[Quarantine, str]:
+def ask(book: Quarantine, node: str, **options: object) -> tuple[Quarantine, str]:
     plain = {"reason": "test", "by": "demo", "cluster_size": 20, "at": 0.0}
-    request = Request(node=node, **{**plain, **said})  # type: ignore[arg-type]  # named by the tests
-    after, answer = quarantine.isolate(known, request)
+    request = Request(node=node, **{**plain, **options})  # type: ignore[arg-type]  # named by the tests
+    after, answer = quarantine.isolate(book, request)
     return after, answer.verdict
 
 
-def suspected(count: int, **said: object) -> Quarantine:
-    known = EMPTY
+def suspected(count: int, **options: object) -> Quarantine:
+    book = EMPTY
     for number in range(count):
-        known, _ = ask(known, f"s{number}", proven=False, **said)
-    return known
+        book, _ = ask(book, f"s{number}", proven=False, **options)
+    return book
 
 
 # known, proven, size of the cluster, time, verdict
@@ -43,35 +43,35 @@ BRAKES = (
 
 
 @pytest.mark.parametrize(
-    ("known", "proven", "size", "at", "verdict"),
+    ("book", "proven", "size", "at", "verdict"),
     [row[1:] for row in BRAKES],
     ids=[f"9 {row[0]}" for row in BRAKES],
 )
 def test_isolation_has_brakes(
-    known: Quarantine, proven: bool, size: int, at: float, verdict: str
+    book: Quarantine, proven: bool, size: int, at: float, verdict: str
 ) -> None:
-    assert ask(known, "n1", proven=proven, cluster_size=size, at=at)[1] == verdict
+    assert ask(book, "n1", proven=proven, cluster_size=size, at=at)[1] == verdict
 
 
 def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether_it_was() -> None:
-    def named(told: Told) -> tuple[str, bool]:
-        record = responses.record(told.record)
+    def isolated_node(job: ScriptedJob) -> tuple[str, bool]:
+        record = responses.record(job.record)
         return record["recover"], record["isolated"]
 
     meant, undone = ("job_reschedule_with_taint", True), ("job_reschedule", False)
-    told = running(modelarts(job_retry=8))
-    told.see(sighting(_C.NODE))
-    assert named(told) == meant
-    assert "level job: " in told.chronicle.happenings[-1].text
-    told.succeeds()
-    assert named(told) == meant
-    told.see(sighting(_C.NODE, node="n2"))
-    told.succeeds(isolated=())  # a brake held it back
-    assert named(told) == undone
-    told.see(sighting(_C.NODE, node="n3"))
-    told.loses_outcome()
-    told.finds(started=False, generation=told.state.generation)
-    assert [record["recover"] for record in responses.restarts(told.chronicle)[2:]] == [
+    job = running(modelarts(job_retry=8))
+    job.see(sighting(_C.NODE))
+    assert isolated_node(job) == meant
+    assert "level job: " in job.chronicle.happenings[-1].text
+    job.succeeds()
+    assert isolated_node(job) == meant
+    job.see(sighting(_C.NODE, node="n2"))
+    job.succeeds(isolated=())  # a brake held it back
+    assert isolated_node(job) == undone
+    job.see(sighting(_C.NODE, node="n3"))
+    job.loses_outcome()
+    job.finds(started=False, generation=job.state.generation)
+    assert [record["recover"] for record in responses.restarts(job.chronicle)[2:]] == [
         undone[0],
         meant[0],
     ]
@@ -85,22 +85,22 @@ def test_a_rehearsal_divides_the_hour(at: float, verdict: str) -> None:
 
 
 def test_proven_isolations_do_not_use_up_the_share_of_suspicions() -> None:
-    known = EMPTY
+    book = EMPTY
     for number in range(10):
-        known, _ = ask(known, f"p{number}", proven=True)
-    assert ask(known, "n1", proven=False)[1] == "isolated"
+        book, _ = ask(book, f"p{number}", proven=True)
+    assert ask(book, "n1", proven=False)[1] == "isolated"
 
 
 def test_isolating_twice_is_isolating_once() -> None:
-    known, _ = ask(EMPTY, "n1", reason="first")
-    again, verdict = ask(known, "n1", reason="second")
-    assert (again, verdict) == (known, "isolated")
+    book, _ = ask(EMPTY, "n1", reason="first")
+    again, verdict = ask(book, "n1", reason="second")
+    assert (again, verdict) == (book, "isolated")
 
 
 def test_an_operator_changes_why_and_how_long() -> None:
-    known, _ = ask(EMPTY, "n1", reason="first")
-    said = {"by": quarantine.OPERATOR, "reason": "new cables", "until": 50.0}
-    again, verdict = ask(known, "n1", **said)
+    book, _ = ask(EMPTY, "n1", reason="first")
+    request = {"by": quarantine.OPERATOR, "reason": "new cables", "until": 50.0}
+    again, verdict = ask(book, "n1", **request)
     entry = again.nodes["n1"]
     assert (verdict, entry.reason, entry.until, entry.since) == (
         "isolated",
@@ -112,16 +112,16 @@ def test_an_operator_changes_why_and_how_long() -> None:
 
 
 def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    told.succeeds()
-    assert told.state.isolated.keys() == {"n1"}
-    told.see(sighting(_C.NODE, node="n2"))
-    assert told.plan.remedy.avoid == ()
+    job = running()
+    job.see(sighting(_C.NODE))
+    job.succeeds()
+    assert job.state.isolated.keys() == {"n1"}
+    job.see(sighting(_C.NODE, node="n2"))
+    assert job.plan.remedy.avoid == ()
     # It was released, and the cluster gives it to us.
-    told.succeeds(pods={2: PodRef(node="n1", uid="again-2")})
-    assert told.state.isolated.keys() == {"n2"}
-    again = told.see(sighting(_C.NODE))
+    job.succeeds(pods={2: PodRef(node="n1", uid="again-2")})
+    assert job.state.isolated.keys() == {"n2"}
+    again = job.see(sighting(_C.NODE))
     assert [i.node for i in again.remedy.isolate] == ["n1"]
 
 
@@ -139,61 +139,61 @@ def test_before_a_rescheduling_faulty_hardware_is_isolated(cls: FaultClass, prov
 
 @pytest.mark.parametrize("cls", [_C.CRASH, _C.HANG, _C.PREEMPTED, _C.MAINTENANCE, _C.UNKNOWN])
 def test_what_is_no_hardware_fault_isolates_nothing(cls: FaultClass) -> None:
-    told = running()
-    decision = told.see(sighting(cls))
+    job = running()
+    decision = job.see(sighting(cls))
     while decision.is_executed:
         assert decision.remedy.isolate == ()
-        decision = told.fails("start.timeout", at=Step.START, slot=1)
+        decision = job.fails("start.timeout", at=Step.START, slot=1)
 
 
 def test_a_silent_node_and_a_repeated_code_are_suspicions() -> None:
-    told = running()
-    silent = told.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    job = running()
+    silent = job.see(sighting(_C.NODE, kind="node.silent", slot=1))
     assert not silent.remedy.isolate[0].proven
 
 
 def test_a_node_is_not_isolated_twice_in_an_incident() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    assert told.fails("place.none", at=Step.PLACE).remedy.isolate == ()
-    assert told.state.isolated.keys() == {"n1"}
+    job = running()
+    job.see(sighting(_C.NODE))
+    assert job.fails("place.none", at=Step.PLACE).remedy.isolate == ()
+    assert job.state.isolated.keys() == {"n1"}
 
 
 def test_an_isolation_that_was_not_reached_is_asked_for_again() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.STOP)
+    job = running()
+    job.see(sighting(_C.NODE))
+    second = job.gives_way(sighting(_C.NODE, node="n2"), at=Step.STOP)
     assert {i.node for i in second.remedy.isolate} == {"n1", "n2"}
     assert second.remedy.recreate == (1, 2)
 
 
 def test_an_isolation_survives_a_preemption_that_comes_first() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    second = told.gives_way(sighting(_C.PREEMPTED), at=Step.STOP)
+    job = running()
+    job.see(sighting(_C.NODE))
+    second = job.gives_way(sighting(_C.PREEMPTED), at=Step.STOP)
     assert (second.level, [i.node for i in second.remedy.isolate]) == (Level.JOB, ["n1"])
 
 
 def test_what_the_quarantine_could_not_be_told_is_kept_until_it_was() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
+    job = running()
+    job.see(sighting(_C.NODE))
     late = isolation("n1")
-    told.succeeds(isolated=(), deferred=(late,), avoid=("n1",), notes=("isolate: deferred for n1",))
-    assert (told.state.deferred, told.state.avoid) == ((late,), ("n1",))
-    assert told.record.notes == ("isolate: deferred for n1",)
-    assert not told.record.isolated
-    told.see(sighting(_C.CRASH))
-    told.succeeds()
-    assert told.state.deferred == (late,)
+    job.succeeds(isolated=(), deferred=(late,), avoid=("n1",), notes=("isolate: deferred for n1",))
+    assert (job.state.deferred, job.state.avoid) == ((late,), ("n1",))
+    assert job.record.notes == ("isolate: deferred for n1",)
+    assert not job.record.isolated
+    job.see(sighting(_C.CRASH))
+    job.succeeds()
+    assert job.state.deferred == (late,)
 
 
 def test_a_node_held_back_is_avoided_by_this_job() -> None:
-    told = running()
-    told.see(sighting(_C.NODE, kind="node.silent", slot=1))
-    told.succeeds(isolated=(), avoid=("n1",))
-    assert (told.state.avoid, dict(told.state.isolated)) == (("n1",), {})
-    told.see(sighting(_C.PLANNED))
-    assert "n1" in told.plan.remedy.avoid
+    job = running()
+    job.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    job.succeeds(isolated=(), avoid=("n1",))
+    assert (job.state.avoid, dict(job.state.isolated)) == (("n1",), {})
+    job.see(sighting(_C.PLANNED))
+    assert "n1" in job.plan.remedy.avoid
 
 
 def test_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
@@ -202,27 +202,27 @@ def test_a_device_alone_is_named_where_it_may_be_isolated_alone() -> None:
 
 
 def test_the_device_of_the_only_node_is_not_used_again() -> None:
-    told = running(nodes=1)
-    told.see(sighting(_C.DEVICE_FATAL, node="n0"))
-    told.succeeds(isolated=(), avoid_devices=(("n0", 3),))
-    told.see(sighting(_C.CRASH, slot=0))
-    assert told.plan.avoid_devices == (("n0", 3),)
+    job = running(nodes=1)
+    job.see(sighting(_C.DEVICE_FATAL, node="n0"))
+    job.succeeds(isolated=(), avoid_devices=(("n0", 3),))
+    job.see(sighting(_C.CRASH, slot=0))
+    assert job.plan.avoid_devices == (("n0", 3),)
 
 
 def test_a_released_node_is_open_again() -> None:
-    known, _ = ask(EMPTY, "n1")
-    after, was_known = quarantine.release(known, "n1")
+    book, _ = ask(EMPTY, "n1")
+    after, was_known = quarantine.release(book, "n1")
     assert (after.nodes, was_known) == ({}, True)
     assert quarantine.release(after, "n1")[1] is False
 
 
 def test_isolations_end_with_their_time() -> None:
-    known, _ = ask(EMPTY, "n1", until=100.0)
-    assert (quarantine.expired(known, 99.0), quarantine.expired(known, 100.0)) == ((), ("n1",))
+    book, _ = ask(EMPTY, "n1", until=100.0)
+    assert (quarantine.expired(book, 99.0), quarantine.expired(book, 100.0)) == ((), ("n1",))
 
 
 def test_marks_of_the_cluster_are_never_forgotten() -> None:
-    known, _ = ask(EMPTY, "n1", reason="ours")
-    after = quarantine.learned(known, {"n1": "theirs", "n2": ""}, now=5.0)
+    book, _ = ask(EMPTY, "n1", reason="ours")
+    after = quarantine.learned(book, {"n1": "theirs", "n2": ""}, now=5.0)
     assert after.nodes["n1"].reason == "ours"
     assert after.nodes["n2"].reason == "marked on the cluster"

@@ -14,7 +14,15 @@ from everstep.core.levels import CAPABILITIES, LIBRARY_LEVELS, FaultClass, Level
 from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import COLUMNS, SIGHTINGS, Told, fact, running, sighting, with_ladder
+from tests.support.builders import (
+    COLUMNS,
+    SIGHTINGS,
+    ScriptedJob,
+    fact,
+    running,
+    sighting,
+    with_ladder,
+)
 
 _C = FaultClass
 
@@ -92,29 +100,29 @@ TABLE: Mapping[str, Mapping[str, str]] = {
 }
 
 ROWS = [
-    (name, FaultClass(cls), says)
+    (name, FaultClass(cls), ladder_text)
     for name, column in TABLE.items()
-    for says, classes in column.items()
+    for ladder_text, classes in column.items()
     for cls in classes.split()
 ]
 
 
-def walked_down(told: Told) -> str:
+def walked_down(job: ScriptedJob) -> str:
     """The levels as every one of them fails at its first step."""
-    while told.decisions[-1].is_executed:
-        told.fails("test.failed", at=told.plan.remedy.steps[0])
-    return " ".join(decision.level for decision in told.decisions)
+    while job.decisions[-1].is_executed:
+        job.fails("test.failed", at=job.plan.remedy.steps[0])
+    return " ".join(decision.level for decision in job.decisions)
 
 
 @pytest.mark.parametrize(
-    ("column", "cls", "says"), ROWS, ids=[f"{name}: {cls}" for name, cls, _ in ROWS]
+    ("column", "cls", "ladder_text"), ROWS, ids=[f"{name}: {cls}" for name, cls, _ in ROWS]
 )
 def test_every_class_goes_down_the_ladder_of_its_dialect(
-    column: str, cls: FaultClass, says: str
+    column: str, cls: FaultClass, ladder_text: str
 ) -> None:
-    told = running(COLUMNS[column], nodes_min=2)
-    told.see(sighting(cls))
-    assert walked_down(told) == says
+    job = running(COLUMNS[column], nodes_min=2)
+    job.see(sighting(cls))
+    assert walked_down(job) == ladder_text
 
 
 @pytest.mark.parametrize(
@@ -146,38 +154,38 @@ def test_every_dialect_has_a_ladder_for_every_class(column: str) -> None:
 
 
 def test_there_is_a_sighting_of_every_class() -> None:
-    told = running()
-    named = {cls: running().see(seen).fault.cls for cls, seen in SIGHTINGS.items()}
-    assert named == {cls: cls for cls in FaultClass}
-    assert told.decisions == []
+    job = running()
+    classes = {cls: running().see(report).fault.cls for cls, report in SIGHTINGS.items()}
+    assert classes == {cls: cls for cls in FaultClass}
+    assert job.decisions == []
 
 
 def test_elastic_is_passed_over_where_the_number_of_nodes_is_fixed() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    assert walked_down(told) == "pod job fail"
-    assert told.decisions[1].passed_over == (
+    job = running()
+    job.see(sighting(_C.NODE))
+    assert walked_down(job) == "pod job fail"
+    assert job.decisions[1].passed_over == (
         "elastic: the document asks for a fixed number of nodes",
     )
 
 
 def test_a_level_passed_over_bills_nothing_and_leaves_no_record() -> None:
-    told = running()
-    told.see(sighting(_C.NETWORK))
-    assert told.decisions[-1].passed_over[0].startswith("operator_online: ")
-    assert [record.decision.level for record in told.records] == [Level.IN_PLACE]
+    job = running()
+    job.see(sighting(_C.NETWORK))
+    assert job.decisions[-1].passed_over[0].startswith("operator_online: ")
+    assert [record.decision.level for record in job.records] == [Level.IN_PLACE]
 
 
 @pytest.mark.parametrize("cls", FaultClass)
 @pytest.mark.parametrize("name", ["modelarts off", "mindcluster off"])
 def test_switched_off_nothing_is_checked_before_the_start(name: str, cls: FaultClass) -> None:
-    told = running(COLUMNS[name])
-    assert Step.PRECHECK not in told.see(sighting(cls)).remedy.steps
+    job = running(COLUMNS[name])
+    assert Step.PRECHECK not in job.see(sighting(cls)).remedy.steps
 
 
 def test_switched_off_a_crash_beside_a_fault_that_is_noted_ends_the_job() -> None:
-    told = running(COLUMNS["modelarts off"])
-    decision = told.see(sighting(_C.DEVICE), sighting(_C.CRASH))
+    job = running(COLUMNS["modelarts off"])
+    decision = job.see(sighting(_C.DEVICE), sighting(_C.CRASH))
     assert (decision.level, decision.fault.cls) == (Level.FAIL, _C.CRASH)
 
 
@@ -195,11 +203,11 @@ def test_the_library_levels_come_before_the_first_container_level_of_a_default_l
 def test_a_ladder_of_the_document_is_taken_literally() -> None:
     policy = with_ladder(Policy(), _C.CRASH, Level.POD, is_literal=True)
     assert policy.answer(_C.CRASH, library=True).levels == (Level.POD,)
-    told = running(policy)
-    told.state = replace(told.state, can=CAPABILITIES)
+    job = running(policy)
+    job.state = replace(job.state, can=CAPABILITIES)
     for _ in range(2):  # nor does it escalate
-        assert told.see(sighting(_C.CRASH)).level is Level.POD
-        told.succeeds()
+        assert job.see(sighting(_C.CRASH)).level is Level.POD
+        job.succeeds()
 
 
 ASKING = (
@@ -228,10 +236,10 @@ def test_the_first_row_that_fits_answers(fault: dict[str, Any], level: Level) ->
 
 def test_a_row_may_ask_how_grave_the_reporter_calls_the_code() -> None:
     grave = LadderRow((Level.NOTE,), code_levels=("NotToday",))
-    told = running(Policy(ladders=(grave, *DEFAULT_ROWS)))
+    job = running(Policy(ladders=(grave, *DEFAULT_ROWS)))
     for level, answer in (("NotToday", Level.NOTE), ("Now", Level.IN_PLACE)):
-        seen = fact("device.fault", node="n1", device=0, code="77", level=level)
-        assert told.see(seen).level is answer
+        device_fault = fact("device.fault", node="n1", device=0, code="77", level=level)
+        assert job.see(device_fault).level is answer
 
 
 def test_what_a_document_rules_out_is_passed_over_with_its_sentence() -> None:
@@ -266,11 +274,11 @@ def test_a_kind_never_heard_of_is_answered_like_a_crash() -> None:
 def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     job_retry: int | None, kind: str, is_said: bool
 ) -> None:
-    told = running(modelarts(job_retry=job_retry))
-    decision = told.see(fact(kind, slot=1, node="n1", exit_code=1))
+    job = running(modelarts(job_retry=job_retry))
+    decision = job.see(fact(kind, slot=1, node="n1", exit_code=1))
     assert decision.level is Level.FAIL
     key = "fault-tolerance/job-retry-num"
-    assert (key in responses.report(told.state, told.chronicle)["reason"]) is is_said
+    assert (key in responses.report(job.state, job.chronicle)["reason"]) is is_said
 
 
 @pytest.mark.parametrize(
@@ -284,17 +292,17 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
 def test_a_level_is_passed_over_until_every_rank_can_do_what_it_needs(
     can: tuple[str, ...], why: str
 ) -> None:
-    told = running(with_ladder(Policy(), _C.NETWORK, Level.OPERATOR_ONLINE, Level.JOB))
-    given = decision_input(told.state, now=told.state.now, facts=(sighting(_C.NETWORK),))
-    assert decide(replace(given, can=can)).passed_over == (why,)
+    job = running(with_ladder(Policy(), _C.NETWORK, Level.OPERATOR_ONLINE, Level.JOB))
+    inputs = decision_input(job.state, now=job.state.now, facts=(sighting(_C.NETWORK),))
+    assert decide(replace(inputs, can=can)).passed_over == (why,)
 
 
 def test_a_ladder_without_new_containers_that_was_tried_already_still_has_an_answer() -> None:
     """Where a container is gone the ladder of storage, `in_place` alone, is replaced by levels not on it."""
-    told = running()
-    told.see(fact("storage.unwritable", at=told.state.now + 1))
-    told.succeeds()
-    decision = told.see(fact("storage.unwritable", at=told.state.now + 5), gone=(0,))
+    job = running()
+    job.see(fact("storage.unwritable", at=job.state.now + 1))
+    job.succeeds()
+    decision = job.see(fact("storage.unwritable", at=job.state.now + 5), gone=(0,))
     assert decision.level is Level.JOB
     assert decision.passed_over == (
         "in_place: the container of slot 0 is gone",

@@ -28,11 +28,13 @@ def look(
     has_asked: bool = True,
     **order: object,
 ) -> WaitFor | AskAll | WatchReport:
-    """What a watcher of four slots makes of this moment, once it has asked every agent."""
-    asked = watch_order(0, 1, 2, 3, limits=Limits(), **order)
+    """The result of a watch of four slots at this moment, after every agent answered."""
+    full_order = watch_order(0, 1, 2, 3, limits=Limits(), **order)
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
-    seen = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
-    return watching.look(asked, Watch(learned=asked.learned, has_asked=has_asked), seen)[1]
+    observation = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
+    return watching.look(
+        full_order, Watch(learned=full_order.learned, has_asked=has_asked), observation
+    )[1]
 
 
 def silent(slot: int, since: float = 90.0) -> PodView:
@@ -144,8 +146,8 @@ def test_a_deleted_pod_explains_exits_of_ranks_that_were_seen_earlier() -> None:
 
 def test_rules_of_the_user_look_at_the_whole_group() -> None:
     rule = Rule(match=Match(exit_code=(3,)), action="fail", why="bad configuration")
-    told = running(Policy(rules=(rule,)))
-    decision = told.see(
+    job = running(Policy(rules=(rule,)))
+    decision = job.see(
         fact("process.exit", at=START, slot=0, signal=9),
         fact("process.exit", at=START + 1, slot=1, exit_code=3),
     )
@@ -158,16 +160,16 @@ def test_of_the_users_rules_the_first_match_wins() -> None:
         Rule(match=Match(exit_code=(3,)), action="levels", levels=(Level.JOB,)),
         Rule(match=Match(kind="process."), action="fail"),
     )
-    told = running(Policy(rules=rules))
-    assert told.see(fact("process.exit", slot=1, exit_code=3)).level is Level.JOB
+    job = running(Policy(rules=rules))
+    assert job.see(fact("process.exit", slot=1, exit_code=3)).level is Level.JOB
 
 
 @pytest.mark.parametrize("action", ["note", "ignore"])
 def test_a_rule_that_ignores_one_fact_does_not_swallow_a_crash_beside_it(action: str) -> None:
     rule = Rule(match=Match(code="77"), action=action)  # type: ignore[arg-type]  # two of its words
-    told = running(Policy(rules=(rule,)))
+    job = running(Policy(rules=(rule,)))
     noisy = fact("device.fault", node="n2", device=0, code="77")
-    decision = told.see(noisy, fact("process.exit", slot=1, exit_code=1))
+    decision = job.see(noisy, fact("process.exit", slot=1, exit_code=1))
     assert (decision.level, decision.fault.cls) == (Level.IN_PLACE, FaultClass.CRASH)
     assert running(Policy(rules=(rule,))).see(noisy).level is Level.NOTE
 
@@ -175,17 +177,17 @@ def test_a_rule_that_ignores_one_fact_does_not_swallow_a_crash_beside_it(action:
 def test_a_rule_that_names_a_code_answers_it_where_its_level_alone_is_only_noted() -> None:
     warning = fact("device.fault", node="n2", device=0, code="77", severity="warning")
     healed = fact("device.healed", node="n2", device=0, code="77")
-    named = Rule(match=Match(code="77"), action="levels", levels=(Level.JOB,))
-    told = running(Policy(rules=(named,)))
-    assert told.see(warning).level is Level.JOB
-    assert running(Policy(rules=(named,))).see(healed).level is Level.NOTE
+    rule = Rule(match=Match(code="77"), action="levels", levels=(Level.JOB,))
+    job = running(Policy(rules=(rule,)))
+    assert job.see(warning).level is Level.JOB
+    assert running(Policy(rules=(rule,))).see(healed).level is Level.NOTE
     of_all = Rule(match=Match(kind="device."), action="levels", levels=(Level.JOB,))
     assert running(Policy(rules=(of_all,))).see(warning).level is Level.NOTE
 
 
 def test_a_class_that_is_only_noted_does_not_swallow_a_lighter_one_that_is_not() -> None:
-    told = running(with_ladder(Policy(), FaultClass.DEVICE, Level.NOTE))
-    decision = told.see(sighting(FaultClass.DEVICE), sighting(FaultClass.CRASH))
+    job = running(with_ladder(Policy(), FaultClass.DEVICE, Level.NOTE))
+    decision = job.see(sighting(FaultClass.DEVICE), sighting(FaultClass.CRASH))
     assert (decision.level, decision.fault.cls) == (Level.IN_PLACE, FaultClass.CRASH)
 
 
@@ -205,34 +207,34 @@ def test_stop_is_the_first_step_of_every_level_that_stops(cls: FaultClass) -> No
 
 def test_nothing_runs_any_more_cannot_be_answered_with_a_note() -> None:
     rule = Rule(match=Match(kind="process."), action="ignore")
-    told = running(Policy(rules=(rule,)))
-    assert told.see(fact("process.exit", slot=1)).level is Level.NOTE
+    job = running(Policy(rules=(rule,)))
+    assert job.see(fact("process.exit", slot=1)).level is Level.NOTE
     ended = fact("process.all_ended", slot=1)
-    assert told.see(ended).level is Level.FAIL
+    assert job.see(ended).level is Level.FAIL
 
 
 def test_what_was_told_before_is_not_news() -> None:
-    told = running()
+    job = running()
     warning = sighting(FaultClass.SUBHEALTH)
-    told.see(warning)
-    assert told.see(warning).fault.kind == "nothing.new"
+    job.see(warning)
+    assert job.see(warning).fault.kind == "nothing.new"
 
 
 def test_a_fact_of_replaced_processes_is_late() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
     old = fact("process.exit", slot=2, generation=1)
-    assert told.see(old).level is Level.NOTE
+    assert job.see(old).level is Level.NOTE
 
 
 @pytest.mark.parametrize("kind", ["node.down", "gpu.weird", "network.link_down", "hang.steps"])
 def test_a_fault_of_a_node_this_job_has_left_is_none_of_its_business(kind: str) -> None:
-    """Nor is one of a node that there never was, for somebody mistyped it."""
-    told = running()
-    told.see(fact(kind, node="n9"))
-    assert told.decisions[-1].level is Level.NOTE
-    assert "nodes that are not this job's" in told.decisions[-1].reason
+    """Nor is one of an unknown node: its name was mistyped."""
+    job = running()
+    job.see(fact(kind, node="n9"))
+    assert job.decisions[-1].level is Level.NOTE
+    assert "nodes that are not this job's" in job.decisions[-1].reason
 
 
 @pytest.mark.parametrize(
@@ -241,8 +243,8 @@ def test_a_fault_of_a_node_this_job_has_left_is_none_of_its_business(kind: str) 
     ids=["its node", "nowhere", "its slot"],
 )
 def test_an_unknown_fault_of_this_job_is_its_business(where: dict[str, Any]) -> None:
-    told = running()
-    assert told.see(fact("gpu.weird", **where)).level is not Level.NOTE
+    job = running()
+    assert job.see(fact("gpu.weird", **where)).level is not Level.NOTE
 
 
 def test_what_was_seen_is_said_once_and_a_cut_line_says_that_it_is_cut() -> None:

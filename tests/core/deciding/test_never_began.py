@@ -9,14 +9,14 @@ import pytest
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.spec import Match, Policy, Rule
-from tests.support.builders import Told, fact, job_spec, running, sighting
+from tests.support.builders import ScriptedJob, fact, job_spec, running, sighting
 
 NO_FILE = "python3: can't open file '/a/train.py': [Errno 2] No such file or directory"
 
 
 def ended(code: int, last: str, **more: Any) -> Fact:
-    said = {"exit_code": code, "log": f"something before\n{last}\n", **more}
-    return fact("process.exit", slot=0, rank=0, message=f"exit code {code}: {last}", **said)
+    details = {"exit_code": code, "log": f"something before\n{last}\n", **more}
+    return fact("process.exit", slot=0, rank=0, message=f"exit code {code}: {last}", **details)
 
 
 @pytest.mark.parametrize(
@@ -36,32 +36,32 @@ def test_what_never_ran_fails_at_once_with_its_last_words(code: int, last: str) 
 
 
 def test_a_start_that_failed_at_the_launch_is_not_tried_again() -> None:
-    told = Told(spec=job_spec())
-    decision = told.fails("start.failed", at=Step.START, slot=0, message="nosuch: No such file")
+    job = ScriptedJob(spec=job_spec())
+    decision = job.fails("start.failed", at=Step.START, slot=0, message="nosuch: No such file")
     assert decision.level is Level.FAIL
     assert "nosuch: No such file" in decision.reason
-    assert told.records == ()
+    assert job.records == ()
 
 
 def test_a_start_that_failed_after_a_launch_that_had_to_be_repaired_is_not_tried_again() -> None:
-    told = Told(spec=job_spec())
-    told.fails("pod.gone", at=Step.START, slot=0)
-    decision = told.fails("start.failed", at=Step.START, slot=0, message="nosuch: No such file")
+    job = ScriptedJob(spec=job_spec())
+    job.fails("pod.gone", at=Step.START, slot=0)
+    decision = job.fails("start.failed", at=Step.START, slot=0, message="nosuch: No such file")
     assert decision.level is Level.FAIL
 
 
 def test_what_ran_once_is_tried_elsewhere() -> None:
-    told = running()
-    told.report("refresh", step=5)
-    assert told.see(ended(2, NO_FILE)).level is Level.IN_PLACE
-    assert told.fails("start.failed", at=Step.START, slot=0).level is Level.POD
+    job = running()
+    job.report("refresh", step=5)
+    assert job.see(ended(2, NO_FILE)).level is Level.IN_PLACE
+    assert job.fails("start.failed", at=Step.START, slot=0).level is Level.POD
 
 
 def test_a_second_run_is_tried_elsewhere() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
-    assert told.see(ended(2, NO_FILE)).level is not Level.FAIL
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    assert job.see(ended(2, NO_FILE)).level is not Level.FAIL
 
 
 def test_another_end_before_a_step_is_tried_again() -> None:

@@ -1,4 +1,4 @@
-"""Restarts that bring nothing: what counts them, what begins the count anew, what makes one pointless."""
+"""Restarts without progress: what counts them, what resets the count, what makes one pointless."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from everstep.core.loop.next_actions import watch_order
 from everstep.core.spec import Policy
 from everstep.core.world import Checkpoint
 from everstep.dialects.cerebras.policy import cerebras
-from tests.support.builders import Told, fact, job_spec, running, sighting
+from tests.support.builders import ScriptedJob, fact, job_spec, running, sighting
 
 _C = FaultClass
 
 
-def crash(told: Told, **said: Any) -> Level:
-    level = told.see(sighting(_C.CRASH), **said).level
+def crash(job: ScriptedJob, **details: Any) -> Level:
+    level = job.see(sighting(_C.CRASH), **details).level
     if level is not Level.FAIL:
-        told.succeeds()
+        job.succeeds()
     return level
 
 
-def log(told: Told) -> list[str]:
-    return [entry.text for entry in told.chronicle.entries]
+def log(job: ScriptedJob) -> list[str]:
+    return [entry.text for entry in job.chronicle.entries]
 
 
 # -- Beginning anew -----------------------------------------------------------------------------
 
 
 def test_the_log_says_when_the_count_begins_anew() -> None:
-    told = running(cerebras(max_num_restarts=3))
-    told.saves(10)
-    crash(told)
-    crash(told)
-    told.saves(20)
+    job = running(cerebras(max_num_restarts=3))
+    job.saves(10)
+    crash(job)
+    crash(job)
+    job.saves(20)
     line = "progress: a newer checkpoint, step 20; restarts without progress were 2, now 0"
-    assert log(told)[-1] == line
+    assert log(job)[-1] == line
 
 
 def test_the_log_says_it_of_steps_and_of_life_too() -> None:
@@ -52,30 +52,30 @@ def test_the_log_says_it_of_steps_and_of_life_too() -> None:
 
 
 def test_the_log_says_it_of_a_checkpoint_that_only_the_next_start_found() -> None:
-    told = running(cerebras(max_num_restarts=3))
-    told.saves(10)
-    crash(told)
-    told.see(sighting(_C.CRASH))
-    told.succeeds(resume=Checkpoint(step=20, path="ckpt/20"))
+    job = running(cerebras(max_num_restarts=3))
+    job.saves(10)
+    crash(job)
+    job.see(sighting(_C.CRASH))
+    job.succeeds(resume=Checkpoint(step=20, path="ckpt/20"))
     line = "progress: a newer checkpoint, step 20; restarts without progress were 2, now 1"
-    assert line in log(told)
+    assert line in log(job)
 
 
 @pytest.mark.parametrize("step", [5, 10])
 def test_progress_that_ends_no_count_and_a_step_saved_again_are_not_told(step: int) -> None:
-    told = running(cerebras(max_num_restarts=3))
-    told.saves(10)
-    crash(told)
-    told.saves(step)
-    assert told.state.ledger.no_progress == 1
-    assert not [line for line in log(told) if line.startswith("progress")]
+    job = running(cerebras(max_num_restarts=3))
+    job.saves(10)
+    crash(job)
+    job.saves(step)
+    assert job.state.ledger.no_progress == 1
+    assert not [line for line in log(job) if line.startswith("progress")]
 
 
 # -- Giving up ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("most", "said"),
+    ("most", "details"),
     [
         (0, "no progress after 0 restarts, no new checkpoint (the newest is step 10)"),
         (1, "no progress after 1 restart, no new checkpoint (the newest is step 10)"),
@@ -83,17 +83,17 @@ def test_progress_that_ends_no_count_and_a_step_saved_again_are_not_told(step: i
     ],
 )
 def test_the_end_says_after_how_many_restarts_there_was_no_new_checkpoint(
-    most: int, said: str
+    most: int, details: str
 ) -> None:
-    told = running(cerebras(max_num_restarts=most))
-    told.saves(10)
-    assert [crash(told) for _ in range(most + 1)] == ["job"] * most + ["fail"]
-    assert said in told.decisions[-1].reason
+    job = running(cerebras(max_num_restarts=most))
+    job.saves(10)
+    assert [crash(job) for _ in range(most + 1)] == ["job"] * most + ["fail"]
+    assert details in job.decisions[-1].reason
 
 
 def test_the_end_names_the_error_and_where_it_came_each_time() -> None:
-    told = running(cerebras(max_num_restarts=43))
-    told.report("refresh", step=1_234, checkpoint=1_200)
+    job = running(cerebras(max_num_restarts=43))
+    job.report("refresh", step=1_234, checkpoint=1_200)
     end: dict[str, Any] = {
         "exit_code": 1,
         "exception": "RuntimeError: index 50257 is out of bounds",
@@ -101,58 +101,58 @@ def test_the_end_names_the_error_and_where_it_came_each_time() -> None:
     }
     levels = []
     for _ in range(44):
-        levels.append(told.see(fact("process.exit", slot=0, rank=0, **end)).level)
+        levels.append(job.see(fact("process.exit", slot=0, rank=0, **end)).level)
         if levels[-1] is not Level.FAIL:
-            told.succeeds()
-            told.report("refresh", step=1_234, checkpoint=1_200)
+            job.succeeds()
+            job.report("refresh", step=1_234, checkpoint=1_200)
     assert levels == ["job"] * 43 + ["fail"]
-    reason = told.decisions[-1].reason
+    reason = job.decisions[-1].reason
     assert "no progress after 43 restarts, no new checkpoint (the newest is step 1200)" in reason
     assert "RuntimeError at step 1234, 44 times in a row: probably the code or the data" in reason
 
 
 def test_the_end_of_a_native_job_speaks_of_progress() -> None:
-    told = running(Policy(no_progress_restarts=1))
-    crash(told)
-    crash(told)
-    assert told.decisions[-1].reason.startswith("no progress after 1 restart; the last: ")
+    job = running(Policy(no_progress_restarts=1))
+    crash(job)
+    crash(job)
+    assert job.decisions[-1].reason.startswith("no progress after 1 restart; the last: ")
 
 
 @pytest.mark.parametrize("cls", [_C.CRASH, _C.NODE, _C.DEVICE_FATAL])
 def test_a_run_that_failed_before_anything_was_saved_is_not_started_again(cls: FaultClass) -> None:
-    told = running(cerebras(max_num_restarts=100, save_every=4))
-    decision = told.see(sighting(cls))
+    job = running(cerebras(max_num_restarts=100, save_every=4))
+    decision = job.see(sighting(cls))
     assert decision.level is Level.FAIL
     assert "no checkpoint in ckpt yet: nothing to restart from" in decision.reason
-    assert told.records == ()
+    assert job.records == ()
 
 
 @pytest.mark.parametrize("cls", [_C.PLANNED, _C.PREEMPTED, _C.MAINTENANCE, _C.STORAGE])
 def test_what_is_no_failure_starts_it_again_all_the_same(cls: FaultClass) -> None:
-    told = running(cerebras(max_num_restarts=3, save_every=4))
-    assert told.see(sighting(cls)).is_executed
+    job = running(cerebras(max_num_restarts=3, save_every=4))
+    assert job.see(sighting(cls)).is_executed
 
 
 def test_a_launch_that_never_ran_has_nothing_to_save() -> None:
-    told = Told(spec=job_spec(cerebras(max_num_restarts=3, save_every=4)))
-    assert told.fails("node.down", node="n1").is_executed
+    job = ScriptedJob(spec=job_spec(cerebras(max_num_restarts=3, save_every=4)))
+    assert job.fails("node.down", node="n1").is_executed
 
 
 def test_once_anything_was_saved_it_is_started_again() -> None:
-    told = running(cerebras(max_num_restarts=3, save_every=4))
-    told.saves(0)
-    assert [crash(told) for _ in range(4)] == ["job", "job", "job", "fail"]
+    job = running(cerebras(max_num_restarts=3, save_every=4))
+    job.saves(0)
+    assert [crash(job) for _ in range(4)] == ["job", "job", "job", "fail"]
 
 
 def test_a_checkpoint_that_is_found_with_the_crash_counts() -> None:
     """It was saved a moment before: the watch looks once more before a phase would end."""
-    told = running(cerebras(max_num_restarts=1, save_every=4))
-    assert watch_order(told.state).is_last_run
-    told.saves(10)
-    assert not watch_order(told.state).is_last_run
-    crash(told)
-    assert watch_order(told.state).is_last_run
-    assert told.see(sighting(_C.CRASH), checkpoint=20).level is Level.JOB
+    job = running(cerebras(max_num_restarts=1, save_every=4))
+    assert watch_order(job.state).is_last_run
+    job.saves(10)
+    assert not watch_order(job.state).is_last_run
+    crash(job)
+    assert watch_order(job.state).is_last_run
+    assert job.see(sighting(_C.CRASH), checkpoint=20).level is Level.JOB
 
 
 # -- What is never started again ----------------------------------------------------------------
@@ -187,23 +187,25 @@ ENDS: tuple[tuple[str, Mapping[str, Any], str], ...] = (
     ],
 )
 def test_names_of_other_packages_end_nothing(exception: str) -> None:
-    told = running(cerebras(max_num_restarts=100))
-    told.saves(10)
-    decision = told.see(fact("process.exit", slot=0, rank=0, exit_code=1, exception=exception))
+    job = running(cerebras(max_num_restarts=100))
+    job.saves(10)
+    decision = job.see(fact("process.exit", slot=0, rank=0, exit_code=1, exception=exception))
     assert decision.level is Level.JOB
 
 
-@pytest.mark.parametrize(("said", "why"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS])
+@pytest.mark.parametrize(
+    ("details", "why"), [end[1:] for end in ENDS], ids=[end[0] for end in ENDS]
+)
 def test_what_comes_again_at_every_start_ends_a_cerebras_job(
-    said: Mapping[str, Any], why: str
+    details: Mapping[str, Any], why: str
 ) -> None:
-    told = running(cerebras(max_num_restarts=100))
-    told.saves(10)
-    decision = told.see(fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **said}))
+    job = running(cerebras(max_num_restarts=100))
+    job.saves(10)
+    decision = job.see(fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **details}))
     assert decision.level is Level.FAIL
     assert "Cerebras' own rule says fail: " in decision.reason
     assert why in decision.reason
-    assert told.records == ()
+    assert job.records == ()
 
 
 MAY_PASS: tuple[Mapping[str, Any], ...] = (
@@ -217,8 +219,8 @@ MAY_PASS: tuple[Mapping[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("said", MAY_PASS, ids=str)
-def test_what_may_pass_starts_it_again(said: Mapping[str, Any]) -> None:
-    told = running(cerebras(max_num_restarts=3))
-    end = fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **said})
-    assert told.see(end).level is Level.JOB
+@pytest.mark.parametrize("details", MAY_PASS, ids=str)
+def test_what_may_pass_starts_it_again(details: Mapping[str, Any]) -> None:
+    job = running(cerebras(max_num_restarts=3))
+    end = fact("process.exit", slot=0, rank=0, **{"exit_code": 1, **details})
+    assert job.see(end).level is Level.JOB

@@ -11,7 +11,7 @@ from everstep.core.state import OCCURRENCES_KEPT
 from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import Told, running, sighting
+from tests.support.builders import ScriptedJob, running, sighting
 
 _C = FaultClass
 DAY_S = 86_400.0
@@ -19,21 +19,21 @@ MODELARTS = modelarts(job_retry=8)
 
 
 def third(
-    told: Told, *changes: dict[str, object], cls: FaultClass = _C.DEVICE, gap_s: float = 10.0
+    job: ScriptedJob, *changes: dict[str, object], cls: FaultClass = _C.DEVICE, gap_s: float = 10.0
 ) -> Level:
-    """Three sightings of a device fault, each changed as told, each answered successfully."""
+    """Three sightings of a device fault, each with its changes, each answered successfully."""
     for change in changes:
-        at = told.state.now + gap_s
-        told.see(sighting(cls, at=at, **change), now=at)
-        if told.decisions[-1].is_executed:
-            told.succeeds()
-    return told.decisions[-1].level
+        at = job.state.now + gap_s
+        job.see(sighting(cls, at=at, **change), now=at)
+        if job.decisions[-1].is_executed:
+            job.succeeds()
+    return job.decisions[-1].level
 
 
 def test_the_third_same_code_isolates_the_node_and_in_place_is_not_executed() -> None:
-    told = running(MODELARTS)
-    assert third(told, {}, {}, {}) is Level.JOB
-    decision, record = told.decisions[-1], responses.record(told.record)
+    job = running(MODELARTS)
+    assert third(job, {}, {}, {}) is Level.JOB
+    decision, record = job.decisions[-1], responses.record(job.record)
     assert decision.fault.cls is _C.DEVICE_FATAL
     assert [i.node for i in decision.remedy.isolate] == ["n1"]
     assert record["recover_before_downgrade"] == "npu_proc_restart"
@@ -79,10 +79,10 @@ BY_CODE: tuple[tuple[str, int, float, Level], ...] = (
 def test_case_56_each_code_has_its_own_number_of_times(
     code: str, times: int, gap_s: float, level: Level
 ) -> None:
-    told = running(IN_PLACE_FIRST)
+    job = running(IN_PLACE_FIRST)
     changes: list[dict[str, object]] = [{"code": code}] * times
-    assert third(told, *changes, gap_s=gap_s) is level
-    assert [i.node for i in told.decisions[-1].remedy.isolate] == (
+    assert third(job, *changes, gap_s=gap_s) is level
+    assert [i.node for i in job.decisions[-1].remedy.isolate] == (
         ["n1"] if level is Level.JOB else []
     )
 
@@ -100,89 +100,87 @@ def test_case_56_each_code_has_its_own_number_of_times(
 def test_case_58_a_code_that_two_chips_show_at_once_counts_for_neither(
     other: dict[str, object], gap_s: float, level: Level
 ) -> None:
-    told = running(IN_PLACE_FIRST)
-    third(told, {"code": "80E01801"}, {"code": "80E01801", **other}, gap_s=gap_s)
-    assert third(told, {"code": "80E01801"}, gap_s=3600.0) is level
+    job = running(IN_PLACE_FIRST)
+    third(job, {"code": "80E01801"}, {"code": "80E01801", **other}, gap_s=gap_s)
+    assert third(job, {"code": "80E01801"}, gap_s=3600.0) is level
 
 
 @pytest.mark.parametrize(("gap_s", "level"), [(400.0, Level.JOB), (500.0, Level.IN_PLACE)])
 def test_a_rehearsal_divides_the_day(gap_s: float, level: Level) -> None:
-    told = running(MODELARTS)
-    told.state = replace(told.state, spec=replace(told.state.spec, time_scale=100.0))
-    assert third(told, {}, {}, {}, gap_s=gap_s) is level  # a day became 864 seconds
+    job = running(MODELARTS)
+    job.state = replace(job.state, spec=replace(job.state.spec, time_scale=100.0))
+    assert third(job, {}, {}, {}, gap_s=gap_s) is level  # a day became 864 seconds
 
 
 def test_a_user_induced_code_is_rescheduled_without_isolation() -> None:
-    told = running(MODELARTS)
-    assert third(told, {}, {}, {}, cls=_C.DEVICE_USER) is Level.JOB
-    assert told.decisions[-1].remedy.isolate == ()
-    assert told.decisions[-1].remedy.heal, (
-        "its node can be used again only once the device is sound"
-    )
-    assert told.record.decision.instead_of is Level.IN_PLACE
-    assert responses.record(told.record)["recover"] == "job_reschedule"
+    job = running(MODELARTS)
+    assert third(job, {}, {}, {}, cls=_C.DEVICE_USER) is Level.JOB
+    assert job.decisions[-1].remedy.isolate == ()
+    assert job.decisions[-1].remedy.heal, "its node can be used again only once the device is sound"
+    assert job.record.decision.instead_of is Level.IN_PLACE
+    assert responses.record(job.record)["recover"] == "job_reschedule"
 
 
 @pytest.mark.parametrize("cls", [_C.DEVICE, _C.DEVICE_USER])
 def test_a_heal_that_fails_isolates_whoever_owns_the_code(cls: FaultClass) -> None:
-    told = running(MODELARTS)
-    told.see(sighting(cls))
-    decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
+    job = running(MODELARTS)
+    job.see(sighting(cls))
+    decision = job.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
     assert (decision.level, [i.node for i in decision.remedy.isolate]) == (Level.JOB, ["n1"])
 
 
 def test_a_chip_that_did_not_heal_ends_a_series_of_restarts_for_users_faults() -> None:
     """It is the hardware's fault from then on: three such chips in a row say nothing of the script."""
-    told = running(MODELARTS)
+    job = running(MODELARTS)
     for node in ("n0", "n1", "n2", "n3"):
-        told.see(sighting(_C.DEVICE_USER, node=node))
-        decision = told.fails("device.heal_failed", at=Step.HEAL, node=node, device=3)
+        job.see(sighting(_C.DEVICE_USER, node=node))
+        decision = job.fails("device.heal_failed", at=Step.HEAL, node=node, device=3)
         assert (decision.level, [i.node for i in decision.remedy.isolate]) == (Level.JOB, [node])
         assert decision.counts == ()
-        told.succeeds()
-        assert told.state.ledger.series == {}
+        job.succeeds()
+        assert job.state.ledger.series == {}
 
 
 def test_only_the_node_whose_device_did_not_heal_is_isolated() -> None:
-    told = running()
-    told.see(sighting(_C.DEVICE, node="n0"), sighting(_C.DEVICE, node="n1"))
-    assert [ref.node for ref in told.decisions[-1].remedy.heal] == ["n0", "n1"]
+    job = running()
+    job.see(sighting(_C.DEVICE, node="n0"), sighting(_C.DEVICE, node="n1"))
+    assert [ref.node for ref in job.decisions[-1].remedy.heal] == ["n0", "n1"]
     healed = replace(sighting(_C.DEVICE, node="n0"), kind="device.healed")
-    decision = told.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3, facts=(healed,))
+    decision = job.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3, facts=(healed,))
     assert [i.node for i in decision.remedy.isolate] == ["n1"]
     assert decision.remedy.recreate == (1,)
 
 
 def test_the_same_sighting_told_twice_is_one() -> None:
-    told = running(MODELARTS)
-    seen = sighting(_C.DEVICE)
+    job = running(MODELARTS)
+    device_fault = sighting(_C.DEVICE)
     for _ in range(3):
-        told.see(seen)
-        if told.decisions[-1].is_executed:
-            told.succeeds()
-    assert len(told.state.occurrences) == 1
+        job.see(device_fault)
+        if job.decisions[-1].is_executed:
+            job.succeeds()
+    assert len(job.state.occurrences) == 1
 
 
 def test_a_level_that_runs_again_does_not_count_its_fault_again() -> None:
-    told = running(MODELARTS)
-    told.see(sighting(_C.DEVICE))
+    job = running(MODELARTS)
+    job.see(sighting(_C.DEVICE))
     for generation in (2, 3, 4):
-        told.loses_outcome()
-        told.finds(started=False, generation=generation)
-    assert len(told.state.occurrences) == 1
+        job.loses_outcome()
+        job.finds(started=False, generation=generation)
+    assert len(job.state.occurrences) == 1
 
 
 def test_a_code_seen_while_something_else_went_on_is_counted() -> None:
-    told = running(MODELARTS)
-    told.see(sighting(_C.DEVICE))
-    told.fails("start.timeout", facts=(sighting(_C.DEVICE, code="other"),))
-    assert [o.code for o in told.state.occurrences] == ["80E01801", "other"]
+    job = running(MODELARTS)
+    job.see(sighting(_C.DEVICE))
+    job.fails("start.timeout", facts=(sighting(_C.DEVICE, code="other"),))
+    assert [o.code for o in job.state.occurrences] == ["80E01801", "other"]
 
 
 def test_what_is_remembered_has_a_bound() -> None:
-    told = running()
+    job = running()
     for number in range(OCCURRENCES_KEPT + 50):
-        told.see(sighting(_C.DEVICE, code=f"code-{number}"))
-        told.succeeds()
-        told.saves(number)
-    assert len(told.state.occurrences) == OCCURRENCES_KEPT
+        job.see(sighting(_C.DEVICE, code=f"code-{number}"))
+        job.succeeds()
+        job.saves(number)
+    assert len(job.state.occurrences) == OCCURRENCES_KEPT

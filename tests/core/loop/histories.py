@@ -1,7 +1,7 @@
 """Random histories of a job: what breaks and when, which outcomes are lost; and a driver that watches it.
 
-The driver is the simulation on a fake cluster, told to lose outcomes, to break off plans in the middle,
-to do steps twice and to tell facts twice. It looks at the truth of the cluster, which no job can see.
+The driver is the simulation on a fake cluster, set to lose outcomes, to break off plans in the middle,
+to do steps twice and to repeat facts. It looks at the truth of the cluster, which no job can see.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _times = st.one_of(st.integers(0, LAST_FAULT_S), st.integers(100, 115))
 
 
 def _lines(template: str, **words: st.SearchStrategy[Any]) -> st.SearchStrategy[str]:
-    return st.fixed_dictionaries(words).map(lambda found: template.format(**found))
+    return st.fixed_dictionaries(words).map(lambda match: template.format(**match))
 
 
 FAULTS = st.one_of(
@@ -198,8 +198,8 @@ class Tricked(Simulation):
     commanded: int = 0
     stopped: bool = False
     actions: int = 0
-    told: tuple[Fact, ...] = ()
-    seen: dict[tuple[str, int], Record] = field(default_factory=dict)
+    facts_reported: tuple[Fact, ...] = ()
+    records_seen: dict[tuple[str, int], Record] = field(default_factory=dict)
 
     def check(self, state: JobState, action: lifecycle.Action) -> None:
         self.actions += 1
@@ -207,21 +207,21 @@ class Tricked(Simulation):
         assert self.actions < ACTIONS_MAX, f"goes round in circles: {action}"
         assert state.now - EPOCH < PATIENCE_S, f"never ends: {action}"
         for record in self.chronicle.records:
-            self.seen[record.phase, record.n] = record
+            self.records_seen[record.phase, record.n] = record
         responses.left(state, self.chronicle)  # whoever asks, and whenever, is answered
         if isinstance(action, WatchAction) and state.mode is Mode.WATCHING:
             self._see_no_known_fault_ignored(state)
 
     def _see_no_known_fault_ignored(self, state: JobState) -> None:
-        """Nobody trains on a device that is known to be broken: every such fault had its answer."""
-        known = frozenset(state.seen_ids)
+        """No job trains on a device with a reported fault: every such fault had its answer."""
+        seen_ids = frozenset(state.seen_ids)
         assert isinstance(self.backend, Witness)
         for node in self.backend.cluster.state.nodes.values():
             for device in node.devices:
-                told = {f.id for f in device.faults.values()} & known
+                reported_ids = {f.id for f in device.faults.values()} & seen_ids
                 pod = device.pod
                 held = pod is not None and pod.job.pods.get(pod.slot) is pod
-                assert not (device.is_faulty and told and held), (
+                assert not (device.is_faulty and reported_ids and held), (
                     f"{node.name}/{device.index} is known to be broken, and training goes on there"
                 )
 
@@ -258,8 +258,8 @@ class Tricked(Simulation):
     def _told_again(self, event: Watched) -> Watched:
         """Facts come twice: once when they come, once more with the next ones."""
         report = event.report
-        facts = (*self.told, *report.facts) if report.news == "facts" else report.facts
-        self.told = report.facts
+        facts = (*self.facts_reported, *report.facts) if report.news == "facts" else report.facts
+        self.facts_reported = report.facts
         return Watched(report=replace(report, facts=facts))
 
     async def _tricked(self, plan: Plan) -> Outcome | None:
@@ -322,7 +322,7 @@ async def _live(history: History) -> Life:
         chronicle=job.chronicle,
         end=end,
         stopped=job.stopped,
-        records=tuple(job.seen[key] for key in sorted(job.seen)),
+        records=tuple(job.records_seen[key] for key in sorted(job.records_seen)),
         effects=effects,
         calls=dict(backend.calls),
     )

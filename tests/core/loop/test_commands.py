@@ -14,7 +14,7 @@ from everstep.core.loop.commands import KEYS
 from everstep.core.spec import Budget, Policy
 from tests.support.builders import running
 
-SAID: dict[str, dict[str, Any]] = {
+ARGUMENTS: dict[str, dict[str, Any]] = {
     "pause": {},
     "resume": {},
     "stop": {},
@@ -29,28 +29,30 @@ SAID: dict[str, dict[str, Any]] = {
 
 # -- Nothing said -------------------------------------------------------------------------------
 
-LEFT_OUT = [(name, key) for name in KEYS for key in ("id", *KEYS[name]) if key not in SAID[name]]
+LEFT_OUT = [
+    (name, key) for name in KEYS for key in ("id", *KEYS[name]) if key not in ARGUMENTS[name]
+]
 
 
 @pytest.mark.parametrize(("name", "key"), LEFT_OUT)
 def test_null_says_nothing(name: str, key: str) -> None:
-    told = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    job = running(Policy(budgets=(Budget(name="any", limit=9),)))
     if name == "resume":
-        told.command("pause")
-    commands.accept(told.state, name, {**SAID[name], key: None})
+        job.command("pause")
+    commands.accept(job.state, name, {**ARGUMENTS[name], key: None})
 
 
 def test_a_limit_of_null_is_none() -> None:
-    told = running(Policy(budgets=(Budget(name="any", limit=9),)))
-    told.command("set_budget", name="any", limit=None)
-    assert told.state.limits == {"any": None}
+    job = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    job.command("set_budget", name="any", limit=None)
+    assert job.state.limits == {"any": None}
 
 
 def test_a_patch_is_needed_before_the_job_is_known() -> None:
     wrong: tuple[dict[str, Any], ...] = ({}, {"patch": None}, {"patch": {}})
-    for said in wrong:
+    for argument in wrong:
         with pytest.raises(CommandRejected, match="patch is a fragment"):
-            commands.readable("hot_update", said)
+            commands.readable("hot_update", argument)
 
 
 # -- Numbers and times --------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def test_no_key_takes_a_number_that_nobody_can_count_with(
     name: str, key: str, value: float
 ) -> None:
     with pytest.raises(CommandRejected, match=f"^{name}: {key} ") as error:
-        commands.readable(name, {**SAID[name], key: value})
+        commands.readable(name, {**ARGUMENTS[name], key: value})
     assert len(str(error.value)) < 250
 
 
@@ -84,14 +86,14 @@ TIMES: tuple[tuple[str, Any, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("at", "said"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
-def test_a_report_of_a_time_out_of_this_world_is_refused(at: Any, said: str) -> None:
-    with pytest.raises(CommandRejected, match=f"report_fault: at is .*{said}"):
+@pytest.mark.parametrize(("at", "error"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
+def test_a_report_of_a_time_out_of_this_world_is_refused(at: Any, error: str) -> None:
+    with pytest.raises(CommandRejected, match=f"report_fault: at is .*{error}"):
         commands.readable("report_fault", {"kind": "node.down", "at": at})
 
 
 def test_what_an_earlier_version_let_in_wedges_no_job() -> None:
-    """A replay comes by here again: it is not asked whether it would be accepted today."""
+    """A replay comes by here again: it does not check whether it would be accepted today."""
     for at in (math.inf, -math.inf, math.nan, 1e300, "0001-01-01T00:00:00+23:00"):
         args = {"kind": "node.down", "at": at}
         fact = commands.reported_fact(args, at=0.0, seen_ids=frozenset())
@@ -117,14 +119,14 @@ TEXTS = [
 
 @pytest.mark.parametrize(("name", "key"), TEXTS)
 def test_no_key_takes_a_text_that_nobody_can_keep(name: str, key: str) -> None:
-    """A close repeats what was said in five places, of two megabytes together."""
+    """A close repeats the message in five places, of two megabytes together."""
     with pytest.raises(CommandRejected, match=f"{name}: {key} has more than [0-9]+ characters"):
-        commands.readable(name, {**SAID[name], key: "x" * 1_900_000})
+        commands.readable(name, {**ARGUMENTS[name], key: "x" * 1_900_000})
 
 
 def test_a_reason_may_be_a_page_and_a_name_as_long_as_names_are() -> None:
-    told = {"reason": "x" * 2_000, "id": "y" * 253}
-    assert commands.readable("stop", told) == told
+    job = {"reason": "x" * 2_000, "id": "y" * 253}
+    assert commands.readable("stop", job) == job
 
 
 LONG: dict[str, tuple[str, Any]] = {
@@ -142,8 +144,8 @@ LONG: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "said"), LONG.values(), ids=LONG)
-def test_a_refusal_is_short_whatever_was_said(name: str, said: Any) -> None:
+@pytest.mark.parametrize(("name", "value"), LONG.values(), ids=LONG)
+def test_a_refusal_is_short_whatever_was_said(name: str, value: Any) -> None:
     with pytest.raises(CommandRejected) as error:
-        commands.readable(name, said)
+        commands.readable(name, value)
     assert len(str(error.value)) < 500

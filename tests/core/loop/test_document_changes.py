@@ -24,24 +24,24 @@ def test_keys_are_named_with_their_values_but_for_those_of_variables() -> None:
         "prewarm": ["torch"],
         "phases": [{"name": "main", "env": {"TOKEN": "secret"}}],
     }
-    named = ("limits.hang_s=600", "env.TOKEN", "env.KEY.from", "nodes=3", "prewarm", "phases")
-    assert changed_keys(patch) == named
+    keys = ("limits.hang_s=600", "env.TOKEN", "env.KEY.from", "nodes=3", "prewarm", "phases")
+    assert changed_keys(patch) == keys
 
 
 def test_many_keys_are_counted() -> None:
-    named = changed_keys({"env": {f"V{n}": "" for n in range(30)}})
-    assert (len(named), named[-1]) == (21, "and 10 more")
+    keys = changed_keys({"env": {f"V{n}": "" for n in range(30)}})
+    assert (len(keys), keys[-1]) == (21, "and 10 more")
 
 
 def test_a_change_is_an_event_a_line_of_the_log_and_a_row() -> None:
-    told = running()
-    told.chronicle = replace(told.chronicle, entries=())
+    job = running()
+    job.chronicle = replace(job.chronicle, entries=())
     event = DocumentChanged(at=1_100.0, what=("nodes=3",), is_now=False, by="ada@node")
-    known = folded(told.chronicle, [event])
+    chronicle = folded(job.chronicle, [event])
     text = "the document was changed by ada@node: nodes=3; it holds from the next restart on"
-    assert known.happenings[-1][1:4] == (1_100.0, "changed", text)
-    assert known.entries[-1].text == text
-    assert known.changes[-1] == (1_100.0, ("nodes=3",), False, "ada@node")
+    assert chronicle.happenings[-1][1:4] == (1_100.0, "changed", text)
+    assert chronicle.entries[-1].text == text
+    assert chronicle.changes[-1] == (1_100.0, ("nodes=3",), False, "ada@node")
 
 
 ENDED = PhaseResult(

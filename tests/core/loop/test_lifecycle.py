@@ -35,7 +35,7 @@ from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from tests.support.builders import (
     COLUMNS,
-    Told,
+    ScriptedJob,
     fact,
     job_spec,
     outcome,
@@ -78,19 +78,19 @@ CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 
 @pytest.mark.parametrize("mode", CARRYING_OUT)
 def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    state = replace(told.state, mode=mode)
+    job = running()
+    job.see(sighting(_C.CRASH))
+    state = replace(job.state, mode=mode)
     refused = PlanEnded(outcome=None, refused="model_dir: taken")
-    told.state = state
-    told._advance(refused)
-    assert isinstance(told.action, lifecycle.Clear)
-    told._advance(Cleared())
-    ended: object = told.action
+    job.state = state
+    job._advance(refused)
+    assert isinstance(job.action, lifecycle.Clear)
+    job._advance(Cleared())
+    ended: object = job.action
     assert ended == lifecycle.End(status="Invalid", reason="model_dir: taken")
-    assert views.status(told.state)["state"] == "failed"
-    assert responses.report(told.state, told.chronicle)["status"] == "Failed"
-    assert all(r.result == "terminated" for r in told.records)
+    assert views.status(job.state)["state"] == "failed"
+    assert responses.report(job.state, job.chronicle)["status"] == "Failed"
+    assert all(r.result == "terminated" for r in job.records)
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -103,23 +103,23 @@ def test_every_mode_has_a_next_action_and_a_name_to_show(mode: Mode) -> None:
 # -- Every question has an answer ---------------------------------------------------------------
 
 
-def _fresh(told: Told) -> None:
+def _fresh(job: ScriptedJob) -> None:
     """No incident."""
 
 
-def _recovering(told: Told) -> None:
-    told.see(sighting(_C.CRASH))
-    told.state = replace(told.state, plan=None)
+def _recovering(job: ScriptedJob) -> None:
+    job.see(sighting(_C.CRASH))
+    job.state = replace(job.state, plan=None)
 
 
-def _node_lost(told: Told) -> None:
-    told.see(sighting(_C.NODE))
+def _node_lost(job: ScriptedJob) -> None:
+    job.see(sighting(_C.NODE))
 
 
-def _last_rung(told: Told) -> None:
-    told.see(sighting(_C.NODE))
-    if told.decisions[-1].is_executed:
-        told.fails("place.none", at=Step.PLACE)
+def _last_rung(job: ScriptedJob) -> None:
+    job.see(sighting(_C.NODE))
+    if job.decisions[-1].is_executed:
+        job.fails("place.none", at=Step.PLACE)
 
 
 @pytest.mark.parametrize("incident", [_fresh, _recovering, _node_lost, _last_rung])
@@ -128,12 +128,12 @@ def test_every_class_has_an_answer_in_every_dialect_and_incident(
     column: str, incident: type
 ) -> None:
     for cls in (*FaultClass, None):
-        told = running(COLUMNS[column])
-        incident(told)
-        seen = fact("martians.landed") if cls is None else sighting(cls)
-        for gone in ((), (1,)):
-            asked = decision_input(told.state, now=told.state.now, facts=(seen,))
-            decision = decide.decide(replace(asked, gone=gone))
+        job = running(COLUMNS[column])
+        incident(job)
+        reported = fact("martians.landed") if cls is None else sighting(cls)
+        for lost_slots in ((), (1,)):
+            inputs = decision_input(job.state, now=job.state.now, facts=(reported,))
+            decision = decide.decide(replace(inputs, gone=lost_slots))
             assert decision.reason
             assert decision.seen or decision.repeats or decision.fault.kind == "nothing.new"
 
@@ -147,68 +147,68 @@ def test_a_planned_restart_of_no_level_we_know_is_a_job_restart(level: str | int
 
 
 def test_a_lighter_matter_does_not_change_what_is_done() -> None:
-    told = running()
-    first = told.see(sighting(_C.NODE))
-    second = told.gives_way(fact("martians.landed"), at=Step.PLACE)
+    job = running()
+    first = job.see(sighting(_C.NODE))
+    second = job.gives_way(fact("martians.landed"), at=Step.PLACE)
     assert (second.level, second.fault.cls, second.bills) == (first.level, _C.NODE, {})
 
 
 def test_the_same_class_elsewhere_is_answered_together() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
+    job = running()
+    job.see(sighting(_C.NODE))
+    second = job.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
     assert (second.level, second.remedy.recreate) == (Level.POD, (1, 2))
 
 
 def test_the_same_class_never_gets_gentler() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    told.fails("place.none", at=Step.PLACE)
-    assert told.gives_way(sighting(_C.NODE, node="n2")).level is Level.JOB
+    job = running()
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    assert job.gives_way(sighting(_C.NODE, node="n2")).level is Level.JOB
 
 
 def test_a_new_pod_that_never_came_is_made_by_the_next_level() -> None:
-    told = running()
-    told.see(sighting(_C.CRASH), gone=(1,))
-    assert told.plan.remedy.recreate == (1,)
-    second = told.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
+    job = running()
+    job.see(sighting(_C.CRASH), gone=(1,))
+    assert job.plan.remedy.recreate == (1,)
+    second = job.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
     assert second.remedy.recreate == (1, 2)
 
 
 def test_a_launch_that_gives_way_to_a_lost_node_makes_the_missing_pods() -> None:
-    told = Told(spec=job_spec())
-    decision = told.gives_way(sighting(_C.NODE), at=Step.START)
+    job = ScriptedJob(spec=job_spec())
+    decision = job.gives_way(sighting(_C.NODE), at=Step.START)
     assert (decision.level, decision.remedy.recreate) == (Level.POD, (1,))
-    told = Told(spec=job_spec())
-    decision = told.gives_way(fact("martians.landed"), at=Step.PLACE)
+    job = ScriptedJob(spec=job_spec())
+    decision = job.gives_way(fact("martians.landed"), at=Step.PLACE)
     assert decision.remedy.recreate == (0, 1, 2, 3)
 
 
 def test_a_launch_that_gave_way_to_nothing_is_repeated() -> None:
-    told = Told(spec=job_spec())
-    told.gives_way(fact("node.down", node="n77"), at=Step.PLACE)
-    assert isinstance(told.action, RunPlan)
-    assert (told.state.mode, told.plan.n) == (Mode.LAUNCHING, 0)
+    job = ScriptedJob(spec=job_spec())
+    job.gives_way(fact("node.down", node="n77"), at=Step.PLACE)
+    assert isinstance(job.action, RunPlan)
+    assert (job.state.mode, job.plan.n) == (Mode.LAUNCHING, 0)
 
 
 def test_a_launch_that_failed_is_not_answered_with_a_note() -> None:
-    told = Told(spec=job_spec(with_ladder(Policy(), _C.CRASH, Level.NOTE)))
-    assert told.fails("start.timeout", at=Step.START, slot=1).level is Level.FAIL
+    job = ScriptedJob(spec=job_spec(with_ladder(Policy(), _C.CRASH, Level.NOTE)))
+    assert job.fails("start.timeout", at=Step.START, slot=1).level is Level.FAIL
 
 
 # -- Operators ----------------------------------------------------------------------------------
 
 
 def test_a_pause_keeps_the_pods_and_a_resume_runs_the_command_again() -> None:
-    told = running()
-    told.command("pause", reason="lunch")
-    told.interrupted()
-    assert (told.plan.title, told.plan.remedy.steps) == ("pause", (Step.STOP,))
-    told.succeeds()
-    assert (told.state.mode, told.state.running_since) == (Mode.PAUSED, None)
-    told.command("resume")
-    told.interrupted()
-    assert (told.decisions[-1].level, told.decisions[-1].bills) == (Level.IN_PLACE, {})
+    job = running()
+    job.command("pause", reason="lunch")
+    job.interrupted()
+    assert (job.plan.title, job.plan.remedy.steps) == ("pause", (Step.STOP,))
+    job.succeeds()
+    assert (job.state.mode, job.state.running_since) == (Mode.PAUSED, None)
+    job.command("resume")
+    job.interrupted()
+    assert (job.decisions[-1].level, job.decisions[-1].bills) == (Level.IN_PLACE, {})
 
 
 @pytest.mark.parametrize("level", [Level.IN_PLACE, Level.JOB])
@@ -217,72 +217,72 @@ def test_a_restart_that_waits_behind_a_pause_is_the_one_with_which_the_job_resum
     *, reads: bool, level: Level
 ) -> None:
     """Both wait together after a reset, which sends again what was sent before."""
-    told = running()
+    job = running()
     if reads:
-        told.report("moved")
-    told.command("restart", level=str(level))
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    assert told.state.mode is Mode.PAUSED
-    told.command("resume")
-    told.interrupted()
-    assert told.plan.level is level
-    told.succeeds()
-    assert (told.state.mode, told.state.commands) == (Mode.WATCHING, ())
-    assert len(told.decisions) == 1
+        job.report("moved")
+    job.command("restart", level=str(level))
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    assert job.state.mode is Mode.PAUSED
+    job.command("resume")
+    job.interrupted()
+    assert job.plan.level is level
+    job.succeeds()
+    assert (job.state.mode, job.state.commands) == (Mode.WATCHING, ())
+    assert len(job.decisions) == 1
 
 
 def test_a_launch_after_a_pause_is_the_restart_that_waited_behind_it() -> None:
-    told = Told(spec=job_spec())
-    told.command("restart")
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    told.command("resume")
-    told.interrupted()
-    told.succeeds()
-    assert (told.state.mode, told.state.commands, told.records) == (Mode.WATCHING, (), ())
+    job = ScriptedJob(spec=job_spec())
+    job.command("restart")
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    job.succeeds()
+    assert (job.state.mode, job.state.commands, job.records) == (Mode.WATCHING, (), ())
 
 
 def test_after_a_pause_in_an_incident_the_same_level_runs_again_free_of_charge() -> None:
-    told = running()
-    first = told.see(sighting(_C.NODE))
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    told.command("resume")
-    told.interrupted()
-    second = told.decisions[-1]
+    job = running()
+    first = job.see(sighting(_C.NODE))
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    second = job.decisions[-1]
     assert (second.level, second.remedy.recreate, second.bills) == (
         first.level,
         first.remedy.recreate,
         {},
     )
-    assert [r.result for r in told.records] == ["terminated", "recovering"]
+    assert [r.result for r in job.records] == ["terminated", "recovering"]
 
 
 def test_a_fault_during_the_pause_of_an_incident_joins_it() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    told.command("pause")
-    told.interrupted()
-    told.succeeds(facts=(sighting(_C.NODE, node="n2"),))
-    told.command("resume")
-    told.interrupted()
-    assert told.decisions[-1].remedy.recreate == (1, 2)
+    job = running()
+    job.see(sighting(_C.NODE))
+    job.command("pause")
+    job.interrupted()
+    job.succeeds(facts=(sighting(_C.NODE, node="n2"),))
+    job.command("resume")
+    job.interrupted()
+    assert job.decisions[-1].remedy.recreate == (1, 2)
 
 
 def test_a_pause_before_anything_was_placed_ends_in_a_launch_of_its_own_generation() -> None:
-    told = Told(spec=job_spec())
-    first = told.plan.key
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    told.command("resume")
-    told.interrupted()
-    assert told.state.mode is Mode.LAUNCHING
-    assert told.plan.key != first
+    job = ScriptedJob(spec=job_spec())
+    first = job.plan.key
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    assert job.state.mode is Mode.LAUNCHING
+    assert job.plan.key != first
 
 
 @pytest.mark.parametrize("command", [(), ("pause",)], ids=["launch", "pause"])
@@ -290,50 +290,50 @@ def test_what_told_no_outcome_is_begun_anew_with_a_generation_of_its_own(
     command: tuple[str, ...],
 ) -> None:
     """Its own may have been taken by a Recovery that outlived an earlier run."""
-    told = Told(spec=job_spec())
+    job = ScriptedJob(spec=job_spec())
     for name in command:
-        told.command(name)
-        told.interrupted()
-    keys = [told.plan.key]
+        job.command(name)
+        job.interrupted()
+    keys = [job.plan.key]
     for _ in range(2):
-        told.interrupted()
-        keys.append(told.plan.key)
+        job.interrupted()
+        keys.append(job.plan.key)
     assert len(set(keys)) == 3
 
 
 def test_a_paused_job_is_not_healthy_by_waiting() -> None:
-    told = running(checkpoints_path=None)
-    told.see(sighting(_C.CRASH))
-    told.succeeds()
-    told.command("pause")
-    told.interrupted()
-    told.succeeds()
-    told.report("interrupted", now=told.state.now + 10_000.0)
-    assert told.state.ledger.no_progress == 1
+    job = running(checkpoints_path=None)
+    job.see(sighting(_C.CRASH))
+    job.succeeds()
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    job.report("interrupted", now=job.state.now + 10_000.0)
+    assert job.state.ledger.no_progress == 1
 
 
 def test_a_stop_during_a_recovery_closes_its_books_and_ends_the_job() -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    told.command("stop", grace_s=3)
-    assert lifecycle.interrupts(told.state)
-    told.interrupted()
-    assert isinstance(told.action, Clear)
-    assert (told.record.result, told.action.grace_s) == ("terminated", 3)
-    told._advance(Cleared())
-    ended: object = told.action
+    job = running()
+    job.see(sighting(_C.CRASH))
+    job.command("stop", grace_s=3)
+    assert lifecycle.interrupts(job.state)
+    job.interrupted()
+    assert isinstance(job.action, Clear)
+    assert (job.record.result, job.action.grace_s) == ("terminated", 3)
+    job._advance(Cleared())
+    ended: object = job.action
     assert ended == End(status="Terminated", reason="stopped by an operator")
-    assert {pod["state"] for pod in views.status(told.state)["pods"]} == {"stopped"}
+    assert {pod["state"] for pod in views.status(job.state)["pods"]} == {"stopped"}
 
 
 @pytest.mark.parametrize("name", ["stop", "pause"])
 def test_a_command_that_comes_with_the_decision_leaves_no_open_record(name: str) -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    told.command(name)
-    state = operators.obey(told.state)
-    known = folded(told.chronicle, state.events)
-    assert [record.result for record in known.records] == ["terminated"]
+    job = running()
+    job.see(sighting(_C.CRASH))
+    job.command(name)
+    state = operators.obey(job.state)
+    chronicle = folded(job.chronicle, state.events)
+    assert [record.result for record in chronicle.records] == ["terminated"]
 
 
 WAITS = (
@@ -358,19 +358,19 @@ def test_what_a_command_interrupts(mode: Mode, name: str, at_once: bool) -> None
 
 
 def test_of_several_commands_the_hard_one_comes_first() -> None:
-    told = running()
-    told.command("pause")
-    told.command("stop")
-    told.interrupted()
-    assert told.state.mode is Mode.CLOSING
+    job = running()
+    job.command("pause")
+    job.command("stop")
+    job.interrupted()
+    assert job.state.mode is Mode.CLOSING
 
 
 def test_a_restart_asked_for_during_a_recovery_comes_after_it() -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    told.command("restart", level="job")
-    told.succeeds()
-    assert (told.decisions[-1].fault.cls, told.decisions[-1].level) == (_C.PLANNED, Level.JOB)
+    job = running()
+    job.see(sighting(_C.CRASH))
+    job.command("restart", level="job")
+    job.succeeds()
+    assert (job.decisions[-1].fault.cls, job.decisions[-1].level) == (_C.PLANNED, Level.JOB)
 
 
 REPORTS: tuple[tuple[str, dict[str, str], dict[str, str], float, int], ...] = (
@@ -383,86 +383,88 @@ REPORTS: tuple[tuple[str, dict[str, str], dict[str, str], float, int], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "later_s", "known"), [r[1:] for r in REPORTS], ids=[r[0] for r in REPORTS]
+    ("first", "second", "later_s", "known_count"),
+    [r[1:] for r in REPORTS],
+    ids=[r[0] for r in REPORTS],
 )
 def test_a_fault_reported_twice(
-    first: dict[str, str], second: dict[str, str], later_s: float, known: int
+    first: dict[str, str], second: dict[str, str], later_s: float, known_count: int
 ) -> None:
-    told = running()
-    before = len(told.state.seen_ids)
+    job = running()
+    before = len(job.state.seen_ids)
     for args in (first, second):
-        told.command("report_fault", kind="subhealth.power", node="n1", **args)
-        told.interrupted()
-        told.report("refresh", now=told.state.now + later_s - 20.0)
-    assert len({*told.state.seen_ids}) - before == known
+        job.command("report_fault", kind="subhealth.power", node="n1", **args)
+        job.interrupted()
+        job.report("refresh", now=job.state.now + later_s - 20.0)
+    assert len({*job.state.seen_ids}) - before == known_count
 
 
 def test_a_report_may_say_when_it_was_in_words() -> None:
-    told = running()
-    told.command("report_fault", kind="node.down", node="n1", at="1970-01-01T00:16:39Z")
-    told.interrupted()
-    assert told.decisions[-1].fault.at == 999.0
+    job = running()
+    job.command("report_fault", kind="node.down", node="n1", at="1970-01-01T00:16:39Z")
+    job.interrupted()
+    assert job.decisions[-1].fault.at == 999.0
     with pytest.raises(CommandRejected, match="at is seconds or a time"):
-        told.command("report_fault", kind="node.down", at="yesterday")
+        job.command("report_fault", kind="node.down", at="yesterday")
 
 
 def test_an_update_that_only_left_its_id_is_not_kept() -> None:
-    told = running()
-    note = replace(commands.accept(told.state, "pause", {"id": "x"}), name="note")
-    state = lifecycle.commanded(told.state, note)
+    job = running()
+    note = replace(commands.accept(job.state, "pause", {"id": "x"}), name="note")
+    state = lifecycle.commanded(job.state, note)
     assert (state.commands, state.applied_ids) == ((), ("x",))
 
 
 def test_known_identities_have_a_bound() -> None:
-    told = running()
+    job = running()
     for _ in range(60):
-        told.see(*(sighting(_C.SUBHEALTH) for _ in range(20)))
-    assert len(told.state.seen_ids) == FACTS_KNOWN
+        job.see(*(sighting(_C.SUBHEALTH) for _ in range(20)))
+    assert len(job.state.seen_ids) == FACTS_KNOWN
 
 
 # -- Phases and ends ----------------------------------------------------------------------------
 
 
 def test_each_phase_has_its_own_books_and_the_isolations_stay() -> None:
-    told = running(Policy(no_progress_restarts=1))
-    second = replace(told.spec.phases[0], name="second")
-    spec = replace(told.spec, phases=(*told.spec.phases, second))
-    told.state = replace(told.state, spec=spec)
-    told.see(sighting(_C.NODE))
-    told.succeeds()
-    told.report("done")
-    assert isinstance(told.action, NextPhase)
-    told.state = lifecycle.enter_phase(told.state, 1)
-    told._advance(Begun())
-    assert (told.plan.phase.name, told.state.ledger.recoveries) == ("second", 0)
-    assert "n1" in told.state.isolated
-    assert [r["phase"] for r in responses.restarts(told.chronicle)] == ["main"]
+    job = running(Policy(no_progress_restarts=1))
+    second = replace(job.spec.phases[0], name="second")
+    spec = replace(job.spec, phases=(*job.spec.phases, second))
+    job.state = replace(job.state, spec=spec)
+    job.see(sighting(_C.NODE))
+    job.succeeds()
+    job.report("done")
+    assert isinstance(job.action, NextPhase)
+    job.state = lifecycle.enter_phase(job.state, 1)
+    job._advance(Begun())
+    assert (job.plan.phase.name, job.state.ledger.recoveries) == ("second", 0)
+    assert "n1" in job.state.isolated
+    assert [r["phase"] for r in responses.restarts(job.chronicle)] == ["main"]
 
 
 def test_all_ranks_that_end_well_complete_the_job() -> None:
-    told = running()
-    told.report("done")
-    assert isinstance(told.action, Clear)
-    assert responses.report(told.state, told.chronicle)["status"] == "Completed"
+    job = running()
+    job.report("done")
+    assert isinstance(job.action, Clear)
+    assert responses.report(job.state, job.chronicle)["status"] == "Completed"
 
 
 def test_a_limit_of_the_document_fails_the_phase() -> None:
-    told = running(limits={"run_s": 100.0})
-    assert isinstance(told.action, WatchAction)
-    assert told.action.order.ends_at == told.state.phase_started_at + 100.0  # type: ignore[operator]  # set at Begun
-    assert told.action.order.ended_by == "its run_s"
-    assert told.see(fact("limit.run")).level is Level.FAIL
+    job = running(limits={"run_s": 100.0})
+    assert isinstance(job.action, WatchAction)
+    assert job.action.order.ends_at == job.state.phase_started_at + 100.0  # type: ignore[operator]  # set at Begun
+    assert job.action.order.ended_by == "its run_s"
+    assert job.see(fact("limit.run")).level is Level.FAIL
 
 
 def test_a_world_moved_by_another_run_is_read_before_anything_is_done() -> None:
-    told = running()
-    told.report("moved", generation=5)
-    assert isinstance(told.action, Look)
-    told.finds(started=True, generation=5)
-    assert (told.state.mode, told.state.generation) == (Mode.WATCHING, 5)
-    told.report("moved", generation=7)
-    told.finds(started=False, generation=7)
-    assert told.decisions[-1].fault.kind == "world.moved"
+    job = running()
+    job.report("moved", generation=5)
+    assert isinstance(job.action, Look)
+    job.finds(started=True, generation=5)
+    assert (job.state.mode, job.state.generation) == (Mode.WATCHING, 5)
+    job.report("moved", generation=7)
+    job.finds(started=False, generation=7)
+    assert job.decisions[-1].fault.kind == "world.moved"
 
 
 @pytest.mark.parametrize(("ran", "kind"), [(1, "process.exit"), (2, "world.moved")])
@@ -470,49 +472,49 @@ def test_a_crash_that_nobody_started_anything_after_is_why_the_world_stands_stil
     ran: int, kind: str
 ) -> None:
     """Its answer was begun in a history that is forgotten: it counts as if it were seen first now."""
-    told = running(cerebras(max_num_restarts=3))
-    told.report("moved", generation=3, facts=(fact("process.exit", slot=1, generation=1),))
-    told.finds(started=False, generation=3, ran=ran)
-    decision = told.decisions[-1]
+    job = running(cerebras(max_num_restarts=3))
+    job.report("moved", generation=3, facts=(fact("process.exit", slot=1, generation=1),))
+    job.finds(started=False, generation=3, ran=ran)
+    decision = job.decisions[-1]
     assert (decision.fault.kind, decision.counts_no_progress) == (kind, ran == 1)
-    assert told.state.generation == 3
+    assert job.state.generation == 3
 
 
 def test_where_that_crash_is_only_noted_the_job_does_not_stand_still() -> None:
-    told = running(Policy(rules=(Rule(match=Match(kind="process.exit"), action="ignore"),)))
-    told.report("moved", generation=2, facts=(fact("process.exit", slot=1, generation=1),))
-    told.finds(started=False, generation=2, ran=1)
-    assert told.decisions[-1].fault.kind == "world.moved"
-    assert told.state.mode is Mode.RECOVERING
+    job = running(Policy(rules=(Rule(match=Match(kind="process.exit"), action="ignore"),)))
+    job.report("moved", generation=2, facts=(fact("process.exit", slot=1, generation=1),))
+    job.finds(started=False, generation=2, ran=1)
+    assert job.decisions[-1].fault.kind == "world.moved"
+    assert job.state.mode is Mode.RECOVERING
 
 
 def test_a_watch_that_ends_with_facts_and_no_command_has_them_decided() -> None:
-    told = running()
-    told.report("interrupted", facts=(sighting(_C.CRASH),))
-    assert told.decisions[-1].level is Level.IN_PLACE
+    job = running()
+    job.report("interrupted", facts=(sighting(_C.CRASH),))
+    assert job.decisions[-1].level is Level.IN_PLACE
 
 
 def test_progress_is_waited_for_only_where_it_ends_a_row() -> None:
-    told = running(checkpoints_path=None)
-    told.report("refresh", step=3)
-    assert not awaits_progress(told)
-    told.see(sighting(_C.CRASH))
-    told.succeeds()
-    assert awaits_progress(told)
-    told.report("refresh", step=3)
-    assert awaits_progress(told)
-    told.report("refresh", step=4)
-    assert not awaits_progress(told)
+    job = running(checkpoints_path=None)
+    job.report("refresh", step=3)
+    assert not awaits_progress(job)
+    job.see(sighting(_C.CRASH))
+    job.succeeds()
+    assert awaits_progress(job)
+    job.report("refresh", step=3)
+    assert awaits_progress(job)
+    job.report("refresh", step=4)
+    assert not awaits_progress(job)
 
 
-def awaits_progress(told: Told) -> bool:
-    assert isinstance(told.action, WatchAction)
-    return told.action.order.awaits is not None
+def awaits_progress(job: ScriptedJob) -> bool:
+    assert isinstance(job.action, WatchAction)
+    return job.action.order.awaits is not None
 
 
 def test_a_superseded_plan_that_did_not_finish_its_level_leaves_no_trace_of_running() -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    ended = outcome(told.plan, "superseded", Step.STOP, None)
-    told._advance(PlanEnded(outcome=ended))
-    assert (told.state.running_since, told.decisions[-1].repeats) == (None, 1)
+    job = running()
+    job.see(sighting(_C.CRASH))
+    ended = outcome(job.plan, "superseded", Step.STOP, None)
+    job._advance(PlanEnded(outcome=ended))
+    assert (job.state.running_since, job.decisions[-1].repeats) == (None, 1)

@@ -1,4 +1,4 @@
-"""A Recovery did its work, all of it or some, and nobody was told: what the job makes of the world."""
+"""A Recovery did all or some of its work and its outcome was lost: what the job makes of the world."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import Look, RunPlan, WatchAction
 from everstep.core.spec import Budget, Match, Policy, Rule
-from tests.support.builders import Told, fact, running, sighting
+from tests.support.builders import ScriptedJob, fact, running, sighting
 
 POLICY = Policy(
     budgets=(Budget(name="any", limit=9),),
@@ -19,36 +19,36 @@ POLICY = Policy(
 ALL, THREE, TWO = (0, 1, 2, 3), (0, 1, 3), (0, 1)
 
 
-def in_place() -> Told:
-    told = running(POLICY, nodes_min=2)
-    told.see(sighting(FaultClass.CRASH))
-    assert told.plan.level is Level.IN_PLACE
-    return told
+def in_place() -> ScriptedJob:
+    job = running(POLICY, nodes_min=2)
+    job.see(sighting(FaultClass.CRASH))
+    assert job.plan.level is Level.IN_PLACE
+    return job
 
 
-def shrinking() -> Told:
+def shrinking() -> ScriptedJob:
     """A node of four is lost, and there is no spare."""
-    told = running(POLICY, nodes_min=2)
-    told.see(fact("node.down", node="n2"))
-    told.fails("place.none", at=Step.PLACE)
-    assert told.plan.level is Level.ELASTIC
-    return told
+    job = running(POLICY, nodes_min=2)
+    job.see(fact("node.down", node="n2"))
+    job.fails("place.none", at=Step.PLACE)
+    assert job.plan.level is Level.ELASTIC
+    return job
 
 
-def resizing() -> Told:
+def resizing() -> ScriptedJob:
     """Four do not work."""
-    told = running(POLICY, nodes_min=2)
-    told.see(fact("process.exit", slot=0, rank=0, exit_code=7))
-    assert told.plan.level is Level.ELASTIC
-    return told
+    job = running(POLICY, nodes_min=2)
+    job.see(fact("process.exit", slot=0, rank=0, exit_code=7))
+    assert job.plan.level is Level.ELASTIC
+    return job
 
 
-def growing() -> Told:
-    told = shrinking()
-    told.succeeds(living=THREE)
-    told.see(fact("scale.out", level="elastic"))
-    assert told.plan.level is Level.ELASTIC
-    return told
+def growing() -> ScriptedJob:
+    job = shrinking()
+    job.succeeds(living=THREE)
+    job.see(fact("scale.out", level="elastic"))
+    assert job.plan.level is Level.ELASTIC
+    return job
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def growing() -> Told:
     ],
 )
 def test_whoever_runs_the_new_generation_is_the_job_and_nothing_is_done_or_billed_twice(
-    recovering: Callable[[], Told], there: tuple[int, ...]
+    recovering: Callable[[], ScriptedJob], there: tuple[int, ...]
 ) -> None:
-    told = recovering()
-    before = (told.used, told.state.ledger.restarts, len(told.decisions), len(told.records))
-    told.loses_outcome()
-    told.finds(started=True, generation=told.state.generation + 1, there=there)
-    assert isinstance(told.action, WatchAction)
-    assert (told.state.living, told.record.result) == (there, "success")
-    after = (told.used, told.state.ledger.restarts, len(told.decisions), len(told.records))
+    job = recovering()
+    before = (job.used, job.state.ledger.restarts, len(job.decisions), len(job.records))
+    job.loses_outcome()
+    job.finds(started=True, generation=job.state.generation + 1, there=there)
+    assert isinstance(job.action, WatchAction)
+    assert (job.state.living, job.record.result) == (there, "success")
+    after = (job.used, job.state.ledger.restarts, len(job.decisions), len(job.records))
     assert after == before
 
 
@@ -85,28 +85,28 @@ def test_whoever_runs_the_new_generation_is_the_job_and_nothing_is_done_or_bille
     ],
 )
 def test_what_was_done_by_half_is_done_once_more_and_billed_once(
-    recovering: Callable[[], Told], there: tuple[int, ...], started: bool
+    recovering: Callable[[], ScriptedJob], there: tuple[int, ...], started: bool
 ) -> None:
-    told = recovering()
-    before = (told.used, told.state.ledger.restarts, told.plan.level, told.state.living)
-    told.loses_outcome()
-    told.finds(started=started, generation=told.state.generation + 1, there=there)
-    assert isinstance(told.action, RunPlan)
-    after = (told.used, told.state.ledger.restarts, told.plan.level, told.state.living)
+    job = recovering()
+    before = (job.used, job.state.ledger.restarts, job.plan.level, job.state.living)
+    job.loses_outcome()
+    job.finds(started=started, generation=job.state.generation + 1, there=there)
+    assert isinstance(job.action, RunPlan)
+    after = (job.used, job.state.ledger.restarts, job.plan.level, job.state.living)
     assert after == before
-    told.succeeds()
-    assert [record.result for record in told.records[-2:]] == ["terminated", "success"]
+    job.succeeds()
+    assert [record.result for record in job.records[-2:]] == ["terminated", "success"]
 
 
 def test_a_job_that_is_to_have_fewer_nodes_at_its_next_restart_still_has_those_that_run() -> None:
-    told = in_place()
-    (phase,) = told.state.spec.phases
-    fewer = replace(told.state.spec, phases=(replace(phase, nodes=2),))
-    told.state = replace(told.state, spec=fewer)
-    told.loses_outcome()
-    look = told.action
+    job = in_place()
+    (phase,) = job.state.spec.phases
+    fewer = replace(job.state.spec, phases=(replace(phase, nodes=2),))
+    job.state = replace(job.state, spec=fewer)
+    job.loses_outcome()
+    look = job.action
     assert isinstance(look, Look)
     assert look.order.living == ALL
-    told.finds(started=True, generation=told.state.generation + 1)
-    assert isinstance(told.action, WatchAction)
-    assert (told.state.living, told.record.result) == (ALL, "success")
+    job.finds(started=True, generation=job.state.generation + 1)
+    assert isinstance(job.action, WatchAction)
+    assert (job.state.living, job.record.result) == (ALL, "success")

@@ -54,8 +54,8 @@ class Diary:
 
     def note(self, job: Simulation, action: lifecycle.Action) -> None:
         if isinstance(action, lifecycle.WatchAction):
-            known = CHRONICLE.dump_json(job.chronicle)
-            self.sizes.append(len(STATE.dump_json(job.state)) + len(known))
+            chronicle_json = CHRONICLE.dump_json(job.chronicle)
+            self.sizes.append(len(STATE.dump_json(job.state)) + len(chronicle_json))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +135,12 @@ async def check(month: Month) -> Diary:
     )
     assert ledger.incidents >= month.incidents
     assert diary.sizes[-1] < SMALL
-    state, known = job.state, job.chronicle
+    state, chronicle = job.state, job.chronicle
     for view in (
         lambda: views.status(state),
-        lambda: responses.restarts(known),
-        lambda: responses.report(state, known),
-        lambda: views.page(state, known),
+        lambda: responses.restarts(chronicle),
+        lambda: responses.report(state, chronicle),
+        lambda: views.page(state, chronicle),
     ):
         began = time.process_time()
         view()

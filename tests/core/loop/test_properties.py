@@ -134,7 +134,7 @@ BROKEN_AND_TAKEN_AWAY = History(
     commands=((5, 5),),
     nodes_min=2,
 )
-"""A job level that ended before it had moved anybody, and then another fault: who sat on broken hardware
+"""A job level that ended before it had moved any pod, and then another fault: pods on broken hardware
 stayed there."""
 FOUND_IN_ITS_PLACE = History(
     faults=((0, "preempt demo"), (31, "node-down n0"), (35, "device n4 0 79 no-heals")),
@@ -144,7 +144,7 @@ FOUND_IN_ITS_PLACE = History(
 FOUND_AT_THE_END = History(
     faults=((58, "preempt demo"),), tricks=(("lost", 0),), commands=((64, 7),), nodes_min=2
 )
-"""Starts that nobody ended: their outcome was lost, and the next one was found running, or the job ended."""
+"""Starts without an end: their outcome was lost, and the next one was found running, or the job ended."""
 FOUND_WITHIN_AN_INCIDENT = History(
     faults=((90, "preempt demo"), (93, "kill-agent demo 0"), (98, "preempt demo")),
     commands=((93, 0),),
@@ -162,7 +162,7 @@ GONE_TWICE_WHILE_UNWRITABLE = History(
     policy="modelarts",
     nodes_min=2,
 )
-"""A ladder that knows only the same container, and no container: pod level was thought of once, and when
+"""A ladder that has only the same container, and no container: pod level was thought of once, and when
 its only unit was spent the job level was forgotten. All of these were found among the thousands."""
 
 

@@ -28,18 +28,18 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
 
 @pytest.mark.parametrize(("report", "why"), REFUSED, ids=[row[1] for row in REFUSED])
 def test_a_report_of_what_cannot_be_is_refused(report: dict[str, Any], why: str) -> None:
-    told = running()
-    told.report("refresh", now=NOW)
+    job = running()
+    job.report("refresh", now=NOW)
     with pytest.raises(CommandRejected, match="report_fault: ") as refused:
-        commands.accept(told.state, "report_fault", report)
+        commands.accept(job.state, "report_fault", report)
     assert why in str(refused.value)
 
 
 @pytest.mark.parametrize("report", [DOWN, DEVICE, {**DOWN, "at": NOW - 60}, {"kind": "user.abort"}])
 def test_any_other_report_is_accepted(report: dict[str, Any]) -> None:
-    told = running()
-    told.report("refresh", now=NOW)
-    assert commands.accept(told.state, "report_fault", report).args == report
+    job = running()
+    job.report("refresh", now=NOW)
+    assert commands.accept(job.state, "report_fault", report).args == report
 
 
 def test_a_report_that_is_a_little_ahead_of_our_clock_counts_as_of_now() -> None:

@@ -24,7 +24,7 @@ from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import PodRef
 from everstep.dialects import job_memo, responses
-from tests.support.builders import Told, fact, outcome, running, sighting
+from tests.support.builders import ScriptedJob, fact, outcome, running, sighting
 from workflows.opening import Carried
 
 LIMIT = 256 * 1024
@@ -35,78 +35,78 @@ INPUT = TypeAdapter(DecisionInput)
 PAYLOADS = DATA_CONVERTER.payload_converter
 
 
-def worn(restarts: int) -> Told:
+def worn(restarts: int) -> ScriptedJob:
     """A large job with a long life, for one test to go on with."""
     return copy.copy(_worn(restarts))
 
 
 @cache
-def _worn(restarts: int) -> Told:
+def _worn(restarts: int) -> ScriptedJob:
     """A large job with a long life: every pod has a UID as Kubernetes makes them, records are full."""
     policy = Policy(no_progress_restarts=None, budgets=(Budget(name="hardware", limit=None),))
-    told = running(policy, nodes=PODS)
+    job = running(policy, nodes=PODS)
     for number in range(restarts):
-        node = told.state.slots[number].node
-        told.see(
+        node = job.state.slots[number].node
+        job.see(
             *(sighting(FaultClass.NODE, node=node, slot=number, message=LONGEST) for _ in range(5)),
         )
-        told.succeeds(evidence="out/demo/evidence/recovery-3", notes=("isolate: deferred for n1",))
-        told.saves(number)
-    slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
+        job.succeeds(evidence="out/demo/evidence/recovery-3", notes=("isolate: deferred for n1",))
+        job.saves(number)
+    slots = {n: s._replace(uid=f"{n:036d}") for n, s in job.state.slots.items()}
     facts = tuple(f"agent/{n:036d}/17/{n}" for n in range(FACTS_KNOWN))
     updates = tuple(f"{n:036d}" for n in range(IDS_KEPT))
-    told.state = replace(told.state, slots=slots, seen_ids=facts, applied_ids=updates)
-    return told
+    job.state = replace(job.state, slots=slots, seen_ids=facts, applied_ids=updates)
+    return job
 
 
-def size(told: Told) -> int:
-    return len(carried(told).data)
+def size(job: ScriptedJob) -> int:
+    return len(carried(job).data)
 
 
-def carried(told: Told) -> Payload:
+def carried(job: ScriptedJob) -> Payload:
     """As a history has it."""
-    given = Carried(document=None, state=told.state, chronicle=told.chronicle)
-    (payload,) = PAYLOADS.to_payloads([given])
+    input_of_run = Carried(document=None, state=job.state, chronicle=job.chronicle)
+    (payload,) = PAYLOADS.to_payloads([input_of_run])
     return payload
 
 
 def test_what_is_left_out_of_a_history_is_read_again() -> None:
-    told = worn(RECORDS_KEPT)
-    (read,) = PAYLOADS.from_payloads([carried(told)], [Carried])
-    assert (read.state, read.chronicle) == (told.state, told.chronicle)
+    job = worn(RECORDS_KEPT)
+    (read,) = PAYLOADS.from_payloads([carried(job)], [Carried])
+    assert (read.state, read.chronicle) == (job.state, job.chronicle)
 
 
 def test_a_large_job_stays_small_between_incidents() -> None:
-    told = worn(RECORDS_KEPT)
-    assert len(told.chronicle.records) == RECORDS_KEPT
-    assert size(told) < LIMIT
+    job = worn(RECORDS_KEPT)
+    assert len(job.chronicle.records) == RECORDS_KEPT
+    assert size(job) < LIMIT
 
 
 def test_records_name_changed_places_only_as_long_as_there_are_few() -> None:
-    told = worn(5)
+    job = worn(5)
     for number in range(6):
-        told.see(fact("job.preempted"))
-        moved = {n: r._replace(node=f"m{number}-{n}") for n, r in _pods(told).items()}
-        told.succeeds(pods=moved)
-    assert sum(len(record.after) for record in told.chronicle.records) <= CHANGES_KEPT
-    assert len(told.record.after) == PODS
-    assert "changed their place" in told.chronicle.records[-4].notes[-1]
-    assert size(told) < LIMIT
+        job.see(fact("job.preempted"))
+        moved = {n: r._replace(node=f"m{number}-{n}") for n, r in _pods(job).items()}
+        job.succeeds(pods=moved)
+    assert sum(len(record.after) for record in job.chronicle.records) <= CHANGES_KEPT
+    assert len(job.record.after) == PODS
+    assert "changed their place" in job.chronicle.records[-4].notes[-1]
+    assert size(job) < LIMIT
 
 
-def _pods(told: Told) -> dict[int, PodRef]:
-    return dict(outcome(told.plan, "success", None, None).pods)
+def _pods(job: ScriptedJob) -> dict[int, PodRef]:
+    return dict(outcome(job.plan, "success", None, None).pods)
 
 
 def test_what_a_decision_is_made_from_does_not_grow_with_the_job() -> None:
-    told = worn(RECORDS_KEPT)
-    told.state = replace(told.state, occurrences=(_OCCURRENCE,) * OCCURRENCES_KEPT)
-    assert size_of_input(told) < 12 * 1024  # 4 KB of them say which slots live
+    job = worn(RECORDS_KEPT)
+    job.state = replace(job.state, occurrences=(_OCCURRENCE,) * OCCURRENCES_KEPT)
+    assert size_of_input(job) < 12 * 1024  # 4 KB of them say which slots live
 
 
-def size_of_input(told: Told) -> int:
-    seen = (sighting(FaultClass.NODE, node=told.state.slots[7].node, message=LONG),)
-    state = replace(told.state, mode=Mode.DECIDING, pending_facts=seen)
+def size_of_input(job: ScriptedJob) -> int:
+    facts = (sighting(FaultClass.NODE, node=job.state.slots[7].node, message=LONG),)
+    state = replace(job.state, mode=Mode.DECIDING, pending_facts=facts)
     action = next_action(state)
     assert isinstance(action, Ask)
     assert {*action.given.homes} == {0, 7}
@@ -117,41 +117,41 @@ _OCCURRENCE = Occurrence(node="n999", device=0, code="80E01801", at=0.0)
 
 
 def test_a_plan_for_all_pods_stays_small() -> None:
-    told = worn(1)
-    told.see(sighting(FaultClass.PREEMPTED))
-    assert isinstance(told.action, RunPlan)
-    assert len(TypeAdapter(type(told.plan)).dump_json(told.plan)) < LIMIT
+    job = worn(1)
+    job.see(sighting(FaultClass.PREEMPTED))
+    assert isinstance(job.action, RunPlan)
+    assert len(TypeAdapter(type(job.plan)).dump_json(job.plan)) < LIMIT
 
 
-VIEWS: Mapping[str, Callable[[Told], object]] = {
-    "status": lambda told: views.status(told.state),
-    "restarts": lambda told: responses.restarts(told.chronicle),
-    "page": lambda told: views.page(told.state, told.chronicle),
-    "memo": lambda told: responses.left(told.state, told.chronicle),
+VIEWS: Mapping[str, Callable[[ScriptedJob], object]] = {
+    "status": lambda job: views.status(job.state),
+    "restarts": lambda job: responses.restarts(job.chronicle),
+    "page": lambda job: views.page(job.state, job.chronicle),
+    "memo": lambda job: responses.left(job.state, job.chronicle),
 }
 
 
 def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
-    told = running(nodes=10_000)
-    slots = {n: s._replace(uid=f"{n:036d}") for n, s in told.state.slots.items()}
-    left = responses.left(replace(told.state, slots=slots), told.chronicle)
+    job = running(nodes=10_000)
+    slots = {n: s._replace(uid=f"{n:036d}") for n, s in job.state.slots.items()}
+    left = responses.left(replace(job.state, slots=slots), job.chronicle)
     assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
     assert job_memo.read("status", left["status"], left["report"]) == views.status(
-        replace(told.state, slots=slots), told.chronicle
+        replace(job.state, slots=slots), job.chronicle
     )
 
 
 def test_the_status_of_10000_pods_of_16_ranks_is_below_two_megabytes() -> None:
-    told = running(nodes=10_000, processes_per_node=16)
+    job = running(nodes=10_000, processes_per_node=16)
     slots = {
-        n: s._replace(uid=f"{n:036d}", node=f"gpu-{n:05d}") for n, s in told.state.slots.items()
+        n: s._replace(uid=f"{n:036d}", node=f"gpu-{n:05d}") for n, s in job.state.slots.items()
     }
-    state = replace(told.state, slots=slots, generation=12_345, older={17: 12_344})
-    shown = TypeAdapter(object).dump_json(views.status(state))
-    assert len(shown) < 2 * 1024 * 1024
+    state = replace(job.state, slots=slots, generation=12_345, older={17: 12_344})
+    payload = TypeAdapter(object).dump_json(views.status(state))
+    assert len(payload) < 2 * 1024 * 1024
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_what_is_shown_of_a_large_job_is_below_two_megabytes(name: str) -> None:
-    shown = TypeAdapter(object).dump_json(VIEWS[name](worn(RECORDS_KEPT)))
-    assert len(shown) < 2 * 1024 * 1024
+    payload = TypeAdapter(object).dump_json(VIEWS[name](worn(RECORDS_KEPT)))
+    assert len(payload) < 2 * 1024 * 1024

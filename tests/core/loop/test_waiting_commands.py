@@ -24,10 +24,10 @@ def job_in(mode: Mode) -> JobState:
 
 def waiting(rows: Iterable[Row]) -> list[Row]:
     """What is left of these commands, each accepted in this order."""
-    kept: tuple[Command, ...] = ()
+    waiting: tuple[Command, ...] = ()
     for name, args in rows:
-        kept = queued(kept, Command(name=name, args=args))
-    return [(command.name, dict(command.args)) for command in kept]
+        waiting = queued(waiting, Command(name=name, args=args))
+    return [(command.name, dict(command.args)) for command in waiting]
 
 
 PAUSE: Row = ("pause", {"reason": "lunch"})
@@ -66,15 +66,15 @@ def test_restarts_become_one_of_the_hardest_level_with_the_newest_reason() -> No
 def test_a_full_queue_refuses_all_but_stop() -> None:
     state = job_in(Mode.RECOVERING)
     for number in range(WAITING_MOST):
-        state = told(state, "report_fault", {**REPORT[1], "code": f"{number}"})
+        state = commanded(state, "report_fault", {**REPORT[1], "code": f"{number}"})
     with pytest.raises(CommandRejected, match="100 commands wait already"):
         commands.accept(state, "restart", {})
     with pytest.raises(CommandRejected, match="send report_fault again"):
         commands.accept(state, "report_fault", REPORT[1])
-    assert len(told(state, "stop", {}).commands) == WAITING_MOST + 1
+    assert len(commanded(state, "stop", {}).commands) == WAITING_MOST + 1
 
 
-def told(state: JobState, name: str, args: dict[str, object]) -> JobState:
+def commanded(state: JobState, name: str, args: dict[str, object]) -> JobState:
     return operators.commanded(state, commands.accept(state, name, args))
 
 
@@ -89,7 +89,7 @@ def test_no_flood_grows_the_queue_beyond_its_bound_nor_changes_whether_the_job_p
     for number, name in enumerate(names):
         args = {**REPORT[1], "code": f"{number}"} if name == "report_fault" else {}
         try:
-            state = told(state, name, args)
+            state = commanded(state, name, args)
         except CommandRejected:
             continue
         is_paused = {"pause": True, "resume": False}.get(name, is_paused)

@@ -24,8 +24,8 @@ def note(
 ) -> tuple[Quarantine, list[int], list[str]]:
     """The book afterwards, the count of each report, what was isolated."""
     latest = max(report.at for report in reports) if now is None else now
-    book, noted = quarantine.note_faults(book, reports, now=latest, cluster_size=cluster_size)
-    return book, [count.times for count in noted.counts], list(noted.isolated)
+    book, changes = quarantine.note_faults(book, reports, now=latest, cluster_size=cluster_size)
+    return book, [count.times for count in changes.counts], list(changes.isolated)
 
 
 def at(*times: float, **changes: object) -> list[FaultReport]:
@@ -204,8 +204,8 @@ def test_a_report_that_makes_no_sense_is_refused(argument: object, sentence: str
 
 def test_a_count_stands_until_its_window_is_over_or_it_has_isolated_the_device() -> None:
     book, _, _ = note(EMPTY, *at(100.0), *at(300.0, device=4))
-    shown = fault_counts.standing(book.faults, 100.0 + DAY_S - 1)
-    assert [(f.device, f.times, f.limit) for f in shown] == [(3, 1, 2), (4, 1, 2)]
+    counts = fault_counts.standing(book.faults, 100.0 + DAY_S - 1)
+    assert [(f.device, f.times, f.limit) for f in counts] == [(3, 1, 2), (4, 1, 2)]
     assert [f.device for f in fault_counts.standing(book.faults, 100.0 + DAY_S)] == [4]
     book, _, _ = note(book, *at(400.0))
     assert [f.device for f in fault_counts.standing(book.faults, 400.0)] == [4]

@@ -76,9 +76,9 @@ async def test_what_steps_do_not_get_changes_nothing_of_what_they_order() -> Non
 
 
 def test_what_may_be_large_of_a_document_is_in_one_order_of_a_restart_each() -> None:
-    told = running()
-    told.see(sighting(FaultClass.NODE))
-    progress = recovery.begin(rich(told.plan))
+    job = running()
+    job.see(sighting(FaultClass.NODE))
+    progress = recovery.begin(rich(job.plan))
     texts: dict[Step, str] = {}
     while isinstance(order := recovery.next_step(progress), StepOrder):
         texts[order.step] = DATA_CONVERTER.payload_converter.to_payload(order).data.decode()

@@ -13,70 +13,70 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import lifecycle
 from everstep.core.recovering.plans import launch_plan, prefetch_order
 from everstep.core.spec import Limits, Match, Policy, Prefetch, Rule
-from tests.support.builders import Told, fact, job_spec, sighting
+from tests.support.builders import ScriptedJob, fact, job_spec, sighting
 
 
-def trains(policy: Policy | None = None, *, least: int = 1) -> Told:
+def trains(policy: Policy | None = None, *, least: int = 1) -> ScriptedJob:
     what = Prefetch(command=("compile",))
-    return Told(spec=job_spec(policy, nodes=4, nodes_min=least, prefetch=what)).launches()
+    return ScriptedJob(spec=job_spec(policy, nodes=4, nodes_min=least, prefetch=what)).launches()
 
 
 def failed(nodes: int, phase: str = "main", **where: Any) -> Fact:
     message = f"prefetch for {nodes} nodes: exit code 1"
-    said: dict[str, Any] = {"slot": 0, "node": "n0", "message": message, **where}
-    return fact("prefetch.failed", nodes=nodes, phase=phase, **said)
+    details: dict[str, Any] = {"slot": 0, "node": "n0", "message": message, **where}
+    return fact("prefetch.failed", nodes=nodes, phase=phase, **details)
 
 
 def test_a_number_that_failed_is_noted_and_not_gone_on_with() -> None:
-    told = trains()
-    decision = told.see(failed(3))
-    assert (decision.level, told.state.ledger.bad_sizes) == (Level.NOTE, (3,))
-    places = launch_plan(told.state).places
+    job = trains()
+    decision = job.see(failed(3))
+    assert (decision.level, job.state.ledger.bad_sizes) == (Level.NOTE, (3,))
+    places = launch_plan(job.state).places
     assert places is not None
     assert places.bad == (3,)
-    assert views.status(told.state)["sizes"] == {"failed": [3], "prefetched": []}
+    assert views.status(job.state)["sizes"] == {"failed": [3], "prefetched": []}
 
 
 def test_it_counts_whatever_else_is_seen_with_it() -> None:
-    told = trains()
-    decision = told.see(failed(3), sighting(FaultClass.CRASH))
+    job = trains()
+    decision = job.see(failed(3), sighting(FaultClass.CRASH))
     assert decision.fault.cls is FaultClass.CRASH
-    assert told.state.ledger.bad_sizes == (3,)
+    assert job.state.ledger.bad_sizes == (3,)
 
 
 def test_it_counts_when_it_was_seen_in_a_recovery() -> None:
-    told = trains()
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds(facts=(failed(3),))
-    assert told.state.ledger.bad_sizes == (3,)
+    job = trains()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds(facts=(failed(3),))
+    assert job.state.ledger.bad_sizes == (3,)
 
 
 def test_another_phase_learns_nothing_by_it() -> None:
-    told = trains()
-    told.see(failed(3, phase="warmup"))
-    assert told.state.ledger.bad_sizes == ()
+    job = trains()
+    job.see(failed(3, phase="warmup"))
+    assert job.state.ledger.bad_sizes == ()
 
 
 def test_a_rule_about_exits_of_ranks_is_not_meant() -> None:
-    told = trains(Policy(rules=(Rule(match=Match(exit_code=(1,)), action="fail"),)))
-    assert told.see(failed(3)).level is Level.NOTE
+    job = trains(Policy(rules=(Rule(match=Match(exit_code=(1,)), action="fail"),)))
+    assert job.see(failed(3)).level is Level.NOTE
 
 
-def changed(told: Told, **said: Any) -> Told:
+def changed(job: ScriptedJob, **changes: Any) -> ScriptedJob:
     """After a hot update."""
-    (phase,) = told.state.spec.phases
-    spec = replace(told.state.spec, phases=(replace(phase, **said),))
-    told.state = lifecycle.respecified(told.state, spec)
-    return told
+    (phase,) = job.state.spec.phases
+    spec = replace(job.state.spec, phases=(replace(phase, **changes),))
+    job.state = lifecycle.respecified(job.state, spec)
+    return job
 
 
-def known(told: Told) -> dict[str, list[int]]:
-    sizes: dict[str, list[int]] = views.status(told.state)["sizes"]
+def prefetched_numbers(job: ScriptedJob) -> dict[str, list[int]]:
+    sizes: dict[str, list[int]] = views.status(job.state)["sizes"]
     return sizes
 
 
 @pytest.mark.parametrize(
-    "said",
+    "changes",
     [
         {"command": ("train", "--micro-batch", "1")},
         {"env": {"MICRO_BATCH": "1"}},
@@ -86,32 +86,34 @@ def known(told: Told) -> dict[str, list[int]]:
     ],
     ids=str,
 )
-def test_of_another_program_nobody_knows_which_numbers_work(said: dict[str, Any]) -> None:
-    told = trains()
-    told.see(failed(3), fact("prefetch.done", nodes=2, phase="main"))
-    changed(told, **said)
-    assert known(told) == {"failed": [], "prefetched": []}
-    told.see(failed(2, generation=told.state.generation))
-    assert known(told)["failed"] == [], "the run before the change still speaks of itself"
-    told.see(sighting(FaultClass.CRASH))
-    told.succeeds()
-    told.see(failed(2, generation=told.state.generation))
-    assert known(told)["failed"] == [2]
+def test_of_another_program_nobody_knows_which_numbers_work(changes: dict[str, Any]) -> None:
+    job = trains()
+    job.see(failed(3), fact("prefetch.done", nodes=2, phase="main"))
+    changed(job, **changes)
+    assert prefetched_numbers(job) == {"failed": [], "prefetched": []}
+    job.see(failed(2, generation=job.state.generation))
+    assert prefetched_numbers(job)["failed"] == [], (
+        "the run before the change still speaks of itself"
+    )
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    job.see(failed(2, generation=job.state.generation))
+    assert prefetched_numbers(job)["failed"] == [2]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "changes",
     [{"limits": Limits(spare_s=7.0)}, {"nodes": 3}, {"policy": Policy(rollbacks=1)}],
     ids=str,
 )
-def test_of_the_same_program_it_is_known_still(said: dict[str, Any]) -> None:
-    told = trains()
-    told.see(failed(3))
-    assert changed(told, **said).state.ledger.bad_sizes == (3,)
+def test_of_the_same_program_it_is_known_still(changes: dict[str, Any]) -> None:
+    job = trains()
+    job.see(failed(3))
+    assert changed(job, **changes).state.ledger.bad_sizes == (3,)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "least", "known", "tried"),
+    ("nodes", "least", "numbers", "tried"),
     [
         (4, 1, (), (3, 2)),
         (4, 3, (), (3,)),
@@ -123,27 +125,27 @@ def test_of_the_same_program_it_is_known_still(said: dict[str, Any]) -> None:
     ],
 )
 def test_the_next_two_smaller_numbers_are_tried_once(
-    nodes: int, least: int, known: tuple[int, ...], tried: tuple[int, ...]
+    nodes: int, least: int, numbers: tuple[int, ...], tried: tuple[int, ...]
 ) -> None:
-    plan = replace(launch_plan(trains(least=least).state), tried=known)
+    plan = replace(launch_plan(trains(least=least).state), tried=numbers)
     order = prefetch_order(plan, nodes)
     assert order is not None
     assert order.nodes == tried
 
 
 def test_one_that_works_is_not_tried_again() -> None:
-    told = trains()
-    told.see(fact("prefetch.done", nodes=3, phase="main"))
-    order = prefetch_order(launch_plan(told.state), 4)
+    job = trains()
+    job.see(fact("prefetch.done", nodes=3, phase="main"))
+    order = prefetch_order(launch_plan(job.state), 4)
     assert order is not None
-    assert (order.nodes, told.state.ledger.bad_sizes) == ((2,), ())
+    assert (order.nodes, job.state.ledger.bad_sizes) == ((2,), ())
 
 
 @pytest.mark.parametrize(
     ("kind", "level"), [("prefetch.done", "Info"), ("prefetch.failed", "Warning")]
 )
 def test_only_a_prefetch_that_failed_is_a_warning(kind: str, level: str) -> None:
-    told = trains()
-    told.see(fact(kind, nodes=3, phase="main"))
-    (event,) = [e for e in happenings.events(told.chronicle) if e["message"].startswith("noted")]
+    job = trains()
+    job.see(fact(kind, nodes=3, phase="main"))
+    (event,) = [e for e in happenings.events(job.chronicle) if e["message"].startswith("noted")]
     assert event["level"] == level

@@ -1,4 +1,4 @@
-"""What the quarantine may be told: what is refused is refused with a sentence, the rest can be kept."""
+"""Updates of the quarantine: a wrong one is refused with a sentence, every other can be kept."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("told", "said"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
-def test_a_time_that_nobody_can_go_by_is_refused(told: dict[str, Any], said: str) -> None:
-    with pytest.raises(CommandRejected, match=said):
-        quarantine.check_request({"node": "n3", **told}, now=NOW)
+@pytest.mark.parametrize(("arguments", "error"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_a_time_that_nobody_can_go_by_is_refused(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(CommandRejected, match=error):
+        quarantine.check_request({"node": "n3", **arguments}, now=NOW)
 
 
 FINE: tuple[dict[str, Any], ...] = (
@@ -43,9 +43,9 @@ FINE: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.mark.parametrize("told", FINE, ids=str)
-def test_any_other_is_not(told: dict[str, Any]) -> None:
-    quarantine.check_request({"node": "n3", **told}, now=NOW)
+@pytest.mark.parametrize("arguments", FINE, ids=str)
+def test_any_other_is_not(arguments: dict[str, Any]) -> None:
+    quarantine.check_request({"node": "n3", **arguments}, now=NOW)
 
 
 @pytest.mark.parametrize("until", [math.inf, -math.inf, math.nan, 1e300, 1_795_295_905_000])

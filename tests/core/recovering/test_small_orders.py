@@ -15,7 +15,7 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watching import Watch
 from everstep.core.state import FACTS_KNOWN, Learned, Mode
 from everstep.core.world import Observation, PodRef, PodState, PodView
-from tests.support.builders import Told, running, sighting
+from tests.support.builders import ScriptedJob, running, sighting
 
 PODS = 1_000
 A_STEP = 4 * 1024
@@ -25,43 +25,43 @@ def size(value: object) -> int:
     return len(DATA_CONVERTER.payload_converter.to_payload(value).data)
 
 
-def seen(told: Told, **states: PodState) -> Observation:
+def observation(job: ScriptedJob, **states: PodState) -> Observation:
     pods = tuple(
         PodView(
             slot=n,
             node=slot.node,
             uid=slot.uid,
             state=states.get(f"slot{n}", PodState.RUNNING),
-            generation=told.state.generation,
+            generation=job.state.generation,
         )
-        for n, slot in told.state.slots.items()
+        for n, slot in job.state.slots.items()
     )
-    return Observation(now=told.state.now, cursor="1", pods=pods)
+    return Observation(now=job.state.now, cursor="1", pods=pods)
 
 
 def test_a_report_names_the_pods_in_another_state_than_the_job_knows() -> None:
-    told = running(nodes=PODS)
+    job = running(nodes=PODS)
     watch = Watch(learned=Learned())
-    order = watch_order(told.state)
-    quiet = watching.report(order, watch, seen(told), "refresh")
+    order = watch_order(job.state)
+    quiet = watching.report(order, watch, observation(job), "refresh")
     assert (quiet.pods, size(quiet) < A_STEP, size(order) < A_STEP) == ((), True, True)
-    ended = watching.report(order, watch, seen(told, slot7=PodState.EXITED), "facts")
+    ended = watching.report(order, watch, observation(job, slot7=PodState.EXITED), "facts")
     assert [(pod.slot, pod.state) for pod in ended.pods] == [(7, "exited")]
 
 
 def test_a_job_that_looks_anew_is_told_of_every_pod() -> None:
-    told = running(nodes=4)
-    action = next_action(replace(told.state, mode=Mode.READING))
+    job = running(nodes=4)
+    action = next_action(replace(job.state, mode=Mode.READING))
     assert isinstance(action, Look)
-    report = watching.report(action.order, Watch(learned=Learned()), seen(told), "refresh")
+    report = watching.report(action.order, Watch(learned=Learned()), observation(job), "refresh")
     assert [pod.slot for pod in report.pods] == [0, 1, 2, 3]
 
 
 def test_every_order_of_a_restart_in_place_is_small() -> None:
-    told = running(nodes=PODS)
-    told.see(sighting(FaultClass.CRASH))
-    assert size(told.plan) < A_STEP
-    progress = recovery.begin(told.plan)
+    job = running(nodes=PODS)
+    job.see(sighting(FaultClass.CRASH))
+    assert size(job.plan) < A_STEP
+    progress = recovery.begin(job.plan)
     while isinstance(order := recovery.next_step(progress), StepOrder):
         assert size(order) < A_STEP
         following = recovery.after(progress, _done(order))
@@ -71,20 +71,20 @@ def test_every_order_of_a_restart_in_place_is_small() -> None:
 
 
 def test_what_steps_are_told_of_facts_that_were_answered_does_not_grow_with_the_job() -> None:
-    told = running(nodes=PODS)
+    job = running(nodes=PODS)
     answered = tuple(f"demo-{n}-g7-c0ffee/d00df00d/{n}" for n in range(FACTS_KNOWN))
-    told.state = replace(told.state, seen_ids=answered)
-    told.see(sighting(FaultClass.CRASH))
-    assert told.plan.known[:-1] == answered[-ANSWERED_KEPT + 1 :]
-    assert size(told.plan) < A_STEP
+    job.state = replace(job.state, seen_ids=answered)
+    job.see(sighting(FaultClass.CRASH))
+    assert job.plan.known[:-1] == answered[-ANSWERED_KEPT + 1 :]
+    assert size(job.plan) < A_STEP
 
 
 def test_new_pods_of_one_step_are_kept_beside_those_of_a_later_one() -> None:
-    told = running()
-    told.see(sighting(FaultClass.NODE))
-    progress = recovery.begin(told.plan)
+    job = running()
+    job.see(sighting(FaultClass.NODE))
+    progress = recovery.begin(job.plan)
     for number, step in enumerate(
-        told.plan.remedy.steps[: told.plan.remedy.steps.index(Step.PLACE) + 2]
+        job.plan.remedy.steps[: job.plan.remedy.steps.index(Step.PLACE) + 2]
     ):
         order = recovery.next_step(progress)
         assert isinstance(order, StepOrder)

@@ -22,7 +22,7 @@ from everstep.core.spec import Match, Policy, Rule
 from everstep.core.world import Checkpoint, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import Told, fact, running, sighting
+from tests.support.builders import ScriptedJob, fact, running, sighting
 
 _C = FaultClass
 
@@ -86,30 +86,30 @@ def test_a_hot_switch_under_rank_0_is_a_job_level_restart_without_a_backup_pod()
 
 
 def test_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
-    told = running(modelarts(job_retry=3))
-    decision = told.see(sighting(_C.PRECHECK, details={"hardware": False}))
+    job = running(modelarts(job_retry=3))
+    decision = job.see(sighting(_C.PRECHECK, details={"hardware": False}))
     assert (decision.remedy.isolate, decision.remedy.avoid, decision.bills) == (
         (),
         ("n1",),
         {"job": 1},
     )
-    assert "n1" in told.plan.remedy.avoid
+    assert "n1" in job.plan.remedy.avoid
 
 
 def test_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
-    told = Told(spec=running(modelarts(job_retry=3)).spec)
-    assert Step.PRECHECK in told.plan.remedy.steps
+    job = ScriptedJob(spec=running(modelarts(job_retry=3)).spec)
+    assert Step.PRECHECK in job.plan.remedy.steps
     bad = fact("precheck.disk", node="n1", slot=1)
-    decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1, facts=(bad,))
+    decision = job.fails("precheck.disk", at=Step.PRECHECK, node="n1", slot=1, facts=(bad,))
     assert (decision.level, decision.remedy.avoid) == (Level.JOB, ("n1",))
 
 
 def test_a_new_place_that_does_not_suit_leaves_the_rest_of_the_ladder() -> None:
-    told = running(Policy(precheck=True))
-    told.see(sighting(_C.NODE))
-    decision = told.fails("precheck.disk", at=Step.PRECHECK, node="n4", slot=1)
+    job = running(Policy(precheck=True))
+    job.see(sighting(_C.NODE))
+    decision = job.fails("precheck.disk", at=Step.PRECHECK, node="n4", slot=1)
     assert (decision.level, decision.fault.cls) == (Level.POD, _C.PRECHECK)
-    assert told.fails("place.none", at=Step.PLACE).level is Level.JOB
+    assert job.fails("place.none", at=Step.PLACE).level is Level.JOB
 
 
 # -- Rule 13 ------------------------------------------------------------------------------------
@@ -122,18 +122,18 @@ RANK0: tuple[tuple[str, dict[str, bool], str, str], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("given", "node", "level"), [r[1:] for r in RANK0], ids=[f"13 {r[0]}" for r in RANK0]
+    ("variables", "node", "level"), [r[1:] for r in RANK0], ids=[f"13 {r[0]}" for r in RANK0]
 )
-def test_rank_0(given: dict[str, bool], node: str, level: str) -> None:
-    policy = mindcluster(fault_scheduling="force", pod_rescheduling=True, **given)  # type: ignore[arg-type]  # switches
+def test_rank_0(variables: dict[str, bool], node: str, level: str) -> None:
+    policy = mindcluster(fault_scheduling="force", pod_rescheduling=True, **variables)  # type: ignore[arg-type]  # switches
     assert running(policy).see(sighting(_C.NODE, node=node)).level == level
 
 
 def test_the_pod_path_ends_in_fail() -> None:
     policy = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
-    told = running(policy)
-    told.see(sighting(_C.NODE, node="n0"))
-    assert told.fails("place.none", at=Step.PLACE).level is Level.FAIL
+    job = running(policy)
+    job.see(sighting(_C.NODE, node="n0"))
+    assert job.fails("place.none", at=Step.PLACE).level is Level.FAIL
 
 
 # -- Rule 14 ------------------------------------------------------------------------------------
@@ -145,38 +145,38 @@ def test_a_bad_checkpoint_is_passed_by() -> None:
 
 
 def test_bad_numbers_go_back_before_the_newest_checkpoint() -> None:
-    told = running()
-    told.saves(70)
-    assert told.see(sighting(_C.NUMERIC)).remedy.older_than_step == 70
+    job = running()
+    job.saves(70)
+    assert job.see(sighting(_C.NUMERIC)).remedy.older_than_step == 70
 
 
 def test_so_they_do_where_the_newest_is_numbered_by_epochs() -> None:
-    told = running()
-    told.saves(Checkpoint(step=None, number=7, path="ckpt/epoch_7.pth"))
-    assert told.see(sighting(_C.NUMERIC)).remedy.older_than_step == 7
+    job = running()
+    job.saves(Checkpoint(step=None, number=7, path="ckpt/epoch_7.pth"))
+    assert job.see(sighting(_C.NUMERIC)).remedy.older_than_step == 7
 
 
 def test_what_follows_a_rollback_does_not_go_forward_again() -> None:
-    told = running()
-    told.see(sighting(_C.CHECKPOINT))
-    decision = told.gives_way(sighting(_C.NODE))
+    job = running()
+    job.see(sighting(_C.CHECKPOINT))
+    decision = job.gives_way(sighting(_C.NODE))
     assert (decision.level, decision.remedy.older_than_step) == (Level.POD, 40)
 
 
 @pytest.mark.parametrize("cls", [_C.CHECKPOINT, _C.CRASH, _C.NODE])
 def test_without_a_good_checkpoint_the_phase_fails_naming_them(cls: FaultClass) -> None:
-    told = running()
-    told.see(sighting(cls))
-    decision = told.fails(
+    job = running()
+    job.see(sighting(cls))
+    decision = job.fails(
         "checkpoint.none_left", at=Step.RESUME, message="no good checkpoint is left: 40, 30"
     )
     assert decision.level is Level.FAIL
-    assert "40, 30" in told.state.ending_reason
+    assert "40, 30" in job.state.ending_reason
 
 
 def test_a_launch_without_a_good_checkpoint_fails_too() -> None:
-    told = Told(spec=running().spec)
-    decision = told.fails("checkpoint.none_left", at=Step.RESUME, message="there are: 40")
+    job = ScriptedJob(spec=running().spec)
+    decision = job.fails("checkpoint.none_left", at=Step.RESUME, message="there are: 40")
     assert (decision.level, "there are: 40" in decision.reason) == (Level.FAIL, True)
 
 
@@ -212,12 +212,12 @@ SIZES = (
     ("rules", "places", "now", "answer"), [r[1:] for r in SIZES], ids=[f"15 {r[0]}" for r in SIZES]
 )
 def test_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
-    wanted = (0, 1, 2, 3)
-    newest = Attempt(slots=wanted, since=0.0)
-    found = size(
-        rules, staying=(), wanted=wanted, attempt=newest, places=places, since=0.0, now=now
+    all_slots = (0, 1, 2, 3)
+    newest = Attempt(slots=all_slots, since=0.0)
+    new_size = size(
+        rules, staying=(), wanted=all_slots, attempt=newest, places=places, since=0.0, now=now
     )
-    assert found == answer
+    assert new_size == answer
 
 
 ALL, THREE, TWO = (0, 1, 2, 3), (0, 1, 2), (0, 1)
@@ -262,9 +262,9 @@ TRIES = (
 def test_smaller_orders_are_tried_where_places_are_unknown(
     rules: PlaceRules, newest: Attempt, now: float, answer: object
 ) -> None:
-    """A scheduler of somebody else's does not say how many places there are."""
-    found = size(rules, staying=(), wanted=ALL, attempt=newest, places=None, since=0.0, now=now)
-    assert found == answer
+    """A foreign scheduler does not report how many places there are."""
+    new_size = size(rules, staying=(), wanted=ALL, attempt=newest, places=None, since=0.0, now=now)
+    assert new_size == answer
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_smaller_orders_are_tried_where_places_are_unknown(
 )
 def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> None:
     """One that takes over at 40 s lets the old pods end until 43 s; only then all of them have a place."""
-    found = size(
+    new_size = size(
         ELASTIC,
         staying=(),
         wanted=ALL,
@@ -283,14 +283,14 @@ def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> No
         not_before=43.0,
         now=now,
     )
-    assert found == answer
+    assert new_size == answer
 
 
 def test_slots_that_stay_come_first() -> None:
-    found = size(
+    new_size = size(
         ELASTIC, staying=(2, 3), wanted=ALL, attempt=attempt(ALL), places=3, since=0.0, now=0.0
     )
-    assert found == GoOnWith(slots=(0, 2, 3))
+    assert new_size == GoOnWith(slots=(0, 2, 3))
 
 
 def test_ranks_are_dense_over_living_slots() -> None:
@@ -298,84 +298,84 @@ def test_ranks_are_dense_over_living_slots() -> None:
 
 
 def test_each_level_waits_as_it_should() -> None:
-    told = running(nodes_min=2)
-    told.see(sighting(_C.NODE))
-    pod = told.plan.places
-    told.fails("place.none", at=Step.PLACE)
-    elastic = told.plan.places
-    told.fails("place.none", at=Step.PLACE)
-    job = told.plan.places
-    waits = [(p.least, p.spare_s, p.wait_s) for p in (pod, elastic, job) if p]
+    job = running(nodes_min=2)
+    job.see(sighting(_C.NODE))
+    pod_places = job.plan.places
+    job.fails("place.none", at=Step.PLACE)
+    elastic_places = job.plan.places
+    job.fails("place.none", at=Step.PLACE)
+    job_places = job.plan.places
+    waits = [(p.least, p.spare_s, p.wait_s) for p in (pod_places, elastic_places, job_places) if p]
     assert waits == [(4, 60.0, 60.0), (2, 0.0, 0.0), (2, 60.0, 1_800.0)]
 
 
 def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
-    told = running(nodes_min=2)
-    told.see(sighting(_C.NODE))
-    told.fails("place.none", at=Step.PLACE)
-    told.succeeds(living=(0, 2, 3), pods={})
-    assert told.state.slots[1].state is PodState.ABSENT
-    assert 1 not in told.state.living
-    told.see(fact("scale.out", level="elastic"))
-    assert told.plan.remedy.recreate == (1,)
-    told.succeeds()
-    assert told.state.living == (0, 1, 2, 3)
+    job = running(nodes_min=2)
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds(living=(0, 2, 3), pods={})
+    assert job.state.slots[1].state is PodState.ABSENT
+    assert 1 not in job.state.living
+    job.see(fact("scale.out", level="elastic"))
+    assert job.plan.remedy.recreate == (1,)
+    job.succeeds()
+    assert job.state.living == (0, 1, 2, 3)
 
 
 RESIZES = Policy(rules=(Rule(match=Match(exit_code=(7,)), action="resize"),))
 
 
-def does_not_fit(told: Told) -> Decision:
-    return told.see(fact("process.exit", slot=0, rank=0, exit_code=7))
+def does_not_fit(job: ScriptedJob) -> Decision:
+    return job.see(fact("process.exit", slot=0, rank=0, exit_code=7))
 
 
 def test_a_number_of_nodes_that_did_not_work_is_not_used_again() -> None:
-    told = running(RESIZES, nodes_min=2)
-    decision = does_not_fit(told)
+    job = running(RESIZES, nodes_min=2)
+    decision = does_not_fit(job)
     assert (decision.level, decision.bad_size, decision.remedy.recreate) == (Level.ELASTIC, 4, ())
-    assert told.plan.places == PlaceRules(wanted=3, least=2, spare_s=0.0, wait_s=0.0, bad=(4,))
-    told.succeeds(living=(0, 1, 2))
-    assert watch_order(told.state).room_for is None  # there is nothing to grow to
-    told.see(sighting(_C.PLANNED))
-    assert told.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=1_800.0, bad=(4,))
+    assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=0.0, wait_s=0.0, bad=(4,))
+    job.succeeds(living=(0, 1, 2))
+    assert watch_order(job.state).room_for is None  # there is nothing to grow to
+    job.see(sighting(_C.PLANNED))
+    assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=1_800.0, bad=(4,))
 
 
 def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
-    told = running(RESIZES, nodes_min=2)
-    told.see(sighting(_C.NODE))
-    told.fails("place.none", at=Step.PLACE)
-    told.succeeds(living=(0, 2, 3))
-    assert does_not_fit(told).remedy.recreate == (1,)
-    assert told.plan.places == PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
-    told.succeeds(living=(0, 2))
-    assert watch_order(told.state).grows_by == 2
+    job = running(RESIZES, nodes_min=2)
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds(living=(0, 2, 3))
+    assert does_not_fit(job).remedy.recreate == (1,)
+    assert job.plan.places == PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
+    job.succeeds(living=(0, 2))
+    assert watch_order(job.state).grows_by == 2
 
 
 def test_a_lost_node_says_nothing_about_the_number_of_nodes() -> None:
-    told = running(RESIZES, nodes_min=2)
-    decision = told.see(sighting(_C.NODE), fact("process.exit", slot=0, rank=0, exit_code=7))
+    job = running(RESIZES, nodes_min=2)
+    decision = job.see(sighting(_C.NODE), fact("process.exit", slot=0, rank=0, exit_code=7))
     assert (decision.level, decision.fault.cls, decision.bad_size) == (Level.POD, _C.NODE, None)
 
 
 def test_where_every_number_of_nodes_failed_the_job_ends_and_names_the_last() -> None:
-    told = running(RESIZES, nodes_min=3)
-    does_not_fit(told)
-    told.succeeds(living=(0, 1, 2))
-    decision = does_not_fit(told)
+    job = running(RESIZES, nodes_min=3)
+    does_not_fit(job)
+    job.succeeds(living=(0, 1, 2))
+    decision = does_not_fit(job)
     assert (decision.level, decision.passed_over) == (
         Level.FAIL,
         ("elastic: every number of nodes from 3 to 4 is known not to work",),
     )
-    assert "not with 3 nodes again" in told.state.ending_reason
+    assert "not with 3 nodes again" in job.state.ending_reason
 
 
 def test_numbers_of_nodes_are_not_tried_without_progress() -> None:
-    told = running(replace(RESIZES, no_progress_restarts=1), nodes_min=1)
+    job = running(replace(RESIZES, no_progress_restarts=1), nodes_min=1)
     for nodes in (4, 3, 2):
-        assert does_not_fit(told).bad_size == nodes
-        told.succeeds(living=tuple(range(nodes - 1)))
-    assert told.state.ledger.no_progress == 0
-    assert does_not_fit(told).level is Level.FAIL
+        assert does_not_fit(job).bad_size == nodes
+        job.succeeds(living=tuple(range(nodes - 1)))
+    assert job.state.ledger.no_progress == 0
+    assert does_not_fit(job).level is Level.FAIL
 
 
 def test_those_that_keep_their_pod_are_among_the_fewer() -> None:
@@ -383,52 +383,52 @@ def test_those_that_keep_their_pod_are_among_the_fewer() -> None:
 
 
 def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
-    told = running(nodes_min=2)
-    told.report("refresh", first_step_at=told.state.now)
-    told.see(sighting(_C.NODE))
-    told.fails("place.none", at=Step.PLACE)
-    told.succeeds(living=(0, 2, 3))
-    assert told.state.learned.longest_start_s == 0.0
+    job = running(nodes_min=2)
+    job.report("refresh", first_step_at=job.state.now)
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds(living=(0, 2, 3))
+    assert job.state.learned.longest_start_s == 0.0
 
 
 def test_a_pod_level_changes_only_the_pods_concerned() -> None:
-    told = running()
-    told.see(sighting(_C.NODE))
-    assert (told.plan.remedy.recreate, told.plan.leaves, told.plan.keeps_places) == (
+    job = running()
+    job.see(sighting(_C.NODE))
+    assert (job.plan.remedy.recreate, job.plan.leaves, job.plan.keeps_places) == (
         (1,),
         ("n1",),
         True,
     )
-    told.succeeds()
-    record = told.record
+    job.succeeds()
+    record = job.record
     assert (dict(record.before), dict(record.after)) == ({1: "n1"}, {1: "n4"})
 
 
 def test_counters_tell_schedules_from_starts() -> None:
-    told = running()
+    job = running()
 
     def counts() -> list[tuple[int, int]]:
-        slots = told.state.slots
+        slots = job.state.slots
         return [(slots[n].schedule_count, slots[n].process_start_count) for n in (0, 1)]
 
     assert counts() == [(1, 1), (1, 1)]
-    told.see(sighting(_C.DEVICE))
-    told.succeeds()
+    job.see(sighting(_C.DEVICE))
+    job.succeeds()
     assert counts() == [(1, 2), (1, 2)]
-    told.see(sighting(_C.NODE))
-    told.succeeds()
+    job.see(sighting(_C.NODE))
+    job.succeeds()
     assert counts() == [(1, 3), (2, 1)]
 
 
 def test_no_place_at_the_launch_fails_with_the_reason() -> None:
-    told = Told(spec=running().spec)
-    decision = told.fails("place.none", at=Step.PLACE, message="only 3 of 4 slots found a place")
+    job = ScriptedJob(spec=running().spec)
+    decision = job.fails("place.none", at=Step.PLACE, message="only 3 of 4 slots found a place")
     assert decision.level is Level.FAIL
-    assert "only 3 of 4 slots" in told.state.ending_reason
+    assert "only 3 of 4 slots" in job.state.ending_reason
 
 
 def test_resuming_takes_the_checkpoint_that_was_chosen() -> None:
-    told = running()
-    told.see(sighting(_C.CRASH))
-    told.succeeds(resume=Checkpoint(step=30, path="ckpt/30"))
-    assert told.record.resume_step == 30
+    job = running()
+    job.see(sighting(_C.CRASH))
+    job.succeeds(resume=Checkpoint(step=30, path="ckpt/30"))
+    assert job.record.resume_step == 30

@@ -10,8 +10,8 @@ from tests.support.builders import pod, watch_order
 
 
 def look(order: WatchOrder, *pods: PodView, now: float) -> WaitFor | AskAll | WatchReport:
-    seen = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned), seen)[1]
+    observation = Observation(now=now, cursor="1", pods=pods, generation=1)
+    return watching.look(order, Watch(learned=order.learned), observation)[1]
 
 
 AWAITS = watch_order(0, 1, awaits_first_step=True)

@@ -14,7 +14,7 @@ from everstep.core.world import Checkpoint, Observation
 from tests.support.builders import pod, watch_order
 
 ORDER = watch_order(0, 1, limits=Limits(hang_s=300.0))
-SEEN = Observation(
+OBSERVATION = Observation(
     now=145.0,
     cursor="1",
     pods=(pod(0, step=7, step_at=100.0), pod(1, step=8, step_at=140.0)),
@@ -24,29 +24,29 @@ WATCH = Watch(learned=Learned(steps_seen=True))
 
 
 def test_it_shows_the_newest_step_and_how_long_the_stillest_slot_may_still_be() -> None:
-    shown = glance(ORDER, WATCH, SEEN)
-    assert (shown["step"], shown["step_at"]) == (7, 140.0)
-    assert (shown["still_s"], shown["still_limit_s"]) == (45.0, 300.0)
+    heartbeats = glance(ORDER, WATCH, OBSERVATION)
+    assert (heartbeats["step"], heartbeats["step_at"]) == (7, 140.0)
+    assert (heartbeats["still_s"], heartbeats["still_limit_s"]) == (45.0, 300.0)
 
 
 @pytest.mark.parametrize(
     "order", [replace(ORDER, is_paused=True), replace(ORDER, limits=Limits(still_s=60.0))]
 )
 def test_no_limit_is_shown_where_other_rules_judge(order: WatchOrder) -> None:
-    assert "still_limit_s" not in glance(order, WATCH, SEEN)
+    assert "still_limit_s" not in glance(order, WATCH, OBSERVATION)
 
 
 def test_a_checkpoint_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:
     """Its agents may be lost with their node, and the worker with them."""
     saved = Checkpoint(step=10, path="saves/step-10", bytes=3, at=120.0)
-    memory, _ = look(ORDER, WATCH, replace(SEEN, checkpoint=saved))
-    memory, _ = look(ORDER, memory, SEEN)
-    assert report(ORDER, memory, SEEN, "facts").checkpoint == saved
-    shown = glance(ORDER, memory, SEEN)
-    assert shown["checkpoint_step"] == 10
-    assert saved_in(shown) == saved
+    memory, _ = look(ORDER, WATCH, replace(OBSERVATION, checkpoint=saved))
+    memory, _ = look(ORDER, memory, OBSERVATION)
+    assert report(ORDER, memory, OBSERVATION, "facts").checkpoint == saved
+    heartbeats = glance(ORDER, memory, OBSERVATION)
+    assert heartbeats["checkpoint_step"] == 10
+    assert saved_in(heartbeats) == saved
 
 
-@pytest.mark.parametrize("details", [None, "no glance", {}, glance(ORDER, WATCH, SEEN)])
+@pytest.mark.parametrize("details", [None, "no glance", {}, glance(ORDER, WATCH, OBSERVATION)])
 def test_an_earlier_try_that_saw_no_checkpoint_hands_none_on(details: object) -> None:
     assert saved_in(details) is None

@@ -78,8 +78,8 @@ def test_the_first_step_is_the_earliest_of_all_pods_however_late_they_are_seen()
 def due(
     *pods: PodView, learned: Learned = PROVEN, limits: Limits = AUTO, ends_job: bool = False
 ) -> list[tuple[int, float]]:
-    found = suspects(pods, limits, learned, now=100.0, time_scale=1.0, ends_job=ends_job)
-    return [(slot, one.due) for one in found for slot in one.slots]
+    suspect_slots = suspects(pods, limits, learned, now=100.0, time_scale=1.0, ends_job=ends_job)
+    return [(slot, one.due) for one in suspect_slots for slot in one.slots]
 
 
 def test_who_stands_still_longest_is_suspected_first() -> None:
@@ -190,15 +190,15 @@ BLAMED = (
 
 
 @pytest.mark.parametrize(
-    ("steps_at", "slot", "says"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED]
+    ("steps_at", "slot", "reason"), [row[1:] for row in BLAMED], ids=[row[0] for row in BLAMED]
 )
 def test_nobody_is_blamed_alone_where_several_stopped_at_once(
-    steps_at: tuple[float, ...], slot: int | None, says: str
+    steps_at: tuple[float, ...], slot: int | None, reason: str
 ) -> None:
     pods = tuple(pod(number, step=5, step_at=at) for number, at in enumerate(steps_at))
     order = watch_order(0, 1, 2, limits=AUTO, learned=PROVEN)
-    seen = Observation(now=140.0, cursor="1", pods=pods, generation=1)
-    _, found = watching.look(order, Watch(learned=PROVEN, has_asked=True), seen)
-    assert isinstance(found, WatchReport)
-    (hang,) = found.facts
-    assert (hang.slot, says in hang.message) == (slot, True)
+    observation = Observation(now=140.0, cursor="1", pods=pods, generation=1)
+    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_asked=True), observation)
+    assert isinstance(watch_result, WatchReport)
+    (hang,) = watch_result.facts
+    assert (hang.slot, reason in hang.message) == (slot, True)

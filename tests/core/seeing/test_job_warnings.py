@@ -1,4 +1,4 @@
-"""What is wrong with a job that goes on: said once, woken for in time, taken back when it is over."""
+"""Warnings of a job that goes on: shown once, woken for in time, taken back when they are over."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def look(
     *pods: PodView,
     now: float,
     learned: Learned = PACE,
-    known: tuple[JobWarning, ...] = (),
+    warnings: tuple[JobWarning, ...] = (),
     saved: Checkpoint | None = SAVED,
     is_paused: bool = False,
 ) -> WaitFor | WatchReport:
     slots = (p.slot for p in pods)
-    order = watch_order(*slots, learned=learned, warnings=known, is_paused=is_paused)
-    seen = Observation(now=now, cursor="1", pods=pods, generation=1, checkpoint=saved)
-    found = watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
-    assert isinstance(found, WaitFor | WatchReport)
-    return found
+    order = watch_order(*slots, learned=learned, warnings=warnings, is_paused=is_paused)
+    observation = Observation(now=now, cursor="1", pods=pods, generation=1, checkpoint=saved)
+    watch_result = watching.look(order, Watch(learned=learned, has_asked=True), observation)[1]
+    assert isinstance(watch_result, WaitFor | WatchReport)
+    return watch_result
 
 
-def warned(found: WaitFor | WatchReport) -> list[str]:
-    assert isinstance(found, WatchReport), found
-    assert found.news == "warned"
-    return [warning.text for warning in found.warnings]
+def warned(watch_result: WaitFor | WatchReport) -> list[str]:
+    assert isinstance(watch_result, WatchReport), watch_result
+    assert watch_result.news == "warned"
+    return [warning.text for warning in watch_result.warnings]
 
 
-def printing(since: float, **said: object) -> PodView:
-    return pod(0)._replace(unmatched_since=since, **said)  # type: ignore[arg-type]  # fields of a pod
+def printing(since: float, **details: object) -> PodView:
+    return pod(0)._replace(unmatched_since=since, **details)  # type: ignore[arg-type]  # fields of a pod
 
 
-def stepping(now: float, **said: object) -> PodView:
-    return pod(0)._replace(step=9, step_at=now, **said)  # type: ignore[arg-type]  # fields of a pod
+def stepping(now: float, **details: object) -> PodView:
+    return pod(0)._replace(step=9, step_at=now, **details)  # type: ignore[arg-type]  # fields of a pod
 
 
 def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
@@ -70,21 +70,21 @@ def test_files_that_are_no_checkpoints_are_told_after_a_minute_until_one_is() ->
         "3 files written where checkpoints should be, none recognised as one (state_30.foo, for example): "
         "checkpoints.pattern says what they are called"
     )
-    known = (JobWarning(kind="checkpoint_names", at=160.0, text=text),)
-    assert warned(look(pod(0), now=170.0, learned=NEW, known=known)) == []
+    warnings = (JobWarning(kind="checkpoint_names", at=160.0, text=text),)
+    assert warned(look(pod(0), now=170.0, learned=NEW, warnings=warnings)) == []
 
 
 def test_a_pattern_that_was_given_up_is_told_until_the_next_start() -> None:
     (text,) = warned(look(stepping(50.0, unread=True), now=50.0))
     assert text.startswith("progress.log_pattern is too slow for what is printed")
-    known = (JobWarning(kind="log_unread", at=50.0, text=text),)
-    assert isinstance(look(stepping(60.0, unread=True), now=60.0, known=known), WaitFor)
-    assert warned(look(stepping(70.0), now=70.0, known=known)) == []
+    warnings = (JobWarning(kind="log_unread", at=50.0, text=text),)
+    assert isinstance(look(stepping(60.0, unread=True), now=60.0, warnings=warnings), WaitFor)
+    assert warned(look(stepping(70.0), now=70.0, warnings=warnings)) == []
 
 
 def test_steps_from_anywhere_need_no_pattern() -> None:
-    seen = Learned(steps_seen=True)
-    assert isinstance(look(printing(100.0), now=900.0, learned=seen, saved=None), WaitFor)
+    learned = Learned(steps_seen=True)
+    assert isinstance(look(printing(100.0), now=900.0, learned=learned, saved=None), WaitFor)
     other = stepping(900.0)._replace(slot=1)
     assert isinstance(look(printing(100.0), other, now=900.0, learned=NEW, saved=None), WaitFor)
 
@@ -96,11 +96,13 @@ def test_who_prints_nothing_is_not_told_of_a_pattern() -> None:
 def test_too_little_room_for_the_next_checkpoint_is_told_until_there_is_plenty() -> None:
     (text,) = warned(look(stepping(50.0, free_bytes=1_500_000_000), now=50.0))
     assert text == "1.5 GB are free for checkpoints, and the last one took 2 GB"
-    known = (JobWarning(kind="checkpoint_room", at=50.0, text=text),)
+    warnings = (JobWarning(kind="checkpoint_room", at=50.0, text=text),)
     some = stepping(60.0, free_bytes=ROOM * SAVED.bytes - 1)
-    assert isinstance(look(some, now=60.0, known=known), WaitFor), "neither said again nor over"
+    assert isinstance(look(some, now=60.0, warnings=warnings), WaitFor), (
+        "neither said again nor over"
+    )
     plenty = stepping(60.0, free_bytes=ROOM * SAVED.bytes)
-    assert warned(look(plenty, now=60.0, known=known)) == []
+    assert warned(look(plenty, now=60.0, warnings=warnings)) == []
 
 
 def test_the_fullest_storage_counts() -> None:
@@ -119,10 +121,10 @@ def test_no_checkpoint_for_three_times_the_usual_interval_is_told() -> None:
     assert waits.until == 500.0
     (text,) = warned(look(stepping(500.0, saved_at=200.0), now=500.0))
     assert text == "no complete checkpoint for 300 s; usually one comes every 100 s"
-    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text=text),)
-    later = look(stepping(600.0, saved_at=200.0), now=600.0, known=known)
+    warnings = (JobWarning(kind="checkpoint_overdue", at=500.0, text=text),)
+    later = look(stepping(600.0, saved_at=200.0), now=600.0, warnings=warnings)
     assert isinstance(later, WaitFor), "said once"
-    assert warned(look(stepping(610.0, saved_at=605.0), now=610.0, known=known)) == []
+    assert warned(look(stepping(610.0, saved_at=605.0), now=610.0, warnings=warnings)) == []
 
 
 def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
@@ -132,33 +134,36 @@ def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
 
 
 def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
-    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
+    warnings = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
     stopped = pod(0)._replace(started_at=None)
     assert isinstance(look(stopped, now=900.0), WaitFor)
-    assert isinstance(look(stopped, now=900.0, known=known), WaitFor)
+    assert isinstance(look(stopped, now=900.0, warnings=warnings), WaitFor)
     silent = stepping(400.0, silent_since=890.0)
     assert isinstance(look(silent, now=900.0), WaitFor)
     assert isinstance(look(stepping(500.0, saved_at=100.0), now=900.0, is_paused=True), WaitFor)
 
 
 def test_other_news_keeps_what_was_warned_of() -> None:
-    known = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
+    warnings = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
     ended = stepping(500.0, exits=(RankExit(rank=0, at=505.0, code=0),))
-    done = look(ended, now=510.0, known=known)
+    done = look(ended, now=510.0, warnings=warnings)
     assert isinstance(done, WatchReport)
-    assert (done.news, done.warnings) == ("done", known)
+    assert (done.news, done.warnings) == ("done", warnings)
 
 
 def test_status_and_events_say_it_once_and_take_it_back() -> None:
-    told = running()
-    warning = JobWarning(kind="checkpoint_overdue", at=told.state.now, text="no checkpoint")
-    told.report("warned", warnings=(warning,))
-    told.report("refresh", warnings=(warning,))
-    (shown,) = views.status(told.state)["warnings"]
-    assert (shown["kind"], shown["message"]) == ("checkpoint_overdue", "no checkpoint")
-    told.report("warned", warnings=())
-    assert views.status(told.state)["warnings"] == []
-    said = [
-        e["message"] for e in happenings.events(told.chronicle) if "no checkpoint" in e["message"]
+    job = running()
+    warning = JobWarning(kind="checkpoint_overdue", at=job.state.now, text="no checkpoint")
+    job.report("warned", warnings=(warning,))
+    job.report("refresh", warnings=(warning,))
+    (warning_of_status,) = views.status(job.state)["warnings"]
+    assert (warning_of_status["kind"], warning_of_status["message"]) == (
+        "checkpoint_overdue",
+        "no checkpoint",
+    )
+    job.report("warned", warnings=())
+    assert views.status(job.state)["warnings"] == []
+    messages = [
+        e["message"] for e in happenings.events(job.chronicle) if "no checkpoint" in e["message"]
     ]
-    assert said == ["warning: no checkpoint", "over: no checkpoint"]
+    assert messages == ["warning: no checkpoint", "over: no checkpoint"]

@@ -37,17 +37,17 @@ async def counts(name: str, policy: Policy, *, saves: bool, **env: str) -> list[
         spec=JobSpec(name="demo", phases=(phase,)),
         job=JobRef(id="demo", run="r1"),
     )
-    found: list[tuple[float, int]] = []
+    marks: list[tuple[float, int]] = []
 
     def look(state: JobState, _: Action) -> None:
         count = views.status(state)["series"].get(name, 0)
-        if not found or found[-1][1] != count:
-            found.append((state.now - EPOCH, count))
+        if not marks or marks[-1][1] != count:
+            marks.append((state.now - EPOCH, count))
 
     job.on_action = look
     await backend.admin.fault(f"at {CRASHED_AT_S}s kill demo 0 exit 1")
     assert (await job.run()).status == "Completed"
-    return found
+    return marks
 
 
 PROGRESS: tuple[tuple[str, dict[str, Any], float], ...] = (

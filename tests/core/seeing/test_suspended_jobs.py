@@ -34,7 +34,7 @@ OFF = modelarts(job_retry=None, hang_retry=True)
 
 @dataclass(slots=True, kw_only=True)
 class Recorded(Simulation):
-    """Keeps what was decided, and the environment each start was told."""
+    """Keeps the decisions, and the environment of each start."""
 
     decisions: list[Decision] = field(default_factory=list)
 
@@ -87,8 +87,8 @@ async def lived(
 
     def look(state: JobState, _: Action) -> None:
         uids.update(slot.uid for slot in state.slots.values())
-        if (said := views.status(state)["reason"]) != hints[-1]:
-            hints.append(said)
+        if (reason := views.status(state)["reason"]) != hints[-1]:
+            hints.append(reason)
 
     job.on_action = look
     for line in faults:
@@ -135,8 +135,13 @@ async def test_who_does_nothing_is_started_again_in_its_container() -> None:
     assert life.end.status == "Completed"
     assert life.hangs == [("hang.instance", Level.SUSPENSION, 100 + STILL_S)]
     (record,) = life.restarts
-    told = (record["level"], record["recover"], record["fault_scenario"], record["start_type"])
-    assert told == ("suspension", "proc_restart", "job_hanged", "restarted")
+    restart_columns = (
+        record["level"],
+        record["recover"],
+        record["fault_scenario"],
+        record["start_type"],
+    )
+    assert restart_columns == ("suspension", "proc_restart", "job_hanged", "restarted")
     assert (record["fault"]["slot"], record["fault"]["node"]) == (1, "n1")
     assert (record["bills"], life.status["budgets"]["job"]["used"]) == ({}, 0)
     assert life.status["reschedules"] == 0, "no rescheduling"
@@ -145,20 +150,20 @@ async def test_who_does_nothing_is_started_again_in_its_container() -> None:
 
 async def test_the_processes_learn_that_they_are_started_again() -> None:
     backend = FakeBackend(FakeSettings(nodes=SLOTS, devices=DEVICES))
-    told: list[tuple[int, int, int]] = []
+    start_counts: list[tuple[int, int, int]] = []
     start = backend.ensure_started
 
     async def started(order: Any) -> Any:
         first = order.slots[0]
-        told.append((order.generation, first.schedule_count, first.process_start_count))
+        start_counts.append((order.generation, first.schedule_count, first.process_start_count))
         return await start(order)
 
     backend.ensure_started = started  # type: ignore[method-assign]  # only listened to
     await backend.admin.fault("at 50s hang demo 0")
     job = Simulation(backend=backend, spec=spec_of(), job=JobRef(id="demo", run="r1"))
     assert (await job.run()).status == "Completed"
-    assert {one[1:] for one in told if one[0] == 1} == {(1, 1)}
-    assert {one[1:] for one in told if one[0] == 2} == {(1, 2)}
+    assert {one[1:] for one in start_counts if one[0] == 1} == {(1, 1)}
+    assert {one[1:] for one in start_counts if one[0] == 2} == {(1, 2)}
 
 
 async def test_all_flat_is_suspended_though_they_write() -> None:
@@ -219,8 +224,8 @@ async def test_each_suspension_is_noted_and_shown_as_long_as_nothing_moves() -> 
         ("hang.all", Level.NOTE, first_s),
         ("hang.all", Level.NOTE, again_s),
     ]
-    said = life.decisions[0].fault.message
-    hint = f"suspected suspension: {said}"
+    message = life.decisions[0].fault.message
+    hint = f"suspected suspension: {message}"
     assert life.hints == (None, hint, None, hint, "all ranks ended well")
 
 
@@ -236,13 +241,13 @@ async def test_after_another_start_it_is_noted_again() -> None:
 
 
 def test_a_new_start_begins_without_an_old_suspicion() -> None:
-    """Before anybody has looked at it."""
-    told = running(NOTES)
-    told.see(sighting(FaultClass.HANG))
-    assert views.status(told.state)["reason"].startswith("suspected suspension: ")
-    told.see(sighting(FaultClass.NODE))
-    told.succeeds()
-    assert views.status(told.state)["reason"] is None
+    """Before its first look."""
+    job = running(NOTES)
+    job.see(sighting(FaultClass.HANG))
+    assert views.status(job.state)["reason"].startswith("suspected suspension: ")
+    job.see(sighting(FaultClass.NODE))
+    job.succeeds()
+    assert views.status(job.state)["reason"] is None
 
 
 @pytest.mark.parametrize("policy", [NOTES, OFF], ids=["no hang-retry", "no job-retry-num"])
@@ -280,7 +285,7 @@ def hangs(limit_s: float, *, after_s: float = 100.0) -> list[str]:
 async def test_a_job_that_hangs_every_time_ends_however_long_that_takes_to_tell(
     minutes: int,
 ) -> None:
-    """Nothing but the default settings, and nothing to tell progress by: no outputs, no steps."""
+    """Only default settings, and no sign of progress: no outputs, no steps."""
     document = {
         "kind": "job",
         "metadata": {"name": "demo", "annotations": {JOB_RETRY: "3", HANG_RETRY: "true"}},
@@ -335,7 +340,7 @@ async def test_a_new_checkpoint_begins_a_new_series() -> None:
 
 
 async def test_the_time_goes_on_over_watches_that_end_in_between() -> None:
-    """A watch reports once an hour, or is made anew by another worker: agents know since when."""
+    """A watch reports once an hour, or restarts on another worker: agents keep since when."""
     still_s = 43_200.0
     life = await lived("at 100s hang demo 1", still_s=still_s)
     assert life.hangs == [("hang.instance", Level.SUSPENSION, 100 + still_s)]
@@ -352,17 +357,17 @@ def test_no_rehearsal_judges_by_less_than_samples_can_tell() -> None:
 
 
 class Late(FakeBackend):
-    """Nobody tells of signs of life before being asked."""
+    """Signs of life are reported only on request."""
 
     heard_at = 0.0
 
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
-        seen = await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
-        return replace(seen, pods=tuple(self.heard(pod) for pod in seen.pods))
+        observation = await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
+        return replace(observation, pods=tuple(self.with_age(pod) for pod in observation.pods))
 
-    def heard(self, pod: PodView) -> PodView:
+    def with_age(self, pod: PodView) -> PodView:
         at = max(pod.started_at or 0.0, self.heard_at)
         io_at, busy_at = (
             None if sign is None else min(sign, at) for sign in (pod.io_at, pod.busy_at)

@@ -56,19 +56,21 @@ def test_suspected_first(
     signs: tuple[Signs, ...], rule: str, slots: tuple[int, ...], due: float
 ) -> None:
     pods = pods_of(signs)
-    found = suspect(pods, LIMITS, slots=len(pods), checkpoint=None, now=NOW)
-    assert found is not None
-    assert (found.rule, found.slots, found.due) == (rule, slots, due)
+    suspicion = suspect(pods, LIMITS, slots=len(pods), checkpoint=None, now=NOW)
+    assert suspicion is not None
+    assert (suspicion.rule, suspicion.slots, suspicion.due) == (rule, slots, due)
 
 
-NOBODY: tuple[tuple[str, tuple[Signs, ...]], ...] = (
+NO_SUSPECT: tuple[tuple[str, tuple[Signs, ...]], ...] = (
     ("nothing is known of anybody", (UNKNOWN, UNKNOWN)),
     ("no devices, no detection", (NO_TOOL, NO_TOOL)),
     ("flat, but one shows nothing and I/O cannot be read", (UNREADABLE_IO, UNKNOWN)),
 )
 
 
-@pytest.mark.parametrize("signs", [row[1] for row in NOBODY], ids=[row[0] for row in NOBODY])
+@pytest.mark.parametrize(
+    "signs", [row[1] for row in NO_SUSPECT], ids=[row[0] for row in NO_SUSPECT]
+)
 def test_what_is_not_known_is_not_still(signs: tuple[Signs, ...]) -> None:
     pods = pods_of(signs)
     assert suspect(pods, LIMITS, slots=len(pods), checkpoint=None, now=NOW) is None
@@ -76,16 +78,16 @@ def test_what_is_not_known_is_not_still(signs: tuple[Signs, ...]) -> None:
 
 def test_a_slot_that_does_not_answer_for_this_generation_keeps_the_rule_for_all_quiet() -> None:
     pods = pods_of((FLAT_WITH_IO, FLAT_WITH_IO))
-    found = suspect(pods, LIMITS, slots=3, checkpoint=None, now=NOW)
-    assert found is not None
-    assert (found.rule, found.due) == ("hang.instance", NOW + LIMIT_S)
+    suspicion = suspect(pods, LIMITS, slots=3, checkpoint=None, now=NOW)
+    assert suspicion is not None
+    assert (suspicion.rule, suspicion.due) == ("hang.instance", NOW + LIMIT_S)
 
 
 def test_the_clock_begins_with_the_start() -> None:
     pods = [one._replace(started_at=950.0) for one in pods_of((STILL, STILL))]
-    found = suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW)
-    assert found is not None
-    assert found.due == 950.0 + LIMIT_S
+    suspicion = suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW)
+    assert suspicion is not None
+    assert suspicion.due == 950.0 + LIMIT_S
 
 
 def test_nobody_is_suspected_before_the_ranks_started() -> None:
@@ -104,18 +106,18 @@ SAVED = (
 @pytest.mark.parametrize(("at", "due"), [row[1:] for row in SAVED], ids=[row[0] for row in SAVED])
 def test_completing_a_checkpoint_is_life(at: float, due: float) -> None:
     saved = Checkpoint(step=10, path="ckpt/10", at=at)
-    found = suspect(pods_of((STILL, STILL)), LIMITS, slots=2, checkpoint=saved, now=NOW)
-    assert found is not None
-    assert found.due == due
+    suspicion = suspect(pods_of((STILL, STILL)), LIMITS, slots=2, checkpoint=saved, now=NOW)
+    assert suspicion is not None
+    assert suspicion.due == due
 
 
 def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> None:
     ended, other = pods_of((STILL, STILL))
     ended = ended._replace(exits=(RankExit(rank=0, at=900.0, code=0),))
     limits = Limits(still_s=LIMIT_S, grace_s=15.0)
-    found = suspect((ended, other), limits, slots=2, checkpoint=None, now=NOW)
-    assert found is not None
-    assert (found.slots, found.due) == ((1,), 900.0 + 60.0 + LIMIT_S)
+    suspicion = suspect((ended, other), limits, slots=2, checkpoint=None, now=NOW)
+    assert suspicion is not None
+    assert (suspicion.slots, suspicion.due) == ((1,), 900.0 + 60.0 + LIMIT_S)
 
 
 # -- in the watch -------------------------------------------------------------------------------
@@ -126,11 +128,11 @@ def look(
 ) -> WaitFor | AskAll | WatchReport:
     slots = (one.slot for one in pods)
     order = watch_order(*slots, since=now, limits=limits, seen_ids=seen_ids)
-    seen = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned, has_asked=True), seen)[1]
+    observation = Observation(now=now, cursor="1", pods=pods, generation=1)
+    return watching.look(order, Watch(learned=order.learned, has_asked=True), observation)[1]
 
 
-SAYS = (
+SUSPECTS = (
     (
         (MOVES, STILL, MOVES),
         1,
@@ -146,27 +148,27 @@ SAYS = (
 )
 
 
-@pytest.mark.parametrize(("signs", "slot", "node", "says"), SAYS, ids=["instance", "all"])
+@pytest.mark.parametrize(("signs", "slot", "node", "message"), SUSPECTS, ids=["instance", "all"])
 def test_the_fact_says_for_how_long_and_which_rule(
-    signs: tuple[Signs, ...], slot: int | None, node: str | None, says: str
+    signs: tuple[Signs, ...], slot: int | None, node: str | None, message: str
 ) -> None:
-    found = look(*pods_of(signs), now=700.0)
-    assert isinstance(found, WatchReport)
-    (fact,) = found.facts
-    assert (fact.slot, fact.node, fact.message, fact.at) == (slot, node, says, 100.0)
+    watch_result = look(*pods_of(signs), now=700.0)
+    assert isinstance(watch_result, WatchReport)
+    (fact,) = watch_result.facts
+    assert (fact.slot, fact.node, fact.message, fact.at) == (slot, node, message, 100.0)
 
 
 def test_before_the_time_is_over_it_is_waited_for() -> None:
-    found = look(*pods_of((MOVES, STILL)), now=699.0)
-    assert found == WaitFor(until=700.0)
+    watch_result = look(*pods_of((MOVES, STILL)), now=699.0)
+    assert watch_result == WaitFor(until=700.0)
 
 
 def test_a_suspension_that_was_noted_is_not_told_again_whichever_rule_speaks() -> None:
     first = look(*pods_of((MOVES, STILL)), now=700.0)
     assert isinstance(first, WatchReport)
-    known = frozenset(fact.id for fact in first.facts)
+    fact_ids = frozenset(fact.id for fact in first.facts)
     for signs in ((MOVES, STILL), (STILL, STILL)):
-        assert isinstance(look(*pods_of(signs), now=9_000.0, seen_ids=known), WaitFor)
+        assert isinstance(look(*pods_of(signs), now=9_000.0, seen_ids=fact_ids), WaitFor)
 
 
 def test_steps_do_not_count_where_only_io_and_devices_are_judged() -> None:

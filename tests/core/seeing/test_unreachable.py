@@ -24,12 +24,12 @@ def look(
 ) -> WaitFor | AskAll | WatchReport:
     slots = (p.slot for p in pods)
     order = watch_order(*slots, learned=learned, unreachable=unreachable, seen_ids=seen_ids)
-    seen = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=learned, has_asked=True), seen)[1]
+    observation = Observation(now=now, cursor="1", pods=pods, generation=1)
+    return watching.look(order, Watch(learned=learned, has_asked=True), observation)[1]
 
 
-def kinds(found: WaitFor | AskAll | WatchReport) -> list[str]:
-    return [f.kind for f in found.facts] if isinstance(found, WatchReport) else []
+def kinds(watch_result: WaitFor | AskAll | WatchReport) -> list[str]:
+    return [f.kind for f in watch_result.facts] if isinstance(watch_result, WatchReport) else []
 
 
 def alive(slot: int, now: float) -> PodView:
@@ -58,14 +58,16 @@ ROWS: tuple[tuple[str, str, str, float, list[str]], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("who", "others", "now", "said"), [row[1:] for row in ROWS], ids=[f"2{row[0]}" for row in ROWS]
+    ("who", "other_pods", "now", "expected"),
+    [row[1:] for row in ROWS],
+    ids=[f"2{row[0]}" for row in ROWS],
 )
 def test_silence_is_judged_by_who_else_goes_on(
-    who: str, others: str, now: float, said: list[str]
+    who: str, other_pods: str, now: float, expected: list[str]
 ) -> None:
-    other = 100.0 if others else now
+    other = 100.0 if other_pods else now
     pods = tuple(silent(n) if sign == "s" else alive(n, other) for n, sign in enumerate(who))
-    assert kinds(look(*pods, now=now)) == said
+    assert kinds(look(*pods, now=now)) == expected
 
 
 def test_the_others_may_take_three_of_their_longest_gaps() -> None:
@@ -77,42 +79,42 @@ def test_the_others_may_take_three_of_their_longest_gaps() -> None:
 
 def test_where_no_step_was_ever_seen_everybody_else_has_to_be_motionless() -> None:
     busy = [pod(n, moved_at=150.0) for n in range(3)]
-    gone = pod(3, silent_since=100.0)
-    assert kinds(look(*busy, gone, now=209.0, learned=Learned())) == ["unreachable.agent"]
-    assert kinds(look(*busy, gone, now=210.0, learned=Learned())) == ["node.silent"]
+    silent_pod = pod(3, silent_since=100.0)
+    assert kinds(look(*busy, silent_pod, now=209.0, learned=Learned())) == ["unreachable.agent"]
+    assert kinds(look(*busy, silent_pod, now=210.0, learned=Learned())) == ["node.silent"]
 
 
 def test_where_all_others_have_ended_the_silent_one_is_lost() -> None:
     ended = [pod(n, exits=(RankExit(rank=n, at=100.0, code=0),)) for n in range(3)]
-    gone = pod(3, silent_since=100.0)
-    assert kinds(look(*ended, gone, now=160.0, learned=Learned())) == ["node.silent"]
+    silent_pod = pod(3, silent_since=100.0)
+    assert kinds(look(*ended, silent_pod, now=160.0, learned=Learned())) == ["node.silent"]
 
 
 def test_a_slot_known_to_be_unreachable_is_waited_for_without_limit() -> None:
     pods = (silent(0), silent(1), silent(2), alive(3, 9_000.0))
-    found = look(*pods, now=3_000.0, unreachable=(0, 1, 2))
-    assert isinstance(found, WaitFor)
+    watch_result = look(*pods, now=3_000.0, unreachable=(0, 1, 2))
+    assert isinstance(watch_result, WaitFor)
 
 
 def test_an_unreachable_slot_is_not_back_before_it_answered_this_worker() -> None:
     unheard = pod(3, generation=0)._replace(state=PodState.PENDING)
-    found = look(
+    watch_result = look(
         alive(0, 500.0), alive(1, 500.0), alive(2, 500.0), unheard, now=500.0, unreachable=(3,)
     )
-    assert isinstance(found, WaitFor)
+    assert isinstance(watch_result, WaitFor)
 
 
 def test_an_unreachable_slot_that_answers_again_is_news() -> None:
-    found = look(*(alive(n, 500.0) for n in range(4)), now=500.0, unreachable=(3,))
-    assert isinstance(found, WatchReport)
-    assert found.news == "back"
+    watch_result = look(*(alive(n, 500.0) for n in range(4)), now=500.0, unreachable=(3,))
+    assert isinstance(watch_result, WatchReport)
+    assert watch_result.news == "back"
 
 
 def test_silence_that_was_only_noted_is_not_told_for_ever() -> None:
     pods = (still(0), still(1), still(2), silent(3))
-    found = look(*pods, now=160.0)
-    assert isinstance(found, WatchReport)
-    again = look(*pods, now=160.0, seen_ids=frozenset(f.id for f in found.facts))
+    watch_result = look(*pods, now=160.0)
+    assert isinstance(watch_result, WatchReport)
+    again = look(*pods, now=160.0, seen_ids=frozenset(f.id for f in watch_result.facts))
     assert isinstance(again, WaitFor)
 
 
@@ -120,60 +122,64 @@ def test_a_silence_soon_after_another_is_told_like_the_first() -> None:
     """By a clock that counts from 1970, as real ones do."""
     base = 1_790_000_000.0
 
-    def told(since: float, *, seen: WatchReport | None) -> WaitFor | AskAll | WatchReport:
+    def look_since(
+        since: float, *, last_report: WatchReport | None
+    ) -> WaitFor | AskAll | WatchReport:
         pods = (*(alive(n, since + 60) for n in range(3)), silent(3, since))
-        known = frozenset(f.id for f in seen.facts) if seen is not None else frozenset()
-        return look(*pods, now=since + 60, seen_ids=known)
+        fact_ids = (
+            frozenset(f.id for f in last_report.facts) if last_report is not None else frozenset()
+        )
+        return look(*pods, now=since + 60, seen_ids=fact_ids)
 
-    first = told(base, seen=None)
+    first = look_since(base, last_report=None)
     assert isinstance(first, WatchReport)
-    assert kinds(told(base + 100, seen=first)) == ["unreachable.agent"]
+    assert kinds(look_since(base + 100, last_report=first)) == ["unreachable.agent"]
 
 
 def test_unreachable_stops_nothing_and_bills_nothing() -> None:
-    told = running()
-    decision = told.see(sighting(FaultClass.UNREACHABLE))
-    assert (decision.level, decision.bills, told.records) == (Level.NOTE, {}, ())
-    assert told.state.unreachable == (1,)
-    assert told.state.waiting_for == "an answer from n1"
-    told.report("back")
-    assert not told.state.unreachable
+    job = running()
+    decision = job.see(sighting(FaultClass.UNREACHABLE))
+    assert (decision.level, decision.bills, job.records) == (Level.NOTE, {}, ())
+    assert job.state.unreachable == (1,)
+    assert job.state.waiting_for == "an answer from n1"
+    job.report("back")
+    assert not job.state.unreachable
 
 
 @pytest.mark.parametrize("cls", [FaultClass.CRASH, FaultClass.HANG])
 def test_a_slot_that_does_not_confirm_its_stop_gets_a_new_pod_alone_without_isolation(
     cls: FaultClass,
 ) -> None:
-    told = running()
-    told.see(sighting(cls))
-    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
+    job = running()
+    job.see(sighting(cls))
+    decision = job.fails("agent.unreachable", at=Step.STOP, slot=2)
     assert (decision.level, decision.remedy.recreate, decision.remedy.isolate) == (
         Level.POD,
         (2,),
         (),
     )
-    assert told.records[0].result == "downgrade"
+    assert job.records[0].result == "downgrade"
 
 
 def test_with_a_faulty_device_elsewhere_that_node_is_left_too() -> None:
-    told = running()
-    told.see(sighting(FaultClass.DEVICE))
-    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2)
+    job = running()
+    job.see(sighting(FaultClass.DEVICE))
+    decision = job.fails("agent.unreachable", at=Step.STOP, slot=2)
     assert (decision.level, decision.remedy.recreate) == (Level.POD, (1, 2))
     assert [i.node for i in decision.remedy.isolate] == ["n1"]
 
 
 def test_two_silent_slots_do_not_keep_the_job_at_pod_level_for_ever() -> None:
-    told = running()
-    told.see(sighting(FaultClass.CRASH))
-    assert told.fails("agent.unreachable", at=Step.STOP, slot=2).level is Level.POD
-    assert told.fails("agent.unreachable", at=Step.STOP, slot=3).level is Level.JOB
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    assert job.fails("agent.unreachable", at=Step.STOP, slot=2).level is Level.POD
+    assert job.fails("agent.unreachable", at=Step.STOP, slot=3).level is Level.JOB
 
 
 def test_a_container_that_is_gone_on_a_sound_node_is_a_crash_with_in_place_passed_over() -> None:
-    told = running()
+    job = running()
     lost = fact("agent.gone", slot=2)
-    decision = told.see(lost, gone=(2,))
+    decision = job.see(lost, gone=(2,))
     assert (decision.fault.cls, decision.level) == (FaultClass.CRASH, Level.POD)
     assert decision.remedy.recreate == (2,)
     assert decision.passed_over == ("in_place: the container of slot 2 is gone",)
@@ -190,9 +196,9 @@ def test_a_container_that_is_gone_is_replaced_where_the_ladder_knows_no_pod_leve
 
 
 def test_all_slots_that_do_not_confirm_are_replaced_at_once() -> None:
-    told = running()
-    told.see(sighting(FaultClass.STORAGE))
-    decision = told.fails("agent.unreachable", at=Step.STOP, slot=2, gone=(2, 3))
+    job = running()
+    job.see(sighting(FaultClass.STORAGE))
+    decision = job.fails("agent.unreachable", at=Step.STOP, slot=2, gone=(2, 3))
     assert (decision.level, decision.remedy.recreate) == (Level.POD, (2, 3))
 
 
@@ -200,11 +206,11 @@ def test_all_slots_that_do_not_confirm_are_replaced_at_once() -> None:
 def test_a_new_container_that_dies_before_its_start_is_made_again_a_few_times(
     cls: FaultClass,
 ) -> None:
-    told = running()
-    told.see(sighting(cls))
+    job = running()
+    job.see(sighting(cls))
     levels = []
-    while told.decisions[-1].is_executed:
-        told.fails("pod.gone", at=told.plan.remedy.steps[-1], slot=1, gone=(1,))
-        levels.append(told.decisions[-1].level)
+    while job.decisions[-1].is_executed:
+        job.fails("pod.gone", at=job.plan.remedy.steps[-1], slot=1, gone=(1,))
+        levels.append(job.decisions[-1].level)
     assert 3 <= len(levels) <= 10
     assert levels[-1] is Level.FAIL

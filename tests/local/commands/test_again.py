@@ -37,7 +37,7 @@ def first_step(r: Rehearsal, job: str, generation: int) -> int:
     return int(first)
 
 
-async def told(r: Rehearsal, *words: str) -> tuple[int, str]:
+async def run_command(r: Rehearsal, *words: str) -> tuple[int, str]:
     """An `everstep` command, while everything else goes on."""
     ended = await asyncio.to_thread(r.machine.everstep, *words)
     return ended.returncode, ended.stdout + ended.stderr
@@ -54,10 +54,10 @@ async def test_a_failed_job_goes_on_from_its_last_checkpoint_when_it_is_submitte
         job = await r.submit(document)
         assert (await r.report(job))["status"] == "Failed"
         assert await r.is_clean() == []
-        code, said = await told(r, "submit", file)
-        assert (code, "--again" in said) == (2, True)
-        code, said = await told(r, "submit", "--again", file)
-        assert code == 0, said
+        code, output = await run_command(r, "submit", file)
+        assert (code, "--again" in output) == (2, True)
+        code, output = await run_command(r, "submit", "--again", file)
+        assert code == 0, output
         report = await r.report(r.client.get_workflow_handle("again"))
         assert (report["status"], gist(report)) == ("Completed", [])
         assert first_step(r, "again", generation=2) == 21
@@ -81,8 +81,8 @@ async def test_a_failed_job_goes_on_from_the_phase_that_is_named(tmp_path: Path)
         failed = await r.report(job)
         assert failed["status"] == "Failed"
         file = written(tmp_path / "job" / "phased.yaml", document)
-        code, said = await told(r, "submit", "--from-phase", "main", file)
-        assert code == 0, said
+        code, output = await run_command(r, "submit", "--from-phase", "main", file)
+        assert code == 0, output
         report = await r.report(r.client.get_workflow_handle("phased"))
         assert report["status"] == "Completed"
         assert [phase["name"] for phase in report["phases"]] == ["main"]
@@ -102,8 +102,8 @@ async def test_run_goes_on_with_a_job_that_was_stopped(tmp_path: Path) -> None:
         await job.execute_update("stop", {"reason": "for this test"})
         assert (await r.report(job))["status"] == "Terminated"
         assert await r.is_clean() == []
-        code, said = await told(r, "run", file)
-        assert code == 0, said
+        code, output = await run_command(r, "run", file)
+        assert code == 0, output
         assert first_step(r, "stopped", generation=2) > 20
         assert final(tmp_path / "job") == expected
         assert await r.is_clean(tmp_path / "job") == []

@@ -10,9 +10,9 @@ import pytest
 from tests.support.machine import Machine
 
 
-def document(folder: Path, **said: object) -> Path:
+def document(folder: Path, **spec_fields: object) -> Path:
     path = folder / "job.json"
-    spec = {"command": ["python3", "-c", "pass"], "model_dir": str(folder / "out"), **said}
+    spec = {"command": ["python3", "-c", "pass"], "model_dir": str(folder / "out"), **spec_fields}
     head = {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}}
     path.write_text(json.dumps({**head, "spec": spec}))
     return path
@@ -20,7 +20,7 @@ def document(folder: Path, **said: object) -> Path:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("spec", "why"),
     [
         ({"command": ["nosuchprog"]}, "nosuchprog: No such file or directory"),
         ({"workdir": "nowhere"}, "nowhere: No such file or directory"),
@@ -28,9 +28,9 @@ def document(folder: Path, **said: object) -> Path:
     ],
 )
 def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(
-    machine: Machine, tmp_path: Path, said: dict[str, object], why: str
+    machine: Machine, tmp_path: Path, spec: dict[str, object], why: str
 ) -> None:
-    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    ended = machine.everstep("run", str(document(tmp_path, **spec)))
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "slot 0 cannot start its ranks: " in ended.stdout
     assert why in ended.stdout
@@ -40,8 +40,8 @@ def test_a_command_that_cannot_be_executed_fails_the_job_with_its_name(
 
 @pytest.mark.long
 def test_a_mistyped_workdir_is_never_made(machine: Machine, tmp_path: Path) -> None:
-    said = {"workdir": "mistyped", "model_dir": "out", "checkpoints": {"path": "out/saved"}}
-    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    spec = {"workdir": "mistyped", "model_dir": "out", "checkpoints": {"path": "out/saved"}}
+    ended = machine.everstep("run", str(document(tmp_path, **spec)))
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f"the workdir {tmp_path}/mistyped is no folder" in ended.stdout
     assert not (tmp_path / "mistyped").exists()
@@ -70,8 +70,8 @@ def test_a_script_that_is_not_there_fails_the_job_at_once_in_the_words_of_its_in
 def test_a_folder_that_cannot_be_written_is_named_and_not_waited_for_without_end(
     machine: Machine, tmp_path: Path
 ) -> None:
-    said = {"model_dir": "/proc/out", "limits": {"requeue_s": 4}}
-    ended = machine.everstep("run", str(document(tmp_path, **said)))
+    spec = {"model_dir": "/proc/out", "limits": {"requeue_s": 4}}
+    ended = machine.everstep("run", str(document(tmp_path, **spec)))
     assert ended.returncode == 1, ended.stdout + ended.stderr
     why = "/proc/out: No such file or directory"
     assert f"the storage: {why}" in ended.stdout, "what it waits for"
@@ -90,10 +90,10 @@ def test_what_is_in_the_place_of_a_folder_ends_the_job_at_once(
         place.touch()
     else:
         place.symlink_to(tmp_path / "nowhere")
-    said = {key: {"path": str(place)} if key == "checkpoints" else str(place)}
+    spec = {key: {"path": str(place)} if key == "checkpoints" else str(place)}
     if key == "workdir":  # of a job that has no other folder, which its rank alone enters
-        said["model_dir"] = "out"
-    ended = machine.everstep("run", str(document(tmp_path, **said)))
+        spec["model_dir"] = "out"
+    ended = machine.everstep("run", str(document(tmp_path, **spec)))
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert f"{place} is " in ended.stdout
     assert "restart" not in ended.stdout

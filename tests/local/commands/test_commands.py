@@ -32,7 +32,7 @@ def test_a_mistake_ends_in_one_sentence(machine: Machine) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("told", "code", "sentence"),
+    ("settings", "code", "sentence"),
     [
         ({"EVERSTEP_TIME_SCALE": "abc"}, 2, "EVERSTEP_TIME_SCALE is 'abc'"),
         ({"EVERSTEP_TIME_SCALE": "0"}, 2, "greater than 0"),
@@ -40,12 +40,12 @@ def test_a_mistake_ends_in_one_sentence(machine: Machine) -> None:
     ],
 )
 def test_a_worker_that_cannot_begin_is_told_by_its_last_line(
-    machine: Machine, told: dict[str, str], code: int, sentence: str
+    machine: Machine, settings: dict[str, str], code: int, sentence: str
 ) -> None:
     machine.home.mkdir()
-    if not told:
+    if not settings:
         (machine.home / "local.db").write_text("no database, but long enough for a header\n" * 99)
-    ended = replace(machine, env={**machine.env, **told}).everstep(
+    ended = replace(machine, env={**machine.env, **settings}).everstep(
         "run", "examples/single/job.yaml"
     )
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1)
@@ -72,8 +72,8 @@ def test_dev_serves_until_ctrl_c_and_the_next_one_finds_its_state(machine: Machi
     words = ("dev", "--nodes", "2", "--port", port, "--ui-port", ui_port)
     for _ in range(2):
         with machine.running(*words) as process:
-            said = until_says(process, "Ctrl-C ends")
-            assert f"server  127.0.0.1:{port}\n" in said
+            lines = until_says(process, "Ctrl-C ends")
+            assert f"server  127.0.0.1:{port}\n" in lines
             again = machine.everstep(*words)
             assert (again.returncode, f"127.0.0.1:{port}" in again.stderr) == (2, True)
             assert machine.everstep("fault", "node-down", "n1").returncode == 0
@@ -90,19 +90,19 @@ def test_dev_serves_until_ctrl_c_and_the_next_one_finds_its_state(machine: Machi
 
 @pytest.mark.long
 def test_what_dev_is_told_its_worker_is_told(machine: Machine) -> None:
-    told = {
+    settings = {
         "EVERSTEP_PRECHECK__ROOT_GB": "99999",
         "EVERSTEP_CONCURRENCY": "7",
         "EVERSTEP_JANITOR": "false",
         "EVERSTEP_NODES": "3",
         "EVERSTEP_DEVICES": "2",
     }
-    teller = replace(machine, env={**machine.env, **told, "EVERSTEP_BACKEND": "fake"})
+    teller = replace(machine, env={**machine.env, **settings, "EVERSTEP_BACKEND": "fake"})
     words = ("dev", "--devices", "4", "--port", str(free_port()), "--ui-port", str(free_port()))
     with teller.running(*words) as process:
-        said = "".join(until_says(process, "Ctrl-C ends"))
+        output = "".join(until_says(process, "Ctrl-C ends"))
         (worker,) = machine.workers()
-        heard = Path(f"/proc/{worker}/environ").read_bytes().decode().split("\0")
-    assert "nodes   3 with 4" in said
-    expected = {**told, "EVERSTEP_DEVICES": "4", "EVERSTEP_BACKEND": "local"}
-    assert {f"{name}={value}" for name, value in expected.items()} <= set(heard)
+        environ = Path(f"/proc/{worker}/environ").read_bytes().decode().split("\0")
+    assert "nodes   3 with 4" in output
+    expected = {**settings, "EVERSTEP_DEVICES": "4", "EVERSTEP_BACKEND": "local"}
+    assert {f"{name}={value}" for name, value in expected.items()} <= set(environ)

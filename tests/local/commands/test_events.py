@@ -1,6 +1,6 @@
-"""What a webhook hears of a job on this machine.
+"""What a webhook receives of a job on this machine.
 
-Only `run` as a process brings the worker along that has to be told.
+Only `run` as a process starts the worker that needs the webhook's settings.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ async def test_run_hands_its_webhook_to_the_worker_and_the_last_event_arrives(
         ended = await asyncio.to_thread(machine.everstep, "run", str(job))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobCompleted"]
-    assert {message["job"] for message in hook.taken} == {"single"}
+    assert {message["job"] for message in hook.accepted} == {"single"}
     assert all("Bearer s3cret" in head for head in hook.heads)
     assert machine.processes() == []

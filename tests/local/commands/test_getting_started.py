@@ -1,6 +1,6 @@
 """The pages of docs/getting-started and the symptoms of troubleshooting, followed command by command.
 
-Real processes, of which one is killed, as the pages tell their readers. That of PyTorch is in tests/torch.
+Real processes, of which one is killed, as on the pages. That of PyTorch is in tests/torch.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ def test_dev_says_how_to_look_at_its_metrics(machine: Machine) -> None:
         configuration = yaml.safe_load(Path(path).read_text())
         (job,) = configuration["scrape_configs"]
         assert job["static_configs"] == [{"targets": [address]}]
-        found = asyncio.run(scrape(address))
-    assert [name for name, _ in found if name.startswith("temporal_")]
+        samples = asyncio.run(scrape(address))
+    assert [name for name, _ in samples if name.startswith("temporal_")]
 
 
 def test_an_address_that_makes_no_sense_is_a_sentence(machine: Machine) -> None:

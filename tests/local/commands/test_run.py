@@ -56,17 +56,17 @@ def test_a_crash_and_a_lost_node_cost_no_bit_of_the_weights(
     expected = undisturbed(tmp_path / "alone")
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job), "--nodes", "5") as process:
-        said = until_says(process, "step ")
+        output_lines = until_says(process, "step ")
         machine.fault("kill synthetic 2")
-        said += until_says(process, "restart 1: success")
+        output_lines += until_says(process, "restart 1: success")
         machine.fault("node-down n1")
-        said += until_says(process, "restart 2: success")
+        output_lines += until_says(process, "restart 2: success")
         rest, _ = process.communicate(timeout=HUNG_S)
-    told = "".join(said) + rest
-    assert process.returncode == 0, told
-    assert "crash on n2 -> in_place" in told
-    assert "node on n1 -> pod" in told
-    assert "restart 3" not in told
+    output = "".join(output_lines) + rest
+    assert process.returncode == 0, output
+    assert "crash on n2 -> in_place" in output
+    assert "node on n1 -> pod" in output
+    assert "restart 3" not in output
     assert final(tmp_path / "together") == expected
     (records,) = (tmp_path / "together" / "out").glob("*_restartable")
     lines = [line.split(" ", 2) for line in (records / "run.log").read_text().splitlines()]
@@ -90,9 +90,9 @@ def test_killed_workers_cost_a_healthy_job_nothing(machine: Machine, tmp_path: P
                 if pid not in killed:
                     os.kill(pid, signal.SIGKILL)
                     killed.add(pid)
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 0, said
-    assert "restart" not in said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, output
+    assert "restart" not in output
     assert final(tmp_path / "together") == expected
     assert machine.processes() == []
 
@@ -103,10 +103,10 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path
     with machine.running("run", str(job)) as process:
         until_says(process, "step ")
         process.send_signal(2)
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 130, said
-    assert "stopped" in said
-    assert "Traceback" not in said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, output
+    assert "stopped" in output
+    assert "Traceback" not in output
     assert machine.processes() == []
 
 
@@ -114,15 +114,15 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path
 def test_who_ended_a_job_is_named_and_its_story_goes_on(machine: Machine, tmp_path: Path) -> None:
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        said = until_says(process, "step ")
+        lines = until_says(process, "step ")
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=HUNG_S)
-    told = "".join(said) + rest
-    assert process.returncode == 130, told
-    assert "stopped: SIGTERM" in told
-    assert told.count("main running, generation 1") == 1
-    times = [float(line.split()[0]) for line in told.splitlines() if " s  " in line]
-    assert times == sorted(times), told
+    output = "".join(lines) + rest
+    assert process.returncode == 130, output
+    assert "stopped: SIGTERM" in output
+    assert output.count("main running, generation 1") == 1
+    times = [float(line.split()[0]) for line in output.splitlines() if " s  " in line]
+    assert times == sorted(times), output
 
 
 @pytest.mark.long
@@ -141,11 +141,11 @@ def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Pat
         while not set(machine.workers()) - {killed}:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=HUNG_S)
+        output, _ = process.communicate(timeout=HUNG_S)
     os.close(hand)
     os.close(terminal)
-    assert process.returncode == 130, said
-    (line,) = said.splitlines()[1:]
+    assert process.returncode == 130, output
+    (line,) = output.splitlines()[1:]
     assert line.startswith("synthetic goes on")
     assert machine.workers() == []
     assert machine.processes() != [], "its ranks were to go on"
@@ -154,18 +154,18 @@ def test_the_question_of_ctrl_c_holds_nothing_up(machine: Machine, tmp_path: Pat
 def until_asked(process: subprocess.Popen[str]) -> None:
     """The question waits at the end of its line."""
     assert process.stdout is not None
-    said = ""
-    while not said.endswith("[s] "):  # nobody else would serve it
+    text = ""
+    while not text.endswith("[s] "):  # nobody else would serve it
         read = process.stdout.read(1)
-        assert read, f"it ended before it asked: {said}"
-        said += read
+        assert read, f"it ended before it asked: {text}"
+        text += read
 
 
 @pytest.mark.long
 def test_a_job_in_the_folder_of_one_that_has_ended_begins_above_its_fence(
     machine: Machine, tmp_path: Path
 ) -> None:
-    """Its state directory may be new: the folder alone tells which generations there were."""
+    """Its state directory may be new: the folder alone shows which generations there were."""
     job = example("single", tmp_path / "single", **{'"--steps", "100"': '"--steps", "3"'})
     fence = tmp_path / "single" / "out" / ".everstep" / "generation"
     fence.parent.mkdir(parents=True)
@@ -210,7 +210,7 @@ def test_what_the_readme_submits_runs_from_the_top_of_the_repository(
 
 @pytest.fixture
 def served(machine: Machine, server: DevServer, namespace: str) -> Machine:
-    """The machine, with somebody's server and nobody's worker."""
+    """The machine, with a server of its own and no worker."""
     machine.env.update(
         TEMPORAL_ADDRESS=server.address, TEMPORAL_NAMESPACE=namespace, EVERSTEP_PATIENCE_S="4"
     )
@@ -261,21 +261,21 @@ async def test_a_worker_that_is_there_stays_alone(
     async with worker:
         await asyncio.to_thread(_until_it_is_seen, served)
         with served.running("run", str(single(tmp_path / "single"))) as process:
-            said = until_says(process, "step ")
+            lines = until_says(process, "step ")
             # Of those that `run` starts there is none.
-            assert served.workers() == [], "".join(said)
+            assert served.workers() == [], "".join(lines)
             process.send_signal(signal.SIGINT)
             rest, _ = process.communicate(timeout=HUNG_S)
-        told = "".join(said) + rest
-        assert process.returncode == 130, told
-        assert "stopped: Ctrl-C" in told
-        assert "of our own" not in told
+        output = "".join(lines) + rest
+        assert process.returncode == 130, output
+        assert "stopped: Ctrl-C" in output
+        assert "of our own" not in output
 
 
 def _until_it_is_seen(machine: Machine) -> None:
     deadline = time.monotonic() + HUNG_S
-    while "no worker serves" in (said := machine.everstep("doctor").stdout):
-        assert time.monotonic() < deadline, said
+    while "no worker serves" in (report := machine.everstep("doctor").stdout):
+        assert time.monotonic() < deadline, report
 
 
 @pytest.mark.long
@@ -285,9 +285,9 @@ def test_who_cannot_stop_a_job_for_want_of_a_worker_says_so(
     with served.running("run", str(single(tmp_path / "single", cluster="far"))) as process:
         until_says(process, "no worker answered")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 130, said
-    first, last = said.splitlines()
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, output
+    first, last = output.splitlines()
     assert first == "stops single; Ctrl-C again leaves it alone"
     assert last.startswith("everstep: whether single took stop is not known: no worker answered")
 
@@ -299,9 +299,9 @@ def test_a_second_ctrl_c_ends_at_once(served: Machine, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         until_says(process, "Ctrl-C again")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 130, said
-    (line,) = said.splitlines()
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, output
+    (line,) = output.splitlines()
     assert line.startswith("everstep: left single before it had ended")
 
 

@@ -38,9 +38,9 @@ def test_a_command_runs_without_a_document_and_goes_on_after_a_failure(
     assert done.returncode == 0, done.stdout + done.stderr
     assert "`everstep logs go` shows again what it printed" in done.stdout
     for rank in range(2):
-        said = f"rank {rank} of 2 in {folder} ['--lr', '1']"
-        assert f"[rank {rank}] {said}" in done.stdout
-        assert said in machine.everstep("logs", "go", "--rank", str(rank)).stdout
+        expected = f"rank {rank} of 2 in {folder} ['--lr', '1']"
+        assert f"[rank {rank}] {expected}" in done.stdout
+        assert expected in machine.everstep("logs", "go", "--rank", str(rank)).stdout
     again = machine.everstep(*line, cwd=folder)
     assert (again.returncode, "--id NEW, or with --fresh" in again.stderr) == (2, True)
     fresh = machine.everstep("run", "--fresh", *line[1:], cwd=folder)
@@ -59,7 +59,7 @@ def test_a_command_that_is_killed_goes_on_from_its_checkpoint(
     with machine.running("run", *options, "--", *command, cwd=tmp_path) as process:
         until_says(process, " s  step ")
         machine.fault("kill train 0")
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 0, said
-    assert "restart 1: success" in said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, output
+    assert "restart 1: success" in output
     assert (tmp_path / "out" / "ckpt-40.json").is_file()

@@ -24,10 +24,10 @@ def test_the_example_survives_the_crash_of_a_pod(machine: Machine, tmp_path: Pat
         machine.fault("kill mindcluster 1")
         output += until_says(process, "restart 1: success")
         rest, _ = process.communicate(timeout=HUNG_S)
-    told = "".join(output) + rest
-    assert process.returncode == 0, told
-    assert "crash on n1 -> pod" in told
-    assert "restart 2" not in told
+    text = "".join(output) + rest
+    assert process.returncode == 0, text
+    assert "crash on n1 -> pod" in text
+    assert "restart 2" not in text
     (records,) = (tmp_path / "out" / "mindcluster").glob("*_restartable")
     runs = json.loads((records / "summary.json").read_text())["runs"]
     assert [run["status"] for run in runs] == ["failed", "success"]

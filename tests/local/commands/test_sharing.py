@@ -1,4 +1,4 @@
-"""Several `everstep` on one state directory: one server, whoever comes first and whoever goes first.
+"""Several `everstep` on one state directory: one server, whichever comes first and goes first.
 
 Only real processes come and go in any order.
 """
@@ -22,7 +22,7 @@ from tests.support.patience import HUNG_S
 
 @pytest.fixture
 def unnamed(machine: Machine) -> Machine:
-    """The same machine for commands that are told of no server."""
+    """The same machine for commands without a server's address."""
     env = {name: value for name, value in machine.env.items() if name != "TEMPORAL_ADDRESS"}
     return replace(machine, env=env)
 
@@ -31,10 +31,10 @@ def job(folder: Path, *, steps: int) -> str:
     return str(example("single", folder, **{'"--steps", "100"': f'"--steps", "{steps}"'}))
 
 
-def job_until(gone: Path, folder: Path) -> str:
+def job_until(end_file: Path, folder: Path) -> str:
     """One that is over only once this file is there."""
     train = '["python3", "train.py", "--steps", "100", "--out", "out"]'
-    wait = f"while ! test -e {gone}; do sleep 0.1; done"  # a shell has no better way to wait for a file
+    wait = f"while ! test -e {end_file}; do sleep 0.1; done"  # a shell has no better way to wait for a file
     gated = f'["sh", "-c", "python3 train.py --steps 5 --out out && {wait}"]'
     return str(example("single", folder, **{train: gated}))
 
@@ -57,12 +57,12 @@ def test_two_runs_at_once_share_a_server_and_both_complete(
         unnamed.running("run", files[1], "--id", "two") as two,
     ):
         servers = most_servers(unnamed, one, two)
-        said = [one.communicate(timeout=HUNG_S)[0], two.communicate(timeout=HUNG_S)[0]]
-    assert [one.returncode, two.returncode] == [0, 0], said
+        outputs = [one.communicate(timeout=HUNG_S)[0], two.communicate(timeout=HUNG_S)[0]]
+    assert [one.returncode, two.returncode] == [0, 0], outputs
     assert servers == 1
-    addresses = {line for text in said for line in text.splitlines() if "its UI" in line}
-    assert len(addresses) == 1, said
-    assert not any("restart" in text for text in said), said
+    addresses = {line for text in outputs for line in text.splitlines() if "its UI" in line}
+    assert len(addresses) == 1, outputs
+    assert not any("restart" in text for text in outputs), outputs
     assert unnamed.processes() == []
     assert not list(unnamed.home.glob("worker-*.log"))
 
@@ -73,21 +73,21 @@ def test_the_second_run_goes_on_when_the_first_has_gone(
     machine: Machine, tmp_path: Path, end: signal.Signals | None
 ) -> None:
     first = job(tmp_path / "one", steps=300 if end else 5)
-    gone = tmp_path / "gone"
-    second = job_until(gone, tmp_path / "two")
+    end_file = tmp_path / "gone"
+    second = job_until(end_file, tmp_path / "two")
     with machine.running("run", first, "--id", "one") as one:
         until_says(one, "its UI")
         with machine.running("run", second, "--id", "two") as two:
-            said = until_says(two, "main running")
+            lines = until_says(two, "main running")
             if end is not None:
                 one.send_signal(end)
             one.communicate(timeout=HUNG_S)
-            gone.touch()
+            end_file.touch()
             rest, _ = two.communicate(timeout=HUNG_S)
-    told = "".join(said) + rest
-    assert two.returncode == 0, told
-    assert "main completed" in told
-    assert "restart" not in told
+    output = "".join(lines) + rest
+    assert two.returncode == 0, output
+    assert "main completed" in output
+    assert "restart" not in output
 
 
 @pytest.mark.long
@@ -100,9 +100,9 @@ def test_a_server_that_goes_while_the_worker_of_the_second_begins_is_run_on(
         with unnamed.running("run", job(tmp_path / "two", steps=5), "--id", "two") as two:
             until(lambda: len(unnamed.workers()) == 2, what="the second worker")
             first.kill()
-            said, _ = two.communicate(timeout=HUNG_S)
-    assert two.returncode == 0, said
-    assert "restart" not in said
+            output, _ = two.communicate(timeout=HUNG_S)
+    assert two.returncode == 0, output
+    assert "restart" not in output
     assert unnamed.processes() == []
 
 

@@ -31,7 +31,7 @@ if mode == "fit" and "ckpt_path" not in trainer["fit"]:
     time.sleep(4)
     raise ValueError("something went wrong")
 """
-"""It fails once it has saved, and ends well if it is told where to go on."""
+"""It fails once it has saved, and ends well if it resumes."""
 
 
 def test_the_page_shows_the_example_that_is_run() -> None:
@@ -47,8 +47,8 @@ def test_the_example_goes_on_from_its_checkpoint(machine: Machine, tmp_path: Pat
     with machine.running("run", str(file)) as process:
         until((saved / "ckpt-20.json").exists, what="the second checkpoint")
         machine.fault("kill training-job 0")
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 0, said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, output
     (summary,) = saved.glob("*_restartable/summary.json")
     first, second = json.loads(summary.read_text())["runs"]
     assert (first["status"], second["status"]) == ("failed", "success")

@@ -1,6 +1,6 @@
 """Workers of two servers on one state directory: each sweeps up after its own jobs only.
 
-Only two servers differ in which jobs they know.
+Only two servers differ in the jobs they have.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def worker_on(server: DevServer, r: Rehearsal) -> WorkerProcess:
 
 
 async def swept(server: DevServer) -> list[str]:
-    """What a sweep removes that is asked for through this server."""
+    """What a sweep removes that is requested through this server."""
     client = await server.connect()
     return await byhand.swept(client)
 
 
 async def ended_elsewhere(server: DevServer, job: str) -> None:
-    """A job of this ID that this server knows, and that is over; it never came to the cluster."""
+    """A job of this ID that is over on this server; it never came to the cluster."""
     client = await server.connect()
     handle = await client.start_workflow(names.TRAINING_JOB, {}, id=job, task_queue="nobody's")
     await handle.terminate()

@@ -21,7 +21,7 @@ SCRIPT = "touch made && mkdir -p of-mine && umask > umask && echo step 1"
 
 @pytest.fixture
 def generous() -> Iterator[None]:
-    """A user who lets everybody read and write everything."""
+    """A umask that lets every user read and write everything."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -35,8 +35,8 @@ def modes(top: Path) -> dict[str, int]:
 
 def wide(home: Path) -> dict[str, str]:
     """What of a state directory is not ours alone; what a job writes is the job's."""
-    found = modes(home)
-    return {n: oct(m) for n, m in found.items() if m & 0o077 and not n.startswith("jobs/")}
+    file_modes = modes(home)
+    return {n: oct(m) for n, m in file_modes.items() if m & 0o077 and not n.startswith("jobs/")}
 
 
 def document(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""One job does what holds up whoever looks at it; the jobs beside it notice nothing.
+"""One job does what delays its observers; the jobs beside it notice nothing.
 
 Only real processes are hard to look at.
 """
@@ -78,10 +78,10 @@ async def test_a_job_that_is_hard_to_look_at_holds_up_nobody(tmp_path: Path) -> 
         healthy = await r.submit(small(tmp_path / "job", "healthy", steps=STEPS))
         other = await r.submit(hostile(tmp_path / "hostile"))
         report = await r.report(other)
-        assert report["status"] == "Completed", (report, r.told())
+        assert report["status"] == "Completed", (report, r.summary())
         assert gist(report) == [("crash", "in_place", "success")]
         report = await r.report(healthy)
-        assert (report["status"], gist(report)) == ("Completed", []), r.told()
+        assert (report["status"], gist(report)) == ("Completed", []), r.summary()
         assert r.newest("healthy") == 1
         assert final(tmp_path / "job") == expected
         assert await r.is_clean(tmp_path / "job", tmp_path / "hostile") == []
@@ -96,7 +96,7 @@ async def test_a_job_whose_numbers_and_texts_are_beyond_all_bounds_goes_on(tmp_p
         (tmp_path / "job").mkdir()
         job["spec"] = {**job["spec"], "command": command, "progress": {}, "recovery": {}}
         report = await r.report(await r.submit(job))
-        assert report["status"] == "Completed", (report, r.told())
+        assert report["status"] == "Completed", (report, r.summary())
         assert gist(report) == [("crash", "in_place", "success")]
         (record,) = records(report)
         assert "OSError: cannot open data-\N{REPLACEMENT CHARACTER}.bin" in record["reason"]

@@ -1,4 +1,4 @@
-"""Workers and a server that know less than the job did: only with real ranks does it train on meanwhile."""
+"""Workers and a server with less than the job did: only real ranks train on meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_worker_with_another_home_leaves_a_healthy_job_alone(tmp_path: P
             other.kill9()
         await r.worker.start()
         report = await r.report(job)
-        assert (report["status"], gist(report)) == ("Completed", []), r.told()
+        assert (report["status"], gist(report)) == ("Completed", []), r.summary()
         assert r.newest("healthy") == 1
         assert final(tmp_path / "job") == expected
 
@@ -63,7 +63,7 @@ async def test_a_job_whose_home_was_removed_goes_on_once_it_is_adopted(tmp_path:
         assert all(Path(f"/proc/{rank}").exists() for rank in old)
         await job.execute_update("adopt", {"reason": "the disk is gone"})
         report = await r.report(job)
-        assert report["status"] == "Completed", r.told()
+        assert report["status"] == "Completed", r.summary()
         assert [level for _, level, _ in gist(report)] == ["job"]
         assert not any(Path(f"/proc/{rank}").exists() for rank in old)
         assert final(tmp_path / "job") == expected
@@ -96,7 +96,7 @@ async def test_a_server_restored_from_a_copy_takes_the_job_over_as_it_runs(tmp_p
         await r.until(lambda: r.step(generation=3) > then + 5, "it trains on")
         await r.fault("kill kept 1")
         report = await r.report(job)
-        assert report["status"] == "Completed", r.told()
+        assert report["status"] == "Completed", r.summary()
         (only,) = records(report)
         assert (only["n"], only["generation"]) == (1, {"from": 3, "to": 4})
         assert min(took for took in only["stages_s"].values() if took is not None) >= 0
@@ -104,7 +104,7 @@ async def test_a_server_restored_from_a_copy_takes_the_job_over_as_it_runs(tmp_p
 
 
 def copied(r: Rehearsal) -> Path:
-    """What its server knows now."""
+    """What its server has now."""
     copy = r.folder / "copy.db"
     with closing(sqlite3.connect(r.folder / DATABASE)) as db, closing(sqlite3.connect(copy)) as to:
         db.backup(to)
@@ -117,7 +117,7 @@ def end_at_once(r: Rehearsal) -> None:
 
 
 async def restored(r: Rehearsal, copy: Path) -> None:
-    """Server and worker begin again with what the copy knows."""
+    """Server and worker start again with the contents of the copy."""
     for log in ("-wal", "-shm"):
         (r.folder / f"{DATABASE}{log}").unlink(missing_ok=True)
     shutil.copy(copy, r.folder / DATABASE)

@@ -19,7 +19,7 @@ from tests.agent.pod import until
 from tests.support.machine import Machine, until_says
 from tests.support.patience import HUNG_S
 
-SECRET, TOLD = "hf_5ecre7-of-ada", "7old-in-the-document"
+SECRET, LITERAL = "hf_5ecre7-of-ada", "7old-in-the-document"
 SCRIPT = """
 import hashlib, os, pathlib, time
 first = os.environ["EVERSTEP_GENERATION"] == "1"
@@ -41,19 +41,19 @@ def holding(folder: Path, text: str) -> list[str]:
 
 
 def in_command_lines(text: str) -> list[str]:
-    found = []
+    leaks = []
     for entry in Path("/proc").iterdir():
         try:
             words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
         except OSError:  # it has ended
             continue
         if text.encode() in words:
-            found.append(words.decode())
-    return found
+            leaks.append(words.decode())
+    return leaks
 
 
 async def history(address: str) -> bytes:
-    """Everything that the server knows of every workflow."""
+    """Everything that the server stores of every workflow."""
     client = await Client.connect(address)
     rows = [row async for row in client.list_workflows()]
     events = []
@@ -74,20 +74,20 @@ def test_a_secret_of_the_worker_is_nowhere_but_in_the_environment_of_ranks(
         "command": ["python3", "train.py"],
         "workdir": str(folder),
         "model_dir": str(folder / "out"),
-        "env": {"TOKEN": {"from": "HF_TOKEN"}, "OTHER": TOLD},
+        "env": {"TOKEN": {"from": "HF_TOKEN"}, "OTHER": LITERAL},
     }
     head = {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}}
     document = tmp_path / "job.json"
     document.write_text(json.dumps({**head, "spec": spec}))
     address = machine.env["TEMPORAL_ADDRESS"]
     ports = ("--port", address.rpartition(":")[2], "--ui-port", str(free_port()))
-    told = replace(machine, env={**machine.env, "HF_TOKEN": SECRET})
-    with told.running("dev", *ports) as dev:
+    machine_with_token = replace(machine, env={**machine.env, "HF_TOKEN": SECRET})
+    with machine_with_token.running("dev", *ports) as dev:
         until_says(dev, "Ctrl-C ends")
         for words in (("validate", str(document)), ("explain", str(document))):
-            shown = told.everstep(*words)
-            assert shown.returncode == 0, shown.stderr
-            assert SECRET not in shown.stdout + shown.stderr
+            ended = machine_with_token.everstep(*words)
+            assert ended.returncode == 0, ended.stderr
+            assert SECRET not in ended.stdout + ended.stderr
         assert machine.everstep("submit", str(document)).returncode == 0
         until((folder / "seen").exists, what="the first start")
         assert in_command_lines(SECRET) == []
@@ -105,11 +105,11 @@ def test_a_secret_of_the_worker_is_nowhere_but_in_the_environment_of_ranks(
                 ("events", "demo", "--json"),
             )
         ]
-        kept = asyncio.run(history(address))
+        events = asyncio.run(history(address))
     assert (folder / "seen").read_text() == hashlib.sha256(SECRET.encode()).hexdigest()
     assert [text for text in (shown_live, *pages) if SECRET in text or not text] == []
-    assert (TOLD.encode() in kept, SECRET.encode() in kept) == (True, False)
-    assert any("temporal.db" in name for name in holding(machine.home, TOLD))
+    assert (LITERAL.encode() in events, SECRET.encode() in events) == (True, False)
+    assert any("temporal.db" in name for name in holding(machine.home, LITERAL))
     assert holding(machine.home, SECRET) + holding(folder, SECRET) == []
 
 

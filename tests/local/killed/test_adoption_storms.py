@@ -64,12 +64,12 @@ class Strike:
                 os.kill(pid, self.signal)
 
 
-def _nobody(_pod: Pod) -> Strike:
+def _no_strike(_pod: Pod) -> Strike:
     return Strike(pids=(), signal=signal.SIGKILL)
 
 
 def _asleep(pod: Pod) -> Strike:
-    return Strike(pids=_everybody(pod), signal=signal.SIGSTOP)
+    return Strike(pids=_all_pids(pod), signal=signal.SIGSTOP)
 
 
 def _ranks_asleep(pod: Pod) -> Strike:
@@ -79,7 +79,7 @@ def _ranks_asleep(pod: Pod) -> Strike:
 def _guards_asleep(pod: Pod) -> Strike:
     """Agent and warden; the rank trains on."""
     ranks = pod.ranks()
-    pids = [pid for pid in _everybody(pod) if pid not in ranks]
+    pids = [pid for pid in _all_pids(pod) if pid not in ranks]
     return Strike(pids=pids, signal=signal.SIGSTOP)
 
 
@@ -88,12 +88,12 @@ def _rank_killed(pod: Pod) -> Strike:
 
 
 def _all_killed(pod: Pod) -> Strike:
-    return Strike(pids=_everybody(pod), signal=signal.SIGKILL)
+    return Strike(pids=_all_pids(pod), signal=signal.SIGKILL)
 
 
 def _parents_killed(pod: Pod) -> Strike:
     """Agent, warden and a shell above the trainer, which lives on where there is no PID namespace."""
-    pids = [pid for pid in _everybody(pod) if str(SCRIBE).encode() not in proc.command_line(pid)]
+    pids = [pid for pid in _all_pids(pod) if str(SCRIBE).encode() not in proc.command_line(pid)]
     return Strike(pids=pids, signal=signal.SIGKILL)
 
 
@@ -104,11 +104,11 @@ VICTIMS: Sequence[Callable[[Pod], Strike]] = (
     _all_killed,
     _ranks_asleep,
     _rank_killed,
-    _nobody,
+    _no_strike,
 )
 
 
-def _everybody(pod: Pod) -> list[int]:
+def _all_pids(pod: Pod) -> list[int]:
     agent = pod.agent()
     return [] if agent is None else [agent, *proc.below(agent, proc.all_processes())]
 
@@ -119,7 +119,7 @@ def _everybody(pod: Pod) -> list[int]:
 @asynccontextmanager
 async def other_homes(r: Rehearsal, folder: Path) -> AsyncIterator[list[WorkerProcess]]:
     """A worker for each state directory, the rehearsal's own first. One gives pods no PID namespace."""
-    others = [
+    other_workers = [
         WorkerProcess(
             address=r.server.address,
             namespace="default",
@@ -130,9 +130,9 @@ async def other_homes(r: Rehearsal, folder: Path) -> AsyncIterator[list[WorkerPr
         for n in range(1, HOMES)
     ]
     try:
-        yield [r.worker, *others]
+        yield [r.worker, *other_workers]
     finally:
-        for worker in others:
+        for worker in other_workers:
             worker.kill9()
             Machine.at(worker.home).end()
 
@@ -227,7 +227,7 @@ async def test_no_two_generations_write_one_folder_however_often_a_job_is_adopte
                 await r.until(partial(trains_above, folder, 0), f"writes of {name}")
                 restarted[name] = partial(trains_above, folder, newest_start(folder))
             strikes = {name: next(deck)(r.pods(name)[0]) for name in folders}
-            told = {name: [*strike.pids] for name, strike in strikes.items()}
+            pids_by_job = {name: [*strike.pids] for name, strike in strikes.items()}
             has_server = chance.random() < 0.4
             sys.stdout.write(f"round {number}: {strikes}, server {has_server}\n")
             for pid in (r.worker.pid, *([r.server.pid] if has_server else [])):
@@ -247,12 +247,12 @@ async def test_no_two_generations_write_one_folder_however_often_a_job_is_adopte
                     for name, has_restarted in restarted.items()
                 )
             )
-            assert not [pid for pids in told.values() for pid in pids if is_stopped(pid)]
+            assert not [pid for pids in pids_by_job.values() for pid in pids if is_stopped(pid)]
         for job in jobs.values():
             await job.execute_update("stop", {"grace_s": 0})
         for name, job in jobs.items():
             report = await r.report(job)
-            assert report["status"] == "Terminated", r.told()
+            assert report["status"] == "Terminated", r.summary()
             assert meetings(folders[name]) == []
             words = fence.read(str(folders[name] / "out"))
             assert not [word for word in words.values() if word.is_held], words
@@ -272,5 +272,5 @@ async def adopt(
 
 
 def is_stopped(pid: int) -> bool:
-    seen = proc.look(pid)
-    return seen is not None and seen.state == "T"
+    process = proc.look(pid)
+    return process is not None and process.state == "T"

@@ -24,6 +24,6 @@ async def test_no_kill_costs_a_bit_of_the_weights_or_a_restart_too_many(tmp_path
     table = cases(SEED)
     assert len(table) == CASES
     random.Random(SEED).shuffle(table)
-    found = await Table(folder=tmp_path, expected=undisturbed(tmp_path / "alone")).run(table)
-    wrong = "\n".join(f"{case}: {problems}" for case, problems in found.items())
-    assert not found, f"seed {SEED}\n{wrong}"
+    rows = await Table(folder=tmp_path, expected=undisturbed(tmp_path / "alone")).run(table)
+    wrong = "\n".join(f"{case}: {problems}" for case, problems in rows.items())
+    assert not rows, f"seed {SEED}\n{wrong}"

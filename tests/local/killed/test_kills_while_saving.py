@@ -70,13 +70,13 @@ async def killed_again_and_again(lab: LocalLab, number: int, way: str) -> None:
     assert resumed[-1] > 1, f"{way}: nothing was ever good enough, and that is no proof"
 
 
-def ended(seen: Observation) -> bool:
-    return bool(seen.pods and seen.pods[0].exits)
+def ended(observation: Observation) -> bool:
+    return bool(observation.pods and observation.pods[0].exits)
 
 
 def newest_file(job: Run) -> float:
-    found = [path.stat().st_mtime for path in Path(job.checkpoints_path).rglob("*.*")]
-    return max(found, default=0.0)
+    mtimes = [path.stat().st_mtime for path in Path(job.checkpoints_path).rglob("*.*")]
+    return max(mtimes, default=0.0)
 
 
 async def chosen_now(job: Run) -> Checkpoint | None:

@@ -16,13 +16,13 @@ from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Rehearsal, records, small
 
 
-def shown(r: Rehearsal, key: str) -> Any:
+def job_detail(r: Rehearsal, key: str) -> Any:
     """A key of the status as the command line has it, with the newest heartbeat of the monitor."""
     return json.loads(r.machine.everstep("status", "moved", "--json").stdout or "{}").get(key)
 
 
 def waits(r: Rehearsal) -> bool:
-    return bool(shown(r, "waiting_for") == "the checkpoints to be there again")
+    return bool(job_detail(r, "waiting_for") == "the checkpoints to be there again")
 
 
 @pytest.mark.long
@@ -35,7 +35,7 @@ async def test_a_restart_waits_for_what_was_saved_before_its_node_was_lost(
     async with Rehearsal(tmp_path / "r", nodes=3) as r:
         job = await r.submit(small(folder, "moved", nodes=1, steps=100))
         saves = folder / "out" / "ckpt"
-        await r.until(partial(shown, r, "checkpoint_step"), "a checkpoint that the job knows")
+        await r.until(partial(job_detail, r, "checkpoint_step"), "a checkpoint that the job knows")
         if kills_worker:
             r.worker.kill9()
         saves.rename(moved)

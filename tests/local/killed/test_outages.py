@@ -1,4 +1,4 @@
-"""Nobody serves for a while: training goes on, and nothing is restarted for it.
+"""No worker or server for a while: training goes on, and nothing is restarted for it.
 
 Only real ranks train on meanwhile.
 """
@@ -75,7 +75,7 @@ async def _goes_on_without(missing: str, folder: Path, expected: dict[str, objec
             await away(r, jobs, r.server.restart)
         for name, job in jobs.items():
             report = await r.report(job, within_s=2 * HUNG_S)
-            assert report["status"] == "Completed", r.told()
+            assert report["status"] == "Completed", r.summary()
             assert gist(report) == []
             assert final(folder / name) == expected
         assert await r.is_clean(*(folder / name for name in names)) == []
@@ -84,7 +84,7 @@ async def _goes_on_without(missing: str, folder: Path, expected: dict[str, objec
 @pytest.mark.long
 @pytest.mark.parametrize("nodes", [1, 2])
 async def test_agents_that_died_while_nobody_served_are_missed(tmp_path: Path, nodes: int) -> None:
-    """Like a machine that was started anew: no agent is there to tell, and nobody saw it go."""
+    """Like a rebooted machine: no agent is left to report, and no process saw it end."""
     expected = undisturbed(tmp_path / "alone")
     async with Rehearsal(tmp_path / "r", nodes=nodes) as r:
         job = await r.submit(small(tmp_path / "job", "lonely", nodes=nodes))
@@ -96,7 +96,7 @@ async def test_agents_that_died_while_nobody_served_are_missed(tmp_path: Path, n
         await r.until(lambda: not r.agents(), "the end of the agents")
         await r.worker.start()
         report = await r.report(job)
-        assert report["status"] == "Completed", r.told()
+        assert report["status"] == "Completed", r.summary()
         assert gist(report) == [("crash", "pod", "success")]
         assert final(tmp_path / "job") == expected
         assert await r.is_clean(tmp_path / "job") == []
@@ -113,9 +113,9 @@ def test_run_brings_back_its_server_and_sees_the_job_through(
         (server,) = machine.servers()
         os.kill(server, signal.SIGKILL)
         until(lambda: machine.servers() not in ([], [server]), what="another server")
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 0, said
-    assert "restart" not in said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 0, output
+    assert "restart" not in output
     assert final(tmp_path / "together") == expected
     assert machine.processes() == []
 
@@ -133,9 +133,9 @@ def test_dev_brings_back_its_server_where_it_was(machine: Machine) -> None:
         listed = machine.everstep("list")
         assert (listed.returncode, listed.stderr) == (0, "")
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=HUNG_S)
-    assert process.returncode == 130, said
-    assert "Traceback" not in said
+        output, _ = process.communicate(timeout=HUNG_S)
+    assert process.returncode == 130, output
+    assert "Traceback" not in output
     assert machine.processes() == []
 
 

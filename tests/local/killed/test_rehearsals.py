@@ -40,12 +40,12 @@ def test_a_device_that_is_used_keeps_a_silent_job_alive_until_it_stands_still(
             }
         )
     )
-    shown = machine.home / "sim" / "n0.json"
-    shown.parent.mkdir(parents=True)
-    shown.write_text('{"devices": {"0": {"utilisation": "vary"}, "3": {"utilisation": 80}}}')
+    metrics_file = machine.home / "sim" / "n0.json"
+    metrics_file.parent.mkdir(parents=True)
+    metrics_file.write_text('{"devices": {"0": {"utilisation": "vary"}, "3": {"utilisation": 80}}}')
     with machine.running("run", str(job)) as process:
-        said = until_says(process, "server ")
-        machine.env["TEMPORAL_ADDRESS"] = re.findall(r"server (\S+),", said[-1])[0]
+        lines = until_says(process, "server ")
+        machine.env["TEMPORAL_ADDRESS"] = re.findall(r"server (\S+),", lines[-1])[0]
         up = tmp_path / "up"
         while not (up.exists() and time.time() - up.stat().st_mtime > 2 * LIMIT_S):
             assert process.poll() is None
@@ -59,7 +59,7 @@ def test_a_device_that_is_used_keeps_a_silent_job_alive_until_it_stands_still(
     assert process.returncode == 0, rest
     assert "hang -> suspension" in rest or "hang on n0 -> suspension" in rest
     assert "restart 2" not in rest
-    assert json.loads(shown.read_text()) == {
+    assert json.loads(metrics_file.read_text()) == {
         "devices": {"0": {"utilisation": 37}, "3": {"utilisation": 80}}
     }
     assert machine.processes() == []

@@ -53,8 +53,8 @@ def scribe(folder: Path, *, steps: int) -> dict[str, Any]:
 
 
 def writes(folder: Path, generation: int, what: str = "save") -> list[dict[str, Any]]:
-    said = all_writes(folder)
-    return [one for one in said if one["generation"] == generation and one["what"] == what]
+    writes = all_writes(folder)
+    return [one for one in writes if one["generation"] == generation and one["what"] == what]
 
 
 def all_writes(folder: Path) -> list[dict[str, Any]]:
@@ -90,7 +90,7 @@ async def test_a_returning_node_writes_nothing_after_the_new_generation_chose(
             await r.until(lambda: writes(folder, 2), "the first write of generation 2")
             await r.fault("node-up n0")
         report = await r.report(job)
-        assert report["status"] == "Completed", r.told()
+        assert report["status"] == "Completed", r.summary()
         assert gist(report) == [("node", "pod", "success")]
         last = max(one["at"] for one in writes(folder, 1))
         assert last < held_at < min(one["at"] for one in writes(folder, 2, "start"))
@@ -103,7 +103,7 @@ async def test_a_returning_node_writes_nothing_after_the_new_generation_chose(
 
 @pytest.mark.long
 async def test_a_machine_that_slept_ends_its_old_ranks_as_soon_as_it_wakes(tmp_path: Path) -> None:
-    """Rank, agent and warden stood still together: nobody there could read the fence meanwhile."""
+    """Rank, agent and warden stood still together: none of them could read the fence meanwhile."""
     folder = tmp_path / "job"
     async with Rehearsal(tmp_path / "r", nodes=3) as r:
         job = await r.submit(scribe(folder, steps=300))
@@ -152,7 +152,7 @@ async def test_an_agent_that_stood_still_for_longer_than_we_wait_costs_nothing(
                 group.create_task(stands_still(r, name, seconds))
         for name, job in jobs.items():
             report = await r.report(job)
-            assert report["status"] == "Completed", r.told()
+            assert report["status"] == "Completed", r.summary()
             assert gist(report) == []
             alone = undisturbed(tmp_path / f"{name}-alone", steps=steps[name])
             assert final(tmp_path / name) == alone
@@ -203,5 +203,5 @@ async def test_a_second_agent_of_a_pod_leaves_and_the_job_does_not_notice(tmp_pa
 
 
 def second(folder: Path, agent: Path, *, uid: str, slot: int) -> subprocess.Popen[bytes]:
-    told = ("--home", str(folder), "--job", "pair", "--slot", str(slot), "--node", "n0")
-    return subprocess.Popen([sys.executable, "-I", str(agent), *told, "--uid", uid])
+    arguments = ("--home", str(folder), "--job", "pair", "--slot", str(slot), "--node", "n0")
+    return subprocess.Popen([sys.executable, "-I", str(agent), *arguments, "--uid", uid])

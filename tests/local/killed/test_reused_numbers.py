@@ -1,7 +1,7 @@
 """The numbers of ranks, agents and wardens go to strangers while recoveries run. None of them is harmed.
 
 Only this one has the numbers of whole pods reused under workers that stand still, so that what they read
-afterwards in their files is about somebody else. A single number is in
+afterwards in their files is about another process. A single number is in
 `tests/agent/processes/test_members.py`.
 """
 
@@ -29,7 +29,7 @@ from tests.support.starving import stopped
 SEED = int(os.environ.get("NUMBERS_SEED", "0")) or 23
 """Another course of events: NUMBERS_SEED=7 make test-long ARGS=tests/local/killed/test_reused_numbers.py"""
 
-WANTED = 8
+ATTACKS = 8
 """So many numbers are reused."""
 PROGRESS = 20
 """Steps between two attacks: a job that makes none is restarted seldomer and seldomer."""
@@ -55,8 +55,8 @@ async def attack(r: Rehearsal, chance: random.Random) -> list[Stranger]:
         with suppress(ProcessLookupError):
             os.kill(ended[0], signal.SIGKILL)
         await r.until(lambda: not any(map(is_running, ended)), "their end")
-        found = [await asyncio.to_thread(stranger_with_number, pid) for pid in ended]
-    return [stranger for stranger in found if stranger is not None]
+        strangers = [await asyncio.to_thread(stranger_with_number, pid) for pid in ended]
+    return [stranger for stranger in strangers if stranger is not None]
 
 
 def furthest(r: Rehearsal) -> int:
@@ -65,13 +65,13 @@ def furthest(r: Rehearsal) -> int:
 
 async def goes_on(r: Rehearsal, above: int) -> None:
     """In a generation after this one, and further than ever."""
-    wanted = furthest(r) + PROGRESS if r.newest("attacked") else 1
+    target = furthest(r) + PROGRESS if r.newest("attacked") else 1
     await r.until(
         lambda: (
             (now := r.newest("attacked")) > above
-            and r.step(generation=now, job="attacked") >= wanted
+            and r.step(generation=now, job="attacked") >= target
         ),
-        f"step {wanted} in a generation after {above}",
+        f"step {target} in a generation after {above}",
     )
 
 
@@ -92,7 +92,7 @@ async def test_whoever_gets_the_number_of_one_of_ours_is_left_alone(tmp_path: Pa
             }
             await r.until(lambda: r.step(generation=1, job="healthy") > 0, "the healthy job")
             await goes_on(r, above=0)
-            while len(strangers) < WANTED:
+            while len(strangers) < ATTACKS:
                 before = r.newest("attacked")
                 strangers += await attack(r, chance)
                 await goes_on(r, above=before)
@@ -101,7 +101,7 @@ async def test_whoever_gets_the_number_of_one_of_ours_is_left_alone(tmp_path: Pa
             report = {name: await r.report(job, within_s=300) for name, job in jobs.items()}
             assert (report["healthy"]["status"], gist(report["healthy"])) == ("Completed", [])
             assert printed(r, "healthy") == [list(range(1, STEPS + 1))] * 2
-            assert report["attacked"]["status"] == "Completed", r.told()
+            assert report["attacked"]["status"] == "Completed", r.summary()
             assert records(report["attacked"])
             assert [final(tmp_path / name) for name in jobs] == [expected, expected]
             assert await r.is_clean(*(tmp_path / name for name in jobs)) == []

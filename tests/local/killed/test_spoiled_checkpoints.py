@@ -1,4 +1,4 @@
-"""Half a checkpoint, left by a script that is killed while it saves: one step back, anew, or a named end.
+"""Half a checkpoint, left by a script that is killed while it saves: an older step, step 0, or a named end.
 
 Only a real SIGKILL leaves it, and only real files are renamed and not found again.
 """
@@ -53,7 +53,7 @@ class Left:
     wholes: str = ""
     halves: str
     starts: tuple[str, ...]  # what each found to resume from, and all that it found
-    said: tuple[str, ...] = ()  # in the notes of the restart
+    notes: tuple[str, ...] = ()  # in the notes of the restart
     ended: str = ""  # what the end says; it ends well if nothing
 
 
@@ -62,7 +62,7 @@ LEFT = {
         wholes="step_1.pt step_2.pt",
         halves="step_3.pt",
         starts=("anew", "step_2.pt step_1.pt step_2.pt"),
-        said=("set_aside/2-step_3.pt",),
+        notes=("set_aside/2-step_3.pt",),
     ),
     "all": Left(
         halves="step_1.pt step_2.pt",
@@ -73,7 +73,7 @@ LEFT = {
         wholes="last.pt",
         halves="last.pt",
         starts=("anew", "anew"),
-        said=(
+        notes=(
             "the only checkpoint is bad: training starts from the beginning",
             "set_aside/2-last.pt",
         ),
@@ -84,15 +84,15 @@ LEFT = {
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "killed"),
-    [(n, k) for n in LEFT for k in (None, STOP, RENAMING) if k != RENAMING or LEFT[n].said],
+    [(n, k) for n in LEFT for k in (None, STOP, RENAMING) if k != RENAMING or LEFT[n].notes],
 )
 async def test_half_a_checkpoint_is_never_resumed_from(
     name: str, killed: str | None, tmp_path: Path
 ) -> None:
     """Only this one has the whole way: a writer killed, its files judged, renamed and not found again.
 
-    The worker is killed at the stop of the restart, or as soon as a checkpoint is renamed: nobody knows
-    then whether it heard of that.
+    The worker is killed at the stop of the restart, or as soon as a checkpoint is renamed: whether it
+    received the answer is unknown then.
     """
     left, folder = LEFT[name], tmp_path / "out" / "ckpt"
     command = [sys.executable, "-c", SCRIPT, str(folder), left.wholes, left.halves]
@@ -104,12 +104,12 @@ async def test_half_a_checkpoint_is_never_resumed_from(
             await r.worker.start()
         report = await r.report(job)
         starts = (folder.parent / "starts").read_text().splitlines()
-        assert tuple(starts) == left.starts, r.told()
+        assert tuple(starts) == left.starts, r.summary()
         assert report["status"] == ("Failed" if left.ended else "Completed")
         assert left.ended in (report["reason"] or "")
         (restart,) = records(report)
         notes = " ".join(restart["notes"])
-        assert [said for said in left.said if said not in notes] == []
+        assert [line for line in left.notes if line not in notes] == []
         assert len([*folder.glob(SET_ASIDE)]) == len(starts) - 1
 
 

@@ -97,23 +97,23 @@ class Attacks:
         files = sorted((self.folder / ".everstep").glob("generation*"))
         with _spoiled(chance.choice(files), chance.choice(sorted(SPOILS))):
             await self.crash(chance)
-            await self._says("its fence is damaged")
+            await self._require("its fence is damaged")
         await self.goes_on(before)
 
-    async def _says(self, words: str) -> None:
+    async def _require(self, words: str) -> None:
         async with asyncio.timeout(60):
             while words not in str((await self.job.query("status"))["waiting_for"]):
                 await asyncio.sleep(0.1)  # a query is asked, it does not call
 
     async def removed(self, chance: random.Random) -> None:
-        """By somebody who tidied up; a restart writes it anew."""
+        """By a user who tidied up; a restart writes it again."""
         before = self.generation
         shutil.rmtree(self.folder / ".everstep")
         await self.crash(chance)
         await self.goes_on(before)
 
     async def stray(self, chance: random.Random) -> None:
-        """Half a claim of somebody who was stopped while it came."""
+        """Half a claim of a writer that was stopped."""
         stray = fence.Fence("demo", "r", f"{chance.random()}", chance.randrange(1, 2**53))
         with fence._opened(str(self.folder)) as handle:
             fence._enter(handle, stray)
@@ -126,10 +126,10 @@ class Attacks:
         """A job of this or of another state directory wants the folder, by its name or another one."""
         self.intruders += 1
         where = chance.choice([self.r, self.there])
-        wanted = str(chance.choice([self.folder, self.also]))
+        folder = str(chance.choice([self.folder, self.also]))
         name = chance.choice(["attacked", f"intruder-{self.intruders}"])
         name = name if where is self.there else f"intruder-{self.intruders}"
-        body = small(where.folder / f"{name}-{self.intruders}", name, nodes=1, model_dir=wanted)
+        body = small(where.folder / f"{name}-{self.intruders}", name, nodes=1, model_dir=folder)
         intruder = await where.submit(body, job_id=f"{name}-{self.intruders}")
         with pytest.raises(WorkflowFailureError) as refused:
             await intruder.result()
@@ -161,12 +161,12 @@ async def test_spoiled_and_shared_fences_cost_no_weight_and_no_step(tmp_path: Pa
     expected = undisturbed(tmp_path / "alone", steps=STEPS)
     for_ever = {"no_progress_restarts": None}
     attacked: dict[str, Any] = small(tmp_path / "job", "attacked", steps=STEPS, recovery=for_ever)
-    beside = small(tmp_path / "beside", "beside", steps=STEPS)
+    second_job = small(tmp_path / "beside", "beside", steps=STEPS)
     async with (
         Rehearsal(tmp_path / "r", nodes=4) as r,
         Rehearsal(tmp_path / "there", nodes=4) as there,
     ):
-        peace, job = await r.submit(beside), await r.submit(attacked)
+        peace, job = await r.submit(second_job), await r.submit(attacked)
         await r.until(lambda: r.step(generation=1, job="attacked") >= 2, "step 2")
         attacks = Attacks(r, there, job, tmp_path / "job")
         ways = [attacks.spoiled, attacks.removed, attacks.stray, attacks.shared, attacks.mute]

@@ -58,14 +58,14 @@ async def stopped_at(job: Handle) -> float:
 
 def victims(r: Rehearsal, jobs: Iterable[str], chance: random.Random) -> list[int]:
     """Of each job one pod: its agent with the warden, and its ranks."""
-    found: list[int] = []
+    pids: list[int] = []
     for name in jobs:
         if pods := r.pods(name):
             pod = chance.choice(pods)
             agent = pod.agent()
             above = [] if agent is None else [agent, *proc.below(agent, proc.all_processes())]
-            found += [*above, *pod.ranks()]
-    return found
+            pids += [*above, *pod.ranks()]
+    return pids
 
 
 def strike(pids: Iterable[int]) -> None:
@@ -89,7 +89,7 @@ async def test_a_stop_is_answered_under_triple_kills(
     plan = {
         name: Stop(wave=chance.randrange(WAVES), is_before=chance.random() < 0.5) for name in names
     }
-    taken: dict[str, asyncio.Task[float]] = {}
+    stop_times: dict[str, asyncio.Task[float]] = {}
     async with Rehearsal(tmp_path / "r", nodes=2 * JOBS, settings=settings) as r:
         jobs = {
             name: await r.submit(small(tmp_path / name, name, nodes=1, steps=100_000))
@@ -101,7 +101,7 @@ async def test_a_stop_is_answered_under_triple_kills(
             for is_before in (True, False):
                 for name, stop in plan.items():
                     if stop == Stop(wave=wave, is_before=is_before):
-                        taken[name] = asyncio.create_task(stopped_at(jobs[name]))
+                        stop_times[name] = asyncio.create_task(stopped_at(jobs[name]))
                 if is_before:
                     await asyncio.sleep(0)  # what was just begun is on its way
                     served: WorkerProcess | DevServer = (
@@ -111,7 +111,8 @@ async def test_a_stop_is_answered_under_triple_kills(
                     await served.restart()
         back = time.monotonic()
         ended = {
-            name: asyncio.create_task(took_s(r, jobs[name], taken[name], back)) for name in names
+            name: asyncio.create_task(took_s(r, jobs[name], stop_times[name], back))
+            for name in names
         }
         reports = {name: await task for name, task in ended.items()}
         assert await r.is_clean(*(tmp_path / name for name in names)) == []
@@ -124,9 +125,9 @@ async def test_a_stop_is_answered_under_triple_kills(
 
 
 async def took_s(
-    r: Rehearsal, job: Handle, taken: asyncio.Task[float], back: float
+    r: Rehearsal, job: Handle, stop_time: asyncio.Task[float], back: float
 ) -> tuple[float, str]:
     """How long the job took to end, and its status."""
-    since = max(back, await taken)
+    since = max(back, await stop_time)
     report = await r.report(job, within_s=2 * HUNG_S)
     return max(time.monotonic() - since, 0.0), report["status"]

@@ -39,7 +39,7 @@ while not (folder / "end").exists():
 
 
 def document(folder: Path, *, strategy: str, save_s: float = 0.0, grace_s: int = 60) -> Any:
-    """An AscendJob of two pods that lives until a file is there; it saves only when it is asked to."""
+    """An AscendJob of two pods that lives until a file exists; it saves only on request."""
     (folder / "train.py").write_text(SCRIPT)
     (folder / "ckpt").mkdir()
     container = {

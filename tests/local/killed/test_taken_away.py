@@ -1,4 +1,4 @@
-"""Workers from whom everything is taken in turn, and both at once. The healthy job loses no step."""
+"""Workers that lose every resource in turn, and both at once. The healthy job loses no step."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Round:
     """What is away, and for how long."""
 
     def __init__(
-        self, what: str, taken: Sequence[AbstractContextManager[object]], lasts_s: float
+        self, what: str, outages: Sequence[AbstractContextManager[object]], lasts_s: float
     ) -> None:
         self.what, self.lasts_s = what, lasts_s
-        self._taken = taken
+        self._outages = outages
 
     async def happens(self) -> None:
         with ExitStack() as stack:
-            for one in self._taken:
+            for one in self._outages:
                 stack.enter_context(one)
             await asyncio.sleep(self.lasts_s)  # drawn: how long it lasts is part of the course
 
@@ -64,9 +64,9 @@ def _trains(r: Rehearsal, name: str) -> bool:
 
 def printed(r: Rehearsal, job: str) -> list[list[int]]:
     """The steps that each rank printed, as it printed them."""
-    found = re.compile(r"^step (\d+) loss", re.MULTILINE)
+    pattern = re.compile(r"^step (\d+) loss", re.MULTILINE)
     logs = sorted(r.home.glob(f"agents/{job}*/{wire.LOGS}/g*-r*.log"))
-    return [[int(step) for step in found.findall(log.read_text())] for log in logs]
+    return [[int(step) for step in pattern.findall(log.read_text())] for log in logs]
 
 
 def crash(r: Rehearsal, share: float) -> None:
@@ -122,10 +122,12 @@ async def test_what_is_taken_from_workers_is_not_missed_by_a_healthy_job(tmp_pat
                 await asyncio.sleep(chance.uniform(0.1, 1.0))
             assert r.step(generation=1, job="healthy") < STEPS, "it was at work all the time"
             report = {name: await r.report(job, within_s=2 * HUNG_S) for name, job in jobs.items()}
-        assert (report["healthy"]["status"], gist(report["healthy"])) == ("Completed", []), r.told()
+        assert (report["healthy"]["status"], gist(report["healthy"])) == ("Completed", []), (
+            r.summary()
+        )
         assert printed(r, "healthy") == [list(range(1, STEPS + 1))] * 2
         assert final(tmp_path / "healthy") == expected
-        assert report["attacked"]["status"] == "Completed", r.told()
+        assert report["attacked"]["status"] == "Completed", r.summary()
         assert {record["fault"]["class"] for record in records(report["attacked"])} == {"crash"}
         assert final(tmp_path / "attacked") == expected
         assert await r.is_clean(*(tmp_path / name for name in jobs)) == []

@@ -1,4 +1,4 @@
-"""A job that somebody terminates tells nobody; its processes end all the same, soon."""
+"""A terminated job reports to no process; its processes end all the same, soon."""
 
 from __future__ import annotations
 

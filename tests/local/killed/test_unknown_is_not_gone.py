@@ -28,9 +28,9 @@ ROWS: dict[str, tuple[float, Callable[[Rehearsal], AbstractContextManager[object
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("lasts_s", "taken"), ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize(("lasts_s", "take_away"), ROWS.values(), ids=ROWS)
 async def test_a_worker_that_cannot_look_takes_no_pod_for_gone(
-    tmp_path: Path, lasts_s: float, taken: Callable[[Rehearsal], AbstractContextManager[object]]
+    tmp_path: Path, lasts_s: float, take_away: Callable[[Rehearsal], AbstractContextManager[object]]
 ) -> None:
     expected = undisturbed(tmp_path / "alone", steps=STEPS)
     async with Rehearsal(tmp_path / "r", nodes=2) as r:
@@ -39,10 +39,10 @@ async def test_a_worker_that_cannot_look_takes_no_pod_for_gone(
         )
         await r.until(lambda: r.step(generation=1) >= 2, "step 2")
         uids = [pod.uid for pod in r.pods("healthy")]
-        with taken(r):
+        with take_away(r):
             await asyncio.sleep(lasts_s)  # the claim itself is about so much time
         report = await r.report(job)
-        assert (report["status"], gist(report)) == ("Completed", []), r.told()
+        assert (report["status"], gist(report)) == ("Completed", []), r.summary()
         assert r.newest("healthy") == 1
         assert {path.parent.parent.name for path in r.logs(generation=1)} == set(uids)
         assert final(tmp_path / "job") == expected

@@ -88,7 +88,7 @@ async def survey(scenario: Scenario) -> Course:
     looks = [Cue(line=0, at_s=at_s - JUST_S, verb=LOOK, name="") for at_s in timed]
     cues = sorted([*scenario.cues, *looks], key=lambda cue: cue.at_s)
     played = await play(replace(scenario, cues=tuple(cues)), surveyor)
-    played = replace(played, told=tuple(told for told in played.told if told.what != LOOK))
+    played = replace(played, notes=tuple(note for note in played.notes if note.what != LOOK))
     deeds = surveyor.deeds(scenario, played)
     last_s = max((surveyor.time_of(deed) for deed in deeds), default=0.0)
     ends_s = max((decision.at - EPOCH for decision in played.decisions), default=0.0)
@@ -101,7 +101,7 @@ async def survey(scenario: Scenario) -> Course:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Status:
     """What the job showed at a time."""
 
     state: str
@@ -116,7 +116,7 @@ class _Surveyor(Simulated):
     def __init__(self) -> None:
         super().__init__()
         self.trainings: dict[int, Training] = {}
-        self.seen: dict[float, _Seen] = {}
+        self.seen: dict[float, _Status] = {}
 
     async def set_up(self, scenario: Scenario) -> None:
         await super().set_up(scenario)
@@ -131,7 +131,7 @@ class _Surveyor(Simulated):
         state = self.simulation.state
         status: Mapping[str, Any] = views.status(state)
         records = len(responses.restarts(self.simulation.chronicle))
-        seen = _Seen(status["state"], status["generation"], records, status["waiting_for"])
+        seen = _Status(status["state"], status["generation"], records, status["waiting_for"])
         self.seen.setdefault(cue.at_s, seen)
         return "" if cue.verb == LOOK else await super().act(cue)
 

@@ -1,4 +1,4 @@
-"""Keeping an agent from beginning in its pod: somebody else has the lock of its folder."""
+"""Keeps an agent from beginning in its pod, by holding the lock of its folder."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import job_memo
 from everstep.steps.looking import QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
-from tests.support.playing.scenario import JOB, OPERATOR, Cue, Played, Scenario, Told
+from tests.support.playing.scenario import JOB, OPERATOR, Cue, Note, Played, Scenario
 from tests.support.playing.simulated import Attentive, spec_of
 from tests.support.playing.transcript import status_line
 from workflows import options
@@ -69,8 +69,8 @@ class Mind:
         return spec_of(self.scenario)
 
     @activity.defn(name="decide")
-    async def decide(self, given: DecisionInput) -> Decision:
-        self.decisions.append(decide(given))
+    async def decide(self, inputs: DecisionInput) -> Decision:
+        self.decisions.append(decide(inputs))
         return self.decisions[-1]
 
 
@@ -170,12 +170,12 @@ class _Counting(ActivityInboundInterceptor):
 
 
 FORGOTTEN: dict[str, tuple[int, ...]] = {}
-"""By namespace, the restarts of which nobody is told."""
+"""By namespace, the restarts whose outcome is lost."""
 
 
 @workflow.defn(name=names.RECOVERY)
 class ForgetfulRecovery:
-    """A Recovery that does its work and, where its scenario says so, never tells."""
+    """A Recovery that does its work and, where its scenario says so, loses its outcome."""
 
     @workflow.run
     async def run(self, plan: Plan) -> Outcome:
@@ -289,26 +289,26 @@ class Durable:
 
     async def _doing(self) -> object:
         """What the job is at: its pending activity, or that of its Recovery."""
-        found = await self.client.get_workflow_handle(JOB).describe()
-        raw = found.raw_description
+        description = await self.client.get_workflow_handle(JOB).describe()
+        raw = description.raw_description
         children = [child.workflow_id for child in raw.pending_children]
         return (
-            found.status is WorkflowExecutionStatus.RUNNING,
-            found.run_id,
+            description.status is WorkflowExecutionStatus.RUNNING,
+            description.run_id,
             tuple(p.activity_id for p in raw.pending_activities if p.activity_type.name != PUBLISH),
             tuple(children),
         )
 
     # -- afterwards ------------------------------------------------------------------------------
 
-    async def played(self, told: tuple[Told, ...]) -> Played:
+    async def played(self, notes: tuple[Note, ...]) -> Played:
         return Played(
             decisions=tuple(self.mind.decisions),
             restarts=tuple(job_memo.restarts_of(self.memo["report"])),
             status=job_memo.read("status", self.memo["status"], self.memo["report"]),
             report=self.memo["report"],
             effects=await self.backend.admin.effects(),
-            told=told,
+            notes=notes,
         )
 
     def has_happened(self, when: When) -> bool:

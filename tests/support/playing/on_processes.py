@@ -36,7 +36,7 @@ from tests.support.at_work import submit
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.playing.course import ANY, Course, Deed, Door, Gate, Moment
-from tests.support.playing.scenario import JOB, Cue, Played, Scenario, Told
+from tests.support.playing.scenario import JOB, Cue, Note, Played, Scenario
 from tests.support.playing.transcript import status_line
 from tests.support.workerproc import WorkerProcess
 
@@ -56,7 +56,7 @@ class OnProcesses(ABC):
         self.client = client
         self.home = home
         self.control = home / "control"
-        self.told: list[Told] = []
+        self.notes: list[Note] = []
         self.fitting: Mapping[str, Any] = {}  # the status of a moment that came
 
     # -- where the ranks run ---------------------------------------------------------------------
@@ -75,7 +75,7 @@ class OnProcesses(ABC):
 
     @abstractmethod
     async def _newest_saved(self) -> Sequence[int | None]:
-        """The steps of the newest checkpoints that anybody has seen."""
+        """The steps of the newest checkpoints seen so far."""
 
     @abstractmethod
     async def _is_placed(self, door: Door) -> bool:
@@ -160,8 +160,8 @@ class OnProcesses(ABC):
         return self.fitting
 
     async def _is_at(self, gate: Gate) -> bool:
-        found = self.control.glob(f"at-g{gate.generation}-s{gate.step}-r*")
-        return len(list(found)) == gate.ranks
+        files = self.control.glob(f"at-g{gate.generation}-s{gate.step}-r*")
+        return len(list(files)) == gate.ranks
 
     async def _is_saved(self, step: int) -> bool:
         """Whether some agent has seen the newest checkpoint there is at this step."""
@@ -219,7 +219,7 @@ class OnProcesses(ABC):
     ) -> None:
         match cue.verb:
             case "show":
-                self.told.append(Told(at_s=cue.at_s, what="status", text=status_line(status)))
+                self.notes.append(Note(at_s=cue.at_s, what="status", text=status_line(status)))
             case "lose":
                 await self.client.get_workflow_handle(status["recovery"]).terminate()
             case "release":
@@ -235,7 +235,7 @@ class OnProcesses(ABC):
             await job.execute_update(cue.name, dict(cue.args))
         except WorkflowUpdateFailedError as error:
             refused = f"refused: {getattr(error.cause, 'message', error.cause)}"
-            self.told.append(Told(at_s=cue.at_s, what="tell", text=refused))
+            self.notes.append(Note(at_s=cue.at_s, what="tell", text=refused))
 
     # -- afterwards ------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class OnProcesses(ABC):
             status=job_memo.read("status", memo["status"], memo["report"]),
             report=memo["report"],
             effects=(),
-            told=tuple(self.told),
+            notes=tuple(self.notes),
         )
 
     async def _decisions(self, job: WorkflowHandle[Any, Any]) -> AsyncIterator[Decision]:
@@ -267,13 +267,15 @@ class OnProcesses(ABC):
 
 
 async def _decided(marker: MarkerRecordedEventAttributes) -> list[Decision]:
-    told: Mapping[str, Payloads] = marker.details
+    details: Mapping[str, Payloads] = marker.details
     kinds = (
-        [json.loads(payload.data) for payload in told["data"].payloads] if "data" in told else []
+        [json.loads(payload.data) for payload in details["data"].payloads]
+        if "data" in details
+        else []
     )
     if not any(kind.get("activity_type") == "decide" for kind in kinds if isinstance(kind, dict)):
         return []
-    return await DATA_CONVERTER.decode(list(told["result"].payloads), [Decision])
+    return await DATA_CONVERTER.decode(list(details["result"].payloads), [Decision])
 
 
 def _doors(deeds: Sequence[Deed]) -> tuple[Door, ...]:
@@ -281,5 +283,5 @@ def _doors(deeds: Sequence[Deed]) -> tuple[Door, ...]:
 
 
 def words(text: str) -> list[str]:
-    """Whoever is named first: those that fall silent at once are heard of in any order."""
+    """Sorted by name: agents that fall silent at once are reported in any order."""
     return sorted(re.findall(r"[\w/-]+", text))

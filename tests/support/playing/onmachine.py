@@ -46,8 +46,8 @@ class Pace:
     @classmethod
     def of(cls, scenario: Scenario, course: Course) -> Pace:
         spec, limits = scenario.document["spec"], {}
-        wanted = spec["nodes"]["wanted"] if isinstance(spec["nodes"], dict) else spec["nodes"]
-        if scenario.nodes <= wanted:
+        nodes = spec["nodes"]["wanted"] if isinstance(spec["nodes"], dict) else spec["nodes"]
+        if scenario.nodes <= nodes:
             limits["spare_s"] = 2.0  # there is no spare, or only one that is broken
         if hang_s := spec.get("limits", {}).get("hang_s"):
             # Ranks stand at gates while we break things, which takes its time on a busy machine.
@@ -119,15 +119,15 @@ class OnMachine(OnProcesses):
 
     async def _saved(self, uid: str) -> int | None:
         try:
-            said = await self.settings.folder(uid).ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+            state = await self.settings.folder(uid).ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
         except NoAnswer:
             return None
-        saved = said["run"] and said["run"]["checkpoint"]
+        saved = state["run"] and state["run"]["checkpoint"]
         return int(saved["step"]) if saved else None
 
     async def _uids(self) -> list[str]:
-        own = await self.store.run(lambda db: pods.of_job(db, JOB))
-        return [pod.uid for pod in own]
+        job_pods = await self.store.run(lambda db: pods.of_job(db, JOB))
+        return [pod.uid for pod in job_pods]
 
     async def _is_placed(self, door: Door) -> bool:
         return self._uid(door) in await self._uids()
@@ -150,8 +150,10 @@ class OnMachine(OnProcesses):
 
     async def _happen(self, faults: Sequence[FaultLine]) -> None:
         """All at one moment: in one transaction of the books, whatever is done to processes besides."""
-        ours = [fault for fault in faults if _has_no_word(fault)]
-        rest = [parse_fault(_without_time(fault.line)) for fault in faults if fault not in ours]
+        unscripted = [fault for fault in faults if _has_no_word(fault)]
+        rest = [
+            parse_fault(_without_time(fault.line)) for fault in faults if fault not in unscripted
+        ]
         offset = await self.store.run(clock.anchor)
         ranks = await ranks_of_all(self.settings, await self._uids())
 
@@ -162,13 +164,13 @@ class OnMachine(OnProcesses):
 
         if rest:
             await self.store.run(work)
-        for fault in ours:
+        for fault in unscripted:
             await (self._exit(fault) if fault.name == "kill" else self._silence(fault))
 
     async def _silence(self, fault: FaultLine) -> None:
-        """Nobody reaches the agents of this node any more; they and their ranks go on.
+        """The agents of this node are unreachable from now on; they and their ranks go on.
 
-        Without the token nobody asks over a connection that is open already.
+        Without the token no request is sent over a connection that is open already.
         """
         for pod in await self.store.run(lambda db: pods.of_job(db, JOB)):
             if pod.node == fault.words[0]:
@@ -180,8 +182,8 @@ class OnMachine(OnProcesses):
 
     async def _shorten_heals(self, scenario: Scenario) -> None:
         faults = [fake_faults.parse_fault(fault.text) for fault in scenario.faults]
-        said = {fault.words[:2] for fault in faults if fault.name == "heal-takes"}
-        broken = {fault.words[:2] for fault in faults if fault.name == "device"} - said
+        words = {fault.words[:2] for fault in faults if fault.name == "heal-takes"}
+        broken = {fault.words[:2] for fault in faults if fault.name == "device"} - words
         await self._break([f"heal-takes {node} {index} 0.2s" for node, index in sorted(broken)])
 
     async def _left(self) -> Sequence[str]:
@@ -199,7 +201,7 @@ class OnMachine(OnProcesses):
 
 
 def _still_there(db: Db) -> list[str]:
-    """Pods, but for those that nobody can reach."""
+    """Reachable pods."""
     return [pod.uid for pod in pods.all_pods(db) if pod.service != "cut_off"]
 
 

@@ -1,6 +1,6 @@
 """Scenario files: what happens to a job, and the transcript it should leave. How they are read and played.
 
-How it is written down is `transcript.py`. Who plays it is a `Driver`: `simulated.py` is one; whoever can
+How it is written down is `transcript.py`. It is played by a `Driver`: `simulated.py` is one; others that can
 run a job on a fake cluster and hand back its decisions, records and status can be another.
 """
 
@@ -37,7 +37,7 @@ class BadScenario(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cue:
-    """Something done from outside at a time: `tell`, `show`, `lose`, `quarantine`, `release`."""
+    """An outside action at a time: `tell`, `show`, `lose`, `quarantine`, `release`."""
 
     line: int
     at_s: float
@@ -73,7 +73,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Note:
     """What came of a cue, for the transcript."""
 
     at_s: float
@@ -83,18 +83,18 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A job's life as anybody can read it afterwards."""
+    """What can be read of a job's life afterwards."""
 
     decisions: tuple[Decision, ...]
     restarts: tuple[Mapping[str, Any], ...]  # as the query gives them
     status: Mapping[str, Any]
     report: Mapping[str, Any]
     effects: tuple[Effect, ...]
-    told: tuple[Told, ...]
+    notes: tuple[Note, ...]
 
 
 class Driver(Protocol):
-    """Runs the job of a scenario on a fake cluster whose clock stands still while nobody waits."""
+    """Runs the job of a scenario on a fake cluster whose clock stands still unless a caller waits."""
 
     @property
     def backend(self) -> Backend:
@@ -112,7 +112,7 @@ class Driver(Protocol):
     async def act(self, cue: Cue) -> str:
         """Do what the cue says; return once the job has taken it up, with what there is to say."""
 
-    async def played(self, told: tuple[Told, ...]) -> Played:
+    async def played(self, notes: tuple[Note, ...]) -> Played:
         """Everything for the transcript, after the end."""
 
     def has_happened(self, when: When) -> bool:
@@ -127,9 +127,9 @@ async def play(scenario: Scenario, driver: Driver) -> Played:
     await driver.set_up(scenario)
     await driver.backend.ensure_generation(OPERATOR, "clock")  # from here on it holds the clock
     await _break(scenario, driver)
-    told: list[Told] = []
+    notes: list[Note] = []
     job = asyncio.create_task(driver.run())
-    operator = asyncio.create_task(_operate(scenario, driver, told))
+    operator = asyncio.create_task(_operate(scenario, driver, notes))
     try:
         await asyncio.wait({job, operator}, return_when=asyncio.FIRST_COMPLETED)
         if not job.done():
@@ -140,7 +140,7 @@ async def play(scenario: Scenario, driver: Driver) -> Played:
             task.cancel()
         await asyncio.gather(operator, job, return_exceptions=True)
     _all_used(scenario, driver)
-    played = await driver.played(tuple(told))
+    played = await driver.played(tuple(notes))
     for effect in played.effects:
         if effect.what.startswith("could not"):
             raise BadScenario(f"{scenario.path.name}: {effect.what}")
@@ -155,30 +155,30 @@ async def _break(scenario: Scenario, driver: Driver) -> None:
             raise BadScenario(f"{scenario.path.name}, line {fault.line}: {error}") from None
 
 
-async def _operate(scenario: Scenario, driver: Driver, told: list[Told]) -> None:
+async def _operate(scenario: Scenario, driver: Driver, notes: list[Note]) -> None:
     """The cues in their order. Between them the operator waits on the clock of the cluster."""
     for cue in scenario.cues:
         await _wait_until(driver.backend, cue.at_s)
         answer = await driver.act(cue)
         if cue.verb != "release":  # what comes of it on the cluster is told anyway
-            told.append(_told(cue, answer))
+            notes.append(_note(cue, answer))
     await _wait_until(driver.backend, PATIENCE_S)
     raise BadScenario(f"{scenario.path.name}: the job never ended")
 
 
-def _told(cue: Cue, answer: str) -> Told:
+def _note(cue: Cue, answer: str) -> Note:
     if cue.verb == "show":
-        return Told(at_s=cue.at_s, what=cue.name, text=answer)
-    said = ", ".join(f"{key}: {value}" for key, value in cue.args.items())
-    text = f"{cue.name} ({said})" if said else cue.name
-    return Told(at_s=cue.at_s, what=cue.verb, text=f"{text}; {answer}" if answer else text)
+        return Note(at_s=cue.at_s, what=cue.name, text=answer)
+    arguments = ", ".join(f"{key}: {value}" for key, value in cue.args.items())
+    text = f"{cue.name} ({arguments})" if arguments else cue.name
+    return Note(at_s=cue.at_s, what=cue.verb, text=f"{text}; {answer}" if answer else text)
 
 
 async def _wait_until(backend: Backend, at_s: float) -> None:
     now, cursor = 0.0, ""
     while now < EPOCH + at_s:
-        seen = await backend.observe(OPERATOR, cursor=cursor, until=EPOCH + at_s)
-        now, cursor = seen.now, seen.cursor
+        observation = await backend.observe(OPERATOR, cursor=cursor, until=EPOCH + at_s)
+        now, cursor = observation.now, observation.cursor
 
 
 def _all_used(scenario: Scenario, driver: Driver) -> None:
@@ -256,34 +256,34 @@ class _Reader:
             self.scenario = self._headed(self._yaml(text, line), line)
         elif text == REAL or NOT_REAL.fullmatch(text):
             self.scenario = replace(self.scenario, is_real=text == REAL)
-        elif found := CUE.fullmatch(text):
-            cue = self._cue(found, line)
+        elif match := CUE.fullmatch(text):
+            cue = self._cue(match, line)
             self.scenario = replace(self.scenario, cues=(*self.scenario.cues, cue))
-        elif found := OUTCOME.fullmatch(text):
-            forgotten = (*self.scenario.forgotten, int(found[1]))
+        elif match := OUTCOME.fullmatch(text):
+            forgotten = (*self.scenario.forgotten, int(match[1]))
             self.scenario = replace(self.scenario, forgotten=forgotten)
         else:
             fault = self._fault(text, line)
             self.scenario = replace(self.scenario, faults=(*self.scenario.faults, fault))
 
     def _headed(self, head: Mapping[str, Any], line: int) -> Scenario:
-        if found := CLUSTER.fullmatch(str(head.get("cluster"))):
-            devices = int(found[2] or 0)
-            return replace(self.scenario, nodes=int(found[1]), devices=devices)
+        if match := CLUSTER.fullmatch(str(head.get("cluster"))):
+            devices = int(match[2] or 0)
+            return replace(self.scenario, nodes=int(match[1]), devices=devices)
         if isinstance(spec := head.get("job"), dict):
             return replace(self.scenario, document=document(spec))
         if isinstance(policy := head.get("policy"), dict):
             return replace(self.scenario, policy=policy)
         raise self._bad(line, "should read: cluster: 5 nodes, 8 devices, or job: {...}")
 
-    def _cue(self, found: re.Match[str], line: int) -> Cue:
-        verb, name, args = found["verb"], found["name"], {}
+    def _cue(self, match: re.Match[str], line: int) -> Cue:
+        verb, name, args = match["verb"], match["name"], {}
         if verb == "tell":
             name, _, rest = name.partition(" ")
             args = self._yaml(rest, line) if rest else {}
         elif verb in NAMES and name not in NAMES[verb]:
             raise self._bad(line, f"{verb} what? It knows {' and '.join(NAMES[verb])}")
-        when = self._fault(f"at {found['at']} add-node n0", line).when
+        when = self._fault(f"at {match['at']} add-node n0", line).when
         return Cue(line=line, at_s=when.at_s or 0.0, verb=verb, name=name, args=args)
 
     def _fault(self, text: str, line: int) -> FaultLine:

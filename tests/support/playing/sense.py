@@ -49,15 +49,15 @@ def _lines(played: Played) -> Iterator[str]:
     yield f"checkpoint {status['checkpoint_step']}"
     yield f"budgets {status['budgets']}, {status['reschedules']} rescheduled"
     yield f"isolated: {' '.join(status['isolated_nodes']) or 'none'}"
-    for told in played.told:
-        if told.what == "status":
-            yield f"status: {_sorted(WITH_TIME.sub('', told.text))}"
-        elif "refused" in told.text:
-            yield f"told: {told.text[told.text.index('refused') :]}"
+    for answer in played.notes:
+        if answer.what == "status":
+            yield f"status: {_sorted(WITH_TIME.sub('', answer.text))}"
+        elif "refused" in answer.text:
+            yield f"told: {answer.text[answer.text.index('refused') :]}"
 
 
 def _sorted(status: str) -> str:
-    """Those that fall silent at once are heard of in any order."""
+    """Agents that fall silent at once are reported in any order."""
     return ANSWERS.sub(lambda found: ", ".join(sorted(found[0].split(", "))), status)
 
 
@@ -67,15 +67,15 @@ def _decision(decision: Decision) -> Iterator[str]:
         yield f"{decision.level}: {fault.cls} on {sorted(fault.nodes)}{bills}"
     else:
         yield f"{decision.level}: {fault.cls} on {fault.where or 'no place'}: {decision.reason}{bills}"
-    yield f"  seen: {', '.join(sorted({seen.split()[0] for seen in decision.seen}))}"
+    yield f"  seen: {', '.join(sorted({fact_id.split()[0] for fact_id in decision.seen}))}"
     yield from (f"  refused: {one.level} by {one.budget}" for one in decision.refused)
     yield from (f"  not: {one}" for one in decision.passed_over)
 
 
 def _record(record: Mapping[str, Any]) -> Iterator[str]:
-    told = dict(zip(COLUMNS, row(record), strict=True))
-    del told["took"]
-    yield ", ".join(f"{name} {value}" for name, value in told.items())
+    columns = dict(zip(COLUMNS, row(record), strict=True))
+    del columns["took"]
+    yield ", ".join(f"{name} {value}" for name, value in columns.items())
     yield f"  from {record['nodes']['before']} to {record['nodes']['after']}"
     if record["isolated"]:
         yield "  isolated"

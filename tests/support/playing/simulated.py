@@ -23,7 +23,7 @@ from everstep.core.world import JobRef, Observation
 from everstep.dialects import responses
 from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
-from tests.support.playing.scenario import JOB, Cue, Played, Scenario, Told
+from tests.support.playing.scenario import JOB, Cue, Note, Played, Scenario
 from tests.support.playing.transcript import status_line
 
 HEARD_WITHIN_S = 0.01
@@ -31,7 +31,7 @@ POLICY = TypeAdapter(Policy)
 
 
 class Attentive(FakeBackend):
-    """A fake cluster whose answers come soon, so that whoever waits for one soon hears an operator."""
+    """A fake cluster with early answers, so that a waiting job soon sees an operator's command."""
 
     async def observe(
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
@@ -132,7 +132,7 @@ class Simulated:
         self.simulation.acted.clear()
         await self.simulation.acted.wait()
 
-    async def played(self, told: tuple[Told, ...]) -> Played:
+    async def played(self, notes: tuple[Note, ...]) -> Played:
         state, chronicle = self.simulation.state, self.simulation.chronicle
         return Played(
             decisions=tuple(self.simulation.decisions),
@@ -140,7 +140,7 @@ class Simulated:
             status=views.status(state),
             report=responses.report(state, chronicle),
             effects=await self.backend.admin.effects(),
-            told=told,
+            notes=notes,
         )
 
     def has_happened(self, when: When) -> bool:

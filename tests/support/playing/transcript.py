@@ -1,7 +1,7 @@
 """The transcript of a scenario: what was seen, decided and done, a line each, in virtual time.
 
-Made of what anybody can read after a job (decisions, records, status, effects on the cluster), never
-of what only one driver knows.
+Made of what can be read after a job (decisions, records, status, effects on the cluster), never
+of what only one driver has.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Line:
 
 def transcript(played: Played) -> str:
     """The whole story: happenings, the table of restarts, the end."""
-    lines = [*_told(played), *_decided(played), *_done(played.effects)]
-    told = [_written(line) for line in sorted(lines, key=lambda line: line.at_s)]
+    lines = [*_note(played), *_decided(played), *_done(played.effects)]
+    lines_written = [_written(line) for line in sorted(lines, key=lambda line: line.at_s)]
     table = _table(played.restarts, several=len(played.report["phases"]) > 1)
-    return "\n".join([*told, "", *table, *_end(played)]) + "\n"
+    return "\n".join([*lines_written, "", *table, *_end(played)]) + "\n"
 
 
 def _written(line: Line) -> str:
@@ -50,15 +50,15 @@ def _written(line: Line) -> str:
 
 
 def _decided(played: Played) -> Iterator[Line]:
-    known: tuple[str, ...] = ()
+    earlier_facts: tuple[str, ...] = ()
     for decision in played.decisions:
         at_s = round(decision.at - EPOCH, 3)
         if decision.instead_of is None or decision.new_incident:
-            for seen in decision.seen:
-                if seen not in known:
-                    yield Line(at_s=at_s, what="seen", text=seen)
-        known = () if decision.new_incident else known
-        known += decision.seen
+            for fact_id in decision.seen:
+                if fact_id not in earlier_facts:
+                    yield Line(at_s=at_s, what="seen", text=fact_id)
+        earlier_facts = () if decision.new_incident else earlier_facts
+        earlier_facts += decision.seen
         for refusal in decision.refused:
             refused = f"{refusal.level}: the budget {refusal.budget} is used up"
             yield Line(at_s=at_s, what="refused", text=refused)
@@ -72,9 +72,9 @@ def _decision(decision: Decision) -> str:
     return f"{decision.level}: {decision.reason}" + (f" [bills {bills}]" if bills else "")
 
 
-def _told(played: Played) -> Iterator[Line]:
-    for told in played.told:
-        yield Line(at_s=told.at_s, what=told.what, text=told.text)
+def _note(played: Played) -> Iterator[Line]:
+    for answer in played.notes:
+        yield Line(at_s=answer.at_s, what=answer.what, text=answer.text)
 
 
 # -- What was done ------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ def _done(effects: Iterable[Effect]) -> Iterator[Line]:
     deeds = [_deed(effect) for effect in effects]
     starts = {(d.generation, d.at_s) for d in deeds if d.what == "start"}
     # A fence is worth a line only where the start had to wait for its proof.
-    shown = (d for d in deeds if d.what != "fence" or (d.generation, d.at_s) not in starts)
-    for (at_s, what, generation), group in groupby(shown, key=lambda d: d.occasion):
+    deeds_shown = (d for d in deeds if d.what != "fence" or (d.generation, d.at_s) not in starts)
+    for (at_s, what, generation), group in groupby(deeds_shown, key=lambda d: d.occasion):
         where = ", ".join(deed.text for deed in group)
         ending = f" ({generation})" if generation else ""
         yield Line(at_s=at_s, what=what, text=f"{where}{ending}")
@@ -135,13 +135,13 @@ def _done(effects: Iterable[Effect]) -> Iterator[Line]:
 
 def _deed(effect: Effect) -> _Deed:
     for pattern, what, text in EFFECTS:
-        if found := re.fullmatch(pattern, effect.what):
-            told = found.groupdict()
+        if match := re.fullmatch(pattern, effect.what):
+            groups = match.groupdict()
             return _Deed(
                 at_s=round(effect.at, 3),
-                what=what.format(**told),
-                generation=told.get("g", ""),
-                text=text.format(**told),
+                what=what.format(**groups),
+                generation=groups.get("g", ""),
+                text=text.format(**groups),
             )
     raise AssertionError("the last row catches everything")
 
@@ -155,9 +155,9 @@ def _table(restarts: Sequence[Mapping[str, Any]], *, several: bool) -> list[str]
     rows = [row(record) for record in restarts]
     if not rows:
         return ["no restarts"]
-    shown = [i for i, name in enumerate(COLUMNS) if several or name != "phase"]
-    cells = [[row[i] for i in shown] for row in (COLUMNS, *rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(shown))]
+    columns = [i for i, name in enumerate(COLUMNS) if several or name != "phase"]
+    cells = [[row[i] for i in columns] for row in (COLUMNS, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     table = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
     notes = [f"note of {record['n']}: {note}" for record in restarts for note in record["notes"]]
     return [*table, *notes]
@@ -181,12 +181,12 @@ def row(record: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _end(played: Played) -> list[str]:
     report, status = played.report, played.status
-    told = [
+    summary = [
         f"{report['status']}: {report['reason']}",
         f"step {status['step']}, checkpoint {status['checkpoint_step']}, "
         f"{status['reschedules']} rescheduled, isolated: {' '.join(status['isolated_nodes']) or 'none'}",
     ]
-    return [line for text in told for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+    return [line for text in summary for line in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
 
 
 def status_line(status: Mapping[str, Any]) -> str:

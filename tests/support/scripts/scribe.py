@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 
-def note(**said: object) -> None:
-    """A line of the common file; whole, whoever writes at the same time."""
-    line = json.dumps({"rank": RANK, "generation": GENERATION, "at": time.time(), **said}) + "\n"
+def note(**text: object) -> None:
+    """Write a line to the common file, whole, also with other writers at the same time."""
+    line = json.dumps({"rank": RANK, "generation": GENERATION, "at": time.time(), **text}) + "\n"
     handle = os.open(FOLDER / "writes.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(handle, line.encode())
     os.close(handle)

@@ -1,7 +1,7 @@
-"""A training process that does as it was told beforehand: steps, checkpoints, crashes, and gates.
+"""A training process with a script of its own: steps, checkpoints, crashes, and gates.
 
 At a gate (`gates.json` in the CONTROL folder: steps by generation) every rank says that it is there and
-waits until the gate is opened. So whoever breaks something meets training at the very step, however
+waits until the gate is opened. So a fault meets training at the very step, however
 slow the machine is. A file `exit-<rank>` has that rank end with its code, and exception, if it says one.
 """
 
@@ -28,7 +28,7 @@ EVERY = int(os.environ["CHECKPOINT_EVERY"])
 
 
 class Training:
-    """One rank. Ranks know of each other only at gates."""
+    """One rank. Ranks meet only at gates."""
 
     def __init__(self) -> None:
         self.step = int(os.environ.get("EVERSTEP_RESUME_STEP", "0"))
@@ -82,10 +82,10 @@ class Training:
         self.end_if_asked()
 
     def end_if_told(self) -> None:
-        told = CONTROL / f"exit-{RANK}"
-        if told.exists():
-            how = told.read_text()
-            told.unlink()
+        exit_file = CONTROL / f"exit-{RANK}"
+        if exit_file.exists():
+            how = exit_file.read_text()
+            exit_file.unlink()
             ended(how)
 
 

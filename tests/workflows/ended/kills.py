@@ -134,7 +134,7 @@ class Kills:
         return await moments.until_it_goes_on(stage, calls)
 
     def say_how_long(self) -> None:
-        """To whoever runs pytest with `-s`."""
+        """Printed when pytest runs with `-s`."""
         took = self.hand_overs
         median = statistics.median(took)
         sys.stdout.write(
@@ -156,7 +156,7 @@ class ServerKills(Kills):
                 yield stage
 
     async def kill(self, stage: StageOfProcesses) -> None:
-        """The step under way hears its answer while nobody is there to take its own."""
+        """The step under way gets its answer while the worker that would report it is away."""
         stage.server.kill()
         await stage.admin.release()
 
@@ -175,10 +175,10 @@ async def compare(kills: Kills, rows: Sequence[Row]) -> Mapping[str, list[str]]:
             key: group.create_task(peaceful.run(incident, ()))
             for key, incident in incidents.items()
         }
-        found = [group.create_task(kills.run(incident, when)) for incident, when in rows]
+        tasks = [group.create_task(kills.run(incident, when)) for incident, when in rows]
     differ = {
         ", ".join(map(str, when)): differences(_plain(expected[id(incident)]), _plain(task))
-        for (incident, when), task in zip(rows, found, strict=True)
+        for (incident, when), task in zip(rows, tasks, strict=True)
     }
     return {when: what for when, what in differ.items() if what}
 

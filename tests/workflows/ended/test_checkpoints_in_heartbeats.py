@@ -57,7 +57,7 @@ async def heartbeat_of_a_monitor_killed_afterwards(client: Client, saved: Checkp
 async def test_a_checkpoint_that_only_a_heartbeat_had_is_known_to_the_next_restart(
     client: Client, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """A restart that knows of a checkpoint waits for it and does not begin without."""
+    """A restart that has seen a checkpoint waits for it and does not begin without."""
     if end.startswith("no worker"):  # within this time the one that is killed has to take it
         monkeypatch.setitem(options.FIRST_STEP, "schedule_to_start_timeout", timedelta(seconds=5))
     backend = FakeBackend(FakeSettings(nodes=6))
@@ -70,7 +70,7 @@ async def test_a_checkpoint_that_only_a_heartbeat_had_is_known_to_the_next_resta
         if end.startswith("a command"):
             await job.execute_update("restart", {})
         async with asyncio.timeout(HUNG_S):
-            while (kept := (await job.query("state"))["saved"]) is None:
+            while (saved_step := (await job.query("state"))["saved"]) is None:
                 await asyncio.sleep(0.02)
-        assert (kept["step"], kept["path"]) == (saved.step, saved.path)
+        assert (saved_step["step"], saved_step["path"]) == (saved.step, saved.path)
         await job.terminate()

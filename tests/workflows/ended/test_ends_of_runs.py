@@ -1,4 +1,4 @@
-"""What ends a run is the last thing it asks for, whatever else comes to an end in the same moment."""
+"""The command that ends a run is the last of its task, whatever else ends in the same moment."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class _Keeping(ActivityInboundInterceptor):
         super().__init__(inner)
         self._together = together
 
-    async def execute_activity(self, given: ExecuteActivityInput) -> Any:
-        found = await super().execute_activity(given)
+    async def execute_activity(self, inputs: ExecuteActivityInput) -> Any:
+        result = await super().execute_activity(inputs)
         name, held = activity.info().activity_type, self._together.held
         if name in held and not held[name].is_set():
             held[name].set()
             while not self._together.let_go.is_set():
                 activity.heartbeat()
                 await asyncio.sleep(0.05)
-        return found
+        return result
 
 
 class Late:
-    """A listener that takes nothing the first time: what it is to be told stays due."""
+    """A listener that accepts nothing the first time: its notices stay due."""
 
     def __init__(self) -> None:
         self._was_asked = False
 
     async def take(self, _message: Mapping[str, str]) -> bool:
-        taken, self._was_asked = self._was_asked, True
-        return taken
+        was_asked, self._was_asked = self._was_asked, True
+        return was_asked
 
 
 def stateless(client: Client) -> Worker:

@@ -27,7 +27,7 @@ from tests.support.byhand import (
     ended_as,
     isolated_nodes,
     reset,
-    shown,
+    restarts_of,
     starts,
     sweep,
 )
@@ -46,7 +46,7 @@ STEPS: dict[str, tuple[Incident, Moment]] = {
     "resume": (NODE, Call("ensure_fenced", "after")),
     "start": (NODE, Call("ensure_started", "before")),
 }
-"""A call of each step, at which the step is held while somebody does something to its workflow."""
+"""A call of each step, at which the step is held while its workflow is changed by hand."""
 
 AFTER_THE_LAUNCH = 6  # workflow tasks: the document, the clock, four steps
 ALL_STARTED = Call("ensure_started", "after", 2)
@@ -85,7 +85,7 @@ async def test_a_recovery_ended_by_hand_is_repeated_free_of_charge(
         report = await job.result()
 
         level = "in_place" if incident is DEVICE else "pod"
-        assert shown(report) == [
+        assert restarts_of(report) == [
             (level, "terminated", {"hardware": 1}),
             (level, "success", {}),
         ]
@@ -103,7 +103,7 @@ async def test_a_recovery_ended_after_every_slot_had_started_was_a_success(
         await stage.admin.release()
         report = await job.result()
 
-        assert shown(report) == [("pod", "success", {"hardware": 1})]
+        assert restarts_of(report) == [("pod", "success", {"hardware": 1})]
         (record,) = report["phases"][0]["restarts"]
         assert record["generation"] == {"from": 1, "to": 2}
         assert record["nodes"] == {"before": {"2": "n2"}, "after": {"2": "n4"}}
@@ -122,7 +122,7 @@ async def test_a_recovery_reset_by_hand_goes_on_and_tells_its_outcome(
         report = await job.result()
 
         level = "in_place" if incident is DEVICE else "pod"
-        assert shown(report) == [(level, "success", {"hardware": 1})]
+        assert restarts_of(report) == [(level, "success", {"hardware": 1})]
 
 
 # -- TrainingJob --------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ JOB_MOMENTS: dict[str, tuple[Incident, Moment]] = {
 def how(
     when: str, end: WorkflowExecutionStatus
 ) -> tuple[WorkflowExecutionStatus] | tuple[WorkflowExecutionStatus, None]:
-    """How the Recovery ends with its job; one that was only asked for may never begin."""
+    """How the Recovery ends with its job; a requested one may never begin."""
     return (end, None) if when == "decided" else (end,)
 
 
@@ -188,7 +188,7 @@ async def test_a_job_cancelled_during_its_launch_leaves_nothing(
 async def test_a_job_cancelled_while_no_worker_lives_stops_in_order(
     server: DevServer, namespace: str, tmp_path: Path, back_first: bool
 ) -> None:
-    """The monitor that is cancelled has nobody any more who could tell what it saw."""
+    """A cancelled monitor has no receiver any more for its report."""
     async with StageOfProcesses(server, namespace, tmp_path) as stage:
         job = await brought_to(stage, NODE, Call("observe", "before"))
         stage.worker.kill9()
@@ -241,8 +241,8 @@ async def test_one_janitor_lives_and_comes_by_itself(
         async with asyncio.timeout(HUNG_S):
             while await stage.fake.leftovers():
                 await asyncio.sleep(0.02)
-        seen = await janitor.describe()
-        assert (seen.run_id, seen.status) == (first, WorkflowExecutionStatus.RUNNING)
+        description = await janitor.describe()
+        assert (description.run_id, description.status) == (first, WorkflowExecutionStatus.RUNNING)
 
 
 async def test_the_janitor_leaves_living_jobs_alone(
@@ -251,7 +251,7 @@ async def test_the_janitor_leaves_living_jobs_alone(
     async with at(server, namespace, tmp_path, NODE, ALL_STARTED, env=BY_HAND) as (stage, job):
         assert await sweep(stage) == []
         await stage.admin.release()
-        assert shown(await job.result()) == [("pod", "success", {"hardware": 1})]
+        assert restarts_of(await job.result()) == [("pod", "success", {"hardware": 1})]
 
 
 async def test_a_stop_during_a_recovery_completes_the_job_as_terminated(
@@ -266,7 +266,7 @@ async def test_a_stop_during_a_recovery_completes_the_job_as_terminated(
         report = await job.result()
 
         assert report["status"] == "Terminated"
-        assert shown(report) == [("pod", "terminated", {"hardware": 1})]
+        assert restarts_of(report) == [("pod", "terminated", {"hardware": 1})]
         assert await starts(stage) == before
         assert await stage.fake.leftovers() == ()
 
@@ -348,7 +348,7 @@ async def until_state(job: Handle, state: str) -> None:
 async def test_signals_that_a_reset_sends_again_have_their_time_and_are_applied(
     server: DevServer, namespace: str, tmp_path: Path, to: int
 ) -> None:
-    """At its first task the job has read nothing yet, and knows no time of its cluster."""
+    """At its first task the job has read nothing yet, not even the time of its cluster."""
     async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
         await job.signal("hot_update", {"patch": {"env": {"LR": "2"}}, "by": "an operator"})
         await job.signal("set_budget", {"name": "hardware", "limit": 7})

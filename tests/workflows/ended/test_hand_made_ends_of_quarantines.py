@@ -13,7 +13,7 @@ from activities import earlier_quarantine
 from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
-from tests.support.byhand import BODY, NODE, at, isolated_nodes, reset, shown
+from tests.support.byhand import BODY, NODE, at, isolated_nodes, reset, restarts_of
 from tests.support.devserver import DevServer
 from tests.support.moments import Call, Incident, isolated
 from tests.support.playing.durable import until
@@ -60,7 +60,7 @@ async def test_a_quarantine_terminated_while_it_isolates_is_started_again(
         await stage.admin.release()
         report = await job.result()
 
-        assert shown(report) == [("pod", "success", {"hardware": 1})]
+        assert restarts_of(report) == [("pod", "success", {"hardware": 1})]
         assert report["phases"][0]["isolated_nodes"] == ["n2"]
         assert report["phases"][0]["restarts"][0]["notes"] == []
         assert [name for name, _ in await isolated_names(stage)] == ["n2"]
@@ -146,7 +146,7 @@ async def test_a_quarantine_that_is_reset_remembers_everything(
 async def test_a_job_isolates_for_itself_while_the_quarantine_does_not_answer(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """Its workflow is there, but nobody works for it: it is on a queue that no worker serves."""
+    """Its workflow exists without a worker: it is on a queue that no worker serves."""
     moment = Call("ensure_generation", "before", 2)
     async with Stage(server, namespace, tmp_path) as stage:
         await stage.client.start_workflow(
@@ -178,7 +178,7 @@ async def test_a_job_isolates_for_itself_while_the_quarantine_does_not_answer(
 async def test_a_job_that_ends_first_leaves_its_isolation_with_the_quarantine(
     server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks again after a minute; a job that is over by then has to hand over what it knows."""
+    """It tries again after a minute; a job that is over by then has to hand over its data."""
 
     async def lost(_quarantine: TemporalQuarantine, *_update: object) -> None:
         raise TimeoutError

@@ -1,8 +1,8 @@
 """A worker killed with SIGKILL at any moment of an incident leaves no trace in what is remembered.
 
 Every row of the tables is a moment, or two. At each one the only worker is killed and started again;
-books, records, placements, isolations and effects have to be those of a run in which nobody was
-killed. The same for the server. Only processes that are killed lose what they had not told yet.
+books, records, placements, isolations and effects have to be those of a run in which no process was
+killed. The same for the server. Only processes that are killed lose what they had not reported yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A job is told to end in the moment in which it starts a Recovery.
+"""A job is ended in the moment in which it starts a Recovery.
 
-A server that is asked to cancel a child while it still creates it may find none: then the child goes
+A server that has to cancel a child while it still creates it may find none: then the child goes
 on to its end, and the job waits for it. Seven of twelve went that way on a server that was short of time.
 """
 
@@ -53,8 +53,8 @@ async def test_a_recovery_is_cancelled_once_it_exists(
 ) -> None:
     backend, held = FakeBackend(FakeSettings(nodes=6)), HeldDecision()
     clock = StandingClock(backend)
-    others = [each for each in LocalActivities().all() if each.__name__ != "decide"]
-    async with at_work(thinker(client, held.decide, *others), actor(client, backend)):
+    other_activities = [each for each in LocalActivities().all() if each.__name__ != "decide"]
+    async with at_work(thinker(client, held.decide, *other_activities), actor(client, backend)):
         await clock.hold()
         calls = await backend.admin.calls()
         job = await submit(client, document())

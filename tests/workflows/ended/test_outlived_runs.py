@@ -1,6 +1,6 @@
-"""A reset job meets a Recovery of the run that it replaces, which asks for its generation only now.
+"""A reset job meets a Recovery of the run that it replaces, which requests its generation only now.
 
-A Recovery that is under way outlives the reset of its job. Where no worker lived meanwhile, nobody knows
+A Recovery that is under way outlives the reset of its job. Where no worker lived meanwhile, it is unknown
 which of the two comes first when one is back.
 """
 
@@ -18,7 +18,7 @@ from tests.support.devserver import DevServer
 from tests.support.moments import Call
 from tests.support.stage import Stage
 
-ASKS = Call("ensure_generation", "before")
+CALL = Call("ensure_generation", "before")
 """The Recovery that was decided before the reset is held here until the new run has come so far:"""
 
 MOMENTS: dict[str, tuple[str, Literal["before", "after"]]] = {
@@ -44,7 +44,7 @@ async def new_run_comes_to(stage: Stage, verb: str, when: Literal["before", "aft
 async def test_the_new_run_wins_whenever_the_old_recovery_asks(
     server: DevServer, namespace: str, tmp_path: Path, moment: str
 ) -> None:
-    async with at(server, namespace, tmp_path, NODE, ASKS) as (stage, job):
+    async with at(server, namespace, tmp_path, NODE, CALL) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, *MOMENTS[moment])
         await stage.admin.release()
@@ -56,7 +56,7 @@ async def test_the_new_run_wins_whenever_the_old_recovery_asks(
 async def test_a_stop_of_the_new_run_clears_what_the_old_recovery_took(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    async with at(server, namespace, tmp_path, NODE, ASKS) as (stage, job):
+    async with at(server, namespace, tmp_path, NODE, CALL) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, "ensure_fenced", "before")
         new = stage.client.get_workflow_handle("demo")
@@ -73,7 +73,7 @@ async def test_the_janitor_removes_what_the_old_recovery_took(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     """Only here two runs of one job have left something; the quick one ends it by a stop."""
-    async with at(server, namespace, tmp_path, NODE, ASKS, env=BY_HAND) as (stage, job):
+    async with at(server, namespace, tmp_path, NODE, CALL, env=BY_HAND) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, "ensure_fenced", "before")
         new = stage.client.get_workflow_handle("demo")

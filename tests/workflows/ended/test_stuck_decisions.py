@@ -23,10 +23,10 @@ class Broken:
         self.is_repaired = False
 
     @activity.defn(name="decide")
-    async def decide(self, given: DecisionInput) -> Decision:
+    async def decide(self, inputs: DecisionInput) -> Decision:
         if not self.is_repaired:
             raise ValueError("a bug in a rule")
-        return decide.decide(given)
+        return decide.decide(inputs)
 
 
 async def test_a_failing_decision_is_visible_and_tried_again_when_somebody_speaks_up(

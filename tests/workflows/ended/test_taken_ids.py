@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 import worker
 from everstep.core import names
 from tests.support.at_work import at_work, submit, thinker
-from tests.support.byhand import NODE, brought_to, shown
+from tests.support.byhand import NODE, brought_to, restarts_of
 from tests.support.devserver import DevServer
 from tests.support.moments import Call
 from tests.support.patience import HUNG_S
@@ -40,37 +40,37 @@ async def test_a_job_under_an_id_of_ours_is_refused(client: Client, job_id: str)
 async def test_a_restart_whose_id_another_workflow_has_takes_the_next_id(
     server: DevServer, namespace: str, tmp_path: Path, kind: str
 ) -> None:
-    taken = "demo/main/recovery-1-pod-node-n2"
+    used_id = "demo/main/recovery-1-pod-node-n2"
     async with Stage(server, namespace, tmp_path) as stage:
-        foreign = await stage.client.start_workflow(kind, id=taken, task_queue="nobody")
+        foreign = await stage.client.start_workflow(kind, id=used_id, task_queue="nobody")
         job = await brought_to(stage, NODE, Call("ensure_generation", "after"))
         status = await job.query("status")
         assert status["recovery"] == "demo/main/recovery-1~2-pod-node-n2"
-        ours = await stage.client.get_workflow_handle(status["recovery"]).describe()
-        assert (ours.workflow_type, ours.status) == (names.RECOVERY, RUNNING)
-        (event,) = [e for e in await job.query("events") if taken in e["message"]]
+        recovery = await stage.client.get_workflow_handle(status["recovery"]).describe()
+        assert (recovery.workflow_type, recovery.status) == (names.RECOVERY, RUNNING)
+        (event,) = [e for e in await job.query("events") if used_id in e["message"]]
         assert (event["level"], kind in event["message"]) == ("Warning", True)
         await stage.admin.release()
         report = await asyncio.wait_for(job.result(), HUNG_S)
-        assert shown(report) == [("pod", "success", {"hardware": 1})]
+        assert restarts_of(report) == [("pod", "success", {"hardware": 1})]
         assert (await foreign.describe()).status is RUNNING
 
 
 async def test_a_janitor_whose_id_another_workflow_has_is_back_once_that_one_ends(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    taken = names.janitor_id("local")
-    foreign = await client.start_workflow("SomethingElse", id=taken, task_queue="nobody")
+    used_id = names.janitor_id("local")
+    foreign = await client.start_workflow("SomethingElse", id=used_id, task_queue="nobody")
     keeping = asyncio.create_task(worker.keep_janitor(client, "local", every_s=0.05))
     try:
         async with asyncio.timeout(HUNG_S):
-            while "SomethingElse" not in (said := capsys.readouterr().err):
+            while "SomethingElse" not in (error := capsys.readouterr().err):
                 await asyncio.sleep(0.02)
-            assert f"temporal workflow terminate --workflow-id {taken}" in said
+            assert f"temporal workflow terminate --workflow-id {used_id}" in error
             await foreign.terminate()
-            while (await client.get_workflow_handle(taken).describe()).status is not RUNNING:
+            while (await client.get_workflow_handle(used_id).describe()).status is not RUNNING:
                 await asyncio.sleep(0.02)
-        assert (await client.get_workflow_handle(taken).describe()).workflow_type == names.JANITOR
+        assert (await client.get_workflow_handle(used_id).describe()).workflow_type == names.JANITOR
         assert capsys.readouterr().err == ""  # said once
     finally:
         keeping.cancel()

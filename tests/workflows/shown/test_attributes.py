@@ -22,30 +22,30 @@ from workflows import attributes
 from workflows.recovery import line, summary
 
 LIMIT_BYTES = 2_048
-"""The server's own limit for one value, where nobody has set another."""
+"""The server's own limit for one value, unless another is set."""
 
 
 def test_a_recovery_is_found_by_every_node_of_its_fault() -> None:
-    told = running(nodes=4)
+    job = running(nodes=4)
     lost = (sighting(FaultClass.NODE, node=node) for node in ("n1", "n2"))
-    told.see(*lost)
-    shown = attributes.of_recovery(told.state, told.chronicle, told.plan)
-    assert shown[attributes.KEYS["FaultNodes"]] == ["n1", "n2"]
+    job.see(*lost)
+    row = attributes.of_recovery(job.state, job.chronicle, job.plan)
+    assert row[attributes.KEYS["FaultNodes"]] == ["n1", "n2"]
 
 
 def test_a_recovery_is_found_by_the_nodes_that_it_isolates() -> None:
     isolated = attributes.KEYS["IsolatedNodes"]
-    told = running(nodes=4)
-    told.see(sighting(FaultClass.NODE, node="n1"))
-    assert attributes.of_recovery(told.state, told.chronicle, told.plan)[isolated] == ["n1"]
-    told.succeeds()
-    told.see(sighting(FaultClass.CRASH, node="n2"))
-    assert attributes.of_recovery(told.state, told.chronicle, told.plan).get(isolated) is None
-    assert attributes.of_job(told.state, told.chronicle)["IsolatedNodes"] == ["n1"]
+    job = running(nodes=4)
+    job.see(sighting(FaultClass.NODE, node="n1"))
+    assert attributes.of_recovery(job.state, job.chronicle, job.plan)[isolated] == ["n1"]
+    job.succeeds()
+    job.see(sighting(FaultClass.CRASH, node="n2"))
+    assert attributes.of_recovery(job.state, job.chronicle, job.plan).get(isolated) is None
+    assert attributes.of_job(job.state, job.chronicle)["IsolatedNodes"] == ["n1"]
 
 
 @pytest.mark.parametrize(
-    ("cls", "step", "says"),
+    ("cls", "step", "text"),
     [
         (FaultClass.DEVICE, Step.HEAL, "wait for heal · 80E01801 on n1/3"),
         (FaultClass.DEVICE, Step.STOP, "generation 1 ends"),
@@ -54,41 +54,47 @@ def test_a_recovery_is_found_by_the_nodes_that_it_isolates() -> None:
     ],
 )
 def test_a_row_of_the_timeline_says_what_its_step_is_about(
-    cls: FaultClass, step: Step, says: str
+    cls: FaultClass, step: Step, text: str
 ) -> None:
-    told = running(nodes=4)
-    told.saves(40)
-    told.see(sighting(cls))
-    at = replace(recovery.begin(told.plan), index=told.plan.remedy.steps.index(step))
+    job = running(nodes=4)
+    job.saves(40)
+    job.see(sighting(cls))
+    at = replace(recovery.begin(job.plan), index=job.plan.remedy.steps.index(step))
     order = recovery.next_step(at)
     assert isinstance(order, StepOrder)
-    assert summary(order) == says
+    assert summary(order) == text
 
 
 def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
-    told = running(nodes=4)
-    told.saves(40)
-    told.see(sighting(FaultClass.CRASH, node="n2"))
-    told.succeeds(resume=Checkpoint(step=40, path="out"))
-    head, _, row, _, why = views.page(told.state, told.chronicle).splitlines()[2:]
-    assert why == f"- **1** main: {told.records[-1].decision.reason}"
-    named = dict(zip(head.split("|"), row.split("|"), strict=True))
-    shown = {" ".join(key.split()): " ".join(value.split()) for key, value in named.items()}
-    assert (shown["n"], shown["level"], shown["result"]) == ("1", "in_place", "success")
-    assert shown["took"].endswith(" s")
-    assert shown["step"] == "40"
-    assert shown["at (UTC)"].count(":") == 2
+    job = running(nodes=4)
+    job.saves(40)
+    job.see(sighting(FaultClass.CRASH, node="n2"))
+    job.succeeds(resume=Checkpoint(step=40, path="out"))
+    head, _, row, _, why = views.page(job.state, job.chronicle).splitlines()[2:]
+    assert why == f"- **1** main: {job.records[-1].decision.reason}"
+    cells = dict(zip(head.split("|"), row.split("|"), strict=True))
+    cell_by_column = {
+        " ".join(key.split()): " ".join(value.split()) for key, value in cells.items()
+    }
+    assert (cell_by_column["n"], cell_by_column["level"], cell_by_column["result"]) == (
+        "1",
+        "in_place",
+        "success",
+    )
+    assert cell_by_column["took"].endswith(" s")
+    assert cell_by_column["step"] == "40"
+    assert cell_by_column["at (UTC)"].count(":") == 2
     assert all(cell.endswith("\u00a0 ") for cell in row.strip("|").split("|"))
 
 
 def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
     evil = "![i](http://e.example/i) <img src=x> [a](b) | c\n| d |"
-    told = running(nodes=4)
-    told.see(sighting(FaultClass.DEVICE, node="n2", device=1, code=evil))
-    (found,) = told.chronicle.records
-    reason = replace(found.decision, reason=evil)
-    known = replace(told.chronicle, records=(replace(found, decision=reason),))
-    page = views.page(replace(told.state, waiting_for=evil), known)
+    job = running(nodes=4)
+    job.see(sighting(FaultClass.DEVICE, node="n2", device=1, code=evil))
+    (record,) = job.chronicle.records
+    reason = replace(record.decision, reason=evil)
+    chronicle = replace(job.chronicle, records=(replace(record, decision=reason),))
+    page = views.page(replace(job.state, waiting_for=evil), chronicle)
     parts = MarkdownIt("commonmark", {"html": True}).enable("table").parse(page)
     inside = [part for block in parts for part in block.children or ()]
     assert not {part.type for part in inside} & {"link_open", "image", "html_inline"}
@@ -97,7 +103,7 @@ def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "failed", "says"),
+    ("kinds", "failed", "text"),
     [
         (["node.down"], None, "node.down on n1"),
         (
@@ -109,13 +115,13 @@ def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
         ([], None, "how to go on"),
     ],
 )
-def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None, says: str) -> None:
+def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None, text: str) -> None:
     facts = tuple(Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds))
     outcome = None
     if failed is not None:
         outcome = Outcome(result="failed", now=1, cursor="1", generation=1, living=(), step=failed)
-    given = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
-    assert views.matter(given) == says
+    inputs = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
+    assert views.matter(inputs) == text
 
 
 def test_a_line_of_the_timeline_stays_short_enough_for_the_server() -> None:

@@ -53,16 +53,16 @@ async def sizes(stage: StageOfProcesses, pods: int) -> Sizes:
     job = await stage.submit(document(name, nodes=pods, env={"STEPS": "80"}))
     report = await job.result()
     assert [r["level"] for r in report["phases"][0]["restarts"]] == ["in_place", "in_place", "pod"]
-    mine = (await job.fetch_history()).events
-    theirs = [await recovery(stage, name, n) for n in (1, 2, 3)]
-    monitored = [event.event_id for event in mine if activity_of(event) == "monitor"]
-    largest = max(event.ByteSize() for events in (mine, *theirs) for event in events)
+    own_events = (await job.fetch_history()).events
+    recoveries = [await recovery(stage, name, n) for n in (1, 2, 3)]
+    monitored = [event.event_id for event in own_events if activity_of(event) == "monitor"]
+    largest = max(event.ByteSize() for events in (own_events, *recoveries) for event in events)
     return Sizes(
-        kinds=tuple(tuple(kinds(events)) for events in (mine, *theirs)),
+        kinds=tuple(tuple(kinds(events)) for events in (own_events, *recoveries)),
         incidents=tuple(end - begin for begin, end in pairwise(monitored)),
-        recoveries=tuple(len(events) for events in theirs),
-        kb=kb(mine),
-        recoveries_kb=tuple(kb(events) for events in theirs),
+        recoveries=tuple(len(events) for events in recoveries),
+        kb=kb(own_events),
+        recoveries_kb=tuple(kb(events) for events in recoveries),
         largest_kb=round(largest / 1024, 1),
     )
 
@@ -75,10 +75,10 @@ async def recovery(stage: StageOfProcesses, job: str, n: int) -> Sequence[Histor
 
 def kinds(events: Sequence[HistoryEvent]) -> Iterator[str]:
     """In their order; what is published beside all that comes when it comes."""
-    beside = {event.event_id for event in events if activity_of(event) == "publish"}
+    publish_ids = {event.event_id for event in events if activity_of(event) == "publish"}
     for event in events:
         kind = EventType.Name(event.event_type).removeprefix("EVENT_TYPE_")
-        is_beside = not beside.isdisjoint({event.event_id, schedule(event)})
+        is_beside = not publish_ids.isdisjoint({event.event_id, schedule(event)})
         if not (is_beside or kind.startswith(("WORKFLOW_TASK_", "TIMER_"))):
             yield kind
 
@@ -88,7 +88,7 @@ def activity_of(event: HistoryEvent) -> str:
 
 
 def schedule(event: HistoryEvent) -> int:
-    """The event that scheduled the activity of which this one tells."""
+    """The event that scheduled the activity of this one."""
     attributes = getattr(event, event.WhichOneof("attributes") or "")
     return getattr(attributes, "scheduled_event_id", 0)
 
@@ -101,9 +101,9 @@ async def test_an_incident_costs_as_many_events_for_1000_pods_as_for_two(
         small = await sizes(stage, 2)
         await stage.admin.reset(nodes=1_004)
         large = await sizes(stage, 1_000)
-    for pods, found in ((2, small), (1_000, large)):
-        told = {k: v for k, v in asdict(found).items() if k != "kinds"}
-        sys.stdout.write(f"{pods} pods: {told}\n")
+    for pods, counts in ((2, small), (1_000, large)):
+        numbers = {k: v for k, v in asdict(counts).items() if k != "kinds"}
+        sys.stdout.write(f"{pods} pods: {numbers}\n")
     assert large.kinds == small.kinds
     assert max(*small.incidents, *large.incidents) <= EVENTS_OF_JOB
     assert max(*small.recoveries, *large.recoveries) <= EVENTS_OF_RECOVERY

@@ -18,7 +18,7 @@ from everstep.dialects import job_memo
 from tests.support.byhand import closed
 from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
-from tests.support.scene import Scene, tell, told
+from tests.support.scene import Scene, restarts_of, tell
 from tests.support.stage import Handle, document
 
 Row = tuple[str, str | None, str | None]
@@ -32,21 +32,21 @@ async def scene(shared: Scene) -> Scene:
 
 async def row(scene: Scene, workflow: str) -> Row:
     """How it closed, and what it says of that in its attributes."""
-    seen = await scene.stage.client.get_workflow_handle(workflow).describe()
-    shown = {pair.key.name: pair.value for pair in seen.typed_search_attributes}
-    assert seen.status is not None
-    return seen.status.name, shown.get("TrainState"), shown.get("RecoveryResult")
+    description = await scene.stage.client.get_workflow_handle(workflow).describe()
+    attributes = {pair.key.name: pair.value for pair in description.typed_search_attributes}
+    assert description.status is not None
+    return description.status.name, attributes.get("TrainState"), attributes.get("RecoveryResult")
 
 
 async def rows(scene: Scene, job: Handle, restarts: int) -> list[Row]:
-    mine = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
-    return [await row(scene, workflow) for workflow in mine]
+    recoveries = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
+    return [await row(scene, workflow) for workflow in recoveries]
 
 
 async def failure(job: Handle, kind: str = "WORKFLOW_EXECUTION_FAILED") -> Failure:
     """As it is kept in the history, and shown in the UI."""
-    wanted = EventType.Value(f"EVENT_TYPE_{kind}")
-    (event,) = [e for e in (await job.fetch_history()).events if e.event_type == wanted]
+    event_type = EventType.Value(f"EVENT_TYPE_{kind}")
+    (event,) = [e for e in (await job.fetch_history()).events if e.event_type == event_type]
     return event.workflow_execution_failed_event_attributes.failure
 
 
@@ -71,7 +71,7 @@ async def test_a_restart_closes_in_its_colour(scene: Scene, name: str) -> None:
     faults, spec, expected = ENDS[name]
     job = await scene.running(document(f"closing-{len(faults[0])}", **spec), faults=faults)
     report = await scene.end(job)
-    assert await rows(scene, job, len(expected)) == expected, told(report)
+    assert await rows(scene, job, len(expected)) == expected, restarts_of(report)
     assert await row(scene, job.id) == DID
 
 
@@ -101,8 +101,8 @@ async def test_the_rows_alone_have_the_records_of_the_job(scene: Scene) -> None:
     rows = await until_listed(client, job, len(records))
     for record, row in zip(records, rows, strict=True):
         assert {k: row[k] for k in OF_ITS_END} == {k: record[k] for k in OF_ITS_END}
-        known = {**record["stages_s"], "first_step": None}  # which comes after the Recovery
-        assert row["stages_s"] == known
+        stages = {**record["stages_s"], "first_step": None}  # which comes after the Recovery
+        assert row["stages_s"] == stages
         assert row["recover_end_at"] is not None
     assert [record["recover_result"] for record in records] == ["downgrade", "success", "success"]
 
@@ -123,10 +123,10 @@ async def test_a_failed_job_fails_in_a_sentence(scene: Scene) -> None:
     job = await scene.running(body, faults=["at 35s kill one-sentence 1 exit 3"])
     with pytest.raises(WorkflowFailureError):
         await scene.end(job)
-    told = await failure(job)
-    assert "bad configuration" in told.message
-    assert (told.message.count("\n"), told.stack_trace) == (0, "")
-    assert not told.HasField("cause")
+    failure_text = await failure(job)
+    assert "bad configuration" in failure_text.message
+    assert (failure_text.message.count("\n"), failure_text.stack_trace) == (0, "")
+    assert not failure_text.HasField("cause")
     assert await row(scene, job.id) == ("FAILED", "failed", None)
 
 
@@ -144,10 +144,10 @@ async def test_the_restart_of_a_terminated_job_closes_in_order(scene: Scene) -> 
     job = await scene.running(document("shot"), faults=["at 35s node-down n1"])
     await scene.held_at("ensure_placed")
     await job.terminate("by hand")
-    mine = await recovery(scene.stage.client, job)
+    recovery_handle = await recovery(scene.stage.client, job)
     await scene.admin.release()
-    await closed(scene.stage, mine)
-    assert await row(scene, mine) == ("CANCELED", "stopped", "cancelled")
+    await closed(scene.stage, recovery_handle)
+    assert await row(scene, recovery_handle) == ("CANCELED", "stopped", "cancelled")
 
 
 async def test_a_refused_document_leaves_a_failed_row(scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""A worker with a webhook: what it is told of a job, whoever is killed or hangs on the way."""
+"""A worker with a webhook: the notices of a job, whichever process is killed or hangs on the way."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WANTS_PREEMPTIONS = {
 def numbers(hook: Hook) -> dict[str, set[str]]:
     """The identities under which each event was taken."""
     return {
-        event: {m["id"] for m in hook.taken if m["event"] == event} for event in set(hook.events)
+        event: {m["id"] for m in hook.accepted if m["event"] == event} for event in set(hook.events)
     }
 
 
@@ -36,13 +36,13 @@ def is_timer(event: HistoryEvent) -> bool:
     return event.HasField("timer_started_event_attributes")
 
 
-def told(hook: Hook) -> dict[str, str]:
-    """What the worker is told of the hook."""
+def messages(hook: Hook) -> dict[str, str]:
+    """The worker's settings of the hook."""
     return {"EVERSTEP_WEBHOOK_URL": hook.url, "EVERSTEP_WEBHOOK_TOKEN": "s3cret"}
 
 
 def staged(server: DevServer, namespace: str, home: Path, hook: Hook) -> Stage:
-    return Stage(server, namespace, home, env=told(hook))
+    return Stage(server, namespace, home, env=messages(hook))
 
 
 async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
@@ -54,10 +54,10 @@ async def test_a_hook_hears_of_a_life_and_of_its_end_before_that(
         report = await job.result()
         assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobRestarted", "JobCompleted"]
     assert all(len(ids) == 1 for ids in numbers(hook).values())
-    shown = {
+    keys = {
         f"demo/{job.first_execution_run_id}/{e['number']}" for e in report["events"] if e["event"]
     }
-    assert {message["id"].rpartition("-")[0] for message in hook.taken} == shown
+    assert {message["id"].rpartition("-")[0] for message in hook.accepted} == keys
     assert all("Bearer s3cret" in head for head in hook.heads)
 
 
@@ -68,7 +68,7 @@ async def test_who_is_killed_before_the_answer_is_followed_by_one_that_tells_the
     """Only this one kills a worker between the message and its answer."""
     async with (
         hooked() as hook,
-        StageOfProcesses(server, namespace, tmp_path, env=told(hook)) as stage,
+        StageOfProcesses(server, namespace, tmp_path, env=messages(hook)) as stage,
     ):
         hook.slow_s = 3.0  # it takes at once and answers too late
         await stage.admin.fault("at 30s kill demo 2 exit 1")
@@ -115,7 +115,7 @@ async def test_what_was_not_taken_goes_from_run_to_run(
         await stage.client.get_workflow_handle("demo").execute_update("stop", {})
         await stage.client.get_workflow_handle("demo").result()
         lines = await stage.admin.recorded("demo")
-    assert {m["run"] for m in hook.taken} == {job.first_execution_run_id}
+    assert {m["run"] for m in hook.accepted} == {job.first_execution_run_id}
     assert list(dict.fromkeys(hook.events)) == ["JobStarted", "JobTerminated"]
     begun = [line.split()[0] for line in lines]
     assert (begun[:2], begun[-1]) == (["generation", "phase"], "stopped:")
@@ -140,10 +140,10 @@ async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_bac
 ) -> None:
     async with hooked("hangs") as hook, staged(server, namespace, tmp_path, hook) as stage:
         job = await stage.submit(LONG)
-        await hook.until(lambda h: len(h.asked) > 0)
+        await hook.until(lambda h: len(h.received) > 0)
         await job.execute_update("restart", {"reason": "a test"})
         await until(job, lambda status: (status["generation"] or 0) >= 2)
-        assert hook.taken == []
+        assert hook.accepted == []
         hook.mood = "takes"
         await hook.until(lambda h: "JobRestarted" in h.events)
         await job.execute_update("stop", {"reason": "enough"})
@@ -165,8 +165,8 @@ async def test_a_job_ends_while_its_hook_is_dead(
         history = await job.fetch_history()
     waits = [e.timer_started_event_attributes for e in history.events if is_timer(e)]
     assert [wait.start_to_fire_timeout.ToSeconds() for wait in waits] == [5, 10]
-    assert hook.asked
-    assert hook.taken == []
+    assert hook.received
+    assert hook.accepted == []
 
 
 async def test_a_cancelled_job_tells_its_end(
@@ -209,18 +209,18 @@ async def test_an_incident_is_told_once_though_the_hook_fails_and_the_worker_is_
             await stage.admin.fault("at 30s hang demo 1")
             job = await stage.submit(document())
             await hook.until(lambda h: "JobStarted" in h.events)
-            hook.mood, before = "fails", len(hook.asked)
-            await hook.until(lambda h: len(h.asked) >= before + TRIES)
+            hook.mood, before = "fails", len(hook.received)
+            await hook.until(lambda h: len(h.received) >= before + TRIES)
             stage.worker.kill9()
             hook.mood = "takes"
             await stage.worker.start()
             assert (await job.result())["status"] == "Completed"
             history = (await job.fetch_history()).to_json()
-    restarted = [m for m in hook.asked if m["event"] == "JobRestarted"]
+    restarted = [m for m in hook.received if m["event"] == "JobRestarted"]
     assert len(restarted) >= TRIES + 1
     assert {m["incident"]["incident"] for m in restarted} == {1}
     assert restarted[0]["incident"]["class"] == "hang"
-    assert [m["event"] for m in hook.taken] == ["JobStarted", "JobRestarted", "JobCompleted"]
+    assert [m["event"] for m in hook.accepted] == ["JobStarted", "JobRestarted", "JobCompleted"]
     ids = [signature(SECRET, *sent) for sent in zip(hook.heads, hook.bodies, strict=True)]
     assert len(set(ids)) == 3
     assert SECRET not in history

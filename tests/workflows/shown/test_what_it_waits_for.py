@@ -31,7 +31,7 @@ from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, Place
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
-from tests.support.scene import told, until_it_waits_for, until_state
+from tests.support.scene import restarts_of, until_it_waits_for, until_state
 from tests.support.stage import Handle, document
 from tests.workflows.test_counted_faults import manifest
 from workflows import attributes, options
@@ -207,7 +207,7 @@ async def test_a_job_whose_monitor_no_worker_takes_does_not_say_that_it_runs(
             await until_state(job, "running")
             await job.execute_update("stop", {})
             report = await job.result()
-        assert (report["status"], told(report)) == ("Terminated", [])
+        assert (report["status"], restarts_of(report)) == ("Terminated", [])
 
 
 @pytest.mark.usefixtures("short")
@@ -245,7 +245,7 @@ async def test_a_step_of_a_restart_that_no_worker_has_is_shown_by_its_job(client
             await until_state(job, "running")
             await job.execute_update("stop", {})
             report = await job.result()
-        assert told(report) == [("planned", "in_place", "success")]
+        assert restarts_of(report) == [("planned", "in_place", "success")]
 
 
 HBM = "80E01801"

@@ -10,7 +10,7 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from everstep.core.loop import commands
 from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, unreadable, until, until_state
-from tests.support.scene import told as restarts
+from tests.support.scene import restarts_of as restarts
 from tests.support.stage import Handle, document
 
 

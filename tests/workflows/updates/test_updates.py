@@ -1,6 +1,6 @@
-"""What operators tell a running job: applied once, refused with a sentence, harmless when wrong.
+"""Updates of a running job: applied once, refused with a sentence, harmless when wrong.
 
-The moments are exact: time stands still while a job is told something, and verbs of the cluster are
+The moments are exact: time stands still during an update, and verbs of the cluster are
 held while it is in the middle of a restart.
 """
 
@@ -19,8 +19,8 @@ from tests.support.rows import recovery
 from tests.support.scene import (
     Scene,
     refusal,
+    restarts_of,
     tell,
-    told,
     unreadable,
     until,
     until_state,
@@ -46,18 +46,18 @@ def used(report: dict[str, Any]) -> dict[str, int]:
 # -- Reported faults ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("own", [{"id": "pager-17"}, {}, {"at": 1767225634.0}], ids=str)
+@pytest.mark.parametrize("fields", [{"id": "pager-17"}, {}, {"at": 1767225634.0}], ids=str)
 async def test_a_fault_reported_three_times_is_one_incident_and_one_bill(
-    scene: Scene, own: dict[str, Any]
+    scene: Scene, fields: dict[str, Any]
 ) -> None:
-    job = await scene.running(body(f"thrice-{len(own)}-{'id' in own}"))
-    await asyncio.gather(*(tell(job, "report_fault", **DEVICE, **own) for _ in range(2)))
+    job = await scene.running(body(f"thrice-{len(fields)}-{'id' in fields}"))
+    await asyncio.gather(*(tell(job, "report_fault", **DEVICE, **fields) for _ in range(2)))
     await until_state(job, "recovering")
     await scene.clock.pass_to(50)
-    await tell(job, "report_fault", **DEVICE, **own)
+    await tell(job, "report_fault", **DEVICE, **fields)
     report = await scene.end(job)
 
-    assert told(report) == [("device", "in_place", "success")]
+    assert restarts_of(report) == [("device", "in_place", "success")]
     assert used(report) == {"hardware": 1, "any": 1}
 
 
@@ -85,7 +85,7 @@ async def test_a_late_fact_of_an_older_generation_changes_nothing(scene: Scene) 
     assert await scene.admin.effects() == before
     report = await scene.end(job)
 
-    assert told(report) == [("crash", "in_place", "success")]
+    assert restarts_of(report) == [("crash", "in_place", "success")]
 
 
 async def test_a_report_about_a_node_that_the_job_has_left_is_only_noted(scene: Scene) -> None:
@@ -94,7 +94,7 @@ async def test_a_report_about_a_node_that_the_job_has_left_is_only_noted(scene: 
     await tell(job, "report_fault", kind="node.down", node="n2", id="late")
     report = await scene.end(job)
 
-    assert told(report) == [("node", "pod", "success")]
+    assert restarts_of(report) == [("node", "pod", "success")]
     assert used(report) == {"hardware": 1, "any": 1}
 
 
@@ -118,7 +118,7 @@ async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
     report = await scene.end(job)
 
     assert (report["status"], report["reason"]) == ("Terminated", "enough")
-    assert told(report) == [("node", "pod", "terminated")]
+    assert restarts_of(report) == [("node", "pod", "terminated")]
     later = [effect.what for effect in (await scene.admin.effects())[before:]]
     assert not [what for what in later if what.startswith("start")]
     assert await scene.stage.fake.leftovers() == ()
@@ -134,7 +134,10 @@ async def test_a_call_that_outlives_the_stop_of_its_job_comes_too_late(scene: Sc
     report = await scene.end(job)
     await scene.admin.release()
 
-    assert (report["status"], told(report)) == ("Terminated", [("node", "pod", "terminated")])
+    assert (report["status"], restarts_of(report)) == (
+        "Terminated",
+        [("node", "pod", "terminated")],
+    )
     assert await scene.stage.fake.leftovers() == ()
 
 
@@ -151,8 +154,8 @@ async def test_a_budget_set_and_a_pause_during_a_recovery_are_carried_out(scene:
     report = await scene.end(job)
 
     assert report["status"] == "Completed"
-    assert {(cls, level) for cls, level, _ in told(report)} == {("node", "pod")}
-    assert told(report)[-1][2] == "success"
+    assert {(cls, level) for cls, level, _ in restarts_of(report)} == {("node", "pod")}
+    assert restarts_of(report)[-1][2] == "success"
     assert used(report) == {"hardware": 1, "any": 1}
     assert report["phases"][0]["budgets"]["any"]["limit"] == 3
     assert report["phases"][0]["isolated_nodes"] == ["n2"]
@@ -174,7 +177,7 @@ async def test_faults_during_a_pause_are_answered_at_resume(scene: Scene) -> Non
     report = await scene.end(job)
 
     assert report["status"] == "Completed"
-    assert told(report) == [("node", "pod", "success")]
+    assert restarts_of(report) == [("node", "pod", "success")]
     assert report["phases"][0]["isolated_nodes"] == ["n2"]
     assert used(report) == {"hardware": 1, "any": 1}
 
@@ -202,7 +205,7 @@ async def test_a_job_paused_twice_at_once_is_paused_once(scene: Scene) -> None:
     await tell(job, "resume")
     report = await scene.end(job)
 
-    assert [cls for cls, _, _ in told(report)] == ["planned"]
+    assert [cls for cls, _, _ in restarts_of(report)] == ["planned"]
 
 
 # -- Restarts and changed documents -------------------------------------------------------------
@@ -215,7 +218,7 @@ async def test_a_restart_is_made_as_asked_and_costs_nothing(scene: Scene, level:
     await until_state(job, "recovering")
     report = await scene.end(job)
 
-    assert told(report) == [("planned", level, "success")]
+    assert restarts_of(report) == [("planned", level, "success")]
     assert used(report) == {"hardware": 0, "any": 0}
     assert "new firmware" in report["phases"][0]["restarts"][0]["reason"]
 
@@ -228,16 +231,16 @@ async def test_a_hot_update_waits_for_the_next_restart_unless_told_now(scene: Sc
     await until_state(job, "recovering")
     report = await scene.end(job)
 
-    assert told(report) == [("planned", "in_place", "success")]
+    assert restarts_of(report) == [("planned", "in_place", "success")]
     assert report["phases"][0]["last_checkpoint_step"] == 80
-    shown = await job.query("document")
-    assert shown["document"]["spec"]["env"]["STEPS"] == "80"
-    assert [(each["what"], each["when"], each["by"]) for each in shown["changes"]] == [
+    job_document = await job.query("document")
+    assert job_document["document"]["spec"]["env"]["STEPS"] == "80"
+    assert [(each["what"], each["when"], each["by"]) for each in job_document["changes"]] == [
         (["env.STEPS"], "next_restart", "ada@node"),
         (["env.CHECKPOINT_EVERY"], "now", None),
     ]
-    said = "the document was changed by ada@node: env.STEPS; it holds from the next restart on"
-    assert said in [event["message"] for event in report["events"]]
+    note = "the document was changed by ada@node: env.STEPS; it holds from the next restart on"
+    assert note in [event["message"] for event in report["events"]]
 
 
 @pytest.mark.parametrize("nodes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))])
@@ -246,7 +249,7 @@ async def test_another_number_of_nodes_now_makes_all_pods_anew(scene: Scene, nod
     old = {pod["uid"] for pod in (await job.query("status"))["pods"]}
     await tell(job, "hot_update", patch={"nodes": nodes}, when="now")
     await until_state(job, "recovering")
-    assert told(await scene.end(job)) == [("planned", "job", "success")]
+    assert restarts_of(await scene.end(job)) == [("planned", "job", "success")]
     pods = (await job.query("status"))["pods"]
     assert [pod["state"] for pod in pods] == ["exited"] * nodes + ["absent"] * (4 - nodes)
     assert not old & {pod["uid"] for pod in pods}
@@ -280,7 +283,7 @@ async def test_wrong_patches_are_refused_and_harm_nothing(scene: Scene) -> None:
         assert field in await refusal(job, "hot_update", {"patch": patch, "when": "now"})
     report = await scene.end(job)
 
-    assert (report["status"], told(report)) == ("Completed", [])
+    assert (report["status"], restarts_of(report)) == ("Completed", [])
 
 
 # -- Once and only once -------------------------------------------------------------------------
@@ -306,7 +309,7 @@ async def test_a_command_with_an_id_is_applied_once_however_often_it_is_sent(
     assert (await tell(job, name, id="mine", **args))["again"]
     report = await scene.end(job)
 
-    assert len(told(report)) == 1
+    assert len(restarts_of(report)) == 1
 
 
 async def test_a_refused_command_may_be_sent_again_with_the_same_id(scene: Scene) -> None:
@@ -389,16 +392,16 @@ REFUSALS: list[tuple[str, Any, str]] = [
 
 async def test_every_refusal_is_a_sentence_and_harms_nothing(scene: Scene) -> None:
     job = await scene.running(body("refusals"))
-    said = [(name, arg, await refusal(job, name, arg)) for name, arg, _ in REFUSALS]
+    refusals = [(name, arg, await refusal(job, name, arg)) for name, arg, _ in REFUSALS]
     wrong = {
         f"{name} {argument}": f"{sentence} instead of {expected}"
-        for (name, argument, sentence), (_, _, expected) in zip(said, REFUSALS, strict=True)
+        for (name, argument, sentence), (_, _, expected) in zip(refusals, REFUSALS, strict=True)
         if expected not in sentence
     }
     assert wrong == {}
     report = await scene.end(job)
 
-    assert (report["status"], told(report)) == ("Completed", [])
+    assert (report["status"], restarts_of(report)) == ("Completed", [])
 
 
 async def test_what_comes_too_late_is_refused_too(scene: Scene) -> None:

@@ -21,7 +21,15 @@ from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.moments import Trace, trace
 from tests.support.rows import runs
-from tests.support.scene import Scene, differences, shared_scene, tell, told, until, until_state
+from tests.support.scene import (
+    Scene,
+    differences,
+    restarts_of,
+    shared_scene,
+    tell,
+    until,
+    until_state,
+)
 from tests.support.stage import Handle, document
 from workflows.node_quarantine import Opening
 
@@ -129,26 +137,30 @@ SENT_BEFORE: list[tuple[str, dict[str, Any]]] = [
 async def test_a_job_of_many_runs_leaves_what_a_job_of_few_leaves(
     often: Scene, never: Scene
 ) -> None:
-    (expected, few), (found, many) = await asyncio.gather(play(never), play(often))
+    (expected, few), (actual, many) = await asyncio.gather(play(never), play(often))
     assert few == 1, "only the second phase is a new run"
     assert many >= 10
-    assert (found.report["status"], len(told(found.report))) == ("Completed", 11)
-    assert differences(asdict(expected), asdict(found)) == []
+    assert (actual.report["status"], len(restarts_of(actual.report))) == ("Completed", 11)
+    assert differences(asdict(expected), asdict(actual)) == []
 
 
 async def test_commands_sent_in_a_flood_of_new_runs_are_each_applied_once(scene: Scene) -> None:
     job = await scene.running(document("flood"))
     ids = [f"{n}" for n in range(12)]
     args = {"kind": "subhealth.slow_disk", "node": "n1", "at": 1767225634.0}
-    sent = [(own, tell(job, "report_fault", id=own, **args)) for own in (*ids, *ids)]
+    sent = [
+        (update_id, tell(job, "report_fault", id=update_id, **args)) for update_id in (*ids, *ids)
+    ]
     answers = await asyncio.gather(*(answer for _, answer in sent))
     applied = Counter(
-        own for (own, _), answer in zip(sent, answers, strict=True) if not answer["again"]
+        update_id
+        for (update_id, _), answer in zip(sent, answers, strict=True)
+        if not answer["again"]
     )
     assert applied == dict.fromkeys(ids, 1)
     report = await scene.end(job)
 
-    assert (report["status"], told(report)) == ("Completed", [])
+    assert (report["status"], restarts_of(report)) == ("Completed", [])
     assert await times_gone_on(scene, job) >= 1
 
 

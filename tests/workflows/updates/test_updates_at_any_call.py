@@ -1,6 +1,6 @@
-"""A job is told to end, or to pause, while any call to the cluster is under way.
+"""A job is stopped or paused while any call to the cluster is under way.
 
-Whatever the call was: the job ends as it was told, nothing of it is left, and no Recovery outlives it.
+Whatever the call was: the job ends as ordered, nothing of it is left, and no Recovery outlives it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,6 @@ async def test_a_pause_at_any_call_is_kept_until_resume(
     await until(job, lambda status: status["state"] != "paused")
     report = await asyncio.wait_for(job.result(), HUNG_S)
     assert report["status"] == "Completed"
-    found = [r["recover_result"] for r in report["phases"][0]["restarts"]]
-    assert found[-1:] in ([], ["success"])
+    results = [r["recover_result"] for r in report["phases"][0]["restarts"]]
+    assert results[-1:] in ([], ["success"])
     assert report["phases"][0]["isolated_nodes"] == (["n2"] if when == "recovery" else [])

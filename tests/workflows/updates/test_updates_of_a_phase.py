@@ -1,4 +1,4 @@
-"""What operators tell a running job of several phases, each with its own books: a trainer configuration."""
+"""Updates of a running job of several phases, each with its own books: a trainer configuration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BUDGET = {"recovery": {"budgets": {"nights": {"limit": 5}}}}
 def body(name: str, **phase: Any) -> dict[str, Any]:
     init = {"checkpoint": {"steps": 10}, "autorestart": {"max_num_restarts": 1}}
     trainers = [{"init": {**init, "model_dir": f"{name}/{n}"}, "fit": {}} for n in (1, 2)]
-    ours = {"command": "train", "env": {"STEPS": "60"}, **phase}
-    return {"trainer": trainers, "everstep": ours, "metadata": {"name": name}}
+    section = {"command": "train", "env": {"STEPS": "60"}, **phase}
+    return {"trainer": trainers, "everstep": section, "metadata": {"name": name}}
 
 
 async def test_a_hot_update_of_a_phase_changes_that_phase_alone(scene: Scene) -> None:
@@ -53,6 +53,6 @@ async def test_a_budget_is_set_for_the_phase_that_runs(scene: Scene) -> None:
 
 async def test_a_trainer_without_budgets_says_that_it_has_none(scene: Scene) -> None:
     job = await scene.running(body("none"))
-    said = await refusal(job, "set_budget", {"name": "max_num_restarts", "limit": 9})
-    assert said.endswith("no budget 'max_num_restarts'; this phase has none")
+    error = await refusal(job, "set_budget", {"name": "max_num_restarts", "limit": 9})
+    assert error.endswith("no budget 'max_num_restarts'; this phase has none")
     await scene.end(job)

@@ -1,4 +1,4 @@
-"""What the quarantine is told: refused with a sentence where it makes no sense, never wedged by it."""
+"""Updates of the quarantine: refused with a sentence where they make no sense, never wedging it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ REFUSALS: list[tuple[str, list[Any]]] = [
 
 async def test_every_refusal_is_a_sentence_and_harms_nothing(quarantine: Handle) -> None:
     for name, arguments in REFUSALS:
-        said = await refusal(quarantine, name, *arguments)
-        assert len(said) > 10
+        error = await refusal(quarantine, name, *arguments)
+        assert len(error) > 10
     await tell(quarantine, "isolate", node="n1", reason="it smokes", by="me")
     (node,) = await quarantine.query("nodes")
     assert (node["name"], node["state"], node["reason"]) == ("n1", "isolated", "it smokes")
@@ -74,7 +74,7 @@ async def test_a_node_isolated_until_a_time_is_released_then(
 
 ISOLATE, RELEASE = ("isolate", {"node": "n1"}), ("release", {"node": "n1"})
 EXPIRE = ("expire", {"now": LATE})
-Told = tuple[str, dict[str, Any]]
+Update = tuple[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("held_when", ["before", "after"])
@@ -93,8 +93,8 @@ async def test_book_and_mark_agree_whatever_is_told_at_once(
     quarantine: Handle,
     *,
     held_at: str,
-    first: Told,
-    then: Told,
+    first: Update,
+    then: Update,
     is_isolated: bool,
     held_when: Side,
 ) -> None:
