@@ -106,6 +106,8 @@ class TrainingJob(JobHandlers):
     async def _loop(self) -> lifecycle.End | None:
         event: lifecycle.Event = lifecycle.Begun()
         while True:
+            if _has_no_time(event):
+                self._state = replace(self.state, now=max(self.state.now, self._time()))
             self._state, action, events = lifecycle.advance(self.state, event)
             self.chronicle = folded(self.chronicle, events)
             self._show(action)
@@ -378,6 +380,12 @@ class TrainingJob(JobHandlers):
         if isinstance(action, lifecycle.Ask):
             return  # the answer follows at once and is what counts
         self._list()
+
+
+def _has_no_time(event: lifecycle.Event) -> bool:
+    """Whether no report of the cluster came with the event: the job may have waited long before it."""
+    is_without_outcome = isinstance(event, lifecycle.PlanEnded) and event.outcome is None
+    return is_without_outcome or isinstance(event, lifecycle.Begun)
 
 
 async def _counts(order: CountOrder, how: Mapping[str, Any]) -> tuple[FaultCount, ...]:

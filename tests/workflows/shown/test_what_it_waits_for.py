@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -21,8 +22,9 @@ from activities.cluster_activities import ClusterActivities
 from activities.quarantine_client import TemporalQuarantine
 from activities.recovery_ids import end_recovery
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.fake.backend import FakeBackend
-from everstep.backends.fake.settings import FakeSettings
+from everstep.backends.fake.backend import Admin, FakeBackend
+from everstep.backends.fake.settings import EPOCH, FakeSettings
+from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import BackendUnavailable
@@ -36,6 +38,9 @@ from tests.support.stage import Handle, document
 from tests.workflows.test_counted_faults import manifest
 from workflows import attributes, options
 
+ROUNDED_S = 0.001
+"""Times in a report are cut to milliseconds."""
+
 
 @pytest.mark.usefixtures("nobody_writes")
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
@@ -45,9 +50,33 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
         job = await submit(client, document())
         status = await until_it_waits_for(job, "a worker of cluster local")
         assert status["state"] == "pending"
+        stopped_from = time.time()
         await job.execute_update("stop", {"reason": "wrong cluster"})
         report = await job.result()
     assert report["status"] == "Terminated"
+    assert_ended_after(report, stopped_from)
+
+
+@pytest.mark.usefixtures("nobody_writes")
+async def test_a_job_stopped_while_it_waits_for_nodes_ends_when_it_is_stopped(
+    client: Client,
+) -> None:
+    """Its cluster reports no time while nodes are missing: nothing of the job runs."""
+    backend = FakeBackend(FakeSettings(nodes=1))
+    await Admin(backend).advance(time.time() - EPOCH)
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, document())
+        await until_it_waits_for(job, "room for")
+        stopped_from = time.time()
+        await job.execute_update("stop", {"reason": "too small"})
+        report = await job.result()
+    assert_ended_after(report, stopped_from)
+
+
+def assert_ended_after(report: Mapping[str, Any], at: float) -> None:
+    """The report and its last event have this time or a later one."""
+    times = (report["ended_at"], report["events"][-1]["time"])
+    assert min(map(shapes.seconds, times)) >= at - ROUNDED_S
 
 
 async def test_a_command_sent_before_the_document_is_read_waits_for_it(client: Client) -> None:
