@@ -130,7 +130,7 @@ class TrainingJob(JobHandlers):
     async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
         match action:
             case lifecycle.Ask(given=given):
-                return lifecycle.Decided(decision=await self._decide(await self._counted(given)))
+                return await self._decide(await self._counted(given))
             case lifecycle.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
                 return await self._carried_out(work)
@@ -285,7 +285,8 @@ class TrainingJob(JobHandlers):
         except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
             return inputs
 
-    async def _decide(self, inputs: DecisionInput) -> Decision:
+    async def _decide(self, inputs: DecisionInput) -> lifecycle.Decided | lifecycle.Undecided:
+        """The decision, however often its rules fail; none if a command waits then that needs none."""
         about = line(views.matter(inputs))
         while True:
             try:
@@ -293,8 +294,10 @@ class TrainingJob(JobHandlers):
                     "decide", inputs, result_type=Decision, summary=about, **options.LOCAL
                 )
                 self._note = "" if decision.is_executed else f"noted: {decision.reason}"
-                return decision
+                return lifecycle.Decided(decision=decision)
             except opening.LOCAL_FAILURES as error:
+                if operators.needs_no_decision(self.state):
+                    return lifecycle.Undecided()
                 await self._wait_stuck(f"a decision: {error}")
 
     async def _wait_stuck(self, why: str) -> None:

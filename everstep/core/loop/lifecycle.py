@@ -43,6 +43,7 @@ from everstep.core.loop.next_actions import (
     NextPhase,
     PlanEnded,
     RunPlan,
+    Undecided,
     WatchAction,
     Watched,
     next_action,
@@ -344,6 +345,7 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
     (Mode.PAUSED, Watched): _watched,
     (Mode.READING, Watched): _read,
     (Mode.DECIDING, Decided): _decided,
+    (Mode.DECIDING, Undecided): lambda state, _: state,  # what was ordered meanwhile is done
     (Mode.CLOSING, Cleared): _cleared,
 }
 
@@ -393,6 +395,7 @@ __all__ = [
     "NextPhase",
     "PlanEnded",
     "RunPlan",
+    "Undecided",
     "WatchAction",
     "Watched",
     "advance",

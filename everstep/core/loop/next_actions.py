@@ -53,11 +53,16 @@ class Decided:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The question has no answer, as a rule of ours fails, and a command waits that needs none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
     """Nothing of the job is left on the cluster."""
 
 
-Event = Begun | PlanEnded | Watched | Decided | Cleared
+Event = Begun | PlanEnded | Watched | Decided | Undecided | Cleared
 
 # -- What may be done next ----------------------------------------------------------------------
 

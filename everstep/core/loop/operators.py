@@ -25,6 +25,7 @@ def interrupts(state: JobState) -> bool:
 
 
 _HARD = frozenset({"stop", "cancel"})
+_WITHOUT_DECISION = _HARD | {"pause"}
 INTERRUPTING: Mapping[Mode, frozenset[str]] = {
     Mode.PENDING: _HARD,
     Mode.LAUNCHING: _HARD | {"pause", "adopt"},
@@ -38,6 +39,11 @@ INTERRUPTING: Mapping[Mode, frozenset[str]] = {
 
 def is_told_to_end(state: JobState) -> bool:
     return any(command.name in _HARD for command in state.commands)
+
+
+def needs_no_decision(state: JobState) -> bool:
+    """Whether a command waits that a job obeys without an answer to its question."""
+    return any(command.name in _WITHOUT_DECISION for command in state.commands)
 
 
 def obey(state: JobState) -> JobState:

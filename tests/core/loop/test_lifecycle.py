@@ -24,6 +24,7 @@ from everstep.core.loop.lifecycle import (
     NextPhase,
     PlanEnded,
     RunPlan,
+    Undecided,
     WatchAction,
     Watched,
 )
@@ -51,6 +52,7 @@ EVENTS: dict[type, Event] = {
     PlanEnded: PlanEnded(outcome=None),
     Watched: Watched(report=WatchReport(news="refresh", now=0.0, cursor="")),
     Decided: Decided(decision=running().see(sighting(_C.SUBHEALTH))),
+    Undecided: Undecided(),
     Cleared: Cleared(),
 }
 
@@ -59,6 +61,7 @@ ROWS = {
     *((mode, PlanEnded) for mode in (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)),
     *((mode, Watched) for mode in (Mode.WATCHING, Mode.PAUSED, Mode.READING)),
     (Mode.DECIDING, Decided),
+    (Mode.DECIDING, Undecided),
     (Mode.CLOSING, Cleared),
 }
 
