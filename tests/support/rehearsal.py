@@ -33,7 +33,6 @@ from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
 
-"""A slow machine's time for what takes ten seconds on an idle one."""
 LOOK_S = 0.01
 AGENT = b"agent.pyz"
 

@@ -65,7 +65,8 @@ def test_newer_ones_are_set_aside_by_the_same_names(tmp_path: Path) -> None:
     put(tmp_path, "state_3.json", "state_4.json", "state_4.txt", "step_4.json")
     (tmp_path / "latest").write_text("state_4")
     moved, why = set_aside.ensure(
-        *(tmp_path, [str(tmp_path / "state_4.json")]),
+        tmp_path,
+        [str(tmp_path / "state_4.json")],
         resume=str(tmp_path / "state_3.json"),
         generation=2,
         pattern=STATE,
