@@ -54,6 +54,7 @@ async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
             if state == "paused":
                 await job.signal("pause", {})
                 await until_state(job, state)
+                await clock.pass_to(100)  # its processes take some time to end
         first = (await job.describe()).run_id
         # No worker lives.
         await send(job, [("halt", {})] * signals)
