@@ -41,20 +41,28 @@ SHARD = pytest.StashKey[Shard]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if wanted := config.getoption("shard"):
+    if share := config.getoption("shard"):
         # Kept as an option, since processes of pytest-xdist get the options: all take the same share.
         config.option.shard_commit = config.option.shard_commit or current_commit()
         try:
-            config.stash[SHARD] = Shard.parse(wanted, commit=config.option.shard_commit)
+            config.stash[SHARD] = Shard.parse(share, commit=config.option.shard_commit)
         except ValueError as error:
             raise pytest.UsageError(str(error)) from None
     # A shell starts a background command with SIGINT ignored, and children inherit that: what is to
     # be shown of Ctrl-C would then wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
     if hasattr(config, "workerinput"):
         # A process of pytest-xdist finishes its test first when the main one is killed.
         die_with_parent()
+
+
+def _interrupt(*_: object) -> None:
+    """End the run as Ctrl-C does, so that fixtures end what they started; once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGINT)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
