@@ -14,7 +14,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.spec import JobSpec
 from everstep.dialects.dialect import HasPods, has_pods_by_name
 from everstep.dialects.registry import compile_document, patch
-from everstep.faults.telling import informed
+from everstep.faults.meanings import informed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ from everstep.core.recovering.quarantine import FaultNotes, Quarantine, Quaranti
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
-from everstep.faults.telling import informed
+from everstep.faults.meanings import informed
 from everstep.steps.counting import count_faults, count_order
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext, StepWait
 from everstep.steps.perform import hand_over, perform

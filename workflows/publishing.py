@@ -97,7 +97,7 @@ class Publisher:
         spec = self._job.state.spec
         done: Published = await workflow.execute_activity(
             "publish",
-            replace(unpublished, entries=journals.worded(spec, unpublished.entries)),
+            replace(unpublished, entries=journals.formatted(spec, unpublished.entries)),
             result_type=Published,
             task_queue=names.cluster_queue(spec.cluster),
             summary="publish what happened",

@@ -219,7 +219,7 @@ def events(chronicle: Chronicle) -> list[dict[str, Any]]:
 
 
 def of_an_end(kind: str, reason: str, at: float) -> list[dict[str, Any]]:
-    """One event, as JSON, for a job without any: its document was refused, or it was terminated."""
+    """The only event of a job without a history: its document was refused, or it was terminated."""
     return [_as_json(Happening(number=1, at=at, kind=kind, text=f"{kind}: {reason}"))]
 
 

@@ -18,7 +18,7 @@ class RestartLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentSummary:
-    """From its fault to the start of all processes, or to the end of the job."""
+    """An incident, from its fault to the start of all processes or the end of the job."""
 
     phase: str
     number: int

@@ -218,7 +218,7 @@ UNKNOWN = "an unknown step"
 
 
 def origin(event: Started) -> str:
-    """Where a start goes on from, in words, as far as that is known."""
+    """The checkpoint from which a start resumes, in words."""
     if event.starting_step == 0:
         return "the beginning"
     if event.resume is None:
@@ -236,7 +236,7 @@ Ending = Paused | RestartDecided | PhaseEnded | JobEnding
 def _ended(
     phase: PhaseChronicle, event: Ending, status: str, reason: str | None, *, error: str = ""
 ) -> dict[str, SummaryValue]:
-    """What the summary says of a run that is over. An unknown step stays unknown."""
+    """The row of summary.json for a run that ended. An unknown step stays unknown."""
     if not phase.row:
         return {}
     row = {**phase.row, "status": status, "failure_reason": reason}
@@ -253,7 +253,7 @@ def _ended(
 
 
 def gained(start: SummaryValue, end: SummaryValue) -> int | None:
-    """How many steps a run got further; None where its begin or end is unknown."""
+    """The number of steps that a run gained. None if its first or last step is unknown."""
     if isinstance(start, int) and isinstance(end, int):
         return max(end - start, 0)
     return None

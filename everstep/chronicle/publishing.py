@@ -42,7 +42,7 @@ class Unpublished:
 
     @property
     def newest(self) -> Published:
-        """How far it is published once all of it is."""
+        """The numbers of the newest entry and notice here."""
         return Published(
             entry=self.entries[-1].number if self.entries else 0,
             notice=self.notices[-1].number if self.notices else 0,

@@ -21,7 +21,7 @@ def moment(at: float | None) -> str | None:
 
 
 def status_unread(job_id: str) -> dict[str, Any]:
-    """The same shape for a job whose document was not read yet: what is not known is null."""
+    """The status of a job whose document was not read yet: unknown fields are null."""
     return {**dict.fromkeys(STATUS), **NOTHING_YET, "id": job_id, "state": "pending"}
 
 

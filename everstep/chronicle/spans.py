@@ -56,7 +56,7 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
 
 
 def _with_launch_or_decision(chronicle: Chronicle, event: JobEvent) -> Chronicle:
-    """What has a span as soon as it happened."""
+    """Queue the span of a launch that ended or of a decision without a restart."""
     match event:
         case LaunchEnded():
             return _queued(chronicle, _launch(chronicle, event))
@@ -89,7 +89,7 @@ def run_key(phase: str, generation: int) -> str:
 
 
 def _launch(chronicle: Chronicle, event: LaunchEnded) -> QueuedSpan:
-    """From when the phase waits for its places until all its processes were started, or could not be."""
+    """The span of a launch: from the wait for places until all processes were started or it failed."""
     phase_key = _phase_key(chronicle)
     return QueuedSpan(
         key=f"{phase_key}/launch/{chronicle.span_number + 1}",
@@ -226,7 +226,7 @@ def _with_incidents(chronicle: Chronicle, now: float, *, is_over: bool) -> Chron
 def _window(
     chronicle: Chronicle, of_one: list[Record], later: list[Record], now: float | None
 ) -> _Window | None:
-    """None while it lasts."""
+    """Begin and end of an incident. None while it lasts."""
     first, last = of_one[0], of_one[-1]
     began = first.decision.at - first.stages_s.get("detect", 0.0)
     again = next((s for s in chronicle.starts if s.generation == last.generation_to), None)

@@ -122,7 +122,7 @@ def _newest(chronicle: Chronicle, start: Start) -> Chronicle:
 
 
 def exit_code(fact: Fact) -> int | None:
-    """As a container would end: a signal counts from 128 on."""
+    """The exit code that a container would report: for a signal, 128 and its number."""
     code, signal = fact.details.get("exit_code"), fact.details.get("signal")
     if isinstance(code, int):
         return code

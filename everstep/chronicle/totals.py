@@ -264,7 +264,7 @@ def summed(fleet: FleetTotals) -> JobTotals:
 
 
 def ends(fleet: FleetTotals) -> dict[str, int]:
-    """How many jobs ended how."""
+    """The number of ended jobs by how they ended."""
     counts = dict(fleet.earlier_ends)
     for job in fleet.jobs.values():
         if job.totals.ended:
@@ -274,7 +274,7 @@ def ends(fleet: FleetTotals) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSum:
-    """What is exported."""
+    """The totals of all jobs, as they are exported."""
 
     totals: JobTotals
     ends: Mapping[str, int]

@@ -47,7 +47,7 @@ REPORTED_STATUS: Mapping[str, str] = {"Canceled": "Terminated", "Invalid": "Fail
 
 
 def shown_state(state: JobState) -> str:
-    """One of the pinned state names."""
+    """The state under one of the pinned names."""
     if state.mode is Mode.ENDED and state.ending is not None:
         return ENDED_STATE[state.ending]
     if state.mode in WATCHED and (state.unreachable or state.waiting_for):
@@ -61,7 +61,7 @@ def shown_state(state: JobState) -> str:
 
 
 def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any]:
-    """Where the job is; `known` adds when it began and ended."""
+    """The status of the job. With its chronicle the times of the job are added."""
     phase, ledger = state.phase, state.ledger
     pods, usual = _with_usual_incarnations(_pods(state))
     return {
@@ -114,7 +114,7 @@ def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:
 
 
 def _suspicion(state: JobState) -> str | None:
-    """What is wrong with a job that goes on."""
+    """The suspicion about a job that goes on."""
     return state.suspected.text if state.suspected is not None else None
 
 
@@ -148,7 +148,7 @@ RUN = frozenset({PodState.RUNNING, PodState.EXITED, PodState.UNREACHABLE, PodSta
 
 
 def _pod(state: JobState, slot: int, node_ranks: Mapping[int, int]) -> dict[str, Any]:
-    """Its ranks count from the first one on; of each the generation in which its process was started."""
+    """One pod of the status, with its ranks and the generations in which their processes were started."""
     pod, ranks = state.slots[slot], range(0)
     if slot in node_ranks:
         ranks = placement.ranks_of(slot, node_ranks, state.phase.processes_per_node)
@@ -408,7 +408,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def matter(inputs: DecisionInput) -> str:
-    """What is to be decided about, in the line of a timeline."""
+    """The matter of a decision, as a line of a timeline."""
     failed = [f"{inputs.failed_step} failed"] if inputs.result == "failed" else []
     facts = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in inputs.facts]
     more = f" and {len(facts) - 2} more" if len(facts) > 2 else ""

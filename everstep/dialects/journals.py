@@ -8,15 +8,15 @@ from everstep.chronicle.chronicle import Entry
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.dialects.cerebras import journal as cerebras
 
-Words = Callable[[PhaseSpec, Entry], Entry]
+Format = Callable[[PhaseSpec, Entry], Entry]
 
-WORDS: Mapping[str, Words] = {cerebras.NAME: cerebras.worded}
+FORMATS: Mapping[str, Format] = {cerebras.NAME: cerebras.formatted}
 """By dialect; jobs of other dialects have the common records."""
 
 
-def worded(spec: JobSpec, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+def formatted(spec: JobSpec, entries: Iterable[Entry]) -> tuple[Entry, ...]:
     """The entries in the format of the job's dialect."""
-    words, phases = WORDS.get(spec.dialect), {phase.name: phase for phase in spec.phases}
-    if words is None:
+    format_entry, phases = FORMATS.get(spec.dialect), {phase.name: phase for phase in spec.phases}
+    if format_entry is None:
         return tuple(entries)
-    return tuple(words(phases[e.phase], e) if e.phase in phases else e for e in entries)
+    return tuple(format_entry(phases[e.phase], e) if e.phase in phases else e for e in entries)

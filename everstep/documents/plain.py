@@ -33,7 +33,7 @@ def plain_document(value: object) -> dict[str, Any]:
 
 
 def plain_fragment(value: object, name: str) -> dict[str, Any]:
-    """The same for a piece of a document's `spec`; `name` is what messages call it."""
+    """Return the value if it is a plain fragment of a `spec`, else raise `InvalidSpec` with this name."""
     if not isinstance(value, dict):
         raise refusal([(name, "must be a mapping of keys of `spec`, for example {nodes: 4}")])
     return _plain(value, name)

@@ -23,7 +23,7 @@ VENDORS = ("ascend", "nvidia", "modelarts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeEntry:
-    """What is known of one code. `level` is the word of the system that has the code."""
+    """The meaning of one code. `level` is the word of the system that has the code."""
 
     code: str
     vendor: str
@@ -45,7 +45,7 @@ class CodeEntry:
 
     @property
     def details(self) -> Mapping[str, Detail]:
-        """What a fact says of itself by this code, in the keys that the playbook reads."""
+        """The details of a fact with this code, in the keys that the playbook reads."""
         details: dict[str, Detail] = {"severity": self.severity, "heals": self.heals}
         if self.owner is Owner.USER:
             details["user_induced"] = True

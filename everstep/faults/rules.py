@@ -20,7 +20,7 @@ OTHER_CODES = RepeatRule(times=3, window_s=86_400.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrequencyRule:
-    """One code: so many times within the window; a device is released once it is quiet for `release_s`."""
+    """How often a code may occur within a window, and how long a device must be quiet to be released."""
 
     code: str
     times: int
@@ -45,7 +45,7 @@ def _frequency_rule(row: Mapping[str, str]) -> FrequencyRule:
 
 @cache
 def repeat_rules() -> tuple[RepeatRule, ...]:
-    """The same as rules of a policy: codes with the same numbers share one, the last holds for all others."""
+    """The rows as rules of a policy. Codes with the same numbers share one; the last holds for all others."""
     return (*_shared_rules(), OTHER_CODES)
 
 

@@ -14,7 +14,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.recovering.fault_counts import REPORT_MOST, FaultReport, SoundReport
 from everstep.core.recovering.quarantine import FaultNotes
 from everstep.core.spec import DurationRule, RepeatRule
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from everstep.steps.looking import QuarantineUnreachable, StepContext
 
 DEVICE_FAULT, DEVICE_SOUND = "device.fault", "device.healed"

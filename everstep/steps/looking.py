@@ -50,7 +50,7 @@ class QuarantineClient(Protocol):
         """Leave the request where the quarantine finds it whenever it is back; there is no answer."""
 
     async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
-        """How often each of these was seen over all jobs; `QuarantineUnreachable` as above."""
+        """Count these faults and return their counts over all jobs. Raises `QuarantineUnreachable`."""
 
 
 def _silent(*_details: object) -> None:

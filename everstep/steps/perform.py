@@ -309,7 +309,7 @@ async def _place(step: StepRun) -> StepResult:
 async def _order(
     step: StepRun, slots: tuple[int, ...], attempt: Attempt | None
 ) -> tuple[PlaceState, Attempt]:
-    """How far these slots are, and since when the cluster tries to place them: their pods are created."""
+    """Order pods for these slots. Returns how many are placed, and since when the cluster tries."""
     state = await step.context.backend.ensure_placed(_place_order(step, slots))
     if attempt is None or attempt.slots != slots:
         attempt = Attempt(slots=slots, since=step.now)

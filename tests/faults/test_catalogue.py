@@ -12,8 +12,8 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults.catalogue import entries, look_up
 from everstep.faults.levels import LEVELS, SEVERITIES, heals_by
+from everstep.faults.meanings import fault_class, with_meaning
 from everstep.faults.rules import frequency_rules
-from everstep.faults.telling import fault_class, with_meaning
 from tests.support.builders import COLUMNS, running
 
 _C = FaultClass

@@ -13,7 +13,7 @@ from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.deciding.playbook import row_for
 from everstep.core.levels import FaultClass
 from everstep.dialects.mindcluster import device_info
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun

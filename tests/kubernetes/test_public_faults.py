@@ -13,7 +13,7 @@ from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.dialects.mindcluster.policy import mindcluster
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until

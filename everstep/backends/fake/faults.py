@@ -18,7 +18,7 @@ from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.rules import faults
 from everstep.core.facts import Detail
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 
 # --- what they do -------------------------------------------------------------------------------
 

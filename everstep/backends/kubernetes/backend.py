@@ -62,7 +62,7 @@ from everstep.core.world import (
     PlaceOrder,
     PlaceState,
 )
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 
 _OPEN_S = 30.0
 _HANDSHAKES = 32

@@ -14,7 +14,7 @@ from everstep.backends.fault_lines import FaultLine
 from everstep.backends.rules.nodes import Device, Node
 from everstep.core.facts import Fact
 from everstep.core.world import HealState
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 
 N = TypeVar("N", bound=Node)
 

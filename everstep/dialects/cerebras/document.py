@@ -70,7 +70,7 @@ class WrittenTrainer:
 
     @property
     def mode(self) -> str:
-        """What its program does: as the command says, else the first section that the trainer has."""
+        """The mode of the program: by the command, else by the first section that the trainer has."""
         words = self.overlay.get("command") or ()
         text = words if isinstance(words, str) else " ".join(words)
         if match := re.search(MODE_OF_A_COMMAND, text):

@@ -25,7 +25,7 @@ STATUS: Mapping[SummaryValue, str] = {
 """Result of a run -> status in the Model Zoo's summary.json. A run that was stopped for good has none."""
 
 
-def worded(phase: PhaseSpec, entry: Entry) -> Entry:
+def formatted(phase: PhaseSpec, entry: Entry) -> Entry:
     """The entry with the Model Zoo's fields of summary.json. A run is listed once it is over."""
     is_over = entry.row.get("end_time") is not None
     most = phase.policy.no_progress_restarts if phase.policy.may_restart else 0
@@ -38,7 +38,7 @@ def worded(phase: PhaseSpec, entry: Entry) -> Entry:
 
 
 def _run(phase: PhaseSpec, row: Mapping[str, SummaryValue]) -> dict[str, SummaryValue]:
-    """One of `runs`. Steps are those of checkpoints, as steps that were not saved are lost."""
+    """An entry of `runs`. Steps are those of checkpoints, as steps that were not saved are lost."""
     loaded, saved = row.get("loaded_checkpoint"), row.get("saved_step")
     start = _written_step(phase) if loaded is None else row.get("starting_step")
     is_behind = isinstance(start, int) and isinstance(saved, int) and saved < start

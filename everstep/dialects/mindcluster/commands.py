@@ -20,7 +20,7 @@ _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the pods of one template run: the same command with the same variables."""
+    """The command and the variables of all pods of one template."""
 
     command: tuple[str, ...]
     env: Mapping[str, str]
@@ -35,7 +35,7 @@ def main_container(template: PodTemplate) -> tuple[int, Container]:
 
 
 def start_of(container: Container) -> Start:
-    """Its command and arguments, references to its variables resolved as the kubelet does."""
+    """The command of a container. References to its variables are resolved as the kubelet does."""
     env: dict[str, str] = {}
     for variable in container.env:
         if not variable.has_source:
@@ -54,7 +54,7 @@ def _resolved(text: str, env: Mapping[str, str]) -> str:
 
 
 def one_start(starts: Sequence[tuple[int, Start]]) -> Start:
-    """One command for all nodes; each entry is how many nodes start so, in the order of their ranks."""
+    """Merge the commands of all templates to one. `starts`: number of nodes and command, in rank order."""
     first = starts[0][1]
     if all(start == first for _, start in starts):
         return first

@@ -252,7 +252,7 @@ def _role(
 
 
 def _ranked(roles: list[Role]) -> tuple[Role, ...]:
-    """In the order of their `hccl/rankIndex` where all have one, else as they are."""
+    """Sort the roles by `hccl/rankIndex` if all have one."""
     if any(role.template.rank_index is None for role in roles):
         return tuple(roles)
     return tuple(sorted(roles, key=lambda role: role.template.rank_index or 0))
@@ -264,7 +264,7 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 def _native(
     job: Manifest, switches: Switches, start: commands.Start, *, in_pods: bool
 ) -> dict[str, Any]:
-    """What the document says, as a native `spec`; every node has as many devices as the largest pod."""
+    """Translate the document to a native `spec`. Every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
     kind = "ascend" if in_pods else "simulated"
     nodes_min = (switches.nodes_min or 1) if switches.is_elastic else job.nodes

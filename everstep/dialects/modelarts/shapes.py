@@ -120,7 +120,7 @@ def _variables(names: dict[str, str]) -> dict[str, str]:
 
 
 def _unless_blank(text: str) -> str | None:
-    """None for a blank command."""
+    """The command, or None if it is blank."""
     return text if text.strip() else None
 
 

@@ -63,7 +63,7 @@ def details(state: JobState, chronicle: Chronicle) -> Value:
 def unread(
     job_id: str, word: str = "unread", *, created_at: float | None = None, reason: str | None = None
 ) -> Value:
-    """The same shape for a job without a state: `word` is a row of `PHASE`, `reason` why it ended."""
+    """The details of a job without a state. `word` is a row of `PHASE`, `reason` why the job ended."""
     never_began: Value = {
         **dict.fromkeys(RUNNING_RECORD),
         "end_reason": reason,

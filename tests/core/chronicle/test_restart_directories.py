@@ -19,7 +19,7 @@ from everstep.core.loop.lifecycle import Begun, enter_phase
 from everstep.core.spec import JobSpec
 from everstep.core.world import Checkpoint
 from everstep.dialects import journals
-from everstep.dialects.cerebras.journal import worded
+from everstep.dialects.cerebras.journal import formatted
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.registry import compile_document
 from tests.support.builders import ScriptedJob, fact, job_spec, sighting
@@ -50,7 +50,7 @@ def write(job: ScriptedJob, root: Path) -> None:
     """All that is to be written, as a publication does it."""
     due = job.unpublished
     entries = tuple(replace(one, model_dir=str(root), workdir=None) for one in due.entries)
-    for command in journal_commands("demo", journals.worded(job.spec, entries)):
+    for command in journal_commands("demo", journals.formatted(job.spec, entries)):
         storage.write(command)
     job.publishes(entry=due.newest.entry)
 
@@ -161,7 +161,7 @@ def test_a_run_begins_with_what_it_loaded_and_never_ends_before(
         "saved_step": saved_step,
         "saved_checkpoint": "out/x.mdl",
     }
-    row_written = worded(spec().phases[0], line_about(row)).row
+    row_written = formatted(spec().phases[0], line_about(row)).row
     assert tuple(row_written[f"{key}_step"] for key in ("starting", "ending")) == steps[:2]
     assert row_written["steps_progressed"] == steps[2]
 
@@ -175,7 +175,9 @@ def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
         "status": "success",
         "nodes": 4,
     }
-    row_written = worded(phase, line_about({**row, "failure_reason": None, "saved_step": None})).row
+    row_written = formatted(
+        phase, line_about({**row, "failure_reason": None, "saved_step": None})
+    ).row
     assert (row_written["starting_step"], row_written["ending_step"]) == (30, 30)
 
 
@@ -314,7 +316,7 @@ def test_the_configuration_goes_out_once() -> None:
     job = ScriptedJob(spec=replace(spec(), phases=(reading,))).launches()
     crashes(job)
     job.succeeds()
-    entries = journals.worded(job.spec, job.unpublished.entries)
+    entries = journals.formatted(job.spec, job.unpublished.entries)
     assert [e.run for e in entries if e.dialect_files is not None and e.dialect_files.files] == [1]
     assert [e.run for e in entries] == [1, 0, 0, 2]
 

@@ -7,7 +7,7 @@ import pytest
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from tests.support.builders import ScriptedJob, running
 
 LINK, LINK_BACK = "81078603", "device.healed"

@@ -12,7 +12,7 @@ from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import WaitFor, Watch
 from everstep.core.world import Observation
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from tests.support.builders import ScriptedJob, pod, running
 
 SWITCH = "[0x08520003,na,L2,na]"

@@ -16,7 +16,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import commands
 from everstep.faults.catalogue import entries
 from everstep.faults.levels import LEVELS, SEVERITIES
-from everstep.faults.telling import with_meaning
+from everstep.faults.meanings import with_meaning
 from tests.support.builders import ScriptedJob, fact, running
 
 _C = FaultClass

@@ -31,7 +31,7 @@ def with_meaning(fact: Fact) -> Fact:
 
 
 def _added(entry: CodeEntry, reported: Mapping[str, Detail]) -> Mapping[str, Detail]:
-    """What the catalogue adds: never against the report, nor against what follows from it."""
+    """The details that the catalogue adds without contradicting the report or what follows from it."""
     added = dict(_graded(entry, reported.get("level")))
     severity, heals = reported.get("severity"), reported.get("heals")
     if severity is not None or heals is not None:
