@@ -20,7 +20,7 @@ from tests.backends.lab import nodes_of, uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import made, until
 from tests.kubernetes.site import Site
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api, Json
@@ -113,6 +113,30 @@ async def test_a_gang_of_four_waits_for_a_fourth_node_and_holds_none_meanwhile(
         assert await groups(api, namespace, "four") == {}
         await job.gone()
         assert await groups(api, namespace, "four") == {}
+
+
+async def test_a_gang_whose_group_exceeds_a_quota_creates_no_pods_until_there_is_one(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Pods without their group could not be scheduled, and would take quota from a gang that can."""
+    quotas = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    hard = {"count/podgroups.scheduling.k8s.io": "0"}
+    job = KubernetesRun(lab, id="groupless", slots=(0, 1), env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.stop()
+    async with made(api, quotas, {"metadata": {"name": "none"}, "spec": {"hard": hard}}) as quota:
+
+        async def is_counted() -> bool:
+            return "hard" in (await api.get(quota)).get("status", {})
+
+        await until(is_counted)
+        for _ in range(2):
+            state = await lab.backend.ensure_placed(job.place_order())
+            assert "exceeded quota: none" in state.waiting_for
+        assert await pods_of(api, namespace, "groupless") == []
+    placed = await job.place()
+    assert len(nodes_of(placed)) == 2
+    await job.gone()
 
 
 async def test_a_smaller_gang_takes_the_place_of_a_larger_one_and_grows_when_a_node_comes(

@@ -36,6 +36,14 @@ async def are_served(api: KubernetesApi) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupState:
+    """What holds a PodGroup up: both are empty where it is scheduled, or where there is to be none."""
+
+    refusal: str = ""  # why the API server takes none now
+    problem: str = ""  # why the group that there is cannot be scheduled yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroups:
     """The PodGroups of jobs in one namespace."""
 
@@ -49,20 +57,20 @@ class PodGroups:
 
     async def ensure(
         self, job: str, gang: Gang, *, owner: Mapping[str, str], priority_class: str = ""
-    ) -> str:
-        """Have a group of this size; older ones of the job go. Returns why it cannot be scheduled yet.
+    ) -> GroupState:
+        """Have a group of this size; older ones of the job go.
 
         Pods that were created before their group wait for it, and a smaller order makes it smaller. The
         scheduler takes only a group of the priority that its pods have.
         """
         groups = {group["metadata"]["name"]: group for group in await self._of(job)}
-        _, why = await both(
+        _, state = await both(
             self.remove(job, keep=gang.name, groups=groups.values()),
             self._have(
                 job, gang, groups.get(gang.name), owner=owner, priority_class=priority_class
             ),
         )
-        return why
+        return state
 
     async def _have(
         self,
@@ -72,8 +80,8 @@ class PodGroups:
         *,
         owner: Mapping[str, str],
         priority_class: str,
-    ) -> str:
-        """Create the group, or give it this size; why it cannot be scheduled yet."""
+    ) -> GroupState:
+        """Create the group, or give it this size."""
         if group is None and gang.needs_group:
             metadata = {
                 "name": gang.name,
@@ -85,12 +93,12 @@ class PodGroups:
             body = {"metadata": metadata, **_size(gang)}
             if priority_class:
                 body["spec"]["priorityClassName"] = priority_class
-            return await self._create(body)
+            return GroupState(refusal=await self._create(body))
         if group is None:
-            return ""
+            return GroupState()
         if _size_of(group) != gang.size:
             await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
-        return _problem(group)
+        return GroupState(problem=_problem(group))
 
     async def _create(self, body: Json) -> str:
         """Why the API server takes no group now. Raises InvalidSpec where it never takes this one."""

@@ -83,11 +83,37 @@ class PodPlacer:
             reached(isolated_nodes(self.api, self.home)), reached(self.books.read(order.job.id))
         )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
+        example = self._example(order, hosts)
+        stored = await self._want(order, stored, isolated)
+        now = self.agents.clock()
+        if due := self._due(
+            order, stored, now=now
+        ):  # before anything is created: it may be refused
+            await self.books.claim(order.job.id, self._claims(order, example))
+        stored, refusal = await self._create_due(order, stored, due, hosts, example)
+        queue_problem = await self.queues.problem(order, stored)
+        self.reconciler.watch_agents(stored)
+        missing = missing_pods(order, stored)
+        again = [entry.created_from for entry in missing if entry.created_from > now]
+        if (stuck_until := await self._withdraw_if_stuck(order, stored, now=now)) is not None:
+            again.append(stuck_until)
+        if queue_problem:  # it may change, and no pod with it
+            again.append(now + _QUEUE_S)
+        state = self._state(order.slots, wanted_entries(stored), refusal or queue_problem)
+        if not state.placed and self._is_tried_as_one(order, stored):
+            state = replace(state, places=None)  # how many could live shows only a smaller try
+        return state, min(again, default=None)
+
+    def _example(self, order: PlaceOrder, hosts: Collection[str]) -> Json:
+        """One of the pods, made before anything is changed. Raises InvalidSpec if none can be made."""
         no_owner = {"name": "", "uid": ""}
-        # Before anything is changed: a document that cannot work.
-        example = manifest.pod(
-            order, order.slots[0], owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
+        slot = order.slots[0]
+        return manifest.pod(
+            order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
         )
+
+    async def _want(self, order: PlaceOrder, stored: Stored, isolated: Iterable[str]) -> Stored:
+        """Store the pods that the order wants."""
         may_be_used = self._usable(order, isolated)
         if stored.document.record.placed is None:
             await self.books.release(order.job.id)
@@ -97,43 +123,57 @@ class PodPlacer:
             lambda session: want_pods(session, order, may_be_used, free_places),
             start=stored,
         )
-        now = self.agents.clock()
+        return stored
+
+    def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> set[str]:
+        """The names of the pods that may be created by now."""
         with_room = self.queues.with_room(missing_pods(order, stored), stored)
-        due = {entry.name for entry in with_room if entry.created_from <= now}
-        if due:  # before anything is created: it may be refused
-            await self.books.claim(order.job.id, self._claims(order, example))
+        return {entry.name for entry in with_room if entry.created_from <= now}
+
+    async def _create_due(
+        self,
+        order: PlaceOrder,
+        stored: Stored,
+        due: Collection[str],
+        hosts: Collection[str],
+        example: Json,
+    ) -> tuple[Stored, str]:
+        """Create the pods that are due, and their group. Also returns what holds either up, if so."""
         stored, prompt_answers = await self._synced(order, stored, due, hosts)
-        missing = missing_pods(order, stored)
-        to_create = [entry for entry in missing if entry.name in due]
         gang = gang_of(order, stored)
-        rest = [entry for entry in to_create if entry.name not in prompt_answers]
+        missing = missing_pods(order, stored)
+        rest = [e for e in missing if e.name in due and e.name not in prompt_answers]
         create = partial(self._create, order, stored, rest, hosts, gang)
-        group = self._ensure_group(order, gang, stored, example)
-        if gang.needs_group:  # before its pods: it may be refused
-            group_refusal = await group
-            answers = await create()
+        ensure_group = self._ensure_group(order, gang, stored, example)
+        if gang.needs_group:
+            group = await ensure_group
+            # Pods without their group cannot be scheduled, and would take quota from a gang that can.
+            answers = {} if group.refusal else await create()
         else:
-            answers, group_refusal = await both(create(), group)
+            answers, group = await both(create(), ensure_group)
         refusal, stored = await self._with_uids(order, stored, {**prompt_answers, **answers})
-        queue_problem = await self.queues.problem(order, stored)
-        refusal = refusal or group_refusal or queue_problem
-        self.reconciler.watch_agents(stored)
-        again = [entry.created_from for entry in missing if entry.created_from > now]
-        is_grouped = manifest.is_grouped_by_us(order, self.settings)
-        if not is_grouped and (stuck_at := self.withdrawals.stuck_at(gang, stored)) is not None:
-            stuck_in_s = stuck_at - self.api.server_time()
-            again.append(now + max(0.0, stuck_in_s) + _MOMENT_S)
-            if stuck_in_s <= 0:
-                await self.withdrawals.withdraw(gang, stored)
-        if queue_problem:  # it may change, and no pod with it
-            again.append(now + _QUEUE_S)
-        state = self._state(order.slots, wanted_entries(stored), refusal)
-        # All of them or none: how many could live shows a try.
-        is_grouped = is_grouped or bool(kueue.queue_of(order))
-        is_tried = is_grouped and (gang.needs_group or gang.size == len(order.slots))
-        if is_tried and not state.placed and not self.withdrawals.are_bound(gang, stored):
-            state = replace(state, places=None)
-        return state, min(again, default=None)
+        return stored, refusal or group.refusal or group.problem
+
+    async def _withdraw_if_stuck(
+        self, order: PlaceOrder, stored: Stored, *, now: float
+    ) -> float | None:
+        """Give back the places that a gang held for too long. Returns when to look again."""
+        if manifest.is_grouped_by_us(order, self.settings):
+            return None
+        gang = gang_of(order, stored)
+        if (stuck_at := self.withdrawals.stuck_at(gang, stored)) is None:
+            return None
+        stuck_in_s = stuck_at - self.api.server_time()
+        if stuck_in_s <= 0:
+            await self.withdrawals.withdraw(gang, stored)
+        return now + max(0.0, stuck_in_s) + _MOMENT_S
+
+    def _is_tried_as_one(self, order: PlaceOrder, stored: Stored) -> bool:
+        """Whether a scheduler places all pods of the order or none, and has not placed them yet."""
+        is_grouped = manifest.is_grouped_by_us(order, self.settings) or kueue.queue_of(order)
+        gang = gang_of(order, stored)
+        is_whole = gang.needs_group or gang.size == len(order.slots)
+        return bool(is_grouped) and is_whole and not self.withdrawals.are_bound(gang, stored)
 
     async def ensure_standby(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are that stand by, and when one that failed is created again."""
@@ -212,11 +252,11 @@ class PodPlacer:
 
     async def _ensure_group(
         self, order: PlaceOrder, gang: manifest.Gang, stored: Stored, pod: Json
-    ) -> str:
-        """Why the group of these pods cannot be scheduled yet, if there is to be one. `pod`: one of them."""
+    ) -> gangs.GroupState:
+        """The group of these pods, if there is to be one. `pod`: one of them."""
         is_grouped = manifest.is_grouped_by_us(order, self.settings)
         if not is_grouped or not gang.size or self.withdrawals.are_bound(gang, stored):
-            return ""
+            return gangs.GroupState()
         return await self.groups.ensure(
             order.job.id,
             gang,
