@@ -303,6 +303,11 @@ def _decided(state: JobState, event: Decided) -> JobState:
     return replace(state, mode=Mode.RECOVERING, plan=plan)
 
 
+def _undecided(state: JobState, _event: Undecided) -> JobState:
+    """No new facts: the command that waits is obeyed now."""
+    return state
+
+
 def _failed(state: JobState, decision: Decision) -> JobState:
     is_time_over = decision.fault.kind.startswith("limit.") and state.phase.policy.stops_at_limit
     how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
@@ -345,7 +350,7 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
     (Mode.PAUSED, Watched): _watched,
     (Mode.READING, Watched): _read,
     (Mode.DECIDING, Decided): _decided,
-    (Mode.DECIDING, Undecided): lambda state, _: state,  # what was ordered meanwhile is done
+    (Mode.DECIDING, Undecided): _undecided,
     (Mode.CLOSING, Cleared): _cleared,
 }
 
