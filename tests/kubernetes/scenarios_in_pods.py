@@ -29,7 +29,7 @@ from tests.kubernetes.test_device_info import fault as device_fault
 from tests.kubernetes.test_device_info import info
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.playing.course import Course, Door, Moment
+from tests.support.playing.course import Course, Moment, UnstartedPod
 from tests.support.playing.on_processes import EVERY, POLL_S, SCRIPT, STILL_S, OnProcesses
 from tests.support.playing.scenario import JOB, Cue, Played, Scenario
 from tests.support.playing.sense import sense
@@ -199,10 +199,10 @@ class InPods(OnProcesses):
         """As `everstep status` shows it: what the monitor saw last is only in its heartbeat."""
         return [(await status_of(await find(self.client, JOB)))["checkpoint_step"]]
 
-    async def _is_placed(self, door: Door) -> bool:
+    async def _is_placed(self, pod: UnstartedPod) -> bool:
         pods = {pod["metadata"]["name"]: pod for pod in await self._pods()}
-        pod = pods.get(f"{JOB}-{door.slot}-g{door.generation}")
-        return pod is not None and bool(pod["spec"].get("nodeName"))
+        in_cluster = pods.get(f"{JOB}-{pod.slot}-g{pod.generation}")
+        return in_cluster is not None and bool(in_cluster["spec"].get("nodeName"))
 
     def _waits_as(self, moment: Moment, status: Mapping[str, Any]) -> bool:
         """A scheduler has words of its own."""
@@ -215,12 +215,12 @@ class InPods(OnProcesses):
 
     # -- doing -----------------------------------------------------------------------------------
 
-    async def _hold(self, doors: tuple[Door, ...]) -> None:
-        if doors:
+    async def _hold(self, unstarted: tuple[UnstartedPod, ...]) -> None:
+        if unstarted:
             await self._hold_pods(True)
 
-    async def _let_in(self, doors: tuple[Door, ...]) -> None:
-        if doors:
+    async def _let_in(self, unstarted: tuple[UnstartedPod, ...]) -> None:
+        if unstarted:
             await self._hold_pods(False)
 
     async def _hold_pods(self, held: bool) -> None:

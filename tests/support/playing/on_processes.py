@@ -1,8 +1,8 @@
 """Plays the course of a scenario on real processes: a real worker, real agents, real ranks.
 
-Who breaks something waits until the job is where it was on the fake cluster: training stands at a gate,
-pods are placed and held at the door, or the status says so. Nothing here waits for a time. Where the ranks
-run is for subclasses to say.
+An action is done once the job is where it was on the fake cluster: training stands at a gate, pods have
+places and their agents are held back, or the status is the same. Nothing here waits for a time. Subclasses
+decide where the ranks run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from everstep.documents.merge import merged
 from tests.support.at_work import submit
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.playing.course import ANY, Course, Deed, Door, Gate, Moment
+from tests.support.playing.course import ANY, Action, Course, Gate, Moment, UnstartedPod
 from tests.support.playing.scenario import JOB, Cue, Note, Played, Scenario
 from tests.support.playing.transcript import status_line
 from tests.support.workerproc import WorkerProcess
@@ -78,15 +78,15 @@ class OnProcesses(ABC):
         """The steps of the newest checkpoints seen so far."""
 
     @abstractmethod
-    async def _is_placed(self, door: Door) -> bool:
+    async def _is_placed(self, pod: UnstartedPod) -> bool:
         """Whether that pod is there."""
 
     @abstractmethod
-    async def _hold(self, doors: tuple[Door, ...]) -> None:
+    async def _hold(self, unstarted: tuple[UnstartedPod, ...]) -> None:
         """No agent begins in these pods, which are yet to come. Repeatable."""
 
     @abstractmethod
-    async def _let_in(self, doors: tuple[Door, ...]) -> None:
+    async def _let_in(self, unstarted: tuple[UnstartedPod, ...]) -> None:
         """Agents begin there now. Repeatable."""
 
     @abstractmethod
@@ -114,21 +114,21 @@ class OnProcesses(ABC):
 
     async def _play(self, scenario: Scenario, course: Course) -> Played:
         await self._prepare(scenario)
-        later = [deed for deed in course.deeds if deed.moment is not None]
-        for deed in course.deeds:
-            if deed.moment is None:
-                await self._break([fault.text for fault in deed.faults])
+        later = [action for action in course.actions if action.moment is not None]
+        for action in course.actions:
+            if action.moment is None:
+                await self._break([fault.text for fault in action.faults])
         job = await self._submitted(scenario, course, later)
-        for number, deed in enumerate(later):
-            await self._do(job, deed, _doors(later[number + 1 : number + 2]))
+        for number, action in enumerate(later):
+            await self._do(job, action, _unstarted_pods(later[number + 1 : number + 2]))
         with contextlib.suppress(WorkflowFailureError):  # a failed job; its report is in the memo
             await asyncio.wait_for(job.result(), HUNG_S)
         return await self._played(job)
 
     async def _submitted(
-        self, scenario: Scenario, course: Course, deeds: Sequence[Deed]
+        self, scenario: Scenario, course: Course, actions: Sequence[Action]
     ) -> WorkflowHandle[Any, Any]:
-        await self._hold(_doors(deeds[:1]))
+        await self._hold(_unstarted_pods(actions[:1]))
         spec = merged(scenario.document["spec"], self._spec(scenario, course))
         return await submit(self.client, {**scenario.document, "spec": spec}, job_id=JOB)
 
@@ -144,16 +144,16 @@ class OnProcesses(ABC):
             raise AssertionError(f"{what} never came; {status_line(status)}") from None
 
     async def _comes(
-        self, job: WorkflowHandle[Any, Any], moment: Moment, deed: Deed
+        self, job: WorkflowHandle[Any, Any], moment: Moment, action: Action
     ) -> Mapping[str, Any]:
         """Once it is so; with the status that says so."""
         if moment.gate is not None:
             gate = moment.gate
             await self._until(lambda: self._is_at(gate), gate)
-            if not any(" hang " in fault.text for fault in deed.faults):
+            if not any(" hang " in fault.text for fault in action.faults):
                 await self._until(lambda: self._is_saved(gate.step), f"checkpoint before {gate}")
-        for door in moment.doors:
-            await self._until(lambda door=door: self._is_placed(door), door)  # type: ignore[misc]  # bound now
+        for pod in moment.unstarted:
+            await self._until(lambda pod=pod: self._is_placed(pod), pod)  # type: ignore[misc]  # bound now
         await self._until(lambda: self._shows(moment), moment)
         await self._until(lambda: self._has_decided(job, moment.decisions), moment)
         await self._until(lambda: self._shows(moment), moment)
@@ -192,17 +192,20 @@ class OnProcesses(ABC):
     # -- doing -----------------------------------------------------------------------------------
 
     async def _do(
-        self, job: WorkflowHandle[Any, Any], deed: Deed, next_doors: tuple[Door, ...]
+        self,
+        job: WorkflowHandle[Any, Any],
+        action: Action,
+        next_unstarted: tuple[UnstartedPod, ...],
     ) -> None:
-        assert deed.moment is not None
-        moment = deed.moment
-        status = await self._comes(job, moment, deed)
-        await self._hold(next_doors)
-        if deed.cue is not None:
-            await self._act(job, deed.cue, status)
+        assert action.moment is not None
+        moment = action.moment
+        status = await self._comes(job, moment, action)
+        await self._hold(next_unstarted)
+        if action.cue is not None:
+            await self._act(job, action.cue, status)
         else:
-            await self._break([fault.text for fault in deed.faults])
-        await self._let_in(tuple(door for door in moment.doors if door not in next_doors))
+            await self._break([fault.text for fault in action.faults])
+        await self._let_in(tuple(pod for pod in moment.unstarted if pod not in next_unstarted))
         if moment.gate is not None and moment.gate.opens:
             (self.control / f"open-g{moment.gate.generation}-s{moment.gate.step}").touch()
 
@@ -278,8 +281,10 @@ async def _decided(marker: MarkerRecordedEventAttributes) -> list[Decision]:
     return await DATA_CONVERTER.decode(list(details["result"].payloads), [Decision])
 
 
-def _doors(deeds: Sequence[Deed]) -> tuple[Door, ...]:
-    return tuple(door for deed in deeds if deed.moment is not None for door in deed.moment.doors)
+def _unstarted_pods(actions: Sequence[Action]) -> tuple[UnstartedPod, ...]:
+    return tuple(
+        pod for action in actions if action.moment is not None for pod in action.moment.unstarted
+    )
 
 
 def words(text: str) -> list[str]:

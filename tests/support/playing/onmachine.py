@@ -26,7 +26,7 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.core.seeing.hang import FLOOR_S
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.playing.course import Course, Door
+from tests.support.playing.course import Course, UnstartedPod
 from tests.support.playing.doors import held
 from tests.support.playing.on_processes import EVERY, SCRIPT, STILL_S, OnProcesses
 from tests.support.playing.scenario import JOB, Scenario
@@ -129,22 +129,22 @@ class OnMachine(OnProcesses):
         job_pods = await self.store.run(lambda db: pods.of_job(db, JOB))
         return [pod.uid for pod in job_pods]
 
-    async def _is_placed(self, door: Door) -> bool:
-        return self._uid(door) in await self._uids()
+    async def _is_placed(self, pod: UnstartedPod) -> bool:
+        return self._uid(pod) in await self._uids()
 
-    def _uid(self, door: Door) -> str:
-        return f"{placing.pod_name(JOB, door.slot, door.generation)}-{self.cluster}"
+    def _uid(self, pod: UnstartedPod) -> str:
+        return f"{placing.pod_name(JOB, pod.slot, pod.generation)}-{self.cluster}"
 
-    async def _hold(self, doors: tuple[Door, ...]) -> None:
+    async def _hold(self, unstarted: tuple[UnstartedPod, ...]) -> None:
         """No agent begins in these pods."""
-        for door in doors:
-            folder = self.settings.folder(self._uid(door)).path
+        for pod in unstarted:
+            folder = self.settings.folder(self._uid(pod)).path
             if folder not in self.held:
                 self.held[folder] = held(folder)
 
-    async def _let_in(self, doors: tuple[Door, ...]) -> None:
-        for door in doors:
-            lock = self.held.pop(self.settings.folder(self._uid(door)).path, None)
+    async def _let_in(self, unstarted: tuple[UnstartedPod, ...]) -> None:
+        for pod in unstarted:
+            lock = self.held.pop(self.settings.folder(self._uid(pod)).path, None)
             if lock is not None:
                 os.close(lock)
 
