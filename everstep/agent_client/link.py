@@ -188,7 +188,9 @@ async def _read(reader: asyncio.StreamReader) -> Response:
     headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
     length = headers.get("content-length")
     if length is None or int(length) > ANSWER_MOST:
-        raise NoAnswer(f"an answer has its length, and at most {ANSWER_MOST} bytes; not {length}")
+        raise NoAnswer(
+            f"an answer needs a Content-Length of at most {ANSWER_MOST} bytes, not {length}"
+        )
     raw = await reader.readexactly(int(length))
     try:
         content = json.loads(raw) if raw else {}

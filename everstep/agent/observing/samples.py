@@ -184,7 +184,7 @@ class Saves:
             self._of, self._look = SavesOfRun(self._agent, run, path), None
         if self._look is None or self._look.done():
             if self._look is not None and (error := self._look.exception()) is not None:
-                self._agent.note(f"{path} was looked at in vain: {error!r}")
+                self._agent.note(f"{path} cannot be searched for checkpoints: {error!r}")
             with contextlib.suppress(reading.StorageHangs):
                 self._look = reading.begin(path, self._of.look)
 

@@ -1,6 +1,6 @@
 """The agent's side of prewarm: keeps one helper ready, and has ranks forked from it.
 
-A start never waits for a helper: while there is none that is ready and fits, ranks are started plainly,
+A start never waits for a helper: while there is none that is ready and fits, ranks are started without it,
 with a note. It seldom waits for a fork either, which costs 20 ms of a process that holds PyTorch: as many
 as a start needs stand by.
 """
@@ -38,13 +38,15 @@ class Prewarm:
     # -- a start ----------------------------------------------------------------------------------
 
     def fork(self, run: Run, rank: Rank) -> bool:
-        """Start the rank as a fork of the helper; False if it has to be started plainly."""
+        """Start the rank as a fork of the helper. False if it has to be started without one."""
         if not run.command["prewarm"]:
             return False
         try:
             self._become(self._fit(run), run, rank)
         except OSError as why:
-            self._agent.note(f"prewarm: generation {run.generation} was started plainly: {why}")
+            self._agent.note(
+                f"prewarm: generation {run.generation} was started without the helper: {why}"
+            )
             return False
         return True
 

@@ -56,7 +56,7 @@ class RankMonitor:
         says_more = [rank.folder.look() for rank in living]
         for rank in living:
             if rank.folder.problem is not None:
-                self._agent.note(f"rank {rank.number} cannot be understood: {rank.folder.problem}")
+                self._agent.note(f"a file of rank {rank.number} is invalid: {rank.folder.problem}")
         if any(says_more):
             self._agent.publish()
 

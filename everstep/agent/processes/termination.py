@@ -43,7 +43,7 @@ class Population:
         try:
             self._members.begin()
         except OSError as error:
-            self._note(f"who belongs to this pod cannot be written down: {error}")
+            self._note(f"the list of processes of this pod cannot be written: {error}")
 
     def now(self) -> list[proc.Process] | None:
         """The processes of the pod; None if none is found but that is not proven."""
@@ -52,12 +52,12 @@ class Population:
             root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
             members, unknown = self._members.look(root=root, reads_environments=reads_environments)
         except OSError as error:
-            self._note(f"the processes of this pod cannot be looked at: {error}")
+            self._note(f"the processes of this pod cannot be listed: {error}")
             return None
         left = [s for s in members if s.pid not in self.spared and s.pid != os.getpid()]
         for process in unknown:
             self._note(
-                f"process {process.pid} ({process.name}) does not let us see if it is of this pod"
+                f"process {process.pid} ({process.name}) cannot be inspected and may belong to this pod"
             )
         if left or not unknown:
             self._is_taken_over = self._is_taken_over or not left
@@ -90,7 +90,7 @@ class Population:
         try:
             self._members.note(table.values())
         except OSError as error:
-            self._note(f"who belongs to this pod cannot be written down: {error}")
+            self._note(f"the list of processes of this pod cannot be written: {error}")
         helpers = with_families(self.helper_sessions, table) if self.helper_sessions else ()
         return [process for pid, process in table.items() if pid not in helpers]
 

@@ -101,7 +101,7 @@ class WardenLink:
             # A stall of the agent must not count as silence of the warden.
             self._silent_s += min(passed, TICK_S)
         if self._pid and self._silent_s > (MUTE_S if self._has_begun else BEGINS_S):
-            self._agent.note("the warden was mute, and was replaced")
+            self._agent.note("the warden did not answer and was replaced")
             self._replace()
             self._agent.publish()
         if self._silent_s < ALONE_S:

@@ -247,7 +247,10 @@ def test_first_start_does_not_wait_for_a_helper(warm: Warm) -> None:
     state = warm.start()
     assert is_prewarmed(state) is False
     assert state["helper"] is not None
-    assert "prewarm: generation 1 was started plainly: there is no helper yet" in state["notes"]
+    assert (
+        "prewarm: generation 1 was started without the helper: there is no helper yet"
+        in state["notes"]
+    )
 
 
 UNFIT = {

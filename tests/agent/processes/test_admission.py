@@ -231,7 +231,7 @@ def test_who_speaks_nonsense_can_do_nothing_and_people_are_told(
     (rank,) = pod.runs(FOREVER)
     path = pod.home / wire.RANKS / "g1-r0" / wire.CAPABILITIES
     os.mkfifo(path) if message is None else path.write_text(message)
-    state = pod.until(lambda s: any("rank 0 cannot be understood" in n for n in s["notes"]))
+    state = pod.until(lambda s: any("a file of rank 0 is invalid" in n for n in s["notes"]))
     assert can(state) == [[]]
     assert is_running(rank)
 

@@ -131,7 +131,7 @@ def test_a_stopped_warden_is_replaced_and_harms_nobody_when_it_goes_on(
     signal_to(first, signal.SIGCONT)
     until(lambda: not is_running(first), what="the end of the first one")
     assert is_running(rank)
-    pod.until(lambda state: "the warden was mute, and was replaced" in state["notes"])
+    pod.until(lambda state: "the warden did not answer and was replaced" in state["notes"])
     signal_to(pod.agent.pid, signal.SIGKILL)
     pod.agent.wait()
     until(lambda: not is_running(rank), what="the end of the rank")

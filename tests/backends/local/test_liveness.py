@@ -179,7 +179,7 @@ async def test_books_that_are_away_or_replaced_are_out_of_reach(tmp_path: Path) 
             await first_store.run(lambda _: None)
         assert not home.exists(), "nobody makes another one"
         await second_store.run(lambda _: None)
-        with pytest.raises(BackendUnavailable, match="not the file that it was"):
+        with pytest.raises(BackendUnavailable, match="was replaced by another file"):
             await first_store.changes()
         second_store.close()
         shutil.rmtree(home)

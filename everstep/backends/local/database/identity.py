@@ -134,7 +134,7 @@ async def settle(store: Store, path: Path) -> str:
     cluster, stored = await store.run(lambda db: (identity(db), _stored_file(db)))
     here = await read(str(path), partial(file_at, path), within_s=READ_S)
     if here is None:
-        raise BackendUnavailable(f"{path} is away")
+        raise BackendUnavailable(f"{path} is missing")
     if stored is not None:
         settle_here = partial(settle_copy, cluster, stored, here)
         if await read(stored.path, settle_here, within_s=READ_S):

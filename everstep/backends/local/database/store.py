@@ -112,7 +112,7 @@ class Store:
         try:
             db = self._opened()
             if _identity(self._path) != self._identity:
-                raise BackendUnavailable(f"{self._path} is not the file that it was")
+                raise BackendUnavailable(f"{self._path} was replaced by another file")
             yield db
         except FileNotFoundError:
             problem = f"EVERSTEP_HOME was moved or removed: {self._path} is not there"

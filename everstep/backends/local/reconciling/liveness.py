@@ -119,7 +119,7 @@ def sweep(folder: Path) -> Life:
 def _members(folder: Path) -> tuple[list[proc.Process], list[proc.Process]]:
     """The living members, and the processes that may be members. Raises OSError."""
     if not folder.parent.is_dir():
-        raise FileNotFoundError(f"{folder.parent} is away")
+        raise FileNotFoundError(f"{folder.parent} is missing")
     pod = Members(folder, folder.name)
     members = pod.look()
     # First the members, then the agent's name: an agent writes it before it starts any of those.
