@@ -39,9 +39,9 @@ class LocalActivities:
             return changed
 
     @activity.defn(name="decide")
-    def decide(self, given: DecisionInput) -> Decision:
-        """What is done about a fault; the answer is part of the history from now on."""
-        return decide(informed(given))
+    def decide(self, inputs: DecisionInput) -> Decision:
+        """Decide about a fault. The decision is part of the history from now on."""
+        return decide(informed(inputs))
 
     def all(self) -> list[Any]:
         return [self.compile, self.patch, self.decide]

@@ -15,7 +15,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.levels import FaultClass
 from everstep.core.loop import lifecycle
-from everstep.core.loop.lifecycle import Ask, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop.next_actions import Ask, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import JobState
 from tests.support.builders import ScriptedJob, outcome, running, sighting
@@ -66,12 +66,12 @@ def incident(pods: int, cls: FaultClass) -> None:
     told = running(nodes=pods)
     seen = report_of(told, cls)
     deciding, ask = asked(told, seen)
-    answer = decide(ask.given)
+    answer = decide(ask.inputs)
     recovering, run = planned(deciding, answer)
     ended = PlanEnded(outcome=outcome(run.plan, "success", None, None))
     costs = [
         cost_ms(lambda: lifecycle.advance(told.state, seen)),
-        cost_ms(lambda: decide(ask.given)),
+        cost_ms(lambda: decide(ask.inputs)),
         cost_ms(lambda: lifecycle.advance(deciding, Decided(decision=answer))),
         cost_ms(lambda: lifecycle.advance(recovering, ended)),
     ]

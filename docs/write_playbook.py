@@ -29,7 +29,8 @@ from everstep.core.levels import (
     Level,
     Step,
 )
-from everstep.core.loop.lifecycle import NEWS, TABLE, next_action
+from everstep.core.loop.lifecycle import NEWS, TABLE
+from everstep.core.loop.next_actions import next_action
 from everstep.core.recovering import quarantine
 from everstep.core.seeing import hang
 from everstep.core.spec import ASKED_FIRST, JobSpec, Limits, PhaseSpec, Policy

@@ -17,8 +17,8 @@ from everstep.chronicle.fold import folded
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import FaultCount, Outcome, Plan
 from everstep.core.errors import LifecycleBug
-from everstep.core.loop import commands, lifecycle
-from everstep.core.loop.lifecycle import (
+from everstep.core.loop import commands, lifecycle, next_actions, operators
+from everstep.core.loop.next_actions import (
     Ask,
     Begun,
     Clear,
@@ -94,7 +94,7 @@ class Simulation:
     spec: JobSpec
     job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
     quarantine: QuarantineInMemory = field(default_factory=QuarantineInMemory)
-    on_action: Callable[[JobState, lifecycle.Action], None] = lambda _state, _action: None
+    on_action: Callable[[JobState, next_actions.Action], None] = lambda _state, _action: None
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
@@ -109,8 +109,8 @@ class Simulation:
         command_id = args.get("id")
         if command_id is not None and str(command_id) in self.state.applied_ids:
             return
-        self.state = lifecycle.commanded(self.state, command)
-        if lifecycle.interrupts(self.state):
+        self.state = operators.commanded(self.state, command)
+        if operators.interrupts(self.state):
             self.leave.set()
 
     async def run(self) -> End:
@@ -126,7 +126,7 @@ class Simulation:
             self.leave.clear()
             event = await self._do(action)
 
-    async def _do(self, action: lifecycle.Action) -> Event:
+    async def _do(self, action: next_actions.Action) -> Event:
         match action:
             case RunPlan(plan=plan):
                 return PlanEnded(outcome=await carry_out(self._context(), plan))
@@ -134,11 +134,11 @@ class Simulation:
                 return Watched(report=await watch(self._context(), order, self.leave))
             case Look(order=order):
                 return Watched(report=await look_once(self._context(), order))
-            case Ask(given=given):
-                to_count = count_order(given, cluster=self.spec.cluster, job=self.job.id)
+            case Ask(inputs=inputs):
+                to_count = count_order(inputs, cluster=self.spec.cluster, job=self.job.id)
                 if to_count is not None:
-                    given = replace(given, counts=await count_faults(self._context(), to_count))
-                return Decided(decision=decide(informed(given)))
+                    inputs = replace(inputs, counts=await count_faults(self._context(), to_count))
+                return Decided(decision=decide(informed(inputs)))
             case Clear(job=job, grace_s=grace_s):
                 return await self._clear(job, grace_s)
             case NextPhase():

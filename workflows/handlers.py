@@ -249,7 +249,7 @@ class JobHandlers:
             if self._document != document:
                 self._note_change(args)
             # Its work is done; only its id is to be remembered.
-            self._state = lifecycle.commanded(self.state, Command(name="note", args=args))
+            self._state = operators.commanded(self.state, Command(name="note", args=args))
             if args.get("when") == "now":
                 restart = operators.restart_for(before, self.state.phase)
                 self._accept(Command(name="restart", args=restart))
@@ -288,7 +288,7 @@ class JobHandlers:
             self._note_refusal(f"report_fault: {unknown}; it counts all the same")
 
     def _accept(self, command: Command) -> None:
-        self._state = lifecycle.commanded(self.state, command)
+        self._state = operators.commanded(self.state, command)
         self._messages += 1
 
     def _is_applied(self, args: Any) -> bool:
@@ -303,7 +303,7 @@ class JobHandlers:
         return {
             "accepted": True,
             "again": again,  # this very command was accepted before
-            "ends_what_is_running": lifecycle.interrupts(self.state),
+            "ends_what_is_running": operators.interrupts(self.state),
             "state": views.shown_state(self.state),
         }
 
@@ -326,4 +326,4 @@ class JobHandlers:
         document = await opening.patched(self._document, fragment)
         spec = await opening.compiled(document)
         self._document = document
-        self._state = lifecycle.respecified(self.state, spec)
+        self._state = operators.respecified(self.state, spec)

@@ -28,7 +28,7 @@ from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
-from everstep.core.loop import lifecycle, operators
+from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import saved_in
 from everstep.core.spec import JobSpec
@@ -92,7 +92,7 @@ class TrainingJob(JobHandlers):
                     raise
                 self._accept(commanding.CANCEL)
 
-    async def _live(self, raw: tuple[Any, ...]) -> lifecycle.End | None:
+    async def _live(self, raw: tuple[Any, ...]) -> next_actions.End | None:
         """Until the end, or None where a new run is to go on."""
         await self._open(raw)
         self._publishing = asyncio.create_task(self._publisher.work())
@@ -103,20 +103,20 @@ class TrainingJob(JobHandlers):
         self._publisher.close()
         return end
 
-    async def _loop(self) -> lifecycle.End | None:
-        event: lifecycle.Event = lifecycle.Begun()
+    async def _loop(self) -> next_actions.End | None:
+        event: next_actions.Event = next_actions.Begun()
         while True:
             if _has_no_time(event):
                 self._state = replace(self.state, now=max(self.state.now, self._time()))
             self._state, action, events = lifecycle.advance(self.state, event)
             self.chronicle = folded(self.chronicle, events)
             self._show(action)
-            if isinstance(action, lifecycle.End):
+            if isinstance(action, next_actions.End):
                 return action
-            if isinstance(action, lifecycle.NextPhase):
+            if isinstance(action, next_actions.NextPhase):
                 self._state = lifecycle.enter_phase(self.state, self.state.phase_index + 1)
                 return None
-            if isinstance(action, lifecycle.WatchAction) and self._should_renew():
+            if isinstance(action, next_actions.WatchAction) and self._should_renew():
                 return None
             event = await self._do(action)
 
@@ -127,18 +127,18 @@ class TrainingJob(JobHandlers):
         """
         return self.state.incident is None and workflow.info().is_continue_as_new_suggested()
 
-    async def _do(self, action: lifecycle.Action) -> lifecycle.Event:
+    async def _do(self, action: next_actions.Action) -> next_actions.Event:
         match action:
-            case lifecycle.Ask(given=given):
-                return await self._decide(await self._counted(given))
-            case lifecycle.RunPlan(plan=plan):
+            case next_actions.Ask(inputs=inputs):
+                return await self._decide(await self._counted(inputs))
+            case next_actions.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
                 return await self._carried_out(work)
-            case lifecycle.WatchAction(order=order):
-                return lifecycle.Watched(report=await self._watch(order))
-            case lifecycle.Look(order=order):
-                return lifecycle.Watched(report=await self._look(order))
-            case lifecycle.Clear():
+            case next_actions.WatchAction(order=order):
+                return next_actions.Watched(report=await self._watch(order))
+            case next_actions.Look(order=order):
+                return next_actions.Watched(report=await self._look(order))
+            case next_actions.Clear():
                 await self._publisher.wait_for_lines()
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
                 await commanding.in_its_books(
@@ -150,21 +150,21 @@ class TrainingJob(JobHandlers):
                 if self.state.deferred:
                     over = partial(commanding.hand_over, self.state)
                     await attending.attended_call(over, self._show_wait)
-                return lifecycle.Cleared()
+                return next_actions.Cleared()
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
 
     # -- doing ---------------------------------------------------------------------------------
 
-    async def _carried_out(self, work: Coroutine[Any, Any, Outcome]) -> lifecycle.PlanEnded:
+    async def _carried_out(self, work: Coroutine[Any, Any, Outcome]) -> next_actions.PlanEnded:
         """The outcome of a plan, or none if it was taken away: by hand, by a reset, by a command."""
         try:
-            return lifecycle.PlanEnded(outcome=await self._interruptible(work))
+            return next_actions.PlanEnded(outcome=await self._interruptible(work))
         except (ActivityError, ChildWorkflowError, asyncio.CancelledError) as error:
             workflow.logger.info("the plan ended without an outcome: %s", error)
-            return lifecycle.PlanEnded(
+            return next_actions.PlanEnded(
                 outcome=None,
-                interrupted=lifecycle.interrupts(self.state),
+                interrupted=operators.interrupts(self.state),
                 refused=refusal(error),
             )
 
@@ -221,7 +221,7 @@ class TrainingJob(JobHandlers):
         """The result of the work; a command that cannot wait cancels it, and its end is awaited."""
         task = asyncio.create_task(work)
         await workflow.wait_condition(
-            lambda: task.done() or lifecycle.interrupts(self.state) or or_by()
+            lambda: task.done() or operators.interrupts(self.state) or or_by()
         )
         if not task.done():
             task.cancel()
@@ -285,7 +285,7 @@ class TrainingJob(JobHandlers):
         except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
             return inputs
 
-    async def _decide(self, inputs: DecisionInput) -> lifecycle.Decided | lifecycle.Undecided:
+    async def _decide(self, inputs: DecisionInput) -> next_actions.Decided | next_actions.Undecided:
         """The decision, however often its rules fail; none if a command waits then that needs none."""
         about = line(views.matter(inputs))
         while True:
@@ -294,10 +294,10 @@ class TrainingJob(JobHandlers):
                     "decide", inputs, result_type=Decision, summary=about, **options.LOCAL
                 )
                 self._note = "" if decision.is_executed else f"noted: {decision.reason}"
-                return lifecycle.Decided(decision=decision)
+                return next_actions.Decided(decision=decision)
             except opening.LOCAL_FAILURES as error:
                 if operators.needs_no_decision(self.state):
-                    return lifecycle.Undecided()
+                    return next_actions.Undecided()
                 await self._wait_stuck(f"a decision: {error}")
 
     async def _wait_stuck(self, why: str) -> None:
@@ -350,7 +350,7 @@ class TrainingJob(JobHandlers):
             job = replace(self.state.job, books=reached_cluster.books)
             self._state = replace(self.state, job=job, now=reached_cluster.now, waiting_for=None)
         except (ActivityError, asyncio.CancelledError):
-            if not lifecycle.interrupts(self.state):
+            if not operators.interrupts(self.state):
                 raise
 
     async def _recompiled(self, spec: JobSpec) -> JobSpec:
@@ -366,7 +366,7 @@ class TrainingJob(JobHandlers):
     def _carried(self) -> opening.Carried:
         return opening.Carried(document=self._document, state=self.state, chronicle=self.chronicle)
 
-    def _close(self, end: lifecycle.End) -> dict[str, Any]:
+    def _close(self, end: next_actions.End) -> dict[str, Any]:
         left = responses.left(self.state, self.chronicle)
         workflow.upsert_memo(left)
         if end.status == "Invalid":
@@ -377,18 +377,18 @@ class TrainingJob(JobHandlers):
             raise asyncio.CancelledError
         return dict(left["report"])
 
-    def _show(self, action: lifecycle.Action | None) -> None:
+    def _show(self, action: next_actions.Action | None) -> None:
         """Search attributes and the page in the UI."""
         workflow.set_current_details(views.page(self.state, self.chronicle))
-        if isinstance(action, lifecycle.Ask):
+        if isinstance(action, next_actions.Ask):
             return  # the answer follows at once and is what counts
         self._list()
 
 
-def _has_no_time(event: lifecycle.Event) -> bool:
+def _has_no_time(event: next_actions.Event) -> bool:
     """Whether no report of the cluster came with the event: the job may have waited long before it."""
-    is_without_outcome = isinstance(event, lifecycle.PlanEnded) and event.outcome is None
-    return is_without_outcome or isinstance(event, lifecycle.Begun)
+    is_without_outcome = isinstance(event, next_actions.PlanEnded) and event.outcome is None
+    return is_without_outcome or isinstance(event, next_actions.Begun | next_actions.Undecided)
 
 
 async def _counts(order: CountOrder, how: Mapping[str, Any]) -> tuple[FaultCount, ...]:

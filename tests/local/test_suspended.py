@@ -18,7 +18,7 @@ from everstep.backends.local.clearing import end_all
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.facts import Fact
-from everstep.core.loop.lifecycle import Action, Ask
+from everstep.core.loop.next_actions import Action, Ask
 from everstep.core.spec import (
     Accelerator,
     JobSpec,
@@ -103,7 +103,7 @@ class JobResult:
 
     def note(self, _state: JobState, action: Action) -> None:
         if isinstance(action, Ask):
-            self.facts += action.given.facts
+            self.facts += action.inputs.facts
 
 
 def spec(row: Row, folder: Path) -> JobSpec:

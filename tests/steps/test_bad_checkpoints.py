@@ -11,7 +11,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.loop import lifecycle
-from everstep.core.loop.lifecycle import Begun, RunPlan
+from everstep.core.loop.next_actions import Begun, RunPlan
 from everstep.core.recovering import recovery
 from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder

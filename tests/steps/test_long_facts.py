@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.facts import LOG_MOST, MESSAGE_MOST, Detail, Fact, bounded
-from everstep.core.loop.lifecycle import Action, Ask
+from everstep.core.loop.next_actions import Action, Ask
 from everstep.core.state import JobState
 from everstep.dialects import responses
 from everstep.simulation import Simulation
@@ -66,7 +66,7 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
 
     def look(_state: JobState, action: Action) -> None:
         if isinstance(action, Ask):
-            facts.extend(action.given.facts)
+            facts.extend(action.inputs.facts)
 
     spec = job_spec()
     phases = tuple(replace(p, env={"STEPS": "30"}, model_dir="out") for p in spec.phases)

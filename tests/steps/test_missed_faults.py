@@ -6,7 +6,7 @@ import pytest
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
-from everstep.core.loop.lifecycle import Action, RunPlan
+from everstep.core.loop.next_actions import Action, RunPlan
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.dialects.registry import compile_document

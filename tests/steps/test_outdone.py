@@ -11,7 +11,7 @@ from everstep.backends.fake.settings import FakeSettings
 from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.levels import Step
 from everstep.core.loop import lifecycle
-from everstep.core.loop.lifecycle import Begun, RunPlan
+from everstep.core.loop.next_actions import Begun, RunPlan
 from everstep.core.recovering import recovery
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState

@@ -19,9 +19,9 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
-from everstep.core.loop import commands, lifecycle
+from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.job_events import JobEvent
-from everstep.core.loop.lifecycle import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop.next_actions import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.seeing.watch_report import News, PodSeen, WatchOrder, WatchReport
 from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
@@ -151,7 +151,7 @@ class ScriptedJob:
     spec: JobSpec
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
-    action: lifecycle.Action = field(init=False)
+    action: next_actions.Action = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     events: list[JobEvent] = field(default_factory=list)
 
@@ -239,8 +239,8 @@ class ScriptedJob:
     def command(self, name: str, /, **args: Any) -> None:
         """An operator's command; an interrupting one ends the watch."""
         command = commands.accept(self.state, name, args)
-        self.state = lifecycle.commanded(self.state, command)
-        self.action = lifecycle.next_action(self.state)
+        self.state = operators.commanded(self.state, command)
+        self.action = next_actions.next_action(self.state)
 
     def publishes(self, *, entry: int = 0, notice: int = 0) -> None:
         """Everything up to these numbers is published."""
@@ -292,14 +292,14 @@ class ScriptedJob:
         ended = outcome(self.plan, result, step, cause, marked=closed, **details)
         self._advance(PlanEnded(outcome=ended))
 
-    def _advance(self, event: lifecycle.Event) -> None:
+    def _advance(self, event: next_actions.Event) -> None:
         self._turn(event)
         while isinstance(self.action, Ask):
-            decision = decide(self.action.given)
+            decision = decide(self.action.inputs)
             self.decisions.append(decision)
             self._turn(Decided(decision=decision))
 
-    def _turn(self, event: lifecycle.Event) -> None:
+    def _turn(self, event: next_actions.Event) -> None:
         self.state, self.action, events = lifecycle.advance(self.state, event)
         self.events += events
         self.chronicle = folded(self.chronicle, events)

@@ -26,7 +26,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact, bounded
 from everstep.core.levels import FaultClass
 from everstep.core.loop import commands
-from everstep.core.loop.lifecycle import RunPlan
+from everstep.core.loop.next_actions import RunPlan
 from everstep.core.recovering import quarantine, recovery
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint

@@ -32,25 +32,17 @@ from everstep.core.loop.job_events import (
 )
 from everstep.core.loop.next_actions import (
     Action,
-    Ask,
     Begun,
-    Clear,
     Cleared,
     Decided,
-    End,
     Event,
-    Look,
-    NextPhase,
     PlanEnded,
-    RunPlan,
     Undecided,
-    WatchAction,
     Watched,
     next_action,
     run_plan,
-    watch_order,
 )
-from everstep.core.loop.operators import commanded, interrupts, obey, respecified
+from everstep.core.loop.operators import interrupts, obey
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
@@ -385,32 +377,3 @@ def enter_phase(state: JobState, index: int) -> JobState:
         runs=0,
         learned=type(state.learned)(),
     )
-
-
-__all__ = [
-    "Action",
-    "Ask",
-    "Begun",
-    "Clear",
-    "Cleared",
-    "Decided",
-    "End",
-    "Event",
-    "Look",
-    "NextPhase",
-    "PlanEnded",
-    "RunPlan",
-    "Undecided",
-    "WatchAction",
-    "Watched",
-    "advance",
-    "commanded",
-    "enter_phase",
-    "interrupts",
-    "next_action",
-    "opened",
-    "plan_key",
-    "respecified",
-    "waits",
-    "watch_order",
-]

@@ -92,7 +92,7 @@ class Look:
 class Ask:
     """Have this decided."""
 
-    given: DecisionInput
+    inputs: DecisionInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def next_action(state: JobState) -> Action:
 
 def _ask(state: JobState) -> Ask:
     facts, outcome = state.pending_facts, state.outcome
-    return Ask(given=decision_input(state, now=state.now, facts=facts, outcome=outcome))
+    return Ask(inputs=decision_input(state, now=state.now, facts=facts, outcome=outcome))
 
 
 def watch_order(state: JobState) -> WatchOrder:

@@ -11,7 +11,7 @@ import pytest
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT
 from everstep.core.levels import FaultClass, Step
-from everstep.core.loop import lifecycle
+from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.spec import JobSpec
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, job_spec, outcome, running, sighting
@@ -81,7 +81,7 @@ def is_stopped() -> ScriptedJob:
 
 def is_refused() -> ScriptedJob:
     job = ScriptedJob(spec=job_spec(JOB))
-    job._advance(lifecycle.PlanEnded(outcome=None, refused="model_dir: is in use"))
+    job._advance(next_actions.PlanEnded(outcome=None, refused="model_dir: is in use"))
     return job
 
 
@@ -220,7 +220,7 @@ def launched(**options: Any) -> ScriptedJob:
         job.plan, options.pop("result", "success"), options.pop("step", None), None, **options
     )
     ended = replace(ended, prechecked=(1_001.0, 1_003.0))
-    job._advance(lifecycle.PlanEnded(outcome=ended))
+    job._advance(next_actions.PlanEnded(outcome=ended))
     return job
 
 
@@ -317,7 +317,7 @@ def test_numbers_and_the_run_stay_the_same_over_later_runs_and_phases() -> None:
     job.report("done")
     job.state = lifecycle.enter_phase(job.state, 1)
     job.state = replace(job.state, job=replace(job.state.job, run="r2"))
-    job._advance(lifecycle.Begun())
+    job._advance(next_actions.Begun())
     job.launches()
     order = job.unpublished
     assert order.notices[: len(before)] == before
@@ -363,7 +363,7 @@ def test_what_nobody_wants_to_hear_of_goes_without_a_line_in_the_log() -> None:
 
 def test_a_changed_document_wants_to_hear_of_something_else_at_once() -> None:
     job = running(replace(ALL, budgets=(), series=()))
-    job.state = lifecycle.respecified(job.state, replace(job.state.spec, events=("JobCompleted",)))
+    job.state = operators.respecified(job.state, replace(job.state.spec, events=("JobCompleted",)))
     assert given_up(job) == []
     assert job.unpublished.notices == ()
 

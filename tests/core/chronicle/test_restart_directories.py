@@ -15,7 +15,8 @@ from everstep.agent.storage import journal as storage
 from everstep.agent_client.storage import journal_commands
 from everstep.chronicle.chronicle import Entry, SummaryValue
 from everstep.core.levels import FaultClass
-from everstep.core.loop.lifecycle import Begun, enter_phase
+from everstep.core.loop.lifecycle import enter_phase
+from everstep.core.loop.next_actions import Begun
 from everstep.core.spec import JobSpec
 from everstep.core.world import Checkpoint
 from everstep.dialects import journals

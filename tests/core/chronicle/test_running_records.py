@@ -11,7 +11,7 @@ import pytest
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
 from everstep.core.levels import FaultClass, Step
-from everstep.core.loop import lifecycle
+from everstep.core.loop import lifecycle, next_actions
 from everstep.core.spec import Origin
 from everstep.core.state import Mode
 from everstep.dialects import job_memo, responses
@@ -395,7 +395,7 @@ def test_phases_of_a_job_have_their_own_records() -> None:
     job.report("done")
     assert job.state.mode is Mode.PENDING
     job.state = lifecycle.enter_phase(job.state, 1)
-    job._advance(lifecycle.Begun())
+    job._advance(next_actions.Begun())
     job.launches()
     job.see(sighting(FaultClass.NODE))
     job.succeeds()

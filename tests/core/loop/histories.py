@@ -21,8 +21,8 @@ from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.loop import lifecycle
-from everstep.core.loop.lifecycle import Event, PlanEnded, RunPlan, WatchAction, Watched
+from everstep.core.loop import next_actions, operators
+from everstep.core.loop.next_actions import Event, PlanEnded, RunPlan, WatchAction, Watched
 from everstep.core.recovering import recovery
 from everstep.core.spec import Budget, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
@@ -201,7 +201,7 @@ class Tricked(Simulation):
     facts_reported: tuple[Fact, ...] = ()
     records_seen: dict[tuple[str, int], Record] = field(default_factory=dict)
 
-    def check(self, state: JobState, action: lifecycle.Action) -> None:
+    def check(self, state: JobState, action: next_actions.Action) -> None:
         self.actions += 1
         self.latest = action
         assert self.actions < ACTIONS_MAX, f"goes round in circles: {action}"
@@ -225,9 +225,9 @@ class Tricked(Simulation):
                     f"{node.name}/{device.index} is known to be broken, and training goes on there"
                 )
 
-    async def _do(self, action: lifecycle.Action) -> Event:
+    async def _do(self, action: next_actions.Action) -> Event:
         await self._command(action)
-        if isinstance(action, RunPlan) and lifecycle.interrupts(self.state):
+        if isinstance(action, RunPlan) and operators.interrupts(self.state):
             return PlanEnded(outcome=None, interrupted=True)
         if isinstance(action, RunPlan) and action.plan.n:
             return PlanEnded(outcome=await self._tricked(action.plan))
@@ -240,7 +240,7 @@ class Tricked(Simulation):
             return self._told_again(event)
         return event
 
-    async def _command(self, action: lifecycle.Action) -> None:
+    async def _command(self, action: next_actions.Action) -> None:
         """The commands whose time has come; a paused job is resumed as soon as it is paused."""
         if isinstance(action, WatchAction) and self.state.mode is Mode.PAUSED:
             self.tell("resume")
@@ -272,7 +272,7 @@ class Tricked(Simulation):
             if isinstance(order, Outcome):
                 return None if trick == "lost" else order
             await self._command(RunPlan(plan=plan))
-            if (trick == "broken off" and number == after) or lifecycle.interrupts(self.state):
+            if (trick == "broken off" and number == after) or operators.interrupts(self.state):
                 return None
             result = await perform(self._context(), order)
             if trick == "twice" and result.end == "done":
@@ -293,7 +293,7 @@ class Life:
 
     state: JobState
     chronicle: Chronicle
-    end: lifecycle.End
+    end: next_actions.End
     stopped: bool
     records: tuple[Record, ...]
     effects: tuple[tuple[float, str], ...]

@@ -12,7 +12,7 @@ from everstep.chronicle.fold import folded
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import job_events
 from everstep.core.loop.job_events import DocumentChanged, JobEvent, RequestRefused, WorkerChanged
-from everstep.core.loop.lifecycle import PlanEnded
+from everstep.core.loop.next_actions import PlanEnded
 from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.spec import Budget, Policy
 from everstep.dialects.modelarts.policy import modelarts

@@ -13,13 +13,15 @@ from everstep.core.deciding import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.errors import CommandRejected, LifecycleBug
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.loop import commands, lifecycle, operators
-from everstep.core.loop.lifecycle import (
+from everstep.core.loop import commands, lifecycle, next_actions, operators
+from everstep.core.loop.next_actions import (
+    Action,
     Begun,
     Clear,
     Cleared,
     Decided,
     End,
+    Event,
     Look,
     NextPhase,
     PlanEnded,
@@ -28,7 +30,6 @@ from everstep.core.loop.lifecycle import (
     WatchAction,
     Watched,
 )
-from everstep.core.loop.next_actions import Action, Event
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Match, Policy, Rule
 from everstep.core.state import FACTS_KNOWN, Mode
@@ -87,10 +88,10 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
     refused = PlanEnded(outcome=None, refused="model_dir: taken")
     job.state = state
     job._advance(refused)
-    assert isinstance(job.action, lifecycle.Clear)
+    assert isinstance(job.action, next_actions.Clear)
     job._advance(Cleared())
     ended: object = job.action
-    assert ended == lifecycle.End(status="Invalid", reason="model_dir: taken")
+    assert ended == next_actions.End(status="Invalid", reason="model_dir: taken")
     assert views.status(job.state)["state"] == "failed"
     assert responses.report(job.state, job.chronicle)["status"] == "Failed"
     assert all(r.result == "terminated" for r in job.records)
@@ -99,7 +100,7 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
 @pytest.mark.parametrize("mode", Mode)
 def test_every_mode_has_a_next_action_and_a_name_to_show(mode: Mode) -> None:
     state = replace(running().state, mode=mode, ending="Failed" if mode is Mode.ENDED else None)
-    assert isinstance(lifecycle.next_action(state), Action)
+    assert isinstance(next_actions.next_action(state), Action)
     assert views.status(state)["state"]
 
 
@@ -319,7 +320,7 @@ def test_a_stop_during_a_recovery_closes_its_books_and_ends_the_job() -> None:
     job = running()
     job.see(sighting(_C.CRASH))
     job.command("stop", grace_s=3)
-    assert lifecycle.interrupts(job.state)
+    assert operators.interrupts(job.state)
     job.interrupted()
     assert isinstance(job.action, Clear)
     assert (job.record.result, job.action.grace_s) == ("terminated", 3)
@@ -356,8 +357,8 @@ WAITS = (
 def test_what_a_command_interrupts(mode: Mode, name: str, at_once: bool) -> None:
     state = replace(running().state, mode=mode)
     args = {"kind": "node.down", "node": "n1"} if name == "report_fault" else {}
-    state = lifecycle.commanded(state, commands.accept(state, name, args))
-    assert lifecycle.interrupts(state) is at_once
+    state = operators.commanded(state, commands.accept(state, name, args))
+    assert operators.interrupts(state) is at_once
 
 
 def test_of_several_commands_the_hard_one_comes_first() -> None:
@@ -414,7 +415,7 @@ def test_a_report_may_say_when_it_was_in_words() -> None:
 def test_an_update_that_only_left_its_id_is_not_kept() -> None:
     job = running()
     note = replace(commands.accept(job.state, "pause", {"id": "x"}), name="note")
-    state = lifecycle.commanded(job.state, note)
+    state = operators.commanded(job.state, note)
     assert (state.commands, state.applied_ids) == ((), ("x",))
 
 

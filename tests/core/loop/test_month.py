@@ -14,7 +14,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import Chronicle
-from everstep.core.loop import lifecycle
+from everstep.core.loop import next_actions
 from everstep.core.spec import JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
@@ -52,8 +52,8 @@ class Diary:
     def half_way(self) -> int:
         return self.sizes[len(self.sizes) // 2]
 
-    def note(self, job: Simulation, action: lifecycle.Action) -> None:
-        if isinstance(action, lifecycle.WatchAction):
+    def note(self, job: Simulation, action: next_actions.Action) -> None:
+        if isinstance(action, next_actions.WatchAction):
             chronicle_json = CHRONICLE.dump_json(job.chronicle)
             self.sizes.append(len(STATE.dump_json(job.state)) + len(chronicle_json))
 

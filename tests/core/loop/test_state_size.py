@@ -18,8 +18,7 @@ from everstep.core.deciding.decision import Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass
-from everstep.core.loop.lifecycle import Ask, next_action
-from everstep.core.loop.next_actions import RunPlan
+from everstep.core.loop.next_actions import Ask, RunPlan, next_action
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import PodRef
@@ -109,8 +108,8 @@ def size_of_input(job: ScriptedJob) -> int:
     state = replace(job.state, mode=Mode.DECIDING, pending_facts=facts)
     action = next_action(state)
     assert isinstance(action, Ask)
-    assert {*action.given.homes} == {0, 7}
-    return len(INPUT.dump_json(action.given))
+    assert {*action.inputs.homes} == {0, 7}
+    return len(INPUT.dump_json(action.inputs))
 
 
 _OCCURRENCE = Occurrence(node="n999", device=0, code="80E01801", at=0.0)

@@ -10,7 +10,7 @@ import pytest
 from everstep.chronicle import happenings, views
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.loop import lifecycle
+from everstep.core.loop import operators
 from everstep.core.recovering.plans import launch_plan, prefetch_order
 from everstep.core.spec import Limits, Match, Policy, Prefetch, Rule
 from tests.support.builders import ScriptedJob, fact, job_spec, sighting
@@ -66,7 +66,7 @@ def changed(job: ScriptedJob, **changes: Any) -> ScriptedJob:
     """After a hot update."""
     (phase,) = job.state.spec.phases
     spec = replace(job.state.spec, phases=(replace(phase, **changes),))
-    job.state = lifecycle.respecified(job.state, spec)
+    job.state = operators.respecified(job.state, spec)
     return job
 
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from everstep.converter import DATA_CONVERTER
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
-from everstep.core.loop.lifecycle import next_action, watch_order
-from everstep.core.loop.next_actions import Look
+from everstep.core.loop.next_actions import Look, next_action, watch_order
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import ANSWERED_KEPT
 from everstep.core.seeing import watching

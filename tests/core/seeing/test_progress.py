@@ -9,7 +9,7 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
-from everstep.core.loop.lifecycle import Action
+from everstep.core.loop.next_actions import Action
 from everstep.core.seeing.watch_report import LOOK_AGAIN_S
 from everstep.core.spec import JobSpec, PhaseSpec, Policy
 from everstep.core.state import JobState

@@ -14,7 +14,7 @@ from everstep.chronicle import views
 from everstep.core.deciding.decision import Decision
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.loop.lifecycle import Action, Ask, Decided, End, Event
+from everstep.core.loop.next_actions import Action, Ask, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView

@@ -17,7 +17,7 @@ from everstep.backends.fake.simulated.state import Effect
 from everstep.backends.fake.simulated.training import Training
 from everstep.backends.fault_lines import When
 from everstep.chronicle import views
-from everstep.core.loop import lifecycle
+from everstep.core.loop import next_actions
 from everstep.core.state import JobState
 from everstep.dialects import responses
 from tests.support.playing.scenario import JOB, Cue, FaultLine, Played, Scenario, play
@@ -124,7 +124,7 @@ class _Surveyor(Simulated):
         await super().set_up(scenario)
         self.simulation.on_action = self._note_training
 
-    def _note_training(self, _state: JobState, _action: lifecycle.Action) -> None:
+    def _note_training(self, _state: JobState, _action: next_actions.Action) -> None:
         job = self.backend.cluster.state.jobs.get(JOB)
         if job is not None and job.training is not None:
             self.trainings[job.training.generation] = job.training

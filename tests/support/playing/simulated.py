@@ -15,8 +15,8 @@ from everstep.backends.fault_lines import When
 from everstep.chronicle import views
 from everstep.core.deciding.decision import Decision
 from everstep.core.errors import CommandRejected
-from everstep.core.loop import commands, lifecycle
-from everstep.core.loop.lifecycle import Ask, Decided, Event, PlanEnded, RunPlan
+from everstep.core.loop import commands, next_actions, operators
+from everstep.core.loop.next_actions import Ask, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec, Policy
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
@@ -51,11 +51,11 @@ class Interruptible(Simulation):
 
     def command(self, name: str, args: Mapping[str, Any]) -> None:
         """An operator's command, accepted or refused as the workflow's update does."""
-        self.state = lifecycle.commanded(self.state, commands.accept(self.state, name, args))
-        if lifecycle.interrupts(self.state):
+        self.state = operators.commanded(self.state, commands.accept(self.state, name, args))
+        if operators.interrupts(self.state):
             self.leave.set()
 
-    async def _do(self, action: lifecycle.Action) -> Event:
+    async def _do(self, action: next_actions.Action) -> Event:
         self.acted.set()
         if isinstance(action, RunPlan):
             return await self._run_plan(action)
@@ -75,7 +75,7 @@ class Interruptible(Simulation):
         await asyncio.gather(work, *ends, return_exceptions=True)
         if is_whole:
             return work.result()
-        return PlanEnded(outcome=None, interrupted=lifecycle.interrupts(self.state))
+        return PlanEnded(outcome=None, interrupted=operators.interrupts(self.state))
 
 
 class Simulated:
