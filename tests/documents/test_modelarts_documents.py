@@ -243,7 +243,7 @@ def test_the_output_taken_for_checkpoints_is_the_one_that_is_called_so_and_noted
 
 
 def test_a_job_that_may_restart_and_has_no_output_is_told_so() -> None:
-    what = "nothing tells from which step a restart goes on"
+    what = "the step from which a restart resumes is unknown"
     assert what in notes(document({RETRY: "3"}))["algorithm.outputs"]
     body = document({RETRY: "3"}, everstep={"checkpoints": {"path": "/c"}})
     assert "algorithm.outputs" not in notes(body)

@@ -321,7 +321,7 @@ NEVER_RESTARTED = {cls: ["note"] for cls in FaultClass if cls not in NEVER_BILLE
 def test_a_job_that_may_restart_and_has_no_checkpoints_is_told_so() -> None:
     notes_found = compile_document(document(phases=[{"name": "a"}, {"name": "b"}])).notes
     assert [note.field for note in notes_found] == ["spec.checkpoints"]
-    assert "nothing tells from which step a restart goes on" in notes_found[0].message
+    assert "the step from which a restart resumes is unknown" in notes_found[0].message
     phases: dict[str, Any] = {
         "phases": [{"name": "a", "checkpoints": {"path": "a"}}, {"name": "b"}]
     }

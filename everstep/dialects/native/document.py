@@ -236,7 +236,7 @@ def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:
 
 
 NO_CHECKPOINTS = (
-    "missing: nothing tells from which step a restart goes on; if the job saves checkpoints, "
+    "missing: the step from which a restart resumes is unknown; if the job saves checkpoints, "
     "name their folder"
 )
 

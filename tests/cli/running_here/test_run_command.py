@@ -93,7 +93,7 @@ def test_variables_of_this_shell_are_handed_over(
             "--env has no effect: every training process",
         ),
         (("--prewarm", "torch", "--", "/bin/true"), "--prewarm has no effect"),
-        (("--", "/bin/true"), "--checkpoints missing: nothing tells from which step"),
+        (("--", "/bin/true"), "--checkpoints missing: the step from which a restart resumes"),
     ],
 )
 def test_what_makes_no_sense_is_noted(
