@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
@@ -33,29 +35,42 @@ async def lines_after_the_server_went(home: Path, env: Mapping[str, str]) -> lis
         return whole
 
 
-async def objects(home: Path, env: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The same of a worker that logs JSON, each line parsed, without the one that it is ready."""
-    json_env = {"EVERSTEP_LOG_FORMAT": "json", **env}
-    ready, *lines = await lines_after_the_server_went(home, json_env)
-    assert ready == READY
-    return [json.loads(line) for line in lines]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """The lines of three workers whose servers went away."""
+
+    text: list[str]
+    json: list[str]
+    json_measured: list[str]
 
 
-async def test_lines_of_the_core_are_objects_on_request(tmp_path: Path) -> None:
-    """Also where nothing is measured: metrics bring a runtime of their own."""
+@pytest.fixture(scope="module")
+async def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
+    """At once: the core retries for nine seconds before it warns."""
+    home = tmp_path_factory.mktemp("core_lines")
+    as_json = {"EVERSTEP_LOG_FORMAT": "json"}
     measured = {"EVERSTEP_METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
-    both = await asyncio.gather(
-        objects(tmp_path / "plain", {}), objects(tmp_path / "measured", measured)
+    text, json_lines, json_measured = await asyncio.gather(
+        lines_after_the_server_went(home / "text", {}),
+        lines_after_the_server_went(home / "json", as_json),
+        lines_after_the_server_went(home / "measured", {**as_json, **measured}),
     )
-    for line in both:
-        (about, *_) = [each for each in line if each["message"].startswith(OF_CORE)]
-        assert (about["level"], about["logger"]) == ("warning", "temporalio.core")
-        assert about["target"] == "temporalio_client::retry"
-        assert "tcp connect error" in about["fields"]["error"]
-        assert about["time"].endswith("Z")
+    return Logs(text=text, json=json_lines, json_measured=json_measured)
 
 
-async def test_lines_of_the_core_are_text_otherwise(tmp_path: Path) -> None:
-    ready, *lines = await lines_after_the_server_went(tmp_path, {})
+@pytest.mark.parametrize("worker", ["json", "json_measured"])
+async def test_lines_of_the_core_are_objects_on_request(logs: Logs, worker: str) -> None:
+    """Also where nothing is measured: metrics bring a runtime of their own."""
+    ready, *lines = getattr(logs, worker)
+    assert ready == READY
+    (about, *_) = [line for line in map(json.loads, lines) if line["message"].startswith(OF_CORE)]
+    assert (about["level"], about["logger"]) == ("warning", "temporalio.core")
+    assert about["target"] == "temporalio_client::retry"
+    assert "tcp connect error" in about["fields"]["error"]
+    assert about["time"].endswith("Z")
+
+
+async def test_lines_of_the_core_are_text_otherwise(logs: Logs) -> None:
+    ready, *lines = logs.text
     assert ready == READY
     assert [line for line in lines if OF_CORE in line and "tcp connect error" in line]
