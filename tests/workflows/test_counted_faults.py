@@ -105,8 +105,8 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
             names.NODE_QUARANTINE, opening, id=workflow_id, task_queue=names.TASK_QUEUE
         )
         book: Handle = stage.client.get_workflow_handle(workflow_id)
-        rule = {"times": 12, "window_s": 24 * HOUR_S}
-        for n in range(12):
+        rule = {"times": 6, "window_s": 24 * HOUR_S}
+        for n in range(6):
             fault = {"node": "n1", "device": 1, "code": HBM, "at": EPOCH + n, **rule}
             for _again in range(2):
                 answer = await tell(book, "note_faults", faults=[fault], now=EPOCH + 100)
@@ -116,7 +116,7 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
                 (one["device"], one["code"], one["times"], one["limit"]) for one in counts_of(rows)
             ]
             # The count begins again once it has isolated the device.
-            assert counts == ([(1, HBM, n + 1, 12)] if n < 11 else [])
+            assert counts == ([(1, HBM, n + 1, 6)] if n < 5 else [])
         (entry,) = await book.query("nodes")
         assert (entry["name"], entry["by"]) == ("n1/1", "fault counts")
         newest = await book.describe()
