@@ -26,7 +26,7 @@ class Deed:
 
     `what`: fault lines with JOB for the job's ID, `; ` between them, or `exit RANK CODE [EXCEPTION]`,
     `still`, `validate` (only output goes on, for as long as a hang), `log EXCEPTION`, `save STEP`, `saved
-    STEP` (and the job knows of it), `end`, `window` (a day has passed), `long` (much longer than anything may
+    STEP` (and the job has seen it), `end`, `window` (a day has passed), `long` (much longer than anything may
     be still).
     `notes` it leaves: the deed after it waits for them. With `records` it happens once there are so
     many, while nothing runs.

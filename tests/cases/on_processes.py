@@ -1,7 +1,7 @@
 """Plays a case with real processes: the `temporal` command line, a real worker, agents and ranks.
 
-A deed is done once every script of the start it belongs to has written down that it runs. Asked to, it
-kills the worker in the middle of the case and starts another. Where the ranks run is for subclasses to say.
+A deed is done once every script of its start has reported that it runs. With `kills_worker` the worker is
+killed in the middle of the case and another one is started. Subclasses decide where the ranks run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The cases of documents: a row is an input, its events, and the expected outcome.
 
-Each is played twice from the same row, on the fake cluster in virtual time and with real processes. What
-is said of the outcome is what a user can read and what the script itself was told.
+Each is played twice from the same row, on the fake cluster in virtual time and with real processes. The
+outcome is what a user can read, and the variables of the script.
 """
 
 from __future__ import annotations

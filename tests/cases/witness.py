@@ -1,10 +1,10 @@
 """A training process that records its environment, and then follows the files of its test.
 
-One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until a file
-tells it otherwise: `exit-<rank>-<generation>` holds its exit code, and the name of what it raises if it does,
+One line for each start in `starts-<slot>.jsonl` of the CONTROL folder. It goes on moving bytes until there
+is a file: `exit-<rank>-<generation>` holds its exit code, and the name of its exception if it raises one,
 `still` keeps it from moving anything, `validate` has it print a step and then line after line, `log` has the
-first rank log an exception and go on, `save` has the first rank save once, `end-<generation>` ends everybody
-well.
+first rank log an exception and go on, `save` has the first rank save once, `end-<generation>` ends all
+ranks with code 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Processes that tests start and that never outlive them, however the test run ends.
 
-What belongs here: starting, killing and reading the log of a child. What the child is for is said
-by its user: `devserver.py`, `workerproc.py`.
+What belongs here: starting, killing and reading the log of a child. What the child is for belongs to
+its user: `devserver.py`, `workerproc.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One machine in rehearsal: server and worker as processes of their own, killed and started at will.
 
-What is seen of a job here is read from files and from the books, so that it can be seen while nobody
-serves. Faults are done to real processes.
+State of a job is read from files and from the books, so that it is visible without a worker too. Faults are
+done to real processes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A whole Everstep for one test: a namespace, a fake cluster, a real worker.
 
-Cluster and worker live in the process of the test, where they begin at once. A test that kills or asks
+Cluster and worker live in the process of the test, where they begin at once. A test that kills or freezes
 a process takes `StageOfProcesses`.
 """
 
