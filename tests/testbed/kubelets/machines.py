@@ -14,7 +14,8 @@ import secrets
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -343,11 +344,23 @@ def _make_cgroups(name: str) -> None:
 
 
 def _kill_group(name: str) -> None:
-    """SIGKILL to whatever runs in the node's cgroup, until nothing does."""
-    while pids := set(_running_in(name)):
+    """Send SIGKILL to the processes in the node's cgroup until there are none."""
+    kill_until_none(lambda: _running_in(name), name, within_s=HUNG_S)
+
+
+def kill_until_none(
+    running: Callable[[], Iterable[int]], name: str, *, within_s: float, pause_s: float = 0.01
+) -> None:
+    """Send SIGKILL to what runs until nothing does. Raises TimeoutError with what is left then."""
+    gives_up_at = time.monotonic() + within_s
+    while pids := sorted(set(running())):
+        if time.monotonic() >= gives_up_at:
+            left = " ".join(map(str, pids))
+            raise TimeoutError(f"{name} still has processes {left} {within_s:g} s after SIGKILL")
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(pause_s)
 
 
 def _running_in(name: str) -> Iterator[int]:
