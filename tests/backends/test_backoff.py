@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.backends.kubernetes.backoff import Backoff
+from everstep.backends.kubernetes.reflector import Backoff
 
 
 def delays(backoff: Backoff, *, failures: int, chance: float) -> list[float]:

@@ -11,8 +11,7 @@ import aiohttp
 import pytest
 
 from everstep.backends.kubernetes.api import Json, KubernetesApi
-from everstep.backends.kubernetes.backoff import Backoff
-from everstep.backends.kubernetes.reflector import SILENCE_S, Reflector
+from everstep.backends.kubernetes.reflector import SILENCE_S, Backoff, Reflector
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess, ControlPlane, until_pods_can_be_created
