@@ -405,7 +405,7 @@ def _of_elements(
 def _container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
         return _image_problems(container.get("image"), f"{where}.image")
-    what = f"of container `{CONTAINER}` is the agent's: say `command` and `image` in spec"
+    what = f"of container `{CONTAINER}` is set by Everstep: write `command` and `image` in spec"
     return [(f"{where}.{name}", what) for name in ("command", "args", "image") if name in container]
 
 

@@ -169,7 +169,7 @@ ENDS: tuple[EndRow, ...] = (
     EndRow(
         kind="pod.evicted",
         field="DisruptionTarget: EvictionByEvictionAPI",
-        why="somebody evicted it, from a node that takes pods",
+        why="the eviction API ended it on a node that takes pods",
         matches=_disrupted("EvictionByEvictionAPI"),
         message=_disruption_message,
     ),
