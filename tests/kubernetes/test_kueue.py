@@ -231,6 +231,30 @@ async def test_a_job_that_gives_its_quota_to_a_more_important_one_spends_no_budg
     assert record["bills"] == {}
 
 
+async def test_an_elastic_job_goes_on_with_what_its_queue_has_quota_for(
+    queue: Queue, site: Site, worker: WorkerProcess
+) -> None:
+    """Kueue admits a group or nothing: smaller ones are tried, and a larger one once a node has room."""
+    assert worker.pid
+    more = {"nodes": {"min": 2, "wanted": 3}, "limits": {"spare_s": 1}}
+    labels = {"kueue.x-k8s.io/queue-name": TEAM}
+    site.submit("elastic", train=ONE, labels=labels, more=more, STEPS="100000", STEP_S="0.05")
+
+    def living() -> int:
+        status = site.status("elastic")
+        pods = [pod for pod in status["pods"] if pod["state"] == "running"]
+        return len(pods) if status["state"] == "running" else 0
+
+    await until(lambda: living() == 2)
+    await queue.set_quota(3)
+    await until(lambda: living() == 3)
+    records = json.loads(site.everstep("restarts", "elastic", "--json"))
+    assert {one["level"] for one in records} == {"elastic"}
+    assert all(one["bills"] == {} for one in records)
+    site.everstep("stop", "elastic")
+    await state_of(site, "elastic", "stopped")
+
+
 async def test_a_job_of_more_pods_than_a_group_may_have_roles_is_admitted(
     queue: Queue, lab: KubernetesLab
 ) -> None:
