@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
 from activities.failures import WRONG_CLUSTER, is_worth_a_line, translated
-from everstep.steps.looking import StepWait
+from everstep.core.state import Wait
 
 SIGNAL_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
@@ -44,7 +44,7 @@ async def tell_waiting(
         activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
 
 
-async def tell_wait(job: str, plan: str | None, wait: StepWait | None) -> None:
+async def tell_wait(job: str, plan: str | None, wait: Wait | None) -> None:
     """Report to the job the wait of a step; None: it goes on."""
     if wait is None:
         await tell_waiting(job, plan, None)

@@ -36,11 +36,11 @@ from everstep.core.loop.next_actions import (
 from everstep.core.recovering import quarantine, recovery
 from everstep.core.recovering.quarantine import FaultNotes, Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState
+from everstep.core.state import JobState, Wait
 from everstep.core.world import JobRef
 from everstep.faults.meanings import informed
 from everstep.steps.counting import count_faults, count_order
-from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext, StepWait
+from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
 
@@ -157,11 +157,8 @@ class Simulation:
     def _context(self) -> StepContext:
         return StepContext(backend=self.backend, quarantine=self.quarantine, waits=self._waits)
 
-    async def _waits(self, wait: StepWait | None) -> None:
-        if wait is None:
-            self.state = lifecycle.waits(self.state, None)
-        else:
-            self.state = lifecycle.waits(self.state, wait.what, since=wait.since, until=wait.until)
+    async def _waits(self, wait: Wait | None) -> None:
+        self.state = lifecycle.waits(self.state, wait)
 
 
 async def carry_out(context: StepContext, plan: Plan) -> Outcome:

@@ -20,7 +20,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
-from everstep.core.state import Command, JobState
+from everstep.core.state import Command, JobState, Wait
 from everstep.dialects import responses
 from workflows import attributes, commanding, opening
 
@@ -129,9 +129,9 @@ class JobHandlers:
             what = notice.get("what")
             what = None if what is None else cut(plain(str(what)), TEXT_MOST)
             since, until = (_finite(notice.get(key)) for key in ("since", "until"))
-            if since is None and what is not None:
-                since = self._time()
-            self._state = lifecycle.waits(self._state, what, since=since, until=until)
+            since = self._time() if since is None else since
+            wait = None if what is None else Wait(what=what, since=since, until=until)
+            self._state = lifecycle.waits(self._state, wait)
             if notice.get("is_refusal") and what:
                 self._note_refusal(what)
             workflow.set_current_details(views.page(self.state, self.chronicle))

@@ -348,7 +348,7 @@ class TrainingJob(JobHandlers):
         try:
             reached_cluster = await self._interruptible(reached)
             job = replace(self.state.job, books=reached_cluster.books)
-            self._state = replace(self.state, job=job, now=reached_cluster.now, waiting_for=None)
+            self._state = replace(self.state, job=job, now=reached_cluster.now, waiting=None)
         except (ActivityError, asyncio.CancelledError):
             if not operators.interrupts(self.state):
                 raise

@@ -15,7 +15,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import in_markdown
 from everstep.core.recovering import placement
 from everstep.core.spec import PhaseSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait
 from everstep.core.world import PodState
 
 SHOWN_STATE: Mapping[Mode, str] = {
@@ -50,7 +50,7 @@ def shown_state(state: JobState) -> str:
     """The state under one of the pinned names."""
     if state.mode is Mode.ENDED and state.ending is not None:
         return ENDED_STATE[state.ending]
-    if state.mode in WATCHED and (state.unreachable or state.waiting_for):
+    if state.mode in WATCHED and (state.unreachable or state.waiting):
         return "unreachable"  # some slots, or the whole cluster: its monitor cannot report
     if state.mode is Mode.PENDING and state.finished:
         return "launching"
@@ -79,9 +79,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "still_limit_s": None,
         "checkpoint_step": state.checkpoint_step,
         "checkpoint_path": None if state.saved is None else state.saved.path,
-        "waiting_for": state.waiting_for,
-        "waiting_since": moment(state.waiting_since),
-        "waiting_until": moment(state.waiting_until),  # then it goes on without
+        **_wait(state.waiting),
         "recovery": _recovery(state),
         "pods": pods,
         "incarnations": usual,
@@ -110,6 +108,16 @@ def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:
         "started_at": moment(None if chronicle is None else chronicle.started_at),
         "ended_at": moment(state.now if state.mode is Mode.ENDED else None),
         "duration_s": None if created_at is None else round(max(0.0, state.now - created_at), 3),
+    }
+
+
+def _wait(wait: Wait | None) -> dict[str, str | None]:
+    if wait is None:
+        return dict.fromkeys(("waiting_for", "waiting_since", "waiting_until"))
+    return {
+        "waiting_for": wait.what,
+        "waiting_since": moment(wait.since),
+        "waiting_until": moment(wait.until),
     }
 
 
@@ -374,7 +382,7 @@ def _phase_report(
 
 def page(state: JobState, chronicle: Chronicle) -> str:
     """The markdown that the Temporal UI shows of a living job."""
-    waiting = f" · waits for {in_markdown(state.waiting_for)}" if state.waiting_for else ""
+    waiting = f" · waits for {in_markdown(state.waiting.what)}" if state.waiting else ""
     lines = [
         f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
         "",

@@ -146,6 +146,15 @@ class PhaseResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """What a job, or a step of it, waits for before it can go on."""
+
+    what: str
+    since: float | None = None  # None: unknown
+    until: float | None = None  # then it goes on without, or fails; None: it has no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suspected:
     """A hang that was only noted, and when it was reported."""
 
@@ -194,9 +203,7 @@ class JobState:
     older: BySlot[int] = field(default_factory=dict)  # rank -> the generation its process is from
     gone: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots that are silent
-    waiting_for: str | None = None
-    waiting_since: float | None = None  # None: unknown, or it waits for nothing
-    waiting_until: float | None = None  # None: for as long as it takes
+    waiting: Wait | None = None
     suspected: Suspected | None = None  # of a hang that was only noted, until something moves
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job

@@ -22,6 +22,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
 from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
+from everstep.core.state import Wait
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
 ENDED = frozenset({PodState.LOST, PodState.ABSENT})
@@ -57,16 +58,7 @@ def _silent(*_details: object) -> None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWait:
-    """What a step waits for, since when, and at what time it fails instead (None: it has no limit)."""
-
-    what: str
-    since: float
-    until: float | None
-
-
-async def _no_report(_wait: StepWait | None) -> None:
+async def _no_report(_wait: Wait | None) -> None:
     return None
 
 
@@ -78,7 +70,7 @@ class StepContext:
     quarantine: QuarantineClient
     beat: Callable[..., None] = _silent  # called after every observation
     # Called with what a step waits for when that changes.
-    waits: Callable[[StepWait | None], Awaitable[None]] = _no_report
+    waits: Callable[[Wait | None], Awaitable[None]] = _no_report
 
 
 # -- Looking --------------------------------------------------------------------------------------
@@ -147,7 +139,7 @@ class StepRun:
         if what != self.waiting_for:
             self._count_wait()
             since = max(self.now, self.order.since)
-            wait = None if what is None else StepWait(what=what, since=since, until=until)
+            wait = None if what is None else Wait(what=what, since=since, until=until)
             await self.context.waits(wait)
             self.waiting_for = what
 

@@ -32,6 +32,7 @@ from everstep.core.state import (
     JobState,
     Slot,
     Suspected,
+    Wait,
     happened,
     remember_ids,
     with_ledger,
@@ -141,13 +142,9 @@ def apply_note(state: JobState, decision: Decision) -> JobState:
         event = FaultNoted(at=state.now, decision=decision, generation=state.generation)
         state = happened(state, event)
     if decision.fault.cls is FaultClass.UNREACHABLE:
-        return replace(
-            state,
-            unreachable=decision.fault.slots,
-            waiting_for=decision.waiting_for,
-            waiting_since=decision.at,
-            waiting_until=None,
-        )
+        what = decision.waiting_for
+        waiting = None if what is None else Wait(what=what, since=decision.at)
+        return replace(state, unreachable=decision.fault.slots, waiting=waiting)
     if decision.fault.cls is FaultClass.HANG and decision.level is Level.NOTE:
         text = f"suspected suspension: {decision.fault.message or decision.reason}"
         return replace(state, suspected=Suspected(at=decision.at, text=text))

@@ -47,7 +47,7 @@ from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_pla
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, happened
+from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait, happened
 from everstep.core.world import JobRef
 
 
@@ -75,15 +75,14 @@ def _refused(state: JobState, why: str) -> JobState:
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 
 
-def waits(
-    state: JobState, what: str | None, *, since: float | None = None, until: float | None = None
-) -> JobState:
-    """The state of a job that can only go on once this happens; at `until` it goes on without."""
-    if state.mode is Mode.ENDED or (what is None and state.unreachable):
+def waits(state: JobState, wait: Wait | None) -> JobState:
+    """The state with this wait. A wait that another try reports again keeps its beginning."""
+    if state.mode is Mode.ENDED or (wait is None and state.unreachable):
         return state
-    if what == state.waiting_for:  # the same wait, reported by another try
-        since = state.waiting_since
-    return replace(state, waiting_for=what, waiting_since=since, waiting_until=until)
+    before = state.waiting
+    if wait is not None and before is not None and wait.what == before.what:
+        wait = replace(wait, since=before.since)
+    return replace(state, waiting=wait)
 
 
 def plan_key(state: JobState) -> str | None:
@@ -96,11 +95,9 @@ def plan_key(state: JobState) -> str | None:
 
 def opened(job: JobRef, spec: JobSpec, *, at: float | None = None) -> JobState:
     """A job whose document was read at this time, before anything is reported of its cluster."""
-    waiting = f"a worker of cluster {spec.cluster}"
+    waiting = Wait(what=f"a worker of cluster {spec.cluster}", since=at)
     job = replace(job, namespace=spec.namespace)
-    return JobState(
-        job=job, spec=spec, phase_index=spec.first_phase, waiting_for=waiting, waiting_since=at
-    )
+    return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting=waiting)
 
 
 def _begin(state: JobState, _event: Begun) -> JobState:
@@ -367,9 +364,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         lost_plan=None,
         outcome=None,
         unreachable=(),
-        waiting_for=None,
-        waiting_since=None,
-        waiting_until=None,
+        waiting=None,
         suspected=None,
         warnings=(),
         gone=(),

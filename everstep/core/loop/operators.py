@@ -69,7 +69,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
             cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
             mode=Mode.ENDED if never_placed else Mode.CLOSING,
         ),
-        waiting_for=None,
+        waiting=None,
         stop_grace_s=args.get("grace_s"),
     )
 

@@ -79,7 +79,7 @@ def _ended_in_standby(state: JobState, plan: Plan, outcome: Outcome) -> JobState
         now=max(state.now, outcome.now),
         cursor=outcome.cursor,
         plan=None,
-        waiting_for=None,
+        waiting=None,
     )
     before = state
     if outcome.result == "failed":
@@ -315,7 +315,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         alive_until=None,
         first_step_at=None,
         unreachable=(),
-        waiting_for=None,
+        waiting=None,
         suspected=None,
         gone=tuple(n for n in state.gone if n not in recreate),
         plan=None,

@@ -118,7 +118,7 @@ def _word(state: JobState) -> str:
     if state.mode is Mode.CLOSING and state.ending in ("Completed", "Failed"):
         return ENDED_STATE[state.ending]
     waits_for_places = state.plan is not None and state.plan.level in RESCHEDULING
-    if state.mode is Mode.RECOVERING and waits_for_places and state.waiting_for is not None:
+    if state.mode is Mode.RECOVERING and waits_for_places and state.waiting is not None:
         return "requeued"
     return shown_state(state)
 

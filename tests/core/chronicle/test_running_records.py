@@ -13,7 +13,7 @@ from everstep.chronicle.chronicle import RECORDS_KEPT, STARTS_KEPT, Chronicle
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle, next_actions
 from everstep.core.spec import Origin
-from everstep.core.state import Mode
+from everstep.core.state import Mode, Wait
 from everstep.dialects import job_memo, responses
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
@@ -383,7 +383,7 @@ def test_a_restart_that_waits_for_its_places_is_queuing() -> None:
     job.see(sighting(FaultClass.NODE))
     status = modelarts_view.details(job.state, job.chronicle)["status"]
     assert (status["phase"], status["secondary_phase"]) == ("Running", "Running")
-    waiting = replace(job.state, waiting_for="1 more node")
+    waiting = replace(job.state, waiting=Wait(what="1 more node"))
     status = modelarts_view.details(waiting, job.chronicle)["status"]
     assert (status["phase"], status["secondary_phase"]) == ("Pending", "Queuing")
 

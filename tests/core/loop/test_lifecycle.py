@@ -32,7 +32,7 @@ from everstep.core.loop.next_actions import (
 )
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Match, Policy, Rule
-from everstep.core.state import FACTS_KNOWN, Mode
+from everstep.core.state import FACTS_KNOWN, Mode, Wait
 from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from tests.support.builders import (
@@ -522,3 +522,23 @@ def test_a_superseded_plan_that_did_not_finish_its_level_leaves_no_trace_of_runn
     ended = outcome(job.plan, "superseded", Step.STOP, None)
     job._advance(PlanEnded(outcome=ended))
     assert (job.state.running_since, job.decisions[-1].repeats) == (None, 1)
+
+
+@pytest.mark.parametrize("end", ["succeeds", "stop"])
+def test_a_wait_is_over_with_the_plan_that_had_it(end: str) -> None:
+    job = ScriptedJob(spec=job_spec())
+    job.state = lifecycle.waits(job.state, Wait(what="1 more node", since=7.0, until=9.0))
+    if end == "stop":
+        job.command("stop")
+        job.interrupted()
+    else:
+        job.succeeds()
+    shown = views.status(job.state)
+    assert {shown[key] for key in ("waiting_for", "waiting_since", "waiting_until")} == {None}
+
+
+def test_a_wait_that_is_reported_again_began_when_it_was_first_reported() -> None:
+    job = ScriptedJob(spec=job_spec())
+    for since in (7.0, 8.0):
+        job.state = lifecycle.waits(job.state, Wait(what="1 more node", since=since))
+    assert job.state.waiting == Wait(what="1 more node", since=7.0)

@@ -141,7 +141,9 @@ def test_unreachable_stops_nothing_and_bills_nothing() -> None:
     decision = job.see(sighting(FaultClass.UNREACHABLE))
     assert (decision.level, decision.bills, job.records) == (Level.NOTE, {}, ())
     assert job.state.unreachable == (1,)
-    assert job.state.waiting_for == "an answer from n1"
+    waiting = job.state.waiting
+    assert waiting is not None
+    assert waiting.what == "an answer from n1"
     job.report("back")
     assert not job.state.unreachable
 

@@ -16,6 +16,7 @@ from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.recovering import recovery
+from everstep.core.state import Wait
 from everstep.core.world import Checkpoint
 from tests.support.builders import running, sighting
 from workflows import attributes
@@ -94,7 +95,7 @@ def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
     (record,) = job.chronicle.records
     reason = replace(record.decision, reason=evil)
     chronicle = replace(job.chronicle, records=(replace(record, decision=reason),))
-    page = views.page(replace(job.state, waiting_for=evil), chronicle)
+    page = views.page(replace(job.state, waiting=Wait(what=evil)), chronicle)
     parts = MarkdownIt("commonmark", {"html": True}).enable("table").parse(page)
     inside = [part for block in parts for part in block.children or ()]
     assert not {part.type for part in inside} & {"link_open", "image", "html_inline"}
