@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from everstep.backends.kubernetes.api import KubernetesApi
+import pytest
+
+from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.pod_logs import PodLog
 from everstep.backends.tools import RankLog
 
@@ -24,3 +27,49 @@ def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> No
         ("no time\n", None),
     ]
     assert log.lines[second][0].text == "[rank 1] of its own\n"
+
+
+LINES = [b"[g1 rank 0] step %d\n" % number for number in range(6)]
+NOT_STARTED = Refused(status=400, reason="BadRequest", message="is waiting", retry_after_s=0)
+GONE = Refused(status=404, reason="NotFound", message="not found", retry_after_s=0)
+BROKEN = Unreachable("connection reset")
+
+
+class ScriptedApi:
+    """Each stream of the log is the next row: chunks, and an error at which the stream breaks."""
+
+    def __init__(self, *streams: list[bytes | Exception]) -> None:
+        self.streams = list(streams)
+
+    async def stream(self, *_: object, **_options: object) -> AsyncIterator[bytes]:
+        for chunk in self.streams.pop(0):
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+
+
+@pytest.mark.parametrize(
+    ("streams", "lines"),
+    [
+        ([[*LINES[:2]], [*LINES[:4]]], 4),
+        ([[NOT_STARTED], [NOT_STARTED], [*LINES[:2]], [*LINES[:4]]], 4),
+        ([[*LINES[:2]], [NOT_STARTED], [*LINES[:4]]], 4),
+        ([[*LINES[:2]], [*LINES[:3], BROKEN], [*LINES[:6]]], 6),
+        ([[*LINES[:2]], [*LINES[:2], LINES[2][:5], BROKEN], [*LINES[:4]]], 4),
+        ([[*LINES[:2]], [*LINES[:3], BROKEN], [GONE]], 3),
+        ([[GONE]], 0),
+    ],
+    ids=["whole", "late", "late again", "broken", "broken in a line", "gone", "never there"],
+)
+async def test_a_log_is_read_once_whatever_breaks(
+    streams: list[list[bytes | Exception]], lines: int
+) -> None:
+    api = ScriptedApi(*streams)
+    log = PodLog(cast("KubernetesApi", api), "path")
+    for _ in (*streams, "once more, which opens no stream"):
+        await log.look()
+        if log.following is not None:
+            await log.following
+    assert api.streams == []
+    printed = [line.text.encode() for of_rank in log.lines.values() for line in of_rank]
+    assert printed == [line.removeprefix(b"[g1 rank 0] ") for line in LINES[:lines]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,34 +21,48 @@ _SILENCE_S = 3600.0  # of ranks that print nothing
 
 @dataclass(slots=True)
 class PodLog:
-    """The log of one pod: read once as it is, and followed from the second look on."""
+    """The log of one pod: read once as it is, and followed from the next look on until it ends."""
 
     api: KubernetesApi
     path: str
     lines: dict[RankLog, list[LogLine]] = field(default_factory=dict)
-    size: int | None = None  # bytes read at the first look
+    size: int = 0  # bytes read so far
+    is_read: bool = False
+    is_over: bool = False
     following: asyncio.Task[None] | None = None
     _begun: bytes = b""
 
     async def look(self) -> None:
-        if self.size is None:
-            self.size = 0
-            try:
-                async for chunk in self.api.stream(self.path, _QUERY, silence_s=_SILENCE_S):
-                    self.size += len(chunk)
-                    self._add(chunk)
-            except Refused as error:
-                if error.status not in {400, 404}:  # it has not started, or is gone
-                    raise
-        elif self.following is None:
-            self.following = asyncio.create_task(self._follow(self.size))
+        """Read the log. From the second look on a task reads what is added."""
+        if self.is_over:
+            return
+        if not self.is_read:
+            self.is_read = await self._read(_QUERY)
+        elif self.following is None or self.following.done():
+            self.following = asyncio.create_task(self._follow())
 
-    async def _follow(self, skip: int) -> None:
+    async def _follow(self) -> None:
+        """Read on until the container ends. The next look resumes a stream that broke."""
         with contextlib.suppress(Refused, Unreachable):
-            query = {**_QUERY, "follow": "true"}
+            if await self._read({**_QUERY, "follow": "true"}):
+                self.is_over = True
+
+    async def _read(self, query: Mapping[str, str]) -> bool:
+        """Add what comes behind the bytes read so far. Returns whether the container has a log."""
+        skip = self.size
+        try:
             async for chunk in self.api.stream(self.path, query, silence_s=_SILENCE_S):
                 new, skip = chunk[skip:], max(0, skip - len(chunk))
+                self.size += len(new)
                 self._add(new)
+        except Refused as error:
+            if error.status not in {400, 404}:
+                raise
+            self.is_over = (
+                error.status == 404
+            )  # the pod is gone; else its container has not started
+            return False
+        return True
 
     def _add(self, chunk: bytes) -> None:
         *lines, self._begun = (self._begun + chunk).split(b"\n")
@@ -75,6 +89,8 @@ class PodLogs:
         for namespace in self.namespaces:
             path = f"/api/v1/namespaces/{namespace}/pods"
             for pod in (await self.api.get(path, query))["items"]:
+                if pod["status"].get("phase") == "Pending":  # it has no log yet
+                    continue
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
         await asyncio.gather(*(pod.look() for pod in self.pods.values()))
