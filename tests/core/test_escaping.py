@@ -93,6 +93,7 @@ def test_a_text_is_one_cell_of_a_table(text: str) -> None:
 @given(texts(MARKDOWN))
 @example("```\n[x](http://e.example)")
 @example("````")
+@example("``\x1b[0m`\n<b>out</b>")  # backticks that an escape sequence keeps apart
 def test_whole_lines_are_a_block_that_is_shown_as_it_is(text: str) -> None:
     tags, plain_text = kinds(as_markdown(text))
     assert tags == {"fence"}
