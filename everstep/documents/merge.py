@@ -57,7 +57,11 @@ def patch(document: object, fragment: object, *, under: str = "spec") -> dict[st
     whole = plain_document(document)
     change = plain_fragment(fragment, "patch")
     spec = plain_fragment({} if whole.get(under) is None else whole[under], under)
-    phases = _by_name(spec.get("phases", [{"name": "main"}]), f"{under}.phases")
+    change = {key: value for key, value in change.items() if (key, value) != ("phases", None)}
+    written_phases = spec.get("phases")
+    if written_phases is None:
+        written_phases = [{"name": "main"}]
+    phases = _by_name(written_phases, f"{under}.phases")
     changes = _by_name(change.get("phases", []), "patch.phases")
     problems = [*_outside(change), *_fixed(spec, change), *_fixed_in_phases(spec, phases, changes)]
     if problems:

@@ -107,6 +107,14 @@ def test_a_patch_that_makes_no_sense_is_found_by_compiling() -> None:
         compile_document(patch(FULL, {"nods": 4}))
 
 
+def test_a_document_with_a_null_for_its_phases_can_be_changed() -> None:
+    """A null is as good as no key, as where the document is compiled."""
+    spec = {key: value for key, value in FULL["spec"].items() if key != "phases"}
+    document = {**FULL, "spec": {**spec, "phases": None}}
+    (phase,) = compile_document(patch(document, {"env": {"WD": "0.1"}, "phases": None})).phases
+    assert phase.env["WD"] == "0.1"
+
+
 def test_where_a_variable_comes_from_may_change_like_its_value() -> None:
     first_patch = patch(FULL, {"env": {"HF_TOKEN": {"from": "HF_TOKEN"}, "LR": {"from": "RATE"}}})
     first, second = compile_document(first_patch).phases
