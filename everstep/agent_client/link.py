@@ -184,11 +184,12 @@ class HttpLink(Link):
 
 
 async def _read(reader: asyncio.StreamReader) -> Response:
+    """Read one answer. Raises one of `UNREADABLE`, which become NoAnswer with the name of the agent."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
     headers = dict(line.split(": ", 1) for line in head[1:] if ": " in line)
     length = headers.get("content-length")
     if length is None or int(length) > ANSWER_MOST:
-        raise NoAnswer(
+        raise ValueError(
             f"an answer needs a Content-Length of at most {ANSWER_MOST} bytes, not {length}"
         )
     raw = await reader.readexactly(int(length))
@@ -197,8 +198,8 @@ async def _read(reader: asyncio.StreamReader) -> Response:
     except RecursionError:
         content = None
     if not isinstance(content, dict):
-        raise NoAnswer("an answer is no JSON object")
-    status = int(head[0].split()[1])
+        raise ValueError("an answer is no JSON object")
+    status = int(head[0].partition(" ")[2].partition(" ")[0])
     return Response(status=status, content=content, goes_on=headers.get("connection") != "close")
 
 

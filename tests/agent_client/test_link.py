@@ -219,3 +219,12 @@ async def test_a_pipe_for_a_token_is_no_answer_and_not_waited_for(tmp_path: Path
     os.mkfifo(tmp_path / wire.TOKEN)
     with pytest.raises(NoAnswer, match="is no plain file"):
         await unix_link(tmp_path).ask("GET", "/", within_s=HUNG_S)
+
+
+@pytest.mark.parametrize("status", ["", "fine"])
+async def test_an_answer_without_a_status_is_no_answer(
+    link: HttpLink, agent: Agent, status: str
+) -> None:
+    agent.status = status
+    with pytest.raises(NoAnswer, match=link.name):
+        await ask_state(link)
