@@ -6,10 +6,13 @@ import everstep.startup  # noqa: F401  # fewer collections from here on
 
 # isort: split
 import gc
+import os
 import re
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,9 +62,17 @@ def pytest_configure(config: pytest.Config) -> None:
         die_with_parent()
 
 
+END_S = "EVERSTEP_TEST_END_S"
+"""The variable with the seconds that a terminated run has to end in order."""
+
+
 def _interrupt(*_: object) -> None:
     """End the run as Ctrl-C does, so that fixtures end what they started; once."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    guard = threading.Timer(float(os.environ.get(END_S, "60")), kill)
+    guard.daemon = True
+    guard.start()
     signal.raise_signal(signal.SIGINT)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.processes import proc
+from tests.conftest import END_S
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT
@@ -64,6 +65,40 @@ async def test_processes_of_a_terminated_run_end(tmp_path: Path, more: Sequence[
         run.kill()
         if is_alive(pid_file):
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+
+NEVER_YIELDS = """
+import asyncio, pathlib
+
+async def test_busy():
+    pathlib.Path(__file__).with_name("pid").touch()
+    while True:
+        pass
+"""
+
+
+async def test_a_terminated_run_whose_test_never_yields_is_killed(tmp_path: Path) -> None:
+    """asyncio cancels a test at its next `await`, and there may be none."""
+    file, begun = tmp_path / "test_busy.py", tmp_path / "pid"
+    file.write_text(NEVER_YIELDS)
+    options = ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", "-p", "no:cacheprovider"]
+    run = Child(
+        [sys.executable, "-m", "pytest", *options, str(file)],
+        name="pytest",
+        log=tmp_path / "pytest.log",
+        cwd=ROOT,
+        env={**os.environ, END_S: "0.5"},
+    )
+    try:
+
+        async def has_begun() -> bool:
+            return begun.exists()
+
+        await run.until(has_begun, within_s=HUNG_S)
+        run.send(signal.SIGTERM)
+        assert await run.ended(within_s=HUNG_S) == -signal.SIGKILL, run.output()
+    finally:
+        run.kill()
 
 
 def is_alive(pid_file: Path) -> bool:
