@@ -40,7 +40,7 @@ def in_markdown(text: str) -> str:
 
 def as_markdown(text: str) -> str:
     """Whole lines as markdown: a block of code, which is shown as it is."""
-    shown = for_terminal(text)  # without escape sequences, which may keep backticks apart
-    longest = max(map(len, re.findall("`+", shown)), default=0)
+    visible = for_terminal(text)  # without escape sequences, which may keep backticks apart
+    longest = max(map(len, re.findall("`+", visible)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}\n{shown}\n{fence}"
+    return f"{fence}\n{visible}\n{fence}"

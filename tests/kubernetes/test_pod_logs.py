@@ -31,7 +31,7 @@ def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> No
 
 LINES = [b"[g1 rank 0] step %d\n" % number for number in range(6)]
 NOT_STARTED = Refused(status=400, reason="BadRequest", message="is waiting", retry_after_s=0)
-GONE = Refused(status=404, reason="NotFound", message="not found", retry_after_s=0)
+NOT_FOUND = Refused(status=404, reason="NotFound", message="not found", retry_after_s=0)
 BROKEN = Unreachable("connection reset")
 
 
@@ -56,8 +56,8 @@ class ScriptedApi:
         ([[*LINES[:2]], [NOT_STARTED], [*LINES[:4]]], 4),
         ([[*LINES[:2]], [*LINES[:3], BROKEN], [*LINES[:6]]], 6),
         ([[*LINES[:2]], [*LINES[:2], LINES[2][:5], BROKEN], [*LINES[:4]]], 4),
-        ([[*LINES[:2]], [*LINES[:3], BROKEN], [GONE]], 3),
-        ([[GONE]], 0),
+        ([[*LINES[:2]], [*LINES[:3], BROKEN], [NOT_FOUND]], 3),
+        ([[NOT_FOUND]], 0),
     ],
     ids=["whole", "late", "late again", "broken", "broken in a line", "gone", "never there"],
 )

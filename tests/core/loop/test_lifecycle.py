@@ -533,8 +533,8 @@ def test_a_wait_is_over_with_the_plan_that_had_it(end: str) -> None:
         job.interrupted()
     else:
         job.succeeds()
-    shown = views.status(job.state)
-    assert {shown[key] for key in ("waiting_for", "waiting_since", "waiting_until")} == {None}
+    status = views.status(job.state)
+    assert {status[key] for key in ("waiting_for", "waiting_since", "waiting_until")} == {None}
 
 
 def test_a_wait_that_is_reported_again_began_when_it_was_first_reported() -> None:
