@@ -346,8 +346,10 @@ HOLDS: dict[str, tuple[list[str], bool, float | None, str | None]] = {
 
 @pytest.mark.parametrize("name", HOLDS)
 def test_when_a_fence_holds(name: str) -> None:
-    unproven, knows_half, holds_at, wait = HOLDS[name]
-    state = fencing.state(unproven, knows_half=knows_half, holds_at=holds_at, now=NOW)
+    unproven, may_have_unknown_pods, holds_at, wait = HOLDS[name]
+    state = fencing.state(
+        unproven, may_have_unknown_pods=may_have_unknown_pods, holds_at=holds_at, now=NOW
+    )
     assert (state.done, state.waiting_for) == (wait is None, wait or "")
 
 

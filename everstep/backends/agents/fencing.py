@@ -76,7 +76,10 @@ async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) ->
         listing = storage.listing(answer)
 
     def note(books: JobBooks) -> None:
-        books.record = job_record.with_fence(books.record, order, written_at, real)
+        record = owned_record(
+            books, order.job, order.generation
+        )  # a newer one may have come meanwhile
+        books.record = job_record.with_fence(record, order, written_at, real)
         if is_proven:
             books.record = job_record.with_held_fence(books.record, order.generation)
 
@@ -122,11 +125,11 @@ async def _prove(
         fence_s=cluster.settings.ranks.fence_s,
         margin_s=cluster.settings.fence_margin_s,
     )
-    pods, knows_half = await _older_pods(cluster, order)
+    pods, may_have_unknown_pods = await _older_pods(cluster, order)
     unproven = await _unproven(cluster, pods, order, may_ask=True)
     state = fencing.state(
         [str(pod) for pod in unproven],
-        knows_half=knows_half,
+        may_have_unknown_pods=may_have_unknown_pods,
         holds_at=holds_at,
         now=cluster.now(),
     )
@@ -135,7 +138,7 @@ async def _prove(
     given_up = [pod.uid for pod in unproven if pod.is_leaving]
 
     def note(books: JobBooks) -> None:
-        if unproven or knows_half:
+        if unproven or may_have_unknown_pods:
             _note_unseen_ends(cluster, books, unproven, holds_at)
         _note_held(books, order.generation, given_up)
 

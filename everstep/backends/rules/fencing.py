@@ -35,13 +35,13 @@ def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> fl
 
 
 def state(
-    unproven: Sequence[str], *, knows_half: bool, holds_at: float | None, now: float
+    unproven: Sequence[str], *, may_have_unknown_pods: bool, holds_at: float | None, now: float
 ) -> FenceState:
     """Whether it holds; `unproven` are the older pods that are not proven to have ended."""
     if holds_at is not None and now >= holds_at:
         return FenceState(done=True)
     if unproven:
         return FenceState(done=False, waiting_for=f"proof that {unproven[0]} ended")
-    if knows_half and holds_at is not None:
+    if may_have_unknown_pods and holds_at is not None:
         return FenceState(done=False, waiting_for=UNKNOWN_PODS)
     return FenceState(done=True)

@@ -13,16 +13,18 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everstep.agent import wire
 from everstep.agent.storage import fence
+from everstep.agent_client import storage as agent_storage
 from everstep.backends.agents import fencing
 from everstep.backends.local.database import books, identity
 from everstep.backends.local.reconciling import storage
 from everstep.backends.rules.fencing import UNKNOWN_PODS
-from everstep.core.errors import FolderTaken
+from everstep.core.errors import FolderTaken, StaleGeneration
 from tests.agent.pod import until
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
@@ -90,6 +92,32 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
         note = partial(fencing._note_held, generation=order.generation, given_up=[])
         await local_lab.backend.agent_cluster.books.change("demo", note)
         assert (await store.run(lambda db: books.job(db, "demo"))).fence_holds is holds
+
+
+async def test_a_fence_that_is_noted_late_does_not_replace_a_newer_one(
+    local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker stood still between the agent's answer and its note."""
+    job = Run(local_lab, slots=(0,))
+    await job.launch()
+    await job.new_generation("restart")
+    await job.stop()
+    late = job.fence_order()
+    write_fence = agent_storage.write_fence
+
+    async def overtaken(*args: Any, **options: Any) -> Any:
+        answer = await write_fence(*args, **options)
+        monkeypatch.undo()
+        await job.new_generation("restart again")
+        await job.stop()
+        await job.fence()
+        return answer
+
+    monkeypatch.setattr(agent_storage, "write_fence", overtaken)
+    with pytest.raises(StaleGeneration):
+        await job.backend.ensure_fenced(late)
+    record = await local_lab.backend.store.run(lambda db: books.job(db, "demo"))
+    assert (record.fenced, record.fence_holds) == (job.generation, True)
 
 
 # -- One owner of a folder ------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def _proof(state: FakeState, job: Job, fence: FakeFence) -> FenceState:
     older = _older(job, fence.generation)
     return fencing.state(
         [f"{p.name} on {p.node.name}" for p in older if not pods.is_proven_stopped(p)],
-        knows_half=not job.is_known,
+        may_have_unknown_pods=not job.is_known,
         holds_at=fence.holds_at,
         now=state.now,
     )
