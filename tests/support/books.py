@@ -1,4 +1,4 @@
-"""The books of a local cluster, as tests read and prepare them. No other file of the tests has SQL."""
+"""The books of a local cluster, as tests read and prepare them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from everstep.backends.agents.job_record import JobRecord
-from everstep.backends.local.database import books, nodes, pods
+from everstep.backends.local.database import books, nodes, placing, pods
 from everstep.backends.local.database.inspection import read_only
 from everstep.backends.local.database.pods import LocalPod
 from everstep.backends.local.database.settings_table import setting
@@ -55,11 +55,11 @@ def read(home: Path) -> BooksContent:
         db.execute("BEGIN")
         return BooksContent(
             cluster=setting(db, "cluster"),
-            jobs={job: books.job(db, job) for (job,) in db.execute("SELECT id FROM jobs")},
+            jobs=books.all_jobs(db),
             pods=tuple(pods.all_pods(db)),
             nodes=nodes.every(db),
             isolated=tuple(sorted(name for name, why in nodes.isolated(db).items() if why)),
-            queue=tuple(job for (job,) in db.execute("SELECT job FROM queue ORDER BY number")),
+            queue=tuple(order.job.id for order in placing.queue(db)),
         )
 
 

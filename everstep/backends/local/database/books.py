@@ -47,6 +47,11 @@ def job(db: Db, job_id: str) -> JobRecord:
     return JobRecord(id=job_id) if row is None else _read(row["body"])
 
 
+def all_jobs(db: Db) -> dict[str, JobRecord]:
+    """The record of each job, by its ID."""
+    return {row["id"]: _read(row["body"]) for row in db.execute("SELECT id, body FROM jobs")}
+
+
 @lru_cache(maxsize=256)
 def _read(body: str) -> JobRecord:
     """The record in this text, which most transactions find unchanged. Nothing changes a record in place."""

@@ -90,7 +90,7 @@ def stand_by(
             pods.let_go(db, pod.uid)
     standbys = pods.standing_by(db, job.id)
     missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
-    if not missing or any(not _asking(transaction, other).never_fits for other in _queue(db)):
+    if not missing or any(not _asking(transaction, other).never_fits for other in queue(db)):
         return standbys
     all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
     in_use = {pod.node for pod in all_pods}
@@ -133,12 +133,12 @@ def _join(db: Db, order: PlaceOrder) -> None:
 
 def serve_queue(transaction: Transaction) -> None:
     """Give places to the jobs that wait, until there is none for one that could have them some day."""
-    for order in _queue(transaction.db):
+    for order in queue(transaction.db):
         if not _grant(transaction, order) and not _asking(transaction, order).never_fits:
             break
 
 
-def _queue(db: Db) -> list[PlaceOrder]:
+def queue(db: Db) -> list[PlaceOrder]:
     """The waiting jobs in the order of their turns."""
     rows = db.execute("SELECT number, placing FROM queue").fetchall()
     waiting = [(from_text(row["placing"]), row["number"]) for row in rows]
@@ -209,7 +209,7 @@ def opens_at(transaction: Transaction, order: PlaceOrder) -> float | None:
 def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     db = transaction.db
     if books.job(db, order.job.id).placed != order.generation:
-        waiting = (_asking(transaction, other) for other in _queue(db))
+        waiting = (_asking(transaction, other) for other in queue(db))
         return _asking(transaction, order).waits(placing.first_in_turn(waiting))
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
