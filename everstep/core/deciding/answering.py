@@ -66,7 +66,10 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
 def _gentler(
     passed_over: list[tuple[Level, str]], ladder: tuple[Level, ...], chosen: Level
 ) -> tuple[str, ...]:
-    """The levels passed over before the chosen one, with their reasons. Any off the ladder were."""
+    """The levels passed over before the chosen one, with their reasons.
+
+    A level that is not on the ladder was tried before the ladder began.
+    """
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
     return tuple(
         f"{level}: {why}"
@@ -115,13 +118,14 @@ def _rungs(
     if not able and not diagnosis.is_fixed and has_to_move and SAME_CONTAINER & {*diagnosis.ladder}:
         # New containers are all that is needed.
         able = [level for level in NEW_CONTAINERS if hindrance(inputs, diagnosis, level) is None]
-    offset = 0 if diagnosis.is_fixed else _escalation(inputs, diagnosis.fault)
-    first = 1 if diagnosis.leaves else 0
-    start = first + min(offset, max(len(able) - first - 1, 0))
-    if start > first:
-        why = _further_down(diagnosis.fault, restarts=offset)
-        passed_over.extend((level, why) for level in able[first:start])
-    return (*able[:first], *able[start:])
+    # The rollback in front of the ladder, and the last level, are never left out.
+    front = 1 if diagnosis.begins_with_rollback else 0
+    head, rest = able[:front], able[front:]
+    restarts = 0 if diagnosis.is_fixed else _escalation(inputs, diagnosis.fault)
+    left_out = min(restarts, max(len(rest) - 1, 0))
+    why = _further_down(diagnosis.fault, restarts=restarts)
+    passed_over.extend((level, why) for level in rest[:left_out])
+    return (*head, *rest[left_out:])
 
 
 def _further_down(fault: Fault, *, restarts: int) -> str:
@@ -139,8 +143,8 @@ def _escalation(inputs: DecisionInput, fault: Fault) -> int:
 
 def _runs_in_vain(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None:
     """The sentence that ends a phase whose next run would get nowhere, or would begin from nothing."""
-    is_open = inputs.incident is not None or diagnosis.fault.cls in NEVER_BILLED
-    if is_open or diagnosis.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)):
+    is_free = inputs.incident is not None or diagnosis.fault.cls in NEVER_BILLED
+    if is_free or diagnosis.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)):
         return None
     return _nothing_saved(inputs, diagnosis) or _no_progress_left(inputs, diagnosis)
 
@@ -203,16 +207,14 @@ def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[
 # -- Writing the answer down --------------------------------------------------------------------
 
 
-ENDS_BEHIND = (Level.FAIL, Level.ROLLBACK)
-
-
 def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, walk: _Walk) -> str:
     parts = [_head(diagnosis.fault), *diagnosis.remarks]
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
     is_requested = diagnosis.is_asked and diagnosis.ladder[:1] == (level,)
     if not is_requested:  # the request itself is the reason
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
-        parts += [why for over, why in walk.passed_over if (level, over) == ENDS_BEHIND]
+        if level is Level.FAIL:  # why not back to an older checkpoint, before the phase ends
+            parts += [why for passed, why in walk.passed_over if passed is Level.ROLLBACK]
     row = row_of(inputs, diagnosis.fault)
     is_by_row = diagnosis.ladder == row.levels and not diagnosis.is_fixed
     if level is Level.FAIL and row.why and is_by_row:

@@ -1,7 +1,7 @@
-"""What is done about what was seen: a new matter is named and answered, an open one goes on.
+"""Decide what follows from new facts: a new fault is named and answered, an open incident goes on.
 
-`decide` is called in a local activity, so that its answer is part of the job's history. Pure and
-total: every input has an answer.
+`decide` is called in a local activity, so that its decision is part of the job's history. Pure: every input
+that the loop can make has a decision.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass
 
 
 def decide(inputs: DecisionInput) -> Decision:
-    """The answer. Every input has one."""
+    """The decision for these facts."""
     facts = relevant(inputs)
     incident = inputs.incident
     if incident is not None:
@@ -110,7 +110,7 @@ def _was_healed(last: Decision) -> bool:
 
 
 def _with_places(fault: Fault, other: Fault) -> Fault:
-    """The fault with the nodes and devices of the other one."""
+    """The fault with the nodes and slots of the other one."""
     if not other.is_hardware:
         return fault
     return replace(
@@ -179,7 +179,7 @@ def _step_down(
         more_faults = (*more_faults, name((cause,))[0])
     diagnosis = Diagnosis(
         fault=fault,
-        ladder=_below(inputs, last, cause),
+        ladder=_levels_left(inputs, last, cause),
         facts=(cause, *facts),
         instead_of=last.level,
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
@@ -232,26 +232,40 @@ def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
 
 
 TRIES = 5
-"""So often steps may fail in an incident before a container that cannot be used is no excuse any more."""
+"""After so many failed steps in an incident a level that replaces pods is not repeated any more."""
+
+NO_RESTART_HELPS = frozenset({"checkpoint.none_left", STORAGE_GIVEN_UP})
+NOTHING_WAS_STOPPED = frozenset({STANDBY_NONE, STANDBY_OVER})
+"""Without a backup pod that is ready the Recovery ended before it stopped any process."""
+
+POD_OR_DEVICE_LOST = frozenset({"agent.unreachable", "pod.gone", HEAL_FAILED})
+"""A step needed a pod or a device that was lost meanwhile. The level itself may work with another."""
 
 
-def _below(inputs: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
-    """What is left of the ladder; a slot that did not stop needs a new pod, whatever it says."""
-    incident = inputs.incident
+def _levels_left(inputs: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
+    """The levels to try after a step failed: the rest of the ladder, unless the cause needs another one."""
     never_ran = cause.kind == START_FAILED and not inputs.runs
-    if never_ran or cause.kind in ("checkpoint.none_left", STORAGE_GIVEN_UP):
+    if never_ran or cause.kind in NO_RESTART_HELPS:
         return (Level.FAIL,)
-    if cause.kind in (STANDBY_NONE, STANDBY_OVER):
+    if cause.kind in NOTHING_WAS_STOPPED:  # training goes on
         return (Level.NOTE,)
-    if cause.kind == NONE_OLDER:
+    if cause.kind == NONE_OLDER:  # the level works from the newest checkpoint; a rollback does not
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
-    if cause.kind not in ("agent.unreachable", "pod.gone", HEAL_FAILED):
+    if cause.kind not in POD_OR_DEVICE_LOST:
         return last.ladder
-    may_repeat = cause.kind != "agent.unreachable" or not last.ladder
-    tries = 0 if incident is None else incident.failures
-    if last.level in RESCHEDULING and may_repeat and tries < TRIES:
+    if last.level in RESCHEDULING and _may_repeat(inputs, last, cause):
         return (last.level, *last.ladder)
     return last.ladder if cause.kind == HEAL_FAILED else _below_containers(last)
+
+
+def _may_repeat(inputs: DecisionInput, last: Decision, cause: Fact) -> bool:
+    """Whether the same level gets another try with new pods, for a limited number of times.
+
+    One that waited for an unreachable agent would wait for it again, so a coarser level goes first.
+    """
+    failed_steps = 0 if inputs.incident is None else inputs.incident.failures
+    waits_again = cause.kind == "agent.unreachable" and bool(last.ladder)
+    return failed_steps < TRIES and not waits_again
 
 
 def _below_containers(last: Decision) -> tuple[Level, ...]:

@@ -53,7 +53,7 @@ class Diagnosis:
     beside: tuple[Fault, ...] = ()  # other hardware that is broken too
     later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
     bad_size: int | None = None  # the number of nodes that this is the fault of
-    leaves: bool = False  # its first level goes back behind a suspected checkpoint
+    begins_with_rollback: bool = False  # put in front of the ladder, for a suspected checkpoint
 
 
 def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:

@@ -22,11 +22,11 @@ OF_A_RUN = frozenset({FaultClass.CRASH, FaultClass.UNKNOWN})
 
 
 class Row(NamedTuple):
-    """A condition and the remark on the checkpoint; with `leaves` the job resumes from an older one."""
+    """A condition and the remark on the checkpoint; with `goes_back` the job resumes from an older one."""
 
     holds: Callable[[DecisionInput, Diagnosis], bool]
     why: str
-    leaves: bool = False
+    goes_back: bool = False
 
 
 ROWS: tuple[Row, ...] = (
@@ -38,7 +38,7 @@ ROWS: tuple[Row, ...] = (
         lambda inputs, diagnosis: hindrance(inputs, diagnosis, Level.ROLLBACK) is not None,
         "it stays, as {hindered}",
     ),
-    Row(lambda *_: True, "it is set aside, if an older one is there", leaves=True),
+    Row(lambda *_: True, "it is set aside, if an older one is there", goes_back=True),
 )
 """The first that holds."""
 
@@ -52,9 +52,12 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     why = row.why.format(hindered=hindrance(inputs, diagnosis, Level.ROLLBACK))
     what = f"{end.exception.partition(':')[0]} {end.where} twice in a row"
     remark = f"{what}: checkpoint {inputs.resume.name} is suspected; {why}"
-    ladder = (Level.ROLLBACK, *diagnosis.ladder) if row.leaves else diagnosis.ladder
+    ladder = (Level.ROLLBACK, *diagnosis.ladder) if row.goes_back else diagnosis.ladder
     return replace(
-        diagnosis, ladder=ladder, leaves=row.leaves, remarks=(*diagnosis.remarks, remark)
+        diagnosis,
+        ladder=ladder,
+        begins_with_rollback=row.goes_back,
+        remarks=(*diagnosis.remarks, remark),
     )
 
 

@@ -101,7 +101,7 @@ class PodPlacer:
             again.append(now + _QUEUE_S)
         state = self._state(order.slots, wanted_entries(stored), refusal or queue_problem)
         if not state.placed and self._is_tried_as_one(order, stored):
-            state = replace(state, places=None)  # how many could live shows only a smaller try
+            state = replace(state, places=None)  # all or none: how many would fit is unknown
         return state, min(again, default=None)
 
     def _example(self, order: PlaceOrder, hosts: Collection[str]) -> Json:
@@ -115,7 +115,9 @@ class PodPlacer:
     async def _want(self, order: PlaceOrder, stored: Stored, isolated: Iterable[str]) -> Stored:
         """Store the pods that the order wants."""
         may_be_used = self._usable(order, isolated)
-        if stored.document.record.placed is None:
+        if (
+            stored.document.record.placed is None
+        ):  # an ended job of this ID may have left its claims
             await self.books.release(order.job.id)
         free_places = partial(self.queues.free_places, order)
         _, stored = await self.books.transacted(
@@ -169,7 +171,10 @@ class PodPlacer:
         return now + max(0.0, stuck_in_s) + _MOMENT_S
 
     def _is_tried_as_one(self, order: PlaceOrder, stored: Stored) -> bool:
-        """Whether a scheduler places all pods of the order or none, and has not placed them yet."""
+        """Whether the scheduler places all pods of the order or none, and has not placed them yet.
+
+        Beside pods that stay where they are, the new ones are counted one by one.
+        """
         is_grouped = manifest.is_grouped_by_us(order, self.settings) or kueue.queue_of(order)
         gang = gang_of(order, stored)
         is_whole = gang.needs_group or gang.size == len(order.slots)
@@ -200,9 +205,10 @@ class PodPlacer:
     async def _synced(
         self, order: PlaceOrder, stored: Stored, due: Collection[str], hosts: Collection[str]
     ) -> tuple[Stored, Answers]:
-        """Have the Secret of the pods that are due, and the others in line with the record.
+        """Ensure the job's Secret, and bring the pods that exist in line with the record.
 
-        Where the Secret was there before, a pod that needs no group is created meanwhile.
+        Pods that are due, and need neither a new Secret nor a group, are created at the same time: returns
+        the answers for these. `_create_due` creates the others afterwards.
         """
         sync = self.reconciler.sync(order.job.id, stored)
         if not due:
