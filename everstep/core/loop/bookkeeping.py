@@ -6,7 +6,7 @@ people should see becomes a job event here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding import budgets, run_ends
@@ -169,9 +169,13 @@ def apply_refusals(state: JobState, decision: Decision) -> JobState:
     return state
 
 
-def apply_restart(state: JobState, decision: Decision) -> JobState:
-    """Bill, count and record a restart before its Recovery starts. A kill from here on is safe."""
-    before = state
+def apply_restart(state: JobState, decision: Decision, *, before: Incident | None) -> JobState:
+    """Bill, count and record a restart before its Recovery starts. A kill from here on is safe.
+
+    `before`: the incident that was open before this decision. Its refusals may have opened one.
+    """
+    is_same_fault = before is not None and before.decision.fault.cls is decision.fault.cls
+    series = _series(state.ledger.series, decision, is_same_fault=is_same_fault)
     state, incident = _with_incident(_occurred(state, decision), decision)
     ledger, cls = state.ledger, decision.fault.cls
     escalation = dict(ledger.escalation)
@@ -183,7 +187,7 @@ def apply_restart(state: JobState, decision: Decision) -> JobState:
         state,
         used=budgets.charge(ledger.used, decision.bills),
         bills={**({} if is_first_try else ledger.bills), n: dict(decision.bills)},
-        series=_series(before, decision),
+        series=series,
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
@@ -213,14 +217,14 @@ def _bad_sizes(before: tuple[int, ...], decision: Decision) -> tuple[int, ...]:
     return tuple(sorted({*before, *new}))
 
 
-def _series(state: JobState, decision: Decision) -> dict[str, int]:
+def _series(
+    series: Mapping[str, int], decision: Decision, *, is_same_fault: bool
+) -> dict[str, int]:
     """The series after this restart, which ends every series that it does not count in.
 
     The next level for the same fault, and the same level once more, end none.
     """
-    series, incident = state.ledger.series, state.incident
-    is_same = incident is not None and incident.decision.fault.cls is decision.fault.cls
-    other_series = series if is_same else {}
+    other_series = series if is_same_fault else {}
     return {**other_series, **{name: series.get(name, 0) + 1 for name in decision.counts}}
 
 

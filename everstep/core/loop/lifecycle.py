@@ -278,6 +278,7 @@ def _decided(state: JobState, event: Decided) -> JobState:
     answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
     state = bookkeeping.mark_answered(state, answered)
     state = replace(state, pending_facts=later, outcome=None)
+    before = state.incident
     state = bookkeeping.apply_refusals(state, decision)
     if decision.level is Level.FAIL:
         given_up = GivenUp(at=state.now, decision=decision, generation=state.generation)
@@ -287,7 +288,7 @@ def _decided(state: JobState, event: Decided) -> JobState:
         if state.running_since is None:
             return replace(state, mode=Mode.LAUNCHING)
         return replace(state, mode=Mode.WATCHING, incident=None)
-    state = bookkeeping.apply_restart(state, decision)
+    state = bookkeeping.apply_restart(state, decision, before=before)
     plan = recovery_plan(state, decision, state.ledger.recoveries)
     return replace(state, mode=Mode.RECOVERING, plan=plan)
 

@@ -383,6 +383,16 @@ def test_a_series_ends_with(end: Callable[[ScriptedJob], object]) -> None:
     assert job.state.ledger.series == {"unconditional": 1}
 
 
+def test_a_restart_ends_a_series_also_where_a_gentler_level_had_no_budget() -> None:
+    job = running(modelarts(job_retry=8, pod_retry=1, unconditional=True, hang_retry=True))
+    levels = [again(job, cls) for cls in (_C.NODE, _C.HANG, _C.HANG)]
+    decision = job.see(sighting(_C.NODE, node=job.state.slots[1].node))
+    assert [refusal.level for refusal in decision.refused] == [Level.POD]
+    job.succeeds()
+    levels += [decision.level, *(again(job, _C.HANG) for _ in range(3))]
+    assert levels == [Level.POD, *[Level.SUSPENSION] * 2, Level.JOB, *[Level.SUSPENSION] * 3]
+
+
 def test_suspensions_with_exits_in_between_are_never_three_in_a_row() -> None:
     job = running(UNCONDITIONAL)
     levels = [again(job, cls) for _ in range(4) for cls in (_C.HANG, _C.CRASH)]
