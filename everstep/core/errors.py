@@ -49,8 +49,10 @@ class CommandRejected(EverstepError):
 class StaleGeneration(EverstepError):
     """A command of an older generation reached the backend after a newer one was given out."""
 
-    def __init__(self, job: str, *, given: int, current: int) -> None:
-        super().__init__(f"generation {given} of {job} is over: generation {current} owns the job")
+    def __init__(self, job: str, *, ordered: int, current: int) -> None:
+        super().__init__(
+            f"generation {ordered} of {job} is over: generation {current} owns the job"
+        )
 
 
 class BackendUnavailable(EverstepError):
@@ -84,11 +86,11 @@ class WrongCluster(BackendUnavailable):
         )
 
     @classmethod
-    def older(cls, job: str, *, known: int, own: int) -> WrongCluster:
+    def older(cls, job: str, *, newest: int, ordered: int) -> WrongCluster:
         return cls(
             job,
-            f"the cluster database of this worker has job {job} up to generation {known}, it is at {own}: "
-            "an older copy",
+            f"the cluster database of this worker has job {job} up to generation {newest}, it is at "
+            f"{ordered}: an older copy",
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from everstep.agent import wire
 from everstep.agent_client import ranks, storage
@@ -20,14 +21,16 @@ from everstep.core.world import FenceOrder, FenceState
 async def ensure_fenced(
     cluster: AgentCluster, order: FenceOrder
 ) -> tuple[FenceState, float | None]:
-    """How far the fence is, and when it will hold without proof. The order's folders are absolute."""
-    record = await cluster.books.change(
-        order.job.id, lambda books: owned_record(books, order.job, order.generation)
-    )
+    """How far the fence is, and when it will hold without proof. The order's folders are absolute.
+
+    Each transaction checks that the order's generation still owns the job: a worker may be slow in between.
+    """
+    owned = partial(owned_record, ref=order.job, generation=order.generation)
+    record = await cluster.books.change(order.job.id, owned)
     if record.fenced != order.generation:
         if state := await _write(cluster, order, record):
             return state, None
-        record = await cluster.books.change(order.job.id, lambda books: books.record)
+        record = await cluster.books.change(order.job.id, owned)
     if record.fence_holds:
         return FenceState(done=True), None
     return await _prove(cluster, order, record)
@@ -138,6 +141,7 @@ async def _prove(
     given_up = [pod.uid for pod in unproven if pod.is_leaving]
 
     def note(books: JobBooks) -> None:
+        owned_record(books, order.job, order.generation)
         if unproven or may_have_unknown_pods:
             _note_unseen_ends(cluster, books, unproven, holds_at)
         _note_held(books, order.generation, given_up)

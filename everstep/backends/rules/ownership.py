@@ -43,26 +43,26 @@ def refuse_strange(ref: JobRef, books: str) -> None:
 def refuse_unknown(job: Owned, generation: int) -> None:
     """Raise WrongCluster for a generation that these books never gave."""
     if generation > job.newest:
-        raise WrongCluster.older(job.id, known=job.newest, own=generation)
+        raise WrongCluster.older(job.id, newest=job.newest, ordered=generation)
 
 
 def refuse_other(job: Owned, generation: int) -> None:
     """Raise StaleGeneration for an order older than the job, WrongCluster for one that is unknown."""
     refuse_unknown(job, generation)
     if generation < job.newest:
-        raise StaleGeneration(job.id, given=generation, current=job.newest)
+        raise StaleGeneration(job.id, ordered=generation, current=job.newest)
 
 
 def refuse_ended(job: Owned, generation: int) -> None:
     """Refuse an order to make something after the end of the job: it would never be removed."""
     if generation <= job.closed:
-        raise StaleGeneration(job.id, given=generation, current=job.closed + 1)
+        raise StaleGeneration(job.id, ordered=generation, current=job.closed + 1)
 
 
 def refuse_late_end(job: Owned, run: str, own_newest: int | None) -> None:
     """An earlier run, whose newest generation is `own`, may not end what a later one has begun."""
     if own_newest is not None and own_newest < job.newest and run != job.newest_run:
-        raise StaleGeneration(job.id, given=own_newest, current=job.newest)
+        raise StaleGeneration(job.id, ordered=own_newest, current=job.newest)
 
 
 # -- Folders --------------------------------------------------------------------------------------

@@ -76,7 +76,10 @@ CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 
 
 def waits(state: JobState, wait: Wait | None) -> JobState:
-    """The state with this wait. A wait that another try reports again keeps its beginning."""
+    """The state with this wait; None: it is over, unless the job waits for pods that are unreachable.
+
+    A wait that another try reports again keeps its beginning.
+    """
     if state.mode is Mode.ENDED or (wait is None and state.unreachable):
         return state
     before = state.waiting

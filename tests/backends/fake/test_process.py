@@ -79,7 +79,7 @@ async def test_errors_arrive_as_what_they_were(fake_client: FakeClient) -> None:
     await job.new_generation("b")
     with pytest.raises(StaleGeneration) as refused:
         await fake_client.ensure_placed(late)
-    assert str(refused.value) == str(StaleGeneration("demo", given=1, current=2))
+    assert str(refused.value) == str(StaleGeneration("demo", ordered=1, current=2))
     with pytest.raises(ValueError, match="there is no node 'n9'"):
         await job.fault("node-up n9")
 

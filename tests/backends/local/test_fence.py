@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -94,26 +95,41 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
         assert (await store.run(lambda db: books.job(db, "demo"))).fence_holds is holds
 
 
-async def test_a_fence_that_is_noted_late_does_not_replace_a_newer_one(
-    local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("module", "function", "is_stopped"),
+    [
+        pytest.param(agent_storage, "write_fence", True, id="behind the agent's answer"),
+        pytest.param(fencing, "_write", False, id="behind the note of the fence"),
+        pytest.param(fencing, "_unproven", False, id="before the note of the proof"),
+    ],
+)
+async def test_an_order_that_is_overtaken_says_nothing_of_the_newer_fence(
+    local_lab: LocalLab,
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    function: str,
+    is_stopped: bool,
 ) -> None:
-    """Its worker stood still between the agent's answer and its note."""
+    """Its worker stands still, and another one brings the job to a newer generation."""
     job = Run(local_lab, slots=(0,))
     await job.launch()
     await job.new_generation("restart")
-    await job.stop()
+    if is_stopped:
+        await job.stop()
     late = job.fence_order()
-    write_fence = agent_storage.write_fence
+    original = getattr(module, function)
 
     async def overtaken(*args: Any, **options: Any) -> Any:
-        answer = await write_fence(*args, **options)
+        result = await original(*args, **options)
+        if options.get("may_ask") is False:  # the look before the fence is written
+            return result
         monkeypatch.undo()
         await job.new_generation("restart again")
         await job.stop()
         await job.fence()
-        return answer
+        return [] if function == "_unproven" else result
 
-    monkeypatch.setattr(agent_storage, "write_fence", overtaken)
+    monkeypatch.setattr(module, function, overtaken)
     with pytest.raises(StaleGeneration):
         await job.backend.ensure_fenced(late)
     record = await local_lab.backend.store.run(lambda db: books.job(db, "demo"))
