@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
-from everstep.backends.kubernetes.pod_logs import PodLog
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.pod_logs import PodLog, PodLogs
 from everstep.backends.tools import RankLog
 
 
@@ -40,6 +40,10 @@ class ScriptedApi:
 
     def __init__(self, *streams: list[bytes | Exception]) -> None:
         self.streams = list(streams)
+        self.pods: list[Json] = []
+
+    async def get(self, *_: object) -> Json:
+        return {"items": self.pods}
 
     async def stream(self, *_: object, **_options: object) -> AsyncIterator[bytes]:
         for chunk in self.streams.pop(0):
@@ -51,25 +55,49 @@ class ScriptedApi:
 @pytest.mark.parametrize(
     ("streams", "lines"),
     [
-        ([[*LINES[:2]], [*LINES[:4]]], 4),
-        ([[NOT_STARTED], [NOT_STARTED], [*LINES[:2]], [*LINES[:4]]], 4),
+        ([[*LINES[:2]]], 2),
+        ([[NOT_STARTED], [*LINES[:2]]], 2),
         ([[*LINES[:2]], [NOT_STARTED], [*LINES[:4]]], 4),
         ([[*LINES[:2]], [*LINES[:3], BROKEN], [*LINES[:6]]], 6),
+        ([[*LINES[:2]], [*LINES[:3]], [*LINES[:6]]], 6),
         ([[*LINES[:2]], [*LINES[:2], LINES[2][:5], BROKEN], [*LINES[:4]]], 4),
         ([[*LINES[:2]], [*LINES[:3], BROKEN], [NOT_FOUND]], 3),
         ([[NOT_FOUND]], 0),
     ],
-    ids=["whole", "late", "late again", "broken", "broken in a line", "gone", "never there"],
+    ids=[
+        "whole",
+        "late",
+        "late again",
+        "broken",
+        "ended",
+        "broken in a line",
+        "gone",
+        "never there",
+    ],
 )
-async def test_a_log_is_read_once_whatever_breaks(
+async def test_a_log_is_read_once_whatever_ends_its_streams(
     streams: list[list[bytes | Exception]], lines: int
 ) -> None:
+    """The container ends before the last stream."""
     api = ScriptedApi(*streams)
     log = PodLog(cast("KubernetesApi", api), "path")
-    for _ in (*streams, "once more, which opens no stream"):
-        await log.look()
+    for _ in streams:
+        await log.look(has_ended=len(api.streams) == 1)
         if log.following is not None:
             await log.following
     assert api.streams == []
+    assert log.is_over == (streams[-1] != [NOT_FOUND])
     printed = [line.text.encode() for of_rank in log.lines.values() for line in of_rank]
     assert printed == [line.removeprefix(b"[g1 rank 0] ") for line in LINES[:lines]]
+
+
+async def test_a_pod_made_again_under_its_name_has_a_log_of_its_own() -> None:
+    """The first one is not there any more: its name would lead to the log of the second."""
+    api = ScriptedApi([*LINES[:2]], [*LINES[2:4]])
+    logs = PodLogs(cast("KubernetesApi", api), ["team-a"])
+    rank_logs = []
+    for uid in ("first", "second"):
+        api.pods = [{"metadata": {"name": "demo-0-g1", "uid": uid}, "status": {"phase": "Running"}}]
+        rank_logs = await logs.of_job("demo")
+    (log,) = rank_logs
+    assert [line.text async for line in logs.reader(log).lines()] == ["step 2\n", "step 3\n"]

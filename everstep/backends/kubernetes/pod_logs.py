@@ -16,12 +16,21 @@ from everstep.backends.tools import LogLine, RankLog
 
 _LINE = re.compile(rb"(?:(\d{4}-\d\d-\d\dT\S+) )?\[g(\d+) rank (\d+)\] (.*)", re.DOTALL)
 _QUERY = {"container": CONTAINER, "timestamps": "true"}
+_ENDED = frozenset({"Succeeded", "Failed"})
+"""Phases of a pod whose containers have all ended."""
+
+_NO_LOG = frozenset({400, 404})
+"""The container has not started, or the pod is gone."""
+
 _SILENCE_S = 3600.0  # of ranks that print nothing
 
 
 @dataclass(slots=True)
 class PodLog:
-    """The log of one pod: read once as it is, and followed from the next look on until it ends."""
+    """The log of one pod: read once as it is, and followed from the next look on until it ends.
+
+    Each stream begins with the first byte again. What was read before is skipped.
+    """
 
     api: KubernetesApi
     path: str
@@ -32,23 +41,27 @@ class PodLog:
     following: asyncio.Task[None] | None = None
     _begun: bytes = b""
 
-    async def look(self) -> None:
-        """Read the log. From the second look on a task reads what is added."""
+    async def look(self, *, has_ended: bool) -> None:
+        """Read the log. From the second look on a task reads what is added.
+
+        `has_ended`: no container writes to it any more.
+        """
         if self.is_over:
             return
         if not self.is_read:
             self.is_read = await self._read(_QUERY)
+            self.is_over = self.is_read and has_ended
         elif self.following is None or self.following.done():
-            self.following = asyncio.create_task(self._follow())
+            self.following = asyncio.create_task(self._follow(has_ended=has_ended))
 
-    async def _follow(self) -> None:
-        """Read on until the container ends. The next look resumes a stream that broke."""
+    async def _follow(self, *, has_ended: bool) -> None:
+        """Read on. The next look resumes a stream that ended before its container."""
         with contextlib.suppress(Refused, Unreachable):
-            if await self._read({**_QUERY, "follow": "true"}):
-                self.is_over = True
+            is_whole = await self._read({**_QUERY, "follow": "true"})
+            self.is_over = is_whole and has_ended
 
     async def _read(self, query: Mapping[str, str]) -> bool:
-        """Add what comes behind the bytes read so far. Returns whether the container has a log."""
+        """Add what comes behind the bytes read so far. Returns whether there is a log."""
         skip = self.size
         try:
             async for chunk in self.api.stream(self.path, query, silence_s=_SILENCE_S):
@@ -56,12 +69,9 @@ class PodLog:
                 self.size += len(new)
                 self._add(new)
         except Refused as error:
-            if error.status not in {400, 404}:
-                raise
-            self.is_over = (
-                error.status == 404
-            )  # the pod is gone; else its container has not started
-            return False
+            if error.status in _NO_LOG:
+                return False
+            raise
         return True
 
     def _add(self, chunk: bytes) -> None:
@@ -86,19 +96,22 @@ class PodLogs:
     async def of_job(self, job: str) -> list[RankLog]:
         """Read what has come. All logs, oldest generation first. Raises Refused, Unreachable."""
         query = {"labelSelector": f"{names.JOB}={names.job_label(job)}"}
+        looks = []
         for namespace in self.namespaces:
             path = f"/api/v1/namespaces/{namespace}/pods"
             for pod in (await self.api.get(path, query))["items"]:
-                if pod["status"].get("phase") == "Pending":  # it has no log yet
+                if (phase := pod["status"].get("phase")) == "Pending":  # it has no log yet
                     continue
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-                self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
-        await asyncio.gather(*(pod.look() for pod in self.pods.values()))
-        return sorted(log for pod in self.pods.values() for log in pod.lines)
+                log = self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
+                looks.append(log.look(has_ended=phase in _ENDED))
+        # A pod that is not there any more is left out: another one may have its name.
+        await asyncio.gather(*looks)
+        return sorted({log for pod in self.pods.values() for log in pod.lines})
 
     def reader(self, log: RankLog, *, newest: int | None = None) -> PodLogReader:
-        """Reads the log from its beginning, or from behind its newest lines."""
-        lines = next(pod.lines[log] for pod in self.pods.values() if log in pod.lines)
+        """A reader of the newest such pod: from the beginning, or from the `newest` lines on."""
+        lines = next(pod.lines[log] for pod in reversed(self.pods.values()) if log in pod.lines)
         return PodLogReader(log, lines, 0 if newest is None else max(0, len(lines) - newest))
 
     async def close(self) -> None:
@@ -117,7 +130,11 @@ class PodLogReader:
         self._lines = lines
         self._next = begin
 
-    async def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:  # noqa: ARG002  # all are
+    async def lines(
+        self,
+        *,
+        whole: bool = True,  # noqa: ARG002  # a line without its end is kept back here in any case
+    ) -> AsyncIterator[LogLine]:
         while self._next < len(self._lines):
             self._next += 1
             yield self._lines[self._next - 1]
