@@ -213,9 +213,20 @@ async def until_it_goes_on(stage: Stage, calls: int) -> float:
     """How long it took until the next call to the cluster."""
     began = time.monotonic()
     while await calls_of_jobs(stage) <= calls:
-        assert time.monotonic() - began < BACK_S, "nobody took over"
+        if time.monotonic() - began >= BACK_S:
+            raise AssertionError(f"no call within {BACK_S:g} s; pending: {await _pending(stage)}")
         await asyncio.sleep(0.01)
     return time.monotonic() - began
+
+
+async def _pending(stage: Stage) -> list[str]:
+    """What the server has under way of each workflow that is open."""
+    lines = [f"calls {await stage.admin.calls()}"]
+    async for workflow in stage.client.list_workflows("ExecutionStatus = 'Running'"):
+        handle = stage.client.get_workflow_handle(workflow.id)
+        raw = (await handle.describe()).raw_description
+        lines.append(f"{workflow.id}: {raw.pending_activities} {raw.pending_workflow_task}")
+    return lines
 
 
 async def until_nothing_is_held(stage: Stage) -> None:
