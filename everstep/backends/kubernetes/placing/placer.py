@@ -86,9 +86,8 @@ class PodPlacer:
         example = self._example(order, hosts)
         stored = await self._want(order, stored, isolated)
         now = self.agents.clock()
-        if due := self._due(
-            order, stored, now=now
-        ):  # before anything is created: it may be refused
+        due = self._due(order, stored, now=now)
+        if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
         stored, refusal = await self._create_due(order, stored, due, hosts, example)
         queue_problem = await self.queues.problem(order, stored)
