@@ -52,10 +52,11 @@ class JobRecord:
     fenced: int | None = None  # generation of the newest fence
     fenced_at: float | None = None  # None: it has no folder to be written to
     fence_holds: bool = False
-    port: int = 0  # where the ranks of the generation `port_of` meet
-    port_of: int = 0
+    started: int = 0  # generation of the newest start
+    port: int = 0  # where its ranks meet
     # Wall-clock seconds at which ranks ended in the middle of something.
     endings: tuple[int, ...] = ()
+    ended_well: bool = False  # all ranks of the newest start, so what they wrote last is complete
     checks: Mapping[str, Mapping[int, tuple[Fact, ...]]] = field(default_factory=dict)
     """What the checks before a start found, by pod and generation."""
 
@@ -162,10 +163,15 @@ def with_held_fence(record: JobRecord, generation: int) -> JobRecord:
 
 def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
     """The order's generation begins. Its ranks meet at this port, unless they have one already."""
-    record = replace(record, checkpoints=place_in(order))
-    if record.port_of == order.generation:
+    record = replace(record, checkpoints=place_in(order), ended_well=False)
+    if record.started == order.generation:
         return record
-    return replace(record, port=port, port_of=order.generation)
+    return replace(record, port=port, started=order.generation)
+
+
+def with_good_end(record: JobRecord) -> JobRecord:
+    """All ranks of the newest start have ended well."""
+    return record if record.ended_well else replace(record, ended_well=True)
 
 
 def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from everstep.agent import wire
 from everstep.agent_client import storage
-from everstep.backends.agents import endings
 from everstep.backends.agents.job_record import CheckpointPlace
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record, record_of
@@ -38,14 +37,13 @@ def checkpoints_question(
         note_endings(cluster, books, agent)
     if place.path is None:
         return None
-    newest = books.record.newest
     return {
         "path": place.path,
         "format": place.format,
         "pattern": place.pattern,
         "phase": place.phase,
         "ended": [float(at) for at in books.record.endings],
-        "is_over": all(endings.are_well(agent, newest) for agent in agents),
+        "is_over": books.record.ended_well,
     }
 
 

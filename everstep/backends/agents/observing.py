@@ -8,7 +8,7 @@ import time
 from everstep.agent import wire
 from everstep.agent_client import views
 from everstep.agent_client.watch import WatchedAgent
-from everstep.backends.agents import endings
+from everstep.backends.agents import endings, job_record
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.facts import Fact
@@ -57,7 +57,16 @@ def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentStat
             states[pod.uid] = agent.state
         if agent.is_gone and not pod.is_lost:
             _note_lost(cluster, books, pod, agent.state)
+    _note_good_end(cluster, books)
     return states
+
+
+def _note_good_end(cluster: AgentCluster, books: JobBooks) -> None:
+    """Record that all ranks have ended well: the agents of the next phase's pods cannot report it."""
+    started = books.record.started
+    agents = [cluster.agents.by_uid.get(pod.uid) for pod in books.pods()]
+    if agents and all(endings.are_well(agent, started) for agent in agents):
+        books.record = job_record.with_good_end(books.record)
 
 
 def note_endings(

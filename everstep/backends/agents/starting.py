@@ -38,7 +38,7 @@ def _pods_and_port(
 ) -> tuple[dict[int, Pod], int]:
     """The port of a generation is the same for every slot and every worker."""
     record = owned_record(books, order.job, order.generation)
-    port = record.port if record.port_of == order.generation else cluster.pods.free_port()
+    port = record.port if record.started == order.generation else cluster.pods.free_port()
     books.record = job_record.with_start(record, order, port=port)
     books.end_standbys()
     return {pod.slot: pod for pod in books.pods()}, port

@@ -52,6 +52,48 @@ async def test_what_was_saved_right_before_the_end_is_complete(local_lab: LocalL
     assert await saved_before_an_end(local_lab, code=0) == [(7, True, True)]
 
 
+SAVES_TWICE = """
+mkdir -p {folder}; echo weights > {folder}/step-5.opaque; touch -d '1 hour ago' {folder}/step-5.opaque
+echo weights > {folder}/step-7.opaque; touch -d '30 seconds' {folder}/step-7.opaque
+"""
+"""The newer one stays too young to have settled, however slow the machine is."""
+
+
+async def test_the_next_phase_starts_from_what_was_saved_right_before_the_end(
+    local_lab: LocalLab,
+) -> None:
+    """It has other pods, whose agents know nothing of the ranks that saved it."""
+    job = Run(local_lab, slots=(0,))
+    local_lab.command = ("/bin/sh", "-c", SAVES_TWICE.format(folder=job.checkpoints_path))
+    await job.launch()
+    await job.see(has_ended)
+    await job.new_generation("the next phase")
+    await job.place()
+    await job.fence()
+    saved = await job.backend.checkpoints(job.ref)
+    assert [(one.step, one.good) for one in saved] == [(7, True), (5, True)]
+
+
+async def test_what_a_later_generation_saved_is_not_complete_for_an_earlier_good_end(
+    local_lab: LocalLab,
+) -> None:
+    job = Run(local_lab, slots=(0,))
+    local_lab.command = ("/bin/sh", "-c", "exit 0")
+    await job.launch()
+    await job.see(has_ended)
+    await job.new_generation("the next phase")
+    await job.place()
+    await job.fence()
+    script = f"{SAVES_TWICE.format(folder=job.checkpoints_path)} exec sleep 1000"
+    local_lab.command = ("/bin/sh", "-c", script)
+    await job.start()
+    newest = Path(job.checkpoints_path, "step-7.opaque")
+    while not (newest.exists() and newest.stat().st_mtime > time.time()):
+        await job.observe(wait_s=0.1)
+    saved = await job.backend.checkpoints(job.ref)
+    assert [(one.step, one.good) for one in saved] == [(7, False), (5, True)]
+
+
 async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
     local_lab: LocalLab,
 ) -> None:

@@ -135,7 +135,7 @@ class PodReconciler:
     def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
         agent = self.agents.by_uid.get(entry.uid)
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
-        return has_answered or stored.document.record.port_of >= entry.generation
+        return has_answered or stored.document.record.started >= entry.generation
 
     def _removed(self, entry: PodEntry, pod: Json | None, deletions: list[PodDeletion]) -> PodEntry:
         """Remove a pod that failed. The entry without it, once its name is free for another."""
