@@ -14,7 +14,7 @@ from everstep.core.recovering.placement import (
     Attempt,
     GoOnWith,
     NoPlace,
-    Wait,
+    TryAgain,
     first,
     in_vain,
     node_ranks,
@@ -300,7 +300,7 @@ async def _place(step: StepRun) -> StepResult:
                 if state.places is None:
                     await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)
-            case Wait(until=until):
+            case TryAgain(until=until):
                 if state.places is None or state.places < len(slots):
                     await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)

@@ -1,4 +1,7 @@
-"""Watch a job until something needs a decision, and observe it once."""
+"""Watch a job until something needs a decision (`watch`), or observe it once (`look_once`).
+
+The activities of these names call it. What an observation means is judged in `core.seeing.watching`.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,7 @@ async def _watched(
     context: StepContext, order: WatchOrder, leave: asyncio.Event, memory: Watch
 ) -> WatchReport:
     cursor = order.cursor
+    # The first observation returns at once, later ones with news or at this time.
     until: float | None = order.since
     observation: Observation | None = None
     present: tuple[Fact, ...] = ()
@@ -64,7 +68,7 @@ async def _watched(
         memory, verdict = watching.look(order, memory, fresh)
         context.beat(watching.glance(order, memory, fresh))
         if isinstance(verdict, AskAll):
-            present, until = await _ask(context, order), order.since
+            present, until = await _check_now(context, order), order.since
             continue
         if isinstance(verdict, WatchReport):
             return await _last_saved(context, order, _with_causes(order, verdict, present))
@@ -116,8 +120,8 @@ async def _room(context: StepContext, order: WatchOrder, observation: Observatio
     return growth.room(order, observation, await context.backend.nodes())
 
 
-async def _ask(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
-    """Have every agent sample now, for the next observation, and return the cluster's current faults."""
+async def _check_now(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:
+    """Have every agent sample now, for the next observation; return the cluster's current faults."""
     try:
         async with asyncio.timeout(CHECK_S):
             return await context.backend.check(order.job)

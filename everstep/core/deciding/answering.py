@@ -1,4 +1,4 @@
-"""Choose the level for a diagnosis, and write the decision.
+"""From a diagnosis to a decision: choose the level, and say why. `decide` calls `answer`.
 
 The ladder is walked from the top. A level that cannot apply is passed over, a level without budget is
 recorded as refused, and at the end of the ladder the phase fails.
@@ -43,9 +43,9 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
     if diagnosis.is_harmless:
         why = f"{diagnosis.fault.message}; noted, nothing has to be done"
         return _decision(inputs, diagnosis, Level.NOTE, (), why)
-    ended = _runs_in_vain(inputs, diagnosis)
-    if ended is not None:
-        return _decision(inputs, diagnosis, Level.FAIL, (), ended)
+    no_use = _why_next_run_is_useless(inputs, diagnosis)
+    if no_use is not None:
+        return _decision(inputs, diagnosis, Level.FAIL, (), no_use)
     numbers = number_check.judged(inputs, diagnosis)
     if numbers.why:
         diagnosis = replace(diagnosis, remarks=(*diagnosis.remarks, numbers.why))
@@ -83,9 +83,9 @@ def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) 
     for level in rungs:
         if _refused(inputs, diagnosis, level, walk):
             continue
-        ended = _series_ended(inputs, diagnosis, level)
-        if ended is not None:
-            return _decision(inputs, diagnosis, Level.FAIL, (), ended)
+        series_end = _series_end(inputs, diagnosis, level)
+        if series_end is not None:
+            return _decision(inputs, diagnosis, Level.FAIL, (), series_end)
         why = _why(inputs, diagnosis, level, walk)
         return _decision(inputs, diagnosis, level, _rest(diagnosis.ladder, rungs, level), why)
     return _decision(inputs, diagnosis, Level.FAIL, (), _why(inputs, diagnosis, Level.FAIL, walk))
@@ -141,7 +141,7 @@ def _escalation(inputs: DecisionInput, fault: Fault) -> int:
     return inputs.escalation.get(fault.cls, 0)
 
 
-def _runs_in_vain(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None:
+def _why_next_run_is_useless(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None:
     """The sentence that ends a phase whose next run would get nowhere, or would begin from nothing."""
     is_free = inputs.incident is not None or diagnosis.fault.cls in NEVER_BILLED
     if is_free or diagnosis.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)):
@@ -187,7 +187,7 @@ def _bill(inputs: DecisionInput, fault: Fault, level: Level) -> tuple[Budget, ..
     return budgets.matching(available, level=level, owner=fault.owner, cls=fault.cls)
 
 
-def _series_ended(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str | None:
+def _series_end(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str | None:
     """The sentence that fails the phase if this restart would be one too many in a row."""
     for series in _series(inputs, diagnosis, level):
         done = inputs.series.get(series.name, 0)
@@ -267,15 +267,17 @@ def _decision(
         beside=diagnosis.beside,
         is_resized=diagnosis.bad_size is not None,
     )
-    # No number of nodes is tried again: that ends by itself.
-    lost_work = fault.cls not in NEVER_BILLED and plain.new_incident and diagnosis.bad_size is None
+    # A number of nodes that does not work is never tried again, so such restarts end without a limit.
+    is_new_loss = (
+        plain.new_incident and fault.cls not in NEVER_BILLED and diagnosis.bad_size is None
+    )
     return replace(
         plain,
         remedy=chosen,
         bills={budget.name: 1 for budget in _bill(inputs, fault, level)},
         counts=tuple(series.name for series in _series(inputs, diagnosis, level)),
-        counts_no_progress=lost_work and fault.owner in inputs.policy.no_progress_owners,
-        counts_spacing=lost_work,
+        counts_no_progress=is_new_loss and fault.owner in inputs.policy.no_progress_owners,
+        counts_spacing=is_new_loss,
         counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
         beside=diagnosis.beside,
         later=diagnosis.later,

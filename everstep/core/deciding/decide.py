@@ -1,7 +1,8 @@
-"""Decide what follows from new facts: a new fault is named and answered, an open incident goes on.
+"""From new facts to a decision. The loop calls `decide` in a local activity, so that history has the result.
 
-`decide` is called in a local activity, so that its decision is part of the job's history. Pure: every input
-that the loop can make has a decision.
+While training runs, the facts are named (`naming`) and answered (`answering`). While an incident is open, one
+of three things follows: a more severe fault takes over, a failed step leads to the next level, or the level
+that was interrupted is tried again. Pure: every input that the loop can make has a decision.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _within(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> D
     diagnosis = name_fault(inputs, facts) if facts else None
     cause = inputs.cause
     if diagnosis is not None and _takes_over(diagnosis, last.fault, has_failed=cause is not None):
-        return answer(inputs, _carrying_on(diagnosis, last))
+        return answer(inputs, _with_unfinished(diagnosis, last))
     if cause is not None:
         return _step_down(inputs, last, facts, cause)
     return _once_more(inputs, last, facts)
@@ -88,8 +89,11 @@ def _takes_over(diagnosis: Diagnosis, current: Fault, *, has_failed: bool) -> bo
     return weight < current_weight or (weight == current_weight and is_elsewhere and not has_failed)
 
 
-def _carrying_on(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
-    """Keep unfinished repairs in the new diagnosis; the same class never gets a gentler level."""
+def _with_unfinished(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
+    """The new diagnosis with the unfinished repairs of the last decision.
+
+    If both are of one class, the ladder starts no gentler than the last level.
+    """
     heals = tuple(dict.fromkeys((*diagnosis.heals, *last.remedy.heal)))
     more_faults = (*diagnosis.beside, *last.beside)
     if diagnosis.fault.cls is not last.fault.cls:
@@ -121,9 +125,9 @@ def _with_places(fault: Fault, other: Fault) -> Fault:
 
 
 def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
-    """The same level for the same fault, free of charge: its first try was taken away from us.
+    """The same level for the same fault, free of charge, as its Recovery was interrupted or lost.
 
-    What was seen on the way and would outlast it has its turn afterwards.
+    Other faults that a restart does not remove are left for the next decision.
     """
     later = ids(other_diagnoses(inputs, facts, handled=(last.fault,)))
     hindered = hindrance(inputs, Diagnosis(fault=last.fault, ladder=(), facts=()), last.level)
@@ -170,9 +174,9 @@ def _why_again(inputs: DecisionInput) -> str:
 def _step_down(
     inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
 ) -> Decision:
-    """The next rung for the fault of this incident, which may have shown more of itself."""
+    """The next level for the fault of this incident, with what new facts say about it."""
     if cause.family == "precheck":
-        return answer(inputs, _placed_badly(inputs, last, (cause, *facts)))
+        return answer(inputs, _another_place(inputs, last, (cause, *facts)))
     fault = _after_failure(last.fault, facts, cause)
     more_faults = last.beside
     if _is_heal_of_another(fault, cause):
@@ -195,12 +199,12 @@ def _step_down(
 
 
 def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
-    """Whether a device failed to heal that only healed along with the matter at hand."""
+    """Whether a device failed to heal that is not the incident's fault and was to heal meanwhile."""
     return cause.kind == HEAL_FAILED and fault.cls not in HEALS
 
 
-def _placed_badly(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Diagnosis:
-    """A new place that does not suit: another one first, then what is left of the ladder."""
+def _another_place(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Diagnosis:
+    """The diagnosis of a failed pre-check: another place first, then the rest of the ladder."""
     diagnosis = name_fault(inputs, facts)
     below = tuple(level for level in last.ladder if level not in diagnosis.ladder)
     diagnosis = replace(diagnosis, ladder=diagnosis.ladder + below, instead_of=last.level)
@@ -208,9 +212,9 @@ def _placed_badly(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
 
 
 def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
-    """A heal that failed makes the device a hardware fault, whatever caused the code.
+    """The fault after a step failed, with the nodes of new facts of its class.
 
-    What else was to heal goes on healing: only the device that did not is kept clear of.
+    A device that failed to heal is faulty hardware, whatever caused its code. Other devices go on healing.
     """
     if cause.kind == HEAL_FAILED and not _is_heal_of_another(fault, cause):
         assert cause.node is not None
@@ -269,7 +273,7 @@ def _may_repeat(inputs: DecisionInput, last: Decision, cause: Fact) -> bool:
 
 
 def _below_containers(last: Decision) -> tuple[Level, ...]:
-    """A container that cannot be used is replaced before anything coarser is tried."""
+    """The levels left if the container cannot be used: replace it before anything coarser."""
     if last.level not in SAME_CONTAINER or Level.POD in last.ladder:
         return last.ladder
     return (

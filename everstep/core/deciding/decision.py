@@ -157,10 +157,11 @@ class Decision:
     ladder: tuple[Level, ...] = ()  # what is left below this level
     remedy: Remedy = Remedy()
     bills: Mapping[str, int] = field(default_factory=dict)
-    counts: tuple[str, ...] = ()  # series this restart belongs to
-    counts_no_progress: bool = False
-    counts_spacing: bool = False
-    counts_back: bool = False  # one of the times that a job may go back in a row
+    # What this restart adds to in the ledger, until there is progress.
+    counts: tuple[str, ...] = ()  # its series
+    counts_no_progress: bool = False  # the restarts that end the phase once they are too many
+    counts_spacing: bool = False  # the restarts after which the next one waits longer
+    counts_back: bool = False  # the times that a job may go back in a row
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each

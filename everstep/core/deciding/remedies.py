@@ -1,4 +1,8 @@
-"""What carrying out a level means for a given fault: its steps, pods, nodes, devices and patience."""
+"""From a fault and the level chosen for it to the remedy: what a Recovery has to do, in full.
+
+A remedy lists the steps of the level that are needed here, the slots that get new pods, the nodes and devices
+to isolate, avoid or heal, and how long to wait. `answering` chooses the level and calls `remedy`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from everstep.core.facts import NONE_OLDER, Fact
 from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
-"""How long the next restart without progress waits, by how many there were in the row."""
+"""How long a restart waits before it starts, by how many in a row before it were without progress."""
 
 ALWAYS_GIVES_WAY: tuple[FaultClass, ...] = (
     FaultClass.PREEMPTED,
@@ -20,13 +24,14 @@ ALWAYS_GIVES_WAY: tuple[FaultClass, ...] = (
     FaultClass.DEVICE_FATAL,
     FaultClass.UNKNOWN,
 )
-"""Whatever is being carried out: a lost place makes it pointless, an unknown kind is for the job."""
+"""Faults that end any reaction under way: its place is lost, or the job has to decide again."""
 
 MAY_GIVE_WAY: tuple[FaultClass, ...] = (
     FaultClass.DEVICE,
     FaultClass.DEVICE_USER,
     FaultClass.STORAGE,
 )
+"""Faults that end a reaction to a fault that is less severe than they are."""
 
 OF_SOUND_HARDWARE = frozenset(
     {FaultClass.PRECHECK, FaultClass.MAINTENANCE, FaultClass.SUBHEALTH, FaultClass.SLOW}
@@ -52,7 +57,9 @@ def remedy(
     """Everything a Recovery of this level needs for this fault and the other hardware faults `beside`."""
     isolate = _isolate(inputs, (fault, *beside), level)
     moved = _slots_on(inputs, beside) if level in RESCHEDULING else ()
-    recreate = recreated(inputs, fault, level, replaces=(*replaces, *moved), is_resized=is_resized)
+    recreate = slots_to_recreate(
+        inputs, fault, level, replaces=(*replaces, *moved), is_resized=is_resized
+    )
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
     space_s = _space_s(inputs, fault)
@@ -88,7 +95,7 @@ def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:
     return ALWAYS_GIVES_WAY + heavier
 
 
-def recreated(
+def slots_to_recreate(
     inputs: DecisionInput,
     fault: Fault,
     level: Level,
@@ -96,28 +103,27 @@ def recreated(
     replaces: tuple[int, ...] = (),
     is_resized: bool = False,
 ) -> tuple[int, ...]:
-    """The slots that get a new pod: all of them, or those on faulty nodes, or the failed one.
-
-    Where only the number of nodes changes, those that have none.
-    """
+    """The slots that get a new pod at this level. `replaces`: those that need one whatever the fault."""
     if level is Level.JOB:
         return tuple(range(inputs.nodes))
     living = {*inputs.living}
-    missing = living & {*inputs.gone}
-    if is_resized or fault.kind == "scale.out":
-        return tuple(n for n in range(inputs.nodes) if n not in living - missing)
+    without_pod = living & {*inputs.gone}
+    if is_resized or fault.kind == "scale.out":  # the slots that have a pod keep it
+        return tuple(n for n in range(inputs.nodes) if n not in living - without_pod)
     if level is Level.ROLLBACK:
-        return tuple(sorted(missing))
+        return tuple(sorted(without_pod))
     if level not in RESCHEDULING:
         return ()
-    concerned = {n for n in living if inputs.homes.get(n) in fault.nodes}
-    slot = {n for n in (fault.slot,) if n is not None}
-    if not fault.is_hardware and fault.cls not in OF_SOUND_HARDWARE:
-        concerned = {*replaces} or slot
-    return tuple(sorted(living & {*(concerned or slot), *replaces, *missing})) or inputs.living
+    faulty: tuple[int, ...] = () if fault.slot is None else (fault.slot,)
+    if fault.is_hardware or fault.cls in OF_SOUND_HARDWARE:
+        faulty = _slots_on(inputs, (fault,)) or faulty
+    elif replaces:
+        faulty = ()
+    return tuple(sorted(living & {*faulty, *replaces, *without_pod})) or inputs.living
 
 
 def _slots_on(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
+    """The living slots on the nodes of these faults."""
     nodes = {node for fault in faults for node in fault.nodes}
     return tuple(n for n in inputs.living if inputs.homes.get(n) in nodes)
 
@@ -136,31 +142,35 @@ def _isolate(
             proven=fault.is_proven,
             reason=f"{fault.label}: {cut(fault.message, SAID_MOST)}",
         )
-        for fault in reversed(faults)  # the one that named the matter has the last word
+        for fault in reversed(faults)  # the main fault last: its reason replaces that of others
         if fault.is_hardware
         for node in fault.nodes
     )
-    open_ones = {i.node: i for i in (*old, *new) if i.node not in inputs.isolated}
-    return tuple(open_ones.values())
+    by_node = {i.node: i for i in (*old, *new) if i.node not in inputs.isolated}
+    return tuple(by_node.values())
 
 
 def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
-    """Sound hardware that did not suit this job: not isolated, only not taken again."""
+    """The sound nodes of the fault: others may use them, this job is not placed there again."""
     sound = fault.cls in OF_SOUND_HARDWARE and not fault.is_hardware
     return fault.nodes if sound and level in RESCHEDULING else ()
 
 
 def _space_s(inputs: DecisionInput, fault: Fault) -> float:
+    """How long to wait before the restart; the next level of an open incident waits no more."""
     if not inputs.policy.spaced or fault.cls in NEVER_BILLED or inputs.incident is not None:
         return 0.0
     return SPACING_S[min(inputs.spacing, len(SPACING_S) - 1)]
 
 
 def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
-    """Before which one a rollback resumes: the bad checkpoint, else the newest, by what counts."""
-    if level is not Level.ROLLBACK:  # one that follows a rollback does not go forward again
-        has_none_older = inputs.cause is not None and inputs.cause.kind == NONE_OLDER
-        if has_none_older:
+    """Resume from a checkpoint before this step. None: from the newest one.
+
+    A rollback goes back behind the bad checkpoint if one is known, else behind the newest. A coarser level
+    after a rollback does not go forward again, unless there was no older checkpoint.
+    """
+    if level is not Level.ROLLBACK:
+        if inputs.cause is not None and inputs.cause.kind == NONE_OLDER:
             return None
         incident = inputs.incident
         return inputs.back.below if incident is None else incident.decision.remedy.older_than_step

@@ -85,7 +85,10 @@ def apply_facts(state: JobState, facts: Iterable[Fact]) -> JobState:
 
 
 def _with_sizes(state: JobState, facts: tuple[Fact, ...]) -> JobState:
-    """A verdict of an older generation holds too, unless it ran another program, as another phase does."""
+    """Record the numbers of nodes that prefetches found to work or not to work.
+
+    The result of an older generation counts too, unless that ran another program, as another phase does.
+    """
     verdicts = [
         (f.kind, f.details.get("nodes"))
         for f in facts
@@ -179,14 +182,14 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
     state, incident = _with_incident(_occurred(state, decision), decision)
     ledger, cls = state.ledger, decision.fault.cls
     escalation = dict(ledger.escalation)
-    is_first_try = decision.repeats is None  # else it was counted before its outcome was lost
+    is_repeat = decision.repeats is not None  # its restart was counted and billed before
     n = ledger.recoveries + 1
     if decision.counts_spacing:
         escalation[cls] = escalation.get(cls, 0) + 1
     state = with_ledger(
         state,
         used=budgets.charge(ledger.used, decision.bills),
-        bills={**({} if is_first_try else ledger.bills), n: dict(decision.bills)},
+        bills={**(ledger.bills if is_repeat else {}), n: dict(decision.bills)},
         series=series,
         escalation=escalation,
         no_progress=ledger.no_progress + decision.counts_no_progress,
@@ -194,8 +197,8 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         checking=ledger.checking if decision.checking is None else decision.checking,
         back=ledger.back._replace(times=ledger.back.times + decision.counts_back),
         recoveries=n,
-        restarts=ledger.restarts + is_first_try,
-        reschedules=ledger.reschedules + (is_first_try and decision.level in RESCHEDULING),
+        restarts=ledger.restarts + (not is_repeat),
+        reschedules=ledger.reschedules + (not is_repeat and decision.level in RESCHEDULING),
         bad_sizes=_bad_sizes(ledger.bad_sizes, decision),
     )
     decided = RestartDecided(

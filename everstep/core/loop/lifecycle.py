@@ -1,13 +1,19 @@
-"""The loop of a job: what follows what. One table of (mode, event); a missing pair is a bug with a name.
+"""The loop of a job: a state and an event give the next state and the next action.
 
-    PENDING -> LAUNCHING -> WATCHING -> DECIDING -> RECOVERING -> WATCHING ...
-                                |           ^            |
-                                v           +-- READING <+ (its outcome was lost)
-                             PAUSING -> PAUSED -> DECIDING
-    any -> CLOSING -> ENDED
+    PENDING -> LAUNCHING                the phase begins
+    LAUNCHING -> WATCHING               its processes run; DECIDING if the launch failed
+    WATCHING  -> DECIDING               there are facts
+              -> TELLING -> WATCHING    isolations have still to be sent to the quarantine
+              -> PENDING                the phase is done and another one follows
+    DECIDING  -> RECOVERING             the decision is a restart; WATCHING if it is a note
+    RECOVERING -> WATCHING              training runs again; DECIDING if a step failed or facts came
+              -> READING                its outcome was lost: look at the cluster once
+    READING   -> WATCHING or DECIDING   what the cluster shows; reached from WATCHING too
+    PAUSING -> PAUSED                   by a command; `resume` leads to DECIDING
+    any mode  -> CLOSING -> ENDED       done, failed, stopped or refused
 
-Pure: the workflow drives it with activities, the simulator with direct calls. `advance` takes what
-happened and returns the new state and the next action; it never judges a fault (`decide.py` does).
+`advance` looks up (mode, event) in `TABLE`; a pair without a row is a bug. It never judges a fault:
+`decide.py` does. Pure: the workflow drives it with activities, the simulator with direct calls.
 """
 
 from __future__ import annotations
@@ -243,30 +249,33 @@ NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
 }
 
 
-def _read(state: JobState, event: Watched) -> JobState:
-    """One look after a Recovery reported nothing, or after another run of this job moved the world."""
-    report, plan = event.report, state.lost_plan
-    state = replace(bookkeeping.apply_report(state, report), lost_plan=None)
-    there, before = all_started(report), state
-    running = outcomes.may_be_all(state, plan, there)
-    state = outcomes.adopted(state, report, living=there if running else state.living)
-    if plan is not None and not (running and report.generation > plan.generation):
-        return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
-    if plan is not None:
-        state = outcomes.found_done(state, plan, before.slots)
-    if running and before.generation != state.generation:
+def _cluster_read(state: JobState, event: Watched) -> JobState:
+    """Go on from what the cluster shows, where it is unknown what runs.
+
+    A Recovery ended without an outcome (`lost_plan`), or another run of this job moved its processes.
+    """
+    report, lost_plan = event.report, state.lost_plan
+    before = state = replace(bookkeeping.apply_report(state, report), lost_plan=None)
+    started_slots = all_started(report)
+    all_run = outcomes.may_be_all(state, lost_plan, started_slots)
+    state = outcomes.adopted(state, report, living=started_slots if all_run else state.living)
+    if lost_plan is not None:
+        if not (all_run and report.generation > lost_plan.generation):
+            return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open
+        state = outcomes.found_done(state, lost_plan, before.slots)
+    if not all_run:
+        moved = commands.world_moved_fact(at=state.now, generation=state.generation)
+        facts = (*_facts_of_last_run(state, report), moved)
+        return replace(state, mode=Mode.DECIDING, pending_facts=facts)
+    if before.generation != state.generation:
         state = outcomes.started(state, state.now)
-    if running and state.pending_facts:
+    if state.pending_facts:
         return replace(state, mode=Mode.DECIDING)
-    if running:
-        return _tell_deferred(replace(state, mode=Mode.WATCHING))
-    fact = commands.world_moved_fact(at=state.now, generation=state.generation)
-    facts = (*_not_answered(state, report), fact)
-    return replace(state, mode=Mode.DECIDING, pending_facts=facts)
+    return _tell_deferred(replace(state, mode=Mode.WATCHING))
 
 
-def _not_answered(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
-    """What ended the last processes that ran is no late news, though a newer generation was given since."""
+def _facts_of_last_run(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
+    """The pending facts; those of the last processes that ran are not late, though a newer generation is."""
     ran, now = max((pod.generation for pod in report.pods), default=0), state.generation
     return tuple(
         replace(fact, generation=now) if 0 < fact.generation >= ran else fact
@@ -341,7 +350,7 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
     (Mode.TELLING, PlanEnded): _telling_ended,
     (Mode.WATCHING, Watched): _watched,
     (Mode.PAUSED, Watched): _watched,
-    (Mode.READING, Watched): _read,
+    (Mode.READING, Watched): _cluster_read,
     (Mode.DECIDING, Decided): _decided,
     (Mode.DECIDING, Undecided): _undecided,
     (Mode.CLOSING, Cleared): _cleared,

@@ -115,7 +115,7 @@ def _least(rules: PlaceRules) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class TryAgain:
     """Try again when something changed, at this time at the latest (None: when something changes)."""
 
     until: float | None
@@ -168,10 +168,10 @@ def size(
     since: float,
     now: float,
     not_before: float = 0.0,
-) -> Wait | GoOnWith | NoPlace:
+) -> TryAgain | GoOnWith | NoPlace:
     """What to do while not all slots of the newest order have a place: wait, go on with fewer, or give up."""
     if now < not_before:
-        return Wait(until=not_before)
+        return TryAgain(until=not_before)
     if places is None:
         attempt = replace(attempt, since=max(attempt.since, not_before))
         return _next_try(
@@ -187,7 +187,7 @@ def size(
         deadline = (
             since + rules.spare_s if deadline is None else min(since + rules.spare_s, deadline)
         )
-    return Wait(until=deadline)
+    return TryAgain(until=deadline)
 
 
 def _next_try(

@@ -13,7 +13,7 @@ from everstep.core.recovering.placement import (
     Attempt,
     GoOnWith,
     NoPlace,
-    Wait,
+    TryAgain,
     first,
     node_ranks,
     size,
@@ -195,16 +195,16 @@ NOT_WITH_3 = PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
 LAUNCH = PlaceRules(wanted=4, least=4, spare_s=60.0, wait_s=None)
 
 SIZES = (
-    ("pod waits for a spare", POD, 3, 59.0, Wait(until=60.0)),
+    ("pod waits for a spare", POD, 3, 59.0, TryAgain(until=60.0)),
     ("and fails without one", POD, 3, 60.0, NoPlace(waited_s=60.0)),
-    ("job waits for the wanted number first", JOB, 3, 59.0, Wait(until=60.0)),
+    ("job waits for the wanted number first", JOB, 3, 59.0, TryAgain(until=60.0)),
     ("then starts with at least min", JOB, 3, 60.0, GoOnWith(slots=(0, 1, 2))),
-    ("below min it waits on", JOB, 1, 60.0, Wait(until=1_800.0)),
+    ("below min it waits on", JOB, 1, 60.0, TryAgain(until=1_800.0)),
     ("and then fails", JOB, 1, 1_800.0, NoPlace(waited_s=1_800.0)),
     ("elastic does not wait", ELASTIC, 3, 0.0, GoOnWith(slots=(0, 1, 2))),
     ("nor for its minimum", ELASTIC, 1, 0.0, NoPlace(waited_s=0.0)),
     ("a number that does not work is passed by", NOT_WITH_3, 3, 0.0, GoOnWith(slots=(0, 1))),
-    ("a launch without a limit waits", LAUNCH, 3, 9_000.0, Wait(until=None)),
+    ("a launch without a limit waits", LAUNCH, 3, 9_000.0, TryAgain(until=None)),
 )
 
 
@@ -269,7 +269,7 @@ def test_smaller_orders_are_tried_where_places_are_unknown(
 
 @pytest.mark.parametrize(
     ("now", "answer"),
-    [(41.0, Wait(until=43.0)), (47.0, on_with(ALL, 48.0)), (48.0, on_with(THREE, 53.0))],
+    [(41.0, TryAgain(until=43.0)), (47.0, on_with(ALL, 48.0)), (48.0, on_with(THREE, 53.0))],
 )
 def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> None:
     """One that takes over at 40 s lets the old pods end until 43 s; only then all of them have a place."""
