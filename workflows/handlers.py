@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -15,7 +14,15 @@ from temporalio.exceptions import ApplicationError
 from everstep.chronicle import happenings, shapes, views
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
-from everstep.core.bounds import NAME_MOST, TEXT_MOST, cut, plain, shown
+from everstep.core.bounds import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    NAME_MOST,
+    TEXT_MOST,
+    cut,
+    plain,
+    shown,
+)
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
@@ -62,10 +69,10 @@ def _signal(name: str) -> Callable[..., Awaitable[None]]:
     return cast("Callable[..., Awaitable[None]]", handler)
 
 
-def _finite(value: Any) -> float | None:
-    """A time in a signal, which may come from anywhere."""
+def _moment(value: Any) -> float | None:
+    """A time in a signal, which may come from anywhere: None unless a date can show it."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    return float(value) if is_number and FIRST_SECOND <= value <= LAST_SECOND else None
 
 
 class JobHandlers:
@@ -128,7 +135,7 @@ class JobHandlers:
         if notice.get("plan") == lifecycle.plan_key(self._state):
             what = notice.get("what")
             what = None if what is None else cut(plain(str(what)), TEXT_MOST)
-            since, until = (_finite(notice.get(key)) for key in ("since", "until"))
+            since, until = (_moment(notice.get(key)) for key in ("since", "until"))
             since = self._time() if since is None else since
             wait = None if what is None else Wait(what=what, since=since, until=until)
             self._state = lifecycle.waits(self._state, wait)

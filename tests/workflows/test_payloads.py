@@ -273,9 +273,20 @@ def test_a_job_that_has_a_step_beyond_every_bound_goes_on() -> None:
 
 REQUESTS = st.dictionaries(
     st.sampled_from(
-        ["node", "reason", "by", "until", "at", "faults", "now", "cluster_size", "window_s"]
+        [
+            "node",
+            "reason",
+            "by",
+            "until",
+            "at",
+            "faults",
+            "now",
+            "cluster_size",
+            "window_s",
+            "proven",
+        ]
     ),
-    st.sampled_from(["n1", "operator", [{}]]) | TEXTS | NUMBERS | WHOLE | st.none(),
+    st.sampled_from(["n1", "operator", [{}], False]) | TEXTS | NUMBERS | WHOLE | st.none(),
     max_size=5,
 )
 
@@ -283,6 +294,7 @@ REQUESTS = st.dictionaries(
 @given(REQUESTS)
 @example({"node": "n\0", "reason": "字" * 3_000, "until": math.nan})
 @example({"node": "n1", "reason": "a", "cluster_size": 10**400})
+@example({"node": "n1", "proven": False, "cluster_size": 10**400})
 @example({"now": 10**400})
 @example({"now": math.inf})
 def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, Any]) -> None:

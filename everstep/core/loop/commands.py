@@ -237,7 +237,7 @@ def _check_change(state: JobState, args: Mapping[str, Any]) -> None:
     entries = patch.get("phases")
     if set(patch) != {"phases"} or not isinstance(entries, list):
         return
-    ended = {result.name for result in state.finished}
+    ended = [result.name for result in state.finished]  # compared with what is not always a text
     phases = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     if phases and all(name in ended for name in phases):
         which = ", ".join(map(shown, phases))

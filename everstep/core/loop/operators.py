@@ -126,12 +126,21 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     remaining = tuple(command for command in state.commands if command.name != "restart")
     state = replace(state, commands=remaining)
     if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
-        return replace(state, mode=Mode.LAUNCHING)
+        return replace(_without_failed_launch(state), mode=Mode.LAUNCHING)
     # Before the fact of the resume: of two facts with the same weight, the first one has the level.
     for restart in restarts:
         state = _restart(state, restart.args)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _without_failed_launch(state: JobState) -> JobState:
+    """The state before a new launch: how the one before it failed needs no answer any more."""
+    if state.outcome is None:
+        return state
+    cause = state.outcome.cause
+    facts = tuple(fact for fact in state.pending_facts if fact != cause)
+    return replace(state, outcome=None, pending_facts=facts)
 
 
 def _set_budget(state: JobState, args: Mapping[str, Any]) -> JobState:

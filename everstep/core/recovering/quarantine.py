@@ -12,6 +12,7 @@ from typing import Any, Literal
 from everstep.core.bounds import (
     LAST_SECOND,
     NAME_MOST,
+    NUMBER_MOST,
     TEXT_MOST,
     checked_seconds,
     dated,
@@ -146,7 +147,7 @@ def request_from(raw: object, *, now: float) -> Request:
         by=str(raw.get("by") or OPERATOR),
         until=_time(raw.get("until")),
         proven=raw.get("proven") is not False,
-        cluster_size=raw["cluster_size"] if isinstance(raw.get("cluster_size"), int) else 0,
+        cluster_size=_size(raw.get("cluster_size")),
         at=_time(raw.get("at")) or now,
         window_s=_seconds(raw.get("window_s")) or BRAKE_WINDOW_S,
     )
@@ -162,6 +163,12 @@ def _seconds(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
         return None
     return float(min(value, LAST_SECOND))
+
+
+def _size(value: object) -> int:
+    """A number of nodes; 0 for anything else, as if it were not known."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value <= NUMBER_MOST else 0
 
 
 def _time(value: object) -> float | None:
@@ -210,12 +217,11 @@ def notes_from(raw: object, *, now: float) -> FaultNotes:
     """What a job reports of devices, a JSON object; a sentence if it is none."""
     faults, sound = fault_counts.reports_from(raw), fault_counts.sound_from(raw)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-    size = entry.get("cluster_size")
     return FaultNotes(
         faults=faults,
         sound=sound,
         now=_checked_time("note_faults", "now", entry.get("now")) or now,
-        cluster_size=size if isinstance(size, int) and not isinstance(size, bool) else 0,
+        cluster_size=_size(entry.get("cluster_size")),
     )
 
 

@@ -61,6 +61,7 @@ ENDED = PhaseResult(
         ({"env": {"LR": "1"}, "phases": [{"name": "warmup"}]}, True),
         ({"phases": []}, True),
         ({"phases": "none"}, True),  # the document says what is wrong with it
+        ({"phases": [{"name": []}, {"name": {}}]}, True),  # so it does here
     ],
 )
 def test_a_change_of_ended_phases_alone_is_refused(patch: dict[str, Any], has_effect: bool) -> None:

@@ -289,6 +289,20 @@ def test_a_pause_before_anything_was_placed_ends_in_a_launch_of_its_own_generati
     assert job.plan.key != first
 
 
+def test_a_launch_that_failed_before_a_pause_says_nothing_of_the_one_after_it() -> None:
+    job = ScriptedJob(spec=job_spec())
+    job.command("pause")
+    failed = outcome(job.plan, "failed", Step.PLACE, fact("place.none"))
+    job._advance(PlanEnded(outcome=failed))
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    job.succeeds()
+    assert job.state.mode is Mode.WATCHING
+    job.report()
+    assert (job.state.mode, job.state.pending_facts) == (Mode.WATCHING, ())
+
+
 @pytest.mark.parametrize("command", [(), ("pause",)], ids=["launch", "pause"])
 def test_what_told_no_outcome_is_begun_anew_with_a_generation_of_its_own(
     command: tuple[str, ...],

@@ -59,6 +59,18 @@ async def test_a_signal_of_a_step_without_its_text_is_no_event(scene: Scene) -> 
     assert (await scene.end(job))["status"] == "Completed"
 
 
+async def test_no_number_in_a_signal_stops_the_workflow(scene: Scene) -> None:
+    job = await scene.running(document("endless"))
+    for since in (10**400, 1e300, -1e300):
+        await job.signal(
+            "waiting", {"plan": None, "what": "a worker", "since": since, "until": since}
+        )
+        await until(job, lambda status: status["waiting_for"] == "a worker")
+        await job.signal("waiting", {"plan": None, "what": None})
+        await until(job, lambda status: status["waiting_for"] is None)
+    assert (await scene.end(job))["status"] == "Completed"
+
+
 async def test_signals_do_what_the_updates_of_their_names_do(scene: Scene) -> None:
     budget = {"any": {"limit": 9, "levels": ["in_place", "pod", "job"]}}
     job = await scene.running(document("obeying", recovery={"budgets": budget}))
