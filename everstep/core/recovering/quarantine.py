@@ -167,8 +167,9 @@ def _seconds(value: object) -> float | None:
 
 def _size(value: object) -> int:
     """A number of nodes; 0 for anything else, as if it were not known."""
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and 0 <= value <= NUMBER_MOST else 0
+    if not isinstance(value, int) or isinstance(value, bool):
+        return 0
+    return value if 0 <= value <= NUMBER_MOST else 0
 
 
 def _time(value: object) -> float | None:
