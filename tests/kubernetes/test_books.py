@@ -7,11 +7,20 @@ import asyncio
 import pytest
 
 from everstep.backends.agents.ports import JobBooks
-from everstep.backends.kubernetes.books import FACTS_MOST, BooksOfOneCall, JobSession
+from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.books import (
+    FACTS_MOST,
+    BooksOfOneCall,
+    ConfigMapBooks,
+    JobSession,
+)
+from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from tests.kubernetes.jobs import KubernetesLab
+from tests.support.patience import HUNG_S
 from tests.testbed.api import Api
+from tests.testbed.controlplane import ClusterAccess
 
 
 async def test_what_two_workers_write_at_once_is_all_stored_once(lab: KubernetesLab) -> None:
@@ -89,3 +98,20 @@ async def test_a_config_map_that_somebody_edited_is_named(
     await api.patch(path, {"data": {"job.json": '{"record": 5}'}})
     with pytest.raises(BackendUnavailable, match="everstep-job-edited is not as Everstep wrote it"):
         await lab.backend.books.change("edited", lambda books: books.add_fact(fact))
+
+
+async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_without_end(
+    cluster: ClusterAccess,
+) -> None:
+    """For a worker with rights in all namespaces; those in one are deleted with it."""
+    fact = Fact(id="one", kind="node.down", at=1.0)
+    folder = FolderClaim(path="/m", field="model_dir", places=(Place("claim deleted/one", "/"),))
+    async with (
+        await KubernetesApi.from_kubeconfig(cluster.kubeconfig) as api,
+        asyncio.timeout(HUNG_S),
+    ):
+        books = ConfigMapBooks(api, "deleted", "books", service_of=lambda _node: ("ready", None))
+        with pytest.raises(BackendUnavailable, match='namespaces "deleted" not found'):
+            await books.change("job", lambda job_books: job_books.add_fact(fact))
+        with pytest.raises(BackendUnavailable, match='namespaces "deleted" not found'):
+            await books.claim("job", [folder])

@@ -23,7 +23,7 @@ from everstep.backends.agents.ports import Books, JobBooks
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.folder_claims import FolderClaims
-from everstep.backends.kubernetes.reaching import reached
+from everstep.backends.kubernetes.reaching import is_late, reached
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
 from everstep.backends.rules.ownership import FolderClaim
@@ -301,20 +301,21 @@ class ConfigMapBooks(Books):
     ) -> tuple[T, Stored]:
         """As `transact`, with what is stored afterwards."""
         while True:
-            try:
-                stored = start or await self.read(job_id)
-                start = None
-                session = JobSession(
-                    stored, self._identity, self._service_of, self._is_deleted, self._faults
-                )
-                result = work(session)
-                if (document := session.document) != stored.document:
-                    stored = await self._write(stored, document)
+            if start is None:
+                start = await reached(self.read(job_id))
+            stored, start = start, None
+            session = JobSession(
+                stored, self._identity, self._service_of, self._is_deleted, self._faults
+            )
+            result = work(session)
+            if (document := session.document) == stored.document:
                 return result, stored
+            try:
+                return result, await self._write(stored, document)
             except Unreachable as error:
                 raise BackendUnavailable(str(error)) from None
             except Refused as error:
-                if error.status not in {404, 409}:
+                if not is_late(error, creates=not stored.version):
                     raise BackendUnavailable(str(error)) from None
             await asyncio.sleep(_RETRY_S * random.random())  # another worker was first
 

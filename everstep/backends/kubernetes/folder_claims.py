@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
-from everstep.backends.kubernetes.reaching import reached
+from everstep.backends.kubernetes.reaching import is_late, reached
 from everstep.backends.rules import ownership
 from everstep.backends.rules.ownership import FolderClaim, Place
 
@@ -87,7 +87,7 @@ class FolderClaims:
                     metadata["resourceVersion"] = stored["metadata"]["resourceVersion"]
                     await self.api.replace(f"{self.maps}/{NAME}", body)
             except Refused as error:
-                if error.status not in {404, 409}:
+                if not is_late(error, creates=not stored):
                     raise
                 return False
             return True

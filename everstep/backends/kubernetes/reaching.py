@@ -35,6 +35,14 @@ async def allowing(request: Awaitable[object], *statuses: int) -> None:
         raise BackendUnavailable(str(error)) from None
 
 
+def is_late(refusal: Refused, *, creates: bool) -> bool:
+    """Whether an object was not written because another worker was first: it is to be read again.
+
+    Where nothing is found to create an object in, its namespace is gone.
+    """
+    return refusal.status == 409 or (refusal.status == 404 and not creates)
+
+
 async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The answers of all requests, of which only so many are under way at a time."""
     places = asyncio.Semaphore(_AT_ONCE)
