@@ -342,7 +342,12 @@ class Agent:
         self.add_work("stop", generation, ordered_at)
 
     def _admit(self, generation: int) -> None:
-        """Move kept ranks to this generation. The warden learns of it first: its fence would end them."""
+        """Move kept ranks to this generation. The warden learns of it first: its fence would end them.
+
+        Ranks that were started in it since the stop was ordered are not kept ones: a stop would end them.
+        """
+        if self._newest_run() == generation:
+            return
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
         self.parts.warden.send_orders()
 

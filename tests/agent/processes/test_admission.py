@@ -13,7 +13,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
-from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, signal_to, until
+from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, is_up, signal_to, until
 
 LOADERS = f"""{TELL}
 import time
@@ -298,3 +298,26 @@ def test_a_kept_rank_is_not_asked_for_its_stack_by_a_signal_that_may_end_it(pod:
     pod.file("loader-1")
     state = keep_ranks(pod, 2, 1, evidence=True)
     assert living(state) == {1: (second, 1)}
+
+
+SILENT = f"""{TELL}
+import signal, time
+signal.signal(signal.SIGUSR1, lambda *_: None)
+tell("ready", os.getpid())
+while True: time.sleep(60)
+"""
+"""A rank that takes all the time that there is to say where it is."""
+
+
+def test_a_stop_that_comes_after_the_start_of_its_generation_spares_what_it_started(
+    pod: Pod,
+) -> None:
+    """A worker that was suspended may repeat a stop while another has the start carried out."""
+    pod.runs(SILENT, env={"EVERSTEP_STACK_SIGNAL": "SIGUSR1"})
+    pod.file("ready")
+    pod.stop(2, evidence=True)
+    pod.run(FOREVER, generation=2)
+    pod.stop(2)
+    started = living(pod.until(lambda s: is_up(s["run"], 2)))
+    pod.stop(2)
+    assert living(pod.state()) == started
