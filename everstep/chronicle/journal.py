@@ -39,6 +39,8 @@ from everstep.core.loop.job_events import (
 from everstep.core.world import Checkpoint
 
 TEXT_KEPT, ERROR_KEPT = 300, 100
+ROWS_KEPT = 10
+"""So many runs keep their row while nothing can be written: a row is larger than a line."""
 MAIN = 0
 """The number of what no run says of itself."""
 
@@ -99,11 +101,20 @@ def _with(chronicle: Chronicle, entry: Entry) -> Chronicle:
     entries = (*chronicle.entries, replace(entry, number=number))
     if len(entries) > ENTRIES_KEPT:
         lost = chronicle.entries_lost + 1
-        _, oldest, *newer = entries
-        text = f"{lost} lines are missing up to here: {oldest.text}"
-        entries = (replace(oldest, text=text[:TEXT_KEPT]), *newer)
+        dropped = _dropped(entries)
+        next_one = entries[dropped + 1]
+        text = f"{lost} lines are missing up to here: {next_one.text}"[:TEXT_KEPT]
+        newer = entries[dropped + 2 :]
+        entries = (*entries[:dropped], replace(next_one, text=text), *newer)
         chronicle = replace(chronicle, entries_lost=lost)
     return replace(chronicle, entries=entries, entry_number=number)
+
+
+def _dropped(entries: tuple[Entry, ...]) -> int:
+    """Which entry is given up: the oldest that is only a line. Nothing else has the row of an ended run."""
+    if sum(1 for entry in entries if entry.row) > ROWS_KEPT:
+        return 0
+    return next((n for n, entry in enumerate(entries[:-1]) if not entry.row), 0)
 
 
 def _entry(

@@ -141,6 +141,15 @@ def test_lines_that_were_given_up_are_counted_in_the_log_and_at_the_end() -> Non
     assert message == f"{ENTRIES_KEPT + 3} lines of run.log could not be written"
 
 
+def test_the_row_of_a_run_outlives_the_lines_that_were_given_up() -> None:
+    job = running()
+    for _ in range(ENTRIES_KEPT + 3):
+        job.see(sighting(FaultClass.SUBHEALTH))
+    rows = [entry.row["generation"] for entry in job.chronicle.entries if entry.row]
+    assert rows == [job.state.generation]
+    assert len(job.chronicle.entries) == ENTRIES_KEPT
+
+
 def test_a_log_that_has_all_lines_has_lost_none() -> None:
     job = running()
     job.publishes(entry=job.chronicle.entry_number)
