@@ -21,8 +21,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 _MARKDOWN = re.compile(
     r"[\\`*|\[<~]"
     r"|!(?=\[)|&(?=[#\w])|(?<![^\W_])_|_(?![^\W_])"
-    r"|:(?=//)|(?<=www)\."  # a viewer makes a link of these by itself
+    r"|:(?=//)|(?<=[wW]{3})\."  # a viewer makes a link of these by itself
 )
+
+
+_ADDRESS = re.compile(r"@(?=\w)")
+"""An address of mail, which no backslash keeps from being a link, or the name of somebody to notify."""
 
 
 def for_terminal(text: str) -> str:
@@ -34,8 +38,12 @@ def for_terminal(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Within a line of markdown: shown as it is, never a link, an image, HTML or a cell of its own."""
-    return _MARKDOWN.sub(r"\\\g<0>", " ".join(for_terminal(text).split()))
+    """Within a line of markdown: shown as it is, never a link, an image, HTML or a cell of its own.
+
+    A blank without width keeps an address of mail from being a link.
+    """
+    escaped = _MARKDOWN.sub(r"\\\g<0>", " ".join(for_terminal(text).split()))
+    return _ADDRESS.sub("@&#8203;", escaped)
 
 
 def as_markdown(text: str) -> str:
