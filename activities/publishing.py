@@ -70,7 +70,7 @@ class Progress:
     is_counted: bool = False  # the totals were taken, or never will be
     is_traced: bool = False
     totals_sent: str = ""
-    trouble: str = "the webhook takes no notices"
+    trouble: str = ""  # why a part failed, the newest
 
     @property
     def published(self) -> Published:
@@ -86,7 +86,7 @@ class Progress:
 
     @property
     def is_nothing(self) -> bool:
-        """Whether the workflow would publish the same again after this attempt."""
+        """Whether this attempt published nothing that has to go out. Totals and spans alone may go later."""
         has_first_step = self.publication.is_first_step_due and self.is_counted
         has_end = self.publication.is_end_due and self._is_exported
         return not (self.entry or self.notice or has_first_step or has_end)
@@ -185,6 +185,7 @@ class Publishing:
             return
         for notice in publication.notices:
             if not await self.listener.take(message(publication, notice)):
+                progress.trouble = progress.trouble or "the webhook takes no notices"
                 return
             progress.notice = notice.number
             heartbeat.beat(progress.notice)

@@ -1,6 +1,7 @@
-"""A job's chronicle: all that is kept for people to read, and how far it is published. Values only.
+"""The values of a job's chronicle: what is kept of a job for people to read, and how far it is published.
 
-It is carried beside the state, from run to run, and stays as small: every list in it has a bound.
+`fold` makes it from the job's events; each topic has a module that adds to it. The workflow carries it beside
+the state from run to run, so every list in it has a bound.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from everstep.core.world import AgentWork
 
 RECORDS_KEPT = 50
 CHANGES_KEPT = 2_000
-"""So many changed places, over all records, are kept; a job of 1,000 pods may move twice a day."""
+"""How many changes of a slot's node are kept, over all records: a job of 1,000 pods may move twice."""
 STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
 CHANGES_OF_DOCUMENT_KEPT = 20
 ENTRIES_KEPT = 30
-"""While nothing can be written, the oldest are dropped: each restart is in its Recovery too."""
+"""While nothing can be written, the oldest lines are dropped: the Recovery of each restart has it too."""
 
 
 class Start(NamedTuple):
@@ -182,6 +183,7 @@ class JobTotals:
 class Chronicle:
     """The history of a job, folded from its events."""
 
+    # What `status` and `history` show.
     first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
     created_at: float | None = None
     started_at: float | None = None  # the first start of all processes
@@ -191,23 +193,31 @@ class Chronicle:
     stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase
     starts: tuple[Start, ...] = ()
     exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
-    entries: tuple[Entry, ...] = ()  # of run.log, still to be written
-    entry_number: int = 0  # the newest one's
+    changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
+
+    # Lines of run.log that are still to be written: `journal`.
+    entries: tuple[Entry, ...] = ()
+    entry_number: int = 0  # of the newest one
     entries_lost: int = 0  # dropped before they could be written
-    happenings: tuple[Happening, ...] = ()
-    happening_number: int = 0  # the newest one's
+
+    # Events for the user, of which notices are made: `happenings`.
+    happenings: tuple[Happening, ...] = ()  # the newest, published or not
+    happening_number: int = 0  # of the newest one
+    sent: int = 0  # the number of the newest one that was published
     wanted_events: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
+
+    # Counters of all jobs: `totals`.
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
     timed: float | None = None  # the time before the start of this moment is in the totals
-    spans: tuple[QueuedSpan, ...] = ()  # still to be exported
-    span_number: int = 0  # the newest one's
+    first_steps: int = 0  # that were seen
+    totals_sent: str = ""  # the fingerprint of the totals that were sent last
+    first_steps_sent: int = 0  # so many are in the totals that were sent last
+    is_end_counted: bool = False  # the totals were sent with the end of the job in them
+    is_exported: bool = False  # the worker that published last exports metrics or traces
+
+    # Spans that are still to be exported: `spans`.
+    spans: tuple[QueuedSpan, ...] = ()
+    span_number: int = 0  # of the newest one
     traced: Traced = field(default_factory=Traced)
     is_traced: bool = False  # the job itself has its span
-    is_end_counted: bool = False  # the totals were sent with the end of the job in them
-    totals_sent: str = ""  # the fingerprint of the totals that were sent last
-    first_steps: int = 0  # that were seen
-    first_steps_sent: int = 0  # so many are in the totals that were sent last
-    is_exported: bool = False  # the worker that published last exports metrics or traces
-    changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
-    sent: int = 0  # the newest happening that was published

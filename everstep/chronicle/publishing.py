@@ -1,7 +1,8 @@
-"""The part of a chronicle that is still to be written or sent.
+"""What of a chronicle is still to be published: lines of run.log, notices, totals, spans.
 
-The queue is the chronicle's own, so it goes from run to run with it. An activity that publishes may be killed
-or run twice: entries and notices have numbers, and what was published under them is not published again.
+The workflow takes `due`, runs the activity `publish` with it, and applies its result with `published`. That
+activity may be killed or run twice: entries, notices and spans are numbered, and what the chronicle has as
+published is not sent again. The queues are part of the chronicle, so they outlive a run of the workflow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AT_REST = frozenset({Mode.WATCHING, Mode.PAUSED, Mode.CLOSING, Mode.ENDED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unpublished:
-    """Lines of run.log and notices, oldest first."""
+    """The order of the activity `publish`. Entries, notices and spans are the oldest first."""
 
     job: JobRef
     first_run: str = ""  # of the workflow: job, run and number are a notice's identity
@@ -64,7 +65,7 @@ class Unpublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The numbers of the last entry that was written, notice that was taken and span that was exported."""
+    """The result of the activity: the numbers of the last entry, notice and span that went out."""
 
     entry: int = 0
     notice: int = 0
@@ -95,12 +96,12 @@ def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
 
 
 def due(chronicle: Chronicle, state: JobState) -> Unpublished:
-    """What is to be published now. A restart under way is not disturbed for lines of a log or a first step.
+    """What is to be published now. Lines of a log and a first step wait until a restart is over.
 
-    It takes an agent to write lines: all of it goes out before the last pod does.
+    But an agent writes the lines: they go out before the job's last pod does.
     """
     left = unpublished(chronicle, state)
-    if state.mode is Mode.CLOSING and left.entries:  # and no notice is waited for with them
+    if state.mode is Mode.CLOSING and left.entries:  # the lines must not wait for a listener
         return replace(left, notices=())
     if state.mode in AT_REST or left.notices or _leaves_all_pods(state):
         return left

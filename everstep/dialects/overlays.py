@@ -35,11 +35,11 @@ def overlay(annotations: Mapping[str, str], block: Mapping[str, Any]) -> tuple[s
 
 def place(root: str, fragment: Mapping[str, Any], phase: int, *keys: str) -> str | None:
     """The path of a field of this phase in the overlay, None where the overlay does not set it."""
-    phase_overlay = (fragment.get("phases") or {phase: {}})[phase]
-    for part, at in ((phase_overlay, (root, "phases", phase)), (fragment, (root,))):
-        if merge.at(part, keys, _ABSENT) is not _ABSENT:
-            return path(*at, *keys)
-    return None
+    phases = fragment.get("phases")
+    if phases and merge.at(phases[phase], keys, _ABSENT) is not _ABSENT:
+        return path(root, "phases", phase, *keys)
+    is_set = merge.at(fragment, keys, _ABSENT) is not _ABSENT
+    return path(root, *keys) if is_set else None
 
 
 def without_nulls(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Observe a job: take in what its agents report, then show its pods and the facts since a cursor."""
+"""Observe a job of agents: store what they reported, then return its pods and the facts since a cursor."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from everstep.core.world import JobRef, Observation
 async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observation:
     """Everything about the job now. Agents may drop their facts once those are in the books."""
 
-    def read(
+    def store_and_read(
         books: JobBooks,
     ) -> tuple[int, list[Pod], tuple[Fact, ...], str, dict[str, wire.AgentState]]:
         newest = record_of(books, job).newest
-        states = _take_in(cluster, books)
+        states = _store_reports(cluster, books)
         facts, after = books.facts_after(cursor)
         return newest, list(books.pods()), facts, after, states
 
-    newest, pods, facts, after, states = await cluster.books.change(job.id, read)
+    newest, pods, facts, after, states = await cluster.books.change(job.id, store_and_read)
     for uid, state in states.items():
         cluster.agents.written(uid, state)
     agents = cluster.agents.by_uid
@@ -40,8 +40,8 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
     )
 
 
-def _take_in(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentState]:
-    """Store what the job's agents reported, and which of them are gone; return the states stored."""
+def _store_reports(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentState]:
+    """Store what the job's agents reported, and which of them are gone. Return the states by uid."""
     states = {}
     for pod in books.pods():
         agent = cluster.agents.by_uid.get(pod.uid)
@@ -93,7 +93,7 @@ def _note_lost(
 def run_generation(state: wire.AgentState | None, *, newest: int, created_in: int) -> int:
     """The generation of the ranks in a pod that was created in `created_in`.
 
-    Of an agent that ended while no worker was there no run is known; that it is gone is news all the same.
+    If its agent ended unseen, its run is unknown: `newest`, so that its end is not taken for an old one.
     """
     if state is None:
         return newest

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -174,21 +174,26 @@ def _job(
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
-    signals = processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    server = await _find_server()
-    if server is not None:
-        with rpc_errors_as_failed(server):
-            job, job_id = await _renewed_if_fresh(server, job, job_id)
-            async with _worker_ensured(server, job, job_id, machine) as worker:
-                interrupts = Interrupts(signals, lambda: not worker.is_begun)
-                return await _run_to_end(server, job, job_id, interrupts)
-    async with served(machine, shares=True) as process:
-        os.environ["EVERSTEP_UI"] = process.ui
-        print(f"server {process.address}, its UI {process.ui}", flush=True)
-        server = await client(process.address)
-        with rpc_errors_as_failed(server):
-            job, job_id = await _renewed_if_fresh(server, job, job_id)
-            return await _run_to_end(server, job, job_id, Interrupts(signals, lambda: False))
+    """Run the job to its end: on the server that is found, else on one of this machine with its worker."""
+    interrupts = Interrupts(processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    async with AsyncExitStack() as stack:
+        found_server = await _find_server()
+        server = found_server or await _start_server(stack, machine)
+        stack.enter_context(rpc_errors_as_failed(server))
+        job, job_id = await _renewed_if_fresh(server, job, job_id)
+        if found_server is not None:
+            ensured = _worker_ensured(server, job, job_id, machine)
+            worker = await stack.enter_async_context(ensured)
+            interrupts = replace(interrupts, has_other_worker=lambda: not worker.is_begun)
+        return await _run_to_end(server, job, job_id, interrupts)
+
+
+async def _start_server(stack: AsyncExitStack, machine: Machine) -> Client:
+    """Start the server and the worker of this machine, until the stack is left."""
+    process = await stack.enter_async_context(served(machine, shares=True))
+    os.environ["EVERSTEP_UI"] = process.ui
+    print(f"server {process.address}, its UI {process.ui}", flush=True)
+    return await client(process.address)
 
 
 async def _find_server() -> Client | None:
@@ -278,7 +283,7 @@ class Interrupts:
     """The signals received so far, and whether another process serves the job without this one."""
 
     signals: Sequence[signal.Signals]
-    has_other_worker: Callable[[], bool]
+    has_other_worker: Callable[[], bool] = lambda: False
 
     @property
     def farewell(self) -> str:
