@@ -1,7 +1,7 @@
 """Plays the course of a scenario on the real control plane, in pods on nodes of the scenario's own.
 
 A scheduler chooses nodes as it likes: a node is called as on the fake cluster once the job got there, `n2`
-the one of slot 2 at first. What the fake cluster says of a lost node is another sentence here (`SENTENCES`).
+the one of slot 2 at first. What a fault is called on the fake cluster is another sentence here (`SENTENCES`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from temporalio.client import Client, WorkflowHandle
 
@@ -22,73 +23,105 @@ from everstep.backends.fault_lines import FaultLine
 from everstep.backends.kubernetes import names
 from everstep.cli.jobs.asking import status_of
 from everstep.cli.jobs.job import find
+from everstep.core.deciding.decision import Decision
 from tests.kubernetes.conftest import OWN_NODES, Ground
 from tests.kubernetes.jobs import STORAGE, processes_marked
 from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE
 from tests.kubernetes.test_device_info import fault as device_fault
 from tests.kubernetes.test_device_info import info
+from tests.kubernetes.test_disruptions import Cluster
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.playing.course import Course, Moment, UnstartedPod
+from tests.support.playing.course import Action, Course, Moment, UnstartedPod
 from tests.support.playing.on_processes import EVERY, POLL_S, SCRIPT, STILL_S, OnProcesses
 from tests.support.playing.scenario import JOB, Cue, Played, Scenario
 from tests.support.playing.sense import sense
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Json
 
-SENTENCES = {"was removed from the cluster": "is down"}
+AUTOSCALER = "ToBeDeletedByClusterAutoscaler"
+SENTENCES: Mapping[str, str] = {
+    "was removed from the cluster": "is down",
+    "is not ready: Kubelet stopped posting node status.": "is cut off",
+    f": taint {AUTOSCALER} (cluster autoscaler): the node is about to be removed": (
+        " is about to be serviced"
+    ),
+    "container train ended with exit code 137 (Error)": "the container of demo/2 is gone",
+    "agent.gone, pod.exited": "agent.gone",
+    "preempted on n2: preempted on n2": "preempted on no place: preempted",
+    "default-scheduler: preempting to accommodate a higher priority pod": (
+        "a more important job needs the place"
+    ),
+    "pod.preempted": "job.preempted",
+    "XID 79": "79",
+}
+"""By the words here. A scheduler preempts pods, and a container's end is a fact besides that of its agent."""
+
 NODE_NAME = re.compile(r"\bn\d+\b")  # on the fake cluster
 WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
 """What a job waits for where it waits for places is in the words of the scheduler."""
 
 OF_DEVICES = re.compile(
     "the device works, but not as it should|the device cannot repair itself|a warning needs no action"
+    "|the device may repair itself|the code is caused by what the device was fed"
     r"|CardUnhealthy on Ascend910-\d+, its device plugin reports"
+    r"|n\d+: GpuPcieWatch: ErrorCode:\d+ GPU:\d+"
 )
-"""What is wrong with a device, in the words of the playbook or of a device plugin."""
+"""What is wrong with a device, in the words of the playbook, of a device plugin or of a monitor."""
+TOO_FEW = re.compile(
+    r"only \d of \d slots found a place"
+    r"|the cluster found no place for \d slots, nor for any smaller number tried"
+)
+"""How many places there are a scheduler does not say where it places all pods or none."""
+LISTED = re.compile(r"(?<=unreachable on \[).*(?=\])")
 ANYWHERE = frozenset(
     {
+        "container_gone",
         "crash_loop",
+        "device_of_user_does_not_heal",
+        "maintenance",
+        "maintenance_and_node_lost",
         "no_spare_until_later",
         "operator_restart_job",
+        "preempted",
         "two_phases",
         "user_rule_levels",
     }
 )
 """Which node a new pod gets is the scheduler's choice, as several are sound: any will do."""
-_PLACES = "how many places there are a scheduler does not say: smaller and larger numbers are tried"
 _ALONE = "a device is isolated with its node: a pod asks for a number of devices, not for some"
+_ONLY = "only a cluster's one node is never isolated, and this cluster has nodes of other tests"
+_ROOM = "nodes of other tests count as room: the job grows before there is a place for it"
 ELSEWHERE: Mapping[str, str] = {
-    "one_machine_device_stays_broken": _ALONE,
+    "one_machine_device_heals_later": _ONLY,
+    "one_machine_device_stays_broken": _ONLY,
     "one_machine_fewer_devices": _ALONE,
-    "hang": "the limit learned is a minute; hang_limit_of_the_document shows the same sooner",
-    "elastic_grows_again": _PLACES,
-    "elastic_number_that_does_not_work": _PLACES,
-    "elastic_too_few_nodes": _PLACES,
-    "no_spare": _PLACES,
+    "elastic_grows_again": _ROOM,
+    "elastic_number_that_does_not_work": _ROOM,
+    "node_released": "pods that wait for a place keep off a node for as long as they wait",
 }
-DONE_HERE = ("kill", "hang", "node-down", "add-node", "device that stays as it is")
-"""Faults that a rank, a node, an autoscaler or a device plugin can be the cause of in any cluster."""
+DONE_HERE = (
+    *("kill", "kill-agent", "hang", "silence", "unsilence"),
+    *("node-down", "node-up", "add-node", "partition", "maintenance", "preempt", "device", "clear"),
+)
+"""Faults that can happen in any cluster, whoever causes them there."""
 LEVELS: Mapping[str, str] = {
     "critical": "SeparateNPU",
     "warning": "NotHandleFault",
+    "heals": "RestartBusiness",
+    "no-heals": "RestartBusiness",
     "81AD8605": "SubHealthFault",
     "110001024": "PreSeparateNPU",
 }
 """What a device plugin reports of a fault whose line ends with this word."""
+HEALED: Mapping[str, str] = {"heals": "", "no-heals": "SeparateNPU"}
+"""What it reports once the job waits for the device to heal; empty: no fault any more."""
+NVIDIA = "79"
 
 NOT_DONE: Mapping[str, str] = {
-    "device": "what heals by itself heals by the clock, and NVIDIA's codes are not in these messages",
-    "clear": "it comes minutes later, by the clock",
-    "kill-agent": "the words are a kubelet's, the place the scheduler's: test_lost_pods",
-    "maintenance": "a drain or a taint of an autoscaler is what does it: test_disruptions",
-    "node-up": "it comes minutes later, by the clock",
-    "partition": "a node is given up minutes later, by the clock: test_lost_pods",
-    "preempt": "the scheduler does it, in words of its own: test_disruptions",
-    "silence": "an agent is waited for for minutes, by the clock: test_lost_pods",
     "storage": "no fact of this cluster says so: it is seen by ranks, which end",
 }
-"""Faults that cannot happen here as on the fake cluster, and what shows them instead."""
+"""Faults that cannot happen here as on the fake cluster, and why."""
 
 
 def why_not(scenario: Scenario) -> str:
@@ -101,9 +134,50 @@ def why_not(scenario: Scenario) -> str:
 def _fault_of(line: str) -> str:
     words = line.split()
     words = words[5:] if words[:2] == ["at", "step"] else words[2:]
-    if words[0] == "device" and words[-1] in LEVELS:
-        return "device that stays as it is"
     return "partition" if "partition" in words else words[0]
+
+
+def for_pods(course: Course) -> Course:
+    """The course without the notes that a device is sound again: here its fault is no longer reported."""
+
+    def said(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+        return tuple(
+            decision
+            for decision in decisions
+            if {one.split()[0] for one in decision.seen} != {"device.healed"}
+        )
+
+    def counted(action: Action) -> Action:
+        if action.moment is None:
+            return action
+        before = said(course.played.decisions[: action.moment.decisions])
+        return replace(action, moment=replace(action.moment, decisions=len(before)))
+
+    return replace(
+        course,
+        actions=tuple(map(counted, course.actions)),
+        played=replace(course.played, decisions=said(course.played.decisions)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokenDevice:
+    """A fault as a device plugin reports it."""
+
+    node: str
+    index: str
+    code: str
+    at: int  # ms
+
+    @classmethod
+    def now(cls, node: str, index: str, code: str) -> Self:
+        return cls(node=node, index=index, code=code, at=int(time.time() * 1000))
+
+    def as_info(self, level: str) -> Json:
+        """All that the plugin reports of its node; without a level no fault."""
+        device = f"Ascend910-{self.index}"
+        faults = [device_fault(self.code, device=device, level=level, at=self.at)] if level else []
+        return info(*faults)
 
 
 class InPods(OnProcesses):
@@ -127,7 +201,7 @@ class InPods(OnProcesses):
         self.nodes: set[str] = set()  # that live
         self.node_of: dict[str, str] = {}  # by their names on the fake cluster
         self.unused: list[str] = []  # names there that are not given yet
-        self.naming: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
 
     def _worker(
         self,
@@ -178,6 +252,13 @@ class InPods(OnProcesses):
             "STEP_S": "0.01",
         }
         limits = {"hang_s": 10 * HUNG_S, "spare_s": 2.0}
+        faults = {_fault_of(fault.text) for fault in scenario.faults}
+        if "silence" in faults:
+            limits["unreachable_s"] = STILL_S
+        if faults == {"silence", "unsilence"}:  # the others have to go on for longer than that
+            env["STEP_S"] = str(STILL_S / 60)
+        if faults == {"hang"}:  # what is learned of its steps counts
+            del limits["hang_s"]
         if course.ends_long_after:
             limits["requeue_s"] = STILL_S
         return {
@@ -210,7 +291,7 @@ class InPods(OnProcesses):
 
     async def _pods(self) -> Sequence[Json]:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
-        items: Sequence[Json] = (await self.api.get(path))["items"]
+        items: Sequence[Json] = (await self.api.get(path, labelSelector=names.SLOT))["items"]
         return items
 
     # -- doing -----------------------------------------------------------------------------------
@@ -239,23 +320,65 @@ class InPods(OnProcesses):
                 await self._exit(fault)
             case "hang", [_, rank]:
                 self._signal(rank, signal.SIGSTOP)
+            case "kill-agent", [_, slot]:
+                [pod] = [pod for pod in await self._pods() if _slot_of(pod) == slot]
+                name = pod["metadata"]["name"]
+                place = {"namespace": self.namespace, "container": "train"}
+                await self.machines.fault("container-kill", pod=name, **place)
+            case "silence", [name]:
+                self._signal_agent(name, signal.SIGSTOP)
+            case "unsilence", [name]:
+                self._signal_agent(name, signal.SIGCONT)
+            case "preempt", [job]:
+                await Cluster(self.api, self.machines, self.namespace).preempt(f"{job}-2-g1")
+            case "device", [name, index, code]:
+                await self._device(fault, BrokenDevice.now(self.node_of[name], index, code))
+            case _:
+                await self._happens_to_node(fault)
+
+    async def _happens_to_node(self, fault: FaultLine) -> None:
+        match fault.name, fault.words:
+            case "node-down", [name] if fault.one_of(("partition",)):
+                await self.machines.fault("partition", node=self.node_of[name])
             case "node-down", [name]:
                 node = self.node_of[name]
                 self.nodes.discard(node)
                 await self.machines.remove_node(node)
-            case "device", [name, index, code]:
-                level = LEVELS[fault.one_of(("critical", "warning")) or code]
-                one = device_fault(code, device=f"Ascend910-{index}", level=level)
-                node = self.node_of[name]
-                await self.machines.fault("device-config-map", node=node, device_info=info(one))
+            case "node-up", [name]:
+                await self._add_node(self.node_of[name])
+            case "maintenance", [name]:
+                taint = {"key": AUTOSCALER, "effect": "NoSchedule"}
+                await self.machines.fault("node-taint", node=self.node_of[name], **taint)
             case "add-node", [name]:
                 self.node_of[name] = f"{self.namespace}-{name}"
                 await self._add_node(self.node_of[name])
             case _:
                 raise AssertionError(f"{fault.line} cannot be done here")
 
+    async def _device(self, fault: FaultLine, device: BrokenDevice) -> None:
+        if device.code == NVIDIA:
+            message = f"ErrorCode:{device.code} GPU:{device.index}"
+            condition = {"kind": "GpuPcieWatch", "holds": True, "message": message}
+            await self.machines.fault("node-condition", node=device.node, **condition)
+            return
+        word = fault.one_of(tuple(LEVELS)) or device.code
+        await self._report(device, LEVELS[word])
+        if word in HEALED:
+            self.tasks.append(asyncio.create_task(self._heal(device, HEALED[word])))
+
+    async def _heal(self, device: BrokenDevice, level: str) -> None:
+        """The device heals, or turns out not to, while its job waits for that."""
+        what = f"device {device.node}/{device.index} to heal"
+        while (await self._status())["waiting_for"] != what:
+            await asyncio.sleep(POLL_S)
+        await self._report(device, level)
+
+    async def _report(self, device: BrokenDevice, level: str) -> None:
+        found = device.as_info(level)
+        await self.machines.fault("device-config-map", node=device.node, device_info=found)
+
     async def _submitted(self, *words: Any) -> WorkflowHandle[Any, Any]:
-        self.naming = asyncio.create_task(self._go_on_naming())
+        self.tasks.append(asyncio.create_task(self._go_on_naming()))
         return await super()._submitted(*words)
 
     async def _go_on_naming(self) -> None:
@@ -270,10 +393,16 @@ class InPods(OnProcesses):
             if not node:
                 return  # the scheduler may choose for a later slot first
             if node not in self.node_of.values():
-                first = f"n{labels[names.SLOT]}" if labels[names.GENERATION] == "1" else ""
+                first = f"n{_slot_of(pod)}" if labels[names.GENERATION] == "1" else ""
                 name = first if first in self.unused else self.unused[0]
                 self.unused.remove(name)
                 self.node_of[name] = node
+
+    async def _act(
+        self, job: WorkflowHandle[Any, Any], cue: Cue, status: Mapping[str, Any]
+    ) -> None:
+        name = self.node_of.get(cue.name, cue.name)
+        await super()._act(job, replace(cue, name=name), status)
 
     async def _tell(self, job: WorkflowHandle[Any, Any], cue: Cue) -> None:
         args = {key: self.node_of.get(str(value), value) for key, value in cue.args.items()}
@@ -285,31 +414,43 @@ class InPods(OnProcesses):
             if Path(f"/proc/{pid}/root{STORAGE}").samefile(self.home):
                 os.kill(pid, number)
 
+    def _signal_agent(self, name: str, number: int) -> None:
+        mark = f"EVERSTEP_NODE={self.node_of[name]}".encode()
+        for pid in processes_marked({mark}, script="--node"):
+            os.kill(pid, number)
+
     # -- afterwards ------------------------------------------------------------------------------
 
     async def _left(self) -> Sequence[str]:
         return [pod["metadata"]["name"] for pod in await self._pods()]
 
     async def _clean_up(self) -> None:
-        if self.naming is not None:
-            self.naming.cancel()
-            await asyncio.wait([self.naming])
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
         while self.nodes:
             await self.machines.remove_node(self.nodes.pop())
 
     def sense(self, played: Played) -> list[str]:
         """The sense of the course, with nodes as on the fake cluster."""
-        names_of = {node: name for name, node in self.node_of.items()} | SENTENCES
-        lines = sense_of_all(played)
-        for ours in sorted(names_of, key=len, reverse=True):
-            lines = [line.replace(ours, names_of[ours]) for line in lines]
-        return [_sorted(line) for line in lines]
+        in_fake = {node: name for name, node in self.node_of.items()}
+        words = {ours: in_fake[ours] for ours in sorted(in_fake, key=len, reverse=True)}
+        lines = sense(played)
+        for ours, theirs in {**words, **SENTENCES}.items():
+            lines = [line.replace(ours, theirs) for line in lines]
+        return [_sorted(line) for line in of_all(lines)]
+
+
+def _slot_of(pod: Json) -> str:
+    return str(pod["metadata"]["labels"][names.SLOT])
 
 
 def _sorted(line: str) -> str:
-    """Nodes that are isolated are in the order of their names, which are others here."""
+    """Nodes of a list are in the order of their names, which are others here."""
     what, colon, nodes = line.partition("isolated: ")
-    return line if what else f"{what}{colon}{' '.join(sorted(nodes.split()))}"
+    if not what:
+        return f"{what}{colon}{' '.join(sorted(nodes.split()))}"
+    return LISTED.sub(lambda found: ", ".join(sorted(found[0].split(", "))), line)
 
 
 def anywhere(lines: Sequence[str]) -> list[str]:
@@ -318,7 +459,12 @@ def anywhere(lines: Sequence[str]) -> list[str]:
     return [line.replace("; waiting for places", "") for line in courses]
 
 
-def sense_of_all(played: Played) -> list[str]:
-    """What of a course is the same whoever schedules pods."""
-    lines = (WAITS.sub(r"\1 places", line) for line in sense(played))
-    return [OF_DEVICES.sub("a device is faulty", line) for line in lines]
+def of_all(lines: Sequence[str]) -> list[str]:
+    """What of the sense of a course is the same whoever schedules pods and watches devices."""
+    for pattern, words in (
+        (WAITS, r"\1 places"),
+        (OF_DEVICES, "a device is faulty"),
+        (TOO_FEW, "too few slots found a place"),
+    ):
+        lines = [pattern.sub(words, line) for line in lines]
+    return list(lines)

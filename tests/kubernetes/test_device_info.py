@@ -30,8 +30,9 @@ def fault(
     device: str = "Ascend910-3",
     kind: str = "CardUnhealthy",
     level: str = "SeparateNPU",
+    at: int = 1_760_000_000,
 ) -> Json:
-    came = {"fault_time": 1_760_000_000, "fault_level": level}
+    came = {"fault_time": at, "fault_level": level}
     return {
         "fault_type": kind,
         "npu_name": device,

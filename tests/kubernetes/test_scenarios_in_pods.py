@@ -19,13 +19,15 @@ from tests.kubernetes.scenarios_in_pods import (
     NOT_DONE,
     InPods,
     anywhere,
-    sense_of_all,
+    for_pods,
+    of_all,
     why_not,
 )
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
 from tests.support.playing.scenario import read
+from tests.support.playing.sense import sense
 
 QUICK = ("node_lost",)
 FOLDER = Path(__file__).parents[1] / "scenarios"
@@ -37,7 +39,7 @@ Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the o
 
 async def both(path: Path, server: DevServer, ground: Ground, folder: Path) -> Pair:
     scenario = read(path)
-    course = await survey(scenario)
+    course = for_pods(await survey(scenario))
     namespace = await new_namespace(ground.api, path.stem)
     kubeconfig = folder / "kubeconfig"
     async with (
@@ -53,7 +55,7 @@ async def both(path: Path, server: DevServer, ground: Ground, folder: Path) -> P
             kubeconfig=of_workers,
         )
         played = await player.play(scenario, course)
-        pair = sense_of_all(course.played), player.sense(played)
+        pair = of_all(sense(course.played)), player.sense(played)
         return (anywhere(pair[0]), anywhere(pair[1])) if path.stem in ANYWHERE else pair
 
 
