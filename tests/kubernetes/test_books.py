@@ -17,7 +17,8 @@ from everstep.backends.kubernetes.books import (
 from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
-from tests.kubernetes.jobs import KubernetesLab
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.support.patience import HUNG_S
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
@@ -98,6 +99,21 @@ async def test_a_config_map_that_somebody_edited_is_named(
     await api.patch(path, {"data": {"job.json": '{"record": 5}'}})
     with pytest.raises(BackendUnavailable, match="everstep-job-edited is not as Everstep wrote it"):
         await lab.backend.books.change("edited", lambda books: books.add_fact(fact))
+
+
+async def test_a_record_that_somebody_edited_keeps_no_other_job_from_being_removed(
+    lab: KubernetesLab, api: Api, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = KubernetesRun(lab, id="left", env=NEVER_ENDS)
+    await job.launch()
+    fact = Fact(id="one", kind="node.down", at=1.0)
+    await lab.backend.books.change("spoilt", lambda books: books.add_fact(fact))
+    path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-spoilt"
+    await api.patch(path, {"data": None})
+    for _ in range(2):  # the janitor looks again and again
+        assert [left.job for left in await lab.backend.leftovers()] == [job.ref]
+    assert caplog.text.count("everstep-job-spoilt is not as Everstep wrote it") == 1
+    await job.gone()
 
 
 async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_without_end(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -281,6 +284,7 @@ class ConfigMapBooks(Books):
         self._faults = faults
         self._folders = FolderClaims(api=api, maps=self.maps, lives=self._lives)
         self._newest: dict[str, Stored] = {}  # by job
+        self._unreadable: set[str] = set()  # sentences in the log
 
     @property
     def identity(self) -> str:
@@ -372,10 +376,19 @@ class ConfigMapBooks(Books):
         return stored.document.record.placed is not None
 
     async def jobs(self) -> list[JobDocument]:
-        """Of every job ID that was ever here."""
+        """Of every job ID that was ever here, but for records that are not as Everstep wrote them."""
         query = {"labelSelector": f"{names.selector(self._identity)},{names.ROLE}=job"}
         reply = await self._api.get(self.maps, query)
-        return [stored_in(one).document for one in reply["items"]]
+        return [document for one in reply["items"] if (document := self._readable(one)) is not None]
+
+    def _readable(self, config_map: Json) -> JobDocument | None:
+        try:
+            return stored_in(config_map).document
+        except BackendUnavailable as error:
+            if (message := str(error)) not in self._unreadable:  # it is read every few seconds
+                logger.warning("%s; what is left of its job stays", message)
+                self._unreadable.add(message)
+            return None
 
 
 @dataclass(slots=True, kw_only=True)
