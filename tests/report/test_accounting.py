@@ -160,6 +160,25 @@ def test_runs_that_a_job_forgot_are_found_in_its_records() -> None:
     assert len(totals.runs) == len(whole.runs)
 
 
+def test_the_place_of_a_slot_that_was_scaled_away_is_shown_until_then() -> None:
+    shrunk: dict[str, dict[str, str | None]] = {"before": {"1": "n1"}, "after": {"1": None}}
+    grown: dict[str, dict[str, str | None]] = {"before": {}, "after": {"1": "n5"}}
+    made = job_report(
+        source(
+            [run(8, 10, 60), run(63, 65, 80, generation=2), run(83, 85, 100, generation=3)],
+            [
+                record(1, 60, cls="node", level="elastic", nodes=shrunk),
+                record(2, 80, cls="planned", level="elastic", nodes=grown),
+            ],
+            job_status={"pods": [{"slot": 0, "node": "n0"}, {"slot": 1, "node": "n5"}]},
+        )
+    )
+    spans = {row["node"]: [(s["from"], s["until"]) for s in row["slots"]] for row in made["nodes"]}
+    first, second = [restart["at"] for restart in made["restarts"]]
+    assert spans["n1"] == [(made["started_at"], first)]
+    assert spans["n5"] == [(second, made["ended_at"])]
+
+
 def test_places_are_followed_back_from_the_newest() -> None:
     moved = {"before": {"1": "n1"}, "after": {"1": "n4"}}
     made = job_report(
