@@ -7,7 +7,7 @@ server, its tokens) is never passed on, whatever a setting or a document has.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 OURS_ALONE = ("TEMPORAL_", "EVERSTEP_")
 
@@ -42,7 +42,7 @@ def names(text: str) -> tuple[str, ...]:
     return EVERYTHING if parts == (ALL,) else parts
 
 
-def passed(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:
+def passed(environ: Mapping[str, str], patterns: Collection[str]) -> dict[str, str]:
     """The part of this environment that is passed on."""
     exact = {name for name in patterns if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in patterns if name.endswith("*"))

@@ -302,7 +302,7 @@ def remove_cgroups(home: Path) -> bool:
     return True  # no agent ever began here
 
 
-def _remove(paths: Iterable[Path]) -> bool:
+def _remove(paths: Collection[Path]) -> bool:
     """Wait for the kernel, which takes processes apart for a while after their end is seen."""
     gives_up_at = time.monotonic() + LEAVE_S
     while not _try_to_remove(paths):
@@ -312,7 +312,7 @@ def _remove(paths: Iterable[Path]) -> bool:
     return True
 
 
-def _try_to_remove(paths: Iterable[Path]) -> bool:
+def _try_to_remove(paths: Collection[Path]) -> bool:
     """Whether all are gone. The kernel removes an empty one alone."""
     for path in paths:
         for folder, _, _ in os.walk(path, topdown=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from everstep.agent.processes import members, proc
@@ -45,7 +45,7 @@ async def _has_fence(folder: str, owner: fence.FenceOwner) -> bool:
     return await read(folder, look, within_s=READ_S)
 
 
-async def outdate(folders: Iterable[str], owner: fence.FenceOwner, *, generation: int) -> int:
+async def outdate(folders: Collection[str], owner: fence.FenceOwner, *, generation: int) -> int:
     """Outdate every generation of the owner up to this one; return the newest that it had."""
     for folder in folders:
         # A process that cannot read the folder either ends after `fence_s`.
