@@ -249,7 +249,6 @@ def _decision(
         new_incident=inputs.incident is None,
         ladder=rest,
         instead_of=diagnosis.instead_of,
-        occurrences=diagnosis.occurrences,
         seen=lines(diagnosis.facts) or (inputs.incident.decision.seen if inputs.incident else ()),
         waiting_for=_waiting_for(fault),
         run_end=run_end,

@@ -37,11 +37,16 @@ from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass
 
 
 def decide(inputs: DecisionInput) -> Decision:
-    """The decision for these facts."""
+    """The decision for these facts. One that it leaves for later is counted when it is answered."""
     facts = relevant(inputs)
-    incident = inputs.incident
-    if incident is not None:
-        return _within(inputs, incident.decision, facts)
+    decision = _decided(inputs, facts)
+    answered = tuple(fact for fact in facts if fact.id not in decision.later)
+    return replace(decision, occurrences=occurrences(answered, inputs.policy))
+
+
+def _decided(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Decision:
+    if inputs.incident is not None:
+        return _within(inputs, inputs.incident.decision, facts)
     decision = answer(inputs, name_fault(inputs, facts)) if facts else _nothing_new(inputs)
     return _never_idle(inputs, decision)
 
@@ -154,7 +159,6 @@ def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -
         counts_spacing=False,
         counts_back=False,
         refused=(),
-        occurrences=occurrences(facts, inputs.policy),
         later=later,
         repeats=inputs.recoveries,
         remedy=replace(last.remedy, space_s=0.0),
@@ -187,7 +191,6 @@ def _step_down(
         facts=(cause, *facts),
         instead_of=last.level,
         remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
-        occurrences=occurrences(facts, inputs.policy),
         is_fixed=True,
         replaces=() if cause.slot is None else tuple(sorted({*last.remedy.recreate, cause.slot})),
         heals=tuple(

@@ -94,7 +94,7 @@ def name_fault(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     other = name_fault(inputs, rest) if rest else diagnosis
     if other.ladder[:1] == (Level.NOTE,):
         return diagnosis
-    return replace(other, facts=facts, occurrences=diagnosis.occurrences)
+    return replace(other, facts=facts)
 
 
 def _diagnosed(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:

@@ -170,6 +170,22 @@ def test_a_level_that_runs_again_does_not_count_its_fault_again() -> None:
     assert len(job.state.occurrences) == 1
 
 
+def test_a_code_that_is_answered_later_is_counted_when_it_is_answered() -> None:
+    """While a pod of another node is replaced once more, the device waits for its own decision."""
+    job = running(MODELARTS)
+    job.see(sighting(_C.NODE, node="n3"))
+    report = {"kind": "device.fault", "node": "n1", "device": 3, "code": "80E01801", "id": "x1"}
+    job.command("report_fault", **report)
+    job.loses_outcome()
+    job.finds(started=False, generation=job.state.generation)
+    assert (job.decisions[-1].later, job.state.occurrences) == (("report/x1",), ())
+    job.succeeds()
+    assert [o.code for o in job.state.occurrences] == ["80E01801"]
+    job.succeeds()
+    assert third(job, {}) is Level.IN_PLACE, "the second sighting is not the third"
+    assert third(job, {}) is Level.JOB
+
+
 def test_a_code_seen_while_something_else_went_on_is_counted() -> None:
     job = running(MODELARTS)
     job.see(sighting(_C.DEVICE))
