@@ -32,6 +32,8 @@ class Source(Protocol):
 
 SILENCE_S = 150.0
 """Without an event or a bookmark a watch is dead: the server sends a bookmark about every minute."""
+GAP_S = 15.0
+"""After so long without an event or a bookmark, the server may not have been reached by others either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,16 @@ class Reflector:
         trimmed: Callable[[Json], Json] = lambda item: item,
         silence_s: float = SILENCE_S,
         backoff: Backoff | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.objects: dict[str, Json] = {}
         """By uid, trimmed."""
         self.synchronized = asyncio.Event()
         """Set once the first list is complete."""
-        self.heard_at = time.monotonic()
+        self.heard_at = clock()
         """When the API server last sent an event, a bookmark or a list."""
+        self.unbroken_since = self.heard_at
+        """When it first sent something after a list, a new stream or a gap: earlier changes may be late."""
         self._source = source
         self._path = path
         self._query = dict(query or {})
@@ -98,6 +103,7 @@ class Reflector:
         self._trimmed = trimmed
         self._silence_s = silence_s
         self._backoff = backoff or Backoff()
+        self._clock = clock
         self._version: str | None = None  # to watch from; None: list first
 
     async def run(self) -> None:
@@ -126,7 +132,7 @@ class Reflector:
         while True:
             reply = await self._source.get(self._path, query)
             listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in reply["items"]}
-            self.heard_at = time.monotonic()
+            self._hear(anew=True)
             if not (token := reply["metadata"].get("continue")):
                 break
             query["continue"] = token
@@ -146,10 +152,18 @@ class Reflector:
             "timeoutSeconds": str(random.randint(300, 600)),
         }
         stream = self._source.watch(self._path, query, silence_s=self._silence_s)
+        is_new = True
         async with aclosing(stream) as events:
             async for event in events:
-                self.heard_at = time.monotonic()
+                self._hear(anew=is_new)
+                is_new = False
                 self._take(event["type"], event["object"])
+
+    def _hear(self, *, anew: bool) -> None:
+        now = self._clock()
+        if anew or now - self.heard_at >= GAP_S:
+            self.unbroken_since = now
+        self.heard_at = now
 
     def _take(self, kind: str, item: Json) -> None:
         """Take in one event of a watch."""

@@ -34,6 +34,7 @@ class ClusterWatch:
     books: str
     add_news: Callable[[str], None]
     messages: Sequence[ObserverMessages] = ()
+    clock: Callable[[], float] = time.monotonic
     reflectors: list[Reflector] = field(init=False)
     pods: dict[str, Reflector] = field(init=False)  # by namespace
     nodes: Reflector = field(init=False)
@@ -60,6 +61,7 @@ class ClusterWatch:
             _LEASES,
             on_change=self._lease_changed,
             trimmed=partial(object_fields.trimmed, fields=object_fields.LEASE),
+            clock=self.clock,
         )
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
@@ -129,7 +131,7 @@ class ClusterWatch:
         if lease is None:
             self._renewed.pop(name, None)
         else:
-            self._renewed[name] = (lease["spec"].get("renewTime", ""), time.monotonic())
+            self._renewed[name] = (lease["spec"].get("renewTime", ""), self.clock())
 
     # -- pods ------------------------------------------------------------------------------------
 
@@ -197,10 +199,12 @@ class ClusterWatch:
         """The fact that this node's lease was not renewed for too long; None if it was.
 
         The age is by this process's clock, up to the newest event of any lease: if no lease is renewed, the
-        stream is broken and no node is silent.
+        stream is broken and no node is silent. After an outage the first kubelet to renew its lease makes no
+        other one silent: these could not renew theirs, or it was not heard.
         """
-        renewed, seen_at = self._renewed.get(name, ("", self.leases.heard_at))
-        if self.leases.heard_at - seen_at < node_facts.LEASE_AGE_S:
+        heard_at, unbroken_since = self.leases.heard_at, self.leases.unbroken_since
+        renewed, seen_at = self._renewed.get(name, ("", heard_at))
+        if heard_at - max(seen_at, unbroken_since) < node_facts.LEASE_AGE_S:
             return None
         return node_facts.silent(name, renewed=renewed, at=time.time())
 
