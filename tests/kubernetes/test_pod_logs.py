@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any, cast
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
 
 import pytest
 
@@ -12,11 +12,16 @@ from everstep.backends.kubernetes.pod_logs import PodLog, PodLogs
 from everstep.backends.tools import RankLog
 
 
-def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> None:
+async def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> None:
     """With times as an API server writes them; what no rank printed is left out."""
-    log = PodLog(cast("KubernetesApi", cast("Any", None)), "path")
-    log._add(b"2026-01-31T12:00:00.5Z [g1 rank 0] step 1\n2026-01-31T12:00:01.25Z [g2 ran")
-    log._add(b"k 3] [rank 1] of its own\nthe agent's own words\n[g1 rank 0] no time\n")
+    api = ScriptedApi(
+        [
+            b"2026-01-31T12:00:00.5Z [g1 rank 0] step 1\n2026-01-31T12:00:01.25Z [g2 ran",
+            b"k 3] [rank 1] of its own\nthe agent's own words\n[g1 rank 0] no time\n",
+        ]
+    )
+    log = PodLog(cast("KubernetesApi", api), "path")
+    await log.look(has_ended=True)
     first, second = sorted(log.lines)
     assert (first, second) == (
         RankLog(generation=1, rank=0, source="path"),
@@ -29,7 +34,8 @@ def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time() -> No
     assert log.lines[second][0].text == "[rank 1] of its own\n"
 
 
-LINES = [b"[g1 rank 0] step %d\n" % number for number in range(6)]
+LINES = [b"2026-01-31T12:00:0%d.5Z [g1 rank 0] step %d\n" % (n // 2, n) for n in range(6)]
+"""Two in each second."""
 NOT_STARTED = Refused(status=400, reason="BadRequest", message="is waiting", retry_after_s=0)
 NOT_FOUND = Refused(status=404, reason="NotFound", message="not found", retry_after_s=0)
 BROKEN = Unreachable("connection reset")
@@ -45,11 +51,15 @@ class ScriptedApi:
     async def get(self, *_: object) -> Json:
         return {"items": self.pods}
 
-    async def stream(self, *_: object, **_options: object) -> AsyncIterator[bytes]:
+    async def stream(
+        self, _path: str, query: Mapping[str, str], **_options: object
+    ) -> AsyncIterator[bytes]:
+        since = query.get("sinceTime", "").removesuffix("Z").encode()
         for chunk in self.streams.pop(0):
             if isinstance(chunk, Exception):
                 raise chunk
-            yield chunk
+            if chunk >= since[: len(chunk)]:
+                yield chunk
 
 
 @pytest.mark.parametrize(
@@ -62,6 +72,7 @@ class ScriptedApi:
         ([[*LINES[:2]], [*LINES[:3]], [*LINES[:6]]], 6),
         ([[*LINES[:2]], [*LINES[:2], LINES[2][:5], BROKEN], [*LINES[:4]]], 4),
         ([[*LINES[:2]], [*LINES[:3], BROKEN], [NOT_FOUND]], 3),
+        ([[*LINES[:2]], [*LINES[1:4], BROKEN], [*LINES[3:]]], 6),
         ([[NOT_FOUND]], 0),
     ],
     ids=[
@@ -72,6 +83,7 @@ class ScriptedApi:
         "ended",
         "broken in a line",
         "gone",
+        "rotated",
         "never there",
     ],
 )
@@ -87,8 +99,8 @@ async def test_a_log_is_read_once_whatever_ends_its_streams(
             await log.following
     assert api.streams == []
     assert log.is_over == (streams[-1] != [NOT_FOUND])
-    printed = [line.text.encode() for of_rank in log.lines.values() for line in of_rank]
-    assert printed == [line.removeprefix(b"[g1 rank 0] ") for line in LINES[:lines]]
+    printed = [line.text for of_rank in log.lines.values() for line in of_rank]
+    assert printed == [f"step {number}\n" for number in range(lines)]
 
 
 async def test_a_pod_made_again_under_its_name_has_a_log_of_its_own() -> None:
@@ -101,3 +113,16 @@ async def test_a_pod_made_again_under_its_name_has_a_log_of_its_own() -> None:
         rank_logs = await logs.of_job("demo")
     (log,) = rank_logs
     assert [line.text async for line in logs.reader(log).lines()] == ["step 2\n", "step 3\n"]
+
+
+async def test_lines_without_their_times_are_read_once_as_well() -> None:
+    """Of a kubelet that knows neither these nor the time from which it is asked for them."""
+    line = b"[g1 rank 0] step 1\n"
+    api = ScriptedApi([line], [line * 2], [line * 3])
+    log = PodLog(cast("KubernetesApi", api), "path")
+    while api.streams:
+        await log.look(has_ended=False)
+        if log.following is not None:
+            await log.following
+    (lines,) = log.lines.values()
+    assert [line.text for line in lines] == ["step 1\n"] * 3

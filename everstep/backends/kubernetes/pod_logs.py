@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
@@ -29,17 +30,18 @@ _SILENCE_S = 3600.0  # of ranks that print nothing
 class PodLog:
     """The log of one pod: read once as it is, and followed from the next look on until it ends.
 
-    Each stream begins with the first byte again. What was read before is skipped.
+    Each later stream begins with the newest second that was read: the kubelet may have rotated the log since
+    then, and serves its newest file alone. What was read of that second is skipped.
     """
 
     api: KubernetesApi
     path: str
     lines: dict[RankLog, list[LogLine]] = field(default_factory=dict)
-    size: int = 0  # bytes read so far
+    newest_second: int = 0  # since 1970; 0: no line was read
+    read_since: Counter[bytes] = field(default_factory=Counter)  # the lines of that second or later
     is_read: bool = False
     is_over: bool = False
     following: asyncio.Task[None] | None = None
-    _begun: bytes = b""
 
     async def look(self, *, has_ended: bool) -> None:
         """Read the log. From the second look on a task reads what is added.
@@ -61,28 +63,43 @@ class PodLog:
             self.is_over = is_whole and has_ended
 
     async def _read(self, query: Mapping[str, str]) -> bool:
-        """Add what comes behind the bytes read so far. Returns whether there is a log."""
-        skip = self.size
+        """Add what comes behind the lines read so far. Returns whether there is a log."""
+        if self.newest_second:
+            since = datetime.fromtimestamp(self.newest_second, UTC)
+            query = {**query, "sinceTime": f"{since:%Y-%m-%dT%H:%M:%SZ}"}
+        again = Counter(self.read_since)
+        begun = b""
         try:
             async for chunk in self.api.stream(self.path, query, silence_s=_SILENCE_S):
-                new, skip = chunk[skip:], max(0, skip - len(chunk))
-                self.size += len(new)
-                self._add(new)
+                *lines, begun = (begun + chunk).split(b"\n")
+                for line in lines:
+                    if again[line]:
+                        again[line] -= 1
+                    else:
+                        self._add(line)
         except Refused as error:
             if error.status in _NO_LOG:
                 return False
             raise
         return True
 
-    def _add(self, chunk: bytes) -> None:
-        *lines, self._begun = (self._begun + chunk).split(b"\n")
-        for text in lines:
-            if match := _LINE.fullmatch(text):
-                at, generation, rank, line = match.groups()
-                log = RankLog(generation=int(generation), rank=int(rank), source=self.path)
-                when = None if at is None else datetime.fromisoformat(at.decode()).timestamp()
-                printed = LogLine(rank=log.rank, text=f"{line.decode(errors='replace')}\n", at=when)
-                self.lines.setdefault(log, []).append(printed)
+    def _add(self, text: bytes) -> None:
+        if not (match := _LINE.fullmatch(text)):
+            return
+        at, generation, rank, line = match.groups()
+        log = RankLog(generation=int(generation), rank=int(rank), source=self.path)
+        when = None if at is None else datetime.fromisoformat(at.decode()).timestamp()
+        printed = LogLine(rank=log.rank, text=f"{line.decode(errors='replace')}\n", at=when)
+        self.lines.setdefault(log, []).append(printed)
+        self._note(text, self.newest_second if when is None else int(when))
+
+    def _note(self, text: bytes, second: int) -> None:
+        """Remember a line that the next stream would repeat."""
+        if second > self.newest_second:
+            self.newest_second = second
+            self.read_since.clear()
+        if second == self.newest_second:
+            self.read_since[text] += 1
 
 
 @dataclass(slots=True)
