@@ -238,7 +238,7 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
         happened(state, ended),
         # The quarantine's answer is lost: the request is repeated, which changes nothing there.
         deferred=plan.remedy.isolate,
-        avoid=tuple(dict.fromkeys((*state.avoid, *isolated))),
+        avoid=tuple(dict.fromkeys((*state.avoid, *plan.remedy.avoid, *isolated))),
         incident=None,
     )
 

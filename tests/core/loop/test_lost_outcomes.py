@@ -117,3 +117,19 @@ def test_a_job_that_is_to_have_fewer_nodes_at_its_next_restart_still_has_those_t
     job.finds(started=True, generation=job.state.generation + 1)
     assert isinstance(job.action, WatchAction)
     assert (job.state.living, job.record.result) == (ALL, "success")
+
+
+@pytest.mark.parametrize(
+    ("cls", "changes"),
+    [(FaultClass.MAINTENANCE, {}), (FaultClass.PRECHECK, {"details": {"hardware": False}})],
+)
+def test_a_node_that_was_left_unisolated_is_not_used_again(
+    cls: FaultClass, changes: dict[str, object]
+) -> None:
+    job = running(POLICY)
+    job.see(sighting(cls, **changes))
+    assert (job.plan.remedy.avoid, job.plan.remedy.isolate) == (("n1",), ())
+    job.loses_outcome()
+    job.finds(started=True, generation=job.state.generation + 1)
+    assert isinstance(job.action, WatchAction)
+    assert job.state.avoid == ("n1",)
