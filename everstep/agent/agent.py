@@ -12,7 +12,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ class Agent:
             self._past = state["run"]
             self.generation, self.stopped_below = numbers
         below = self._past["generation"] + 1 if self._past is not None else 0
-        self.end(below=below, then=self._report_lost_ranks)
+        self._end_processes(below=below, then=self._report_lost_ranks)
         self.publish()
         self._every_second()
 
@@ -266,7 +266,7 @@ class Agent:
         if self._is_proven_empty(generation):
             start()
             return
-        self.end(below=generation, then=start)
+        self._end_processes(below=generation, then=start)
         self.publish()
 
     def _is_proven_empty(self, generation: int) -> bool:
@@ -275,7 +275,13 @@ class Agent:
         is_older = started is None or started < generation
         return self._ending is None and is_older and self.stopped_below >= generation
 
+    @property
+    def _ranks(self) -> Sequence[Rank]:
+        """The ranks of the current run."""
+        return self.run.ranks if self.run is not None else ()
+
     def _newest_run(self) -> int | None:
+        """The generation of the newest run, that of an earlier agent included."""
         if self.run is not None:
             return self.run.command["generation"]
         return self._past["generation"] if self._past is not None else None
@@ -317,7 +323,7 @@ class Agent:
         run.failed = why = bounds.plain(why)
         self.add_work("start", run.generation, run.ordered_at)
         self.add_fact("start.failed", f"cannot be started: {why}", at=clock.now())
-        self.end(below=0, then=self.publish)
+        self._end_processes(below=0, then=self.publish)
         self.save_state()
         self.publish()
 
@@ -328,7 +334,7 @@ class Agent:
         if self.stopped_below >= generation and set(self.kept_ranks) <= set(keep):
             return
         self._mark_stopped(keep)
-        self.end(
+        self._end_processes(
             below=generation,
             grace_s=command["grace_s"],
             evidence=command["evidence"],
@@ -353,13 +359,13 @@ class Agent:
 
     def _mark_stopped(self, keep: Collection[int]) -> None:
         """Mark the living ranks that a command ends."""
-        for rank in self.run.ranks if self.run is not None else ():
+        for rank in self._ranks:
             rank.stopped = rank.stopped or (rank.is_alive and rank.number not in keep)
 
     def quit(self, grace_s: float) -> None:
         """End every process, then the agent."""
         self._mark_stopped(())
-        self.end(below=self.generation, grace_s=grace_s, then=self._exit)
+        self._end_processes(below=self.generation, grace_s=grace_s, then=self._exit)
 
     def _exit(self) -> None:
         for pid in self.population.spared:
@@ -372,7 +378,7 @@ class Agent:
 
     # -- ending -----------------------------------------------------------------------------------
 
-    def end(
+    def _end_processes(
         self,
         *,
         below: int,
@@ -381,37 +387,34 @@ class Agent:
         keep: Collection[int] = (),
         then: Callable[[], None] | None = None,
     ) -> None:
-        """End every process except ranks in `keep`, then call `then`.
+        """End every process except the ranks in `keep`. Returns at once; calls `then` when they have ended.
 
-        Afterwards every other process of a generation older than `below` is proven gone.
+        From then on every other process of a generation older than `below` is proven gone. If an earlier call
+        is still ending processes, this one only adds to it and may shorten its grace.
         """
         self.parts.prefetcher.end()
         self._after_ending.append(lambda: self._mark_proven(below))
         if then is not None:
             self._after_ending.append(then)
-        run = self.run
-        for rank in run.ranks if run is not None else ():
+        for rank in self._ranks:
             rank.killed = rank.killed or rank.number not in keep
-        self.population.keeps = {
-            rank.process.identity
-            for rank in (run.going_on if run is not None else ())
-            if rank.process
-        }
-        if self._ending is not None:
+        going_on = (rank.process for rank in self._ranks if rank.is_alive and not rank.killed)
+        self.population.keeps = {process.identity for process in going_on if process is not None}
+        if self._ending is None:
+            self._begin_ending(grace_s, evidence=evidence)
+        else:
             self._ending.hasten(grace_s)
-            return
-        collect = None
-        if evidence and run is not None:
-            collect = partial(self.parts.evidence.keep, run, grace_s)
-        ranks = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
-        to_end = [rank for rank in ranks if rank.killed and rank.process is not None]
+
+    def _begin_ending(self, grace_s: float, *, evidence: bool) -> None:
+        run = self.run
+        to_end = [rank for rank in self._ranks if rank.is_alive and rank.killed]
         if grace_s > 0:
-            self._request_saves(to_end, grace_s)
+            self._request_saves([rank for rank in to_end if rank.process is not None], grace_s)
         self._ending = Ending(
             self.loop,
             self.population,
             ranks=[rank.process for rank in to_end if rank.process is not None],
-            collect=collect,
+            collect=partial(self.parts.evidence.keep, run, grace_s) if evidence and run else None,
             grace_s=grace_s,
             done=self._finish_ending,
         )
@@ -430,7 +433,7 @@ class Agent:
 
     def _finish_ending(self) -> None:
         self._ending = None
-        for rank in self.run.ranks if self.run is not None else ():
+        for rank in self._ranks:
             if not rank.is_alive or rank.killed:
                 self.parts.ranks.forget(rank)
         after, self._after_ending = self._after_ending, []
@@ -442,7 +445,7 @@ class Agent:
     def end_siblings(self, run: Run) -> None:
         """End the other ranks of a run in which one failed."""
         if self._ending is None and run.is_alive:
-            self.end(below=0)
+            self._end_processes(below=0)
 
     def child_ended(self) -> None:
         if self._ending is not None:

@@ -26,7 +26,7 @@ _MARKDOWN = re.compile(
 
 
 _ADDRESS = re.compile(r"@(?=\w)")
-"""An address of mail, which no backslash keeps from being a link, or the name of somebody to notify."""
+"""An address of mail, which no backslash keeps from being a link, or the name of a user to notify."""
 
 
 def for_terminal(text: str) -> str:

@@ -88,8 +88,8 @@ def test_within_a_line_of_markdown_a_text_is_nothing_but_text(text: str) -> None
     escaped = in_markdown(text)
     tags, plain_text = kinds(escaped, page="in a line: {}.")
     assert tags <= PLAIN
-    shown = f"in a line: {' '.join(for_terminal(text).split())}."
-    assert plain_text.replace("\u200b", "") == shown.replace("\u200b", "")
+    in_line = f"in a line: {' '.join(for_terminal(text).split())}."
+    assert plain_text.replace("\u200b", "") == in_line.replace("\u200b", "")
     linked = r"(?<!\\):(?=//)|(?i:www)\.|@(?=\w)"  # some viewers make links of these
     assert not re.search(linked, escaped)
 

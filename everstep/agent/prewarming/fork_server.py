@@ -1,13 +1,14 @@
-"""The prewarm helper: imports ahead what a training script needs, then becomes its ranks, a fork each.
+"""The prewarm helper: a process that imports what a training script needs, of which ranks are forked.
 
-Its text is run by the command's own interpreter, with the agent's socket as standard input:
-`PYTHON [FLAGS] -c TEXT AGENT FIRST MODULE...`; FIRST is what the interpreter would put first into
-`sys.path`. So nothing of ours is imported here, and nothing but the standard library.
+The agent runs this text with the interpreter of the job's command, and its socket as standard input:
+`PYTHON [FLAGS] -c TEXT AGENT FIRST MODULE...`; FIRST is what that interpreter would put first into
+`sys.path`. So only the standard library is imported here.
 
-It has one thread, and no device is open: else it refuses. A rank is forked twice, so that it becomes a
-child of the agent, which waits for it like for any other. That is done ahead: a fork stands by until the
-agent hands it an output, and begins once it is answered with what to run. Whatever
-fails before that answer ends in a plain start.
+    helper:  import the modules, then for each message FORK of the agent: fork
+    fork:    send its process number, receive the output (OUTPUT), send READY, receive the order, run it
+
+The helper refuses if the modules started a thread or opened a device. A rank is forked twice, so that it
+becomes a child of the agent. If anything fails before the order has come, the agent starts the rank plainly.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ HELPER_MAIN = sys.modules["__main__"]  # kept: another one takes its place in a 
 
 
 def serve() -> Callable[[], None]:
-    """Fork for ever. Returns in a rank only: what it has to run."""
+    """Fork until the agent ends. Returns only in a rank, the function that runs its command."""
     agent, first, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     control = _control()
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = first
-    why = _imported(modules)
+    why = _import_modules(modules)
     gc.collect()
     gc.freeze()  # what is never looked at again stays shared with every rank
-    while why is None and (why := _unfit()) is None:
+    while why is None and (why := _why_not_forkable()) is None:
         control.send(READY)
         order, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
         if not order:
             os._exit(0)  # the agent is gone
-        if _is_rank():
-            return _begun(agent, control, socket.socket(fileno=handles[0]))
+        if _fork_rank():
+            return _become_rank(agent, control, socket.socket(fileno=handles[0]))
         os.close(handles[0])
     control.send(f"failed: {why}".encode()[:4096])
     os.killpg(0, signal.SIGKILL)  # with whatever the modules started
@@ -77,7 +78,8 @@ def _control() -> socket.socket:
     return control
 
 
-def _imported(modules: list[str]) -> str | None:
+def _import_modules(modules: list[str]) -> str | None:
+    """Why a module cannot be imported, if so."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -88,8 +90,8 @@ def _imported(modules: list[str]) -> str | None:
     return None
 
 
-def _unfit() -> str | None:
-    """Why a fork of this process could not be trusted."""
+def _why_not_forkable() -> str | None:
+    """Why a fork of this process would not work as a process started plainly, if so."""
     if len(list((PROC / "task").iterdir())) > 1:
         return 'the modules started a thread (OMP_NUM_THREADS: "1" in env may prevent that)'
     try:
@@ -111,8 +113,8 @@ def _unfit() -> str | None:
 # -- A rank ---------------------------------------------------------------------------------------
 
 
-def _is_rank() -> bool:
-    """True in the new process only, once its parent is gone: the agent adopts it."""
+def _fork_rank() -> bool:
+    """Fork a child of the agent. True only in the new process, once the agent has adopted it."""
     try:
         between = os.fork()
     except OSError:
@@ -132,8 +134,8 @@ def _is_rank() -> bool:
     return True
 
 
-def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
-    """Become the rank: send its process number to the agent, wait for the order, prepare to run it."""
+def _become_rank(agent: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
+    """Stand by as a rank until the agent's order comes; return the function that runs its command."""
     try:
         control.close()
         os.setsid()
@@ -141,19 +143,19 @@ def _begun(agent: int, control: socket.socket, link: socket.socket) -> Callable[
         if os.getppid() != agent:  # it may have died before the prctl
             raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
         link.send(b"%d" % os.getpid())
-        output = _receive_outputs(link)
+        output = _receive_output(link)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
         _seed()
         link.send(READY)
-        order = json.loads(_answer(link))
+        order = json.loads(_receive_order(link))
     except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
         with contextlib.suppress(OSError):  # the agent has dropped this fork
             link.send(f"{type(error).__name__}: {error}".encode()[:SAID_MAX])
         os._exit(1)
     try:
-        run = _settled(order)
+        run = _prepared_command(order)
     except BaseException as error:  # noqa: BLE001  # reported like a command that cannot be run
         with contextlib.suppress(OSError):
             link.send(_error_text(error, order["workdir"]).encode())
@@ -191,20 +193,20 @@ def _error_text(error: BaseException, workdir: str) -> str:
     return repr(error)
 
 
-def _receive_outputs(link: socket.socket) -> int:
-    """The output; it may be hours until it is given, or never."""
+def _receive_output(link: socket.socket) -> int:
+    """The file descriptor for the rank's output. It may come after hours, or never."""
     message, handles, _, _ = socket.recv_fds(link, len(OUTPUT), 1)
     if not message:
         os._exit(0)
     return handles[0]
 
 
-def _answer(link: socket.socket) -> bytes:
-    """Raises EOFError if the agent did not want us after all."""
-    answer = b"".join(iter(lambda: link.recv(65536), b""))
-    if not answer:
+def _receive_order(link: socket.socket) -> bytes:
+    """What to run, as JSON. Raises EOFError if the agent dropped this fork."""
+    order = b"".join(iter(lambda: link.recv(65536), b""))
+    if not order:
         raise EOFError
-    return answer
+    return order
 
 
 def _bounds() -> list[int]:
@@ -231,7 +233,7 @@ def _seed() -> None:
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
-def _settled(order: dict[str, Any]) -> Callable[[], None]:
+def _prepared_command(order: dict[str, Any]) -> Callable[[], None]:
     """Set environment, folder and arguments as ordered; return the function that runs the command."""
     os.environ.update(order["env"])  # the rest is ours already, with what the modules made of it
     os.chdir(order["workdir"])
@@ -262,17 +264,15 @@ def _script(main: types.ModuleType, path: str) -> Callable[[], None]:
     return lambda: exec(compile(text, absolute, "exec", dont_inherit=True), main.__dict__)
 
 
-def _show_theirs(show: Callable[..., Any]) -> Callable[..., Any]:
-    """Shows an error without our frames at the beginning of its traceback."""
+def _without_own_frames(show: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that shows an error as `show` does, its traceback without the frames of this file."""
 
-    def show_without_ours(
-        kind: Any, error: BaseException, trace: types.TracebackType | None
-    ) -> Any:
+    def show_rest(kind: Any, error: BaseException, trace: types.TracebackType | None) -> Any:
         while trace is not None and trace.tb_frame.f_globals is globals():
             trace = trace.tb_next
         return show(kind, error.with_traceback(trace), trace)
 
-    return show_without_ours
+    return show_rest
 
 
 if __name__ == "__main__":
@@ -281,5 +281,5 @@ if __name__ == "__main__":
         run()
     except BaseException:
         # The interpreter shows it and ends as it would have.
-        sys.excepthook = _show_theirs(sys.excepthook)
+        sys.excepthook = _without_own_frames(sys.excepthook)
         raise

@@ -112,7 +112,7 @@ class Standby:
         finally:
             helper_end.close()
 
-    def arrives(self) -> None:
+    def receive_pid(self) -> None:
         """Receive the number of the fork's process. Raises OSError if it failed."""
         message = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
         if not message.isdigit():

@@ -1,8 +1,8 @@
-"""The agent's side of prewarm: keeps one helper ready, and has ranks forked from it.
+"""Prewarm, in the agent: keep one helper that has imported the modules, and start ranks as its forks.
 
-A start never waits for a helper: while there is none that is ready and fits, ranks are started without it,
-with a note. It seldom waits for a fork either, which costs 20 ms of a process that holds PyTorch: as many
-as a start needs stand by.
+A start never waits for a helper: while none is ready and fits, the rank is started without it, with a note.
+Nor does it wait for a fork, which takes 20 ms for a process that holds PyTorch: as many forks stand by as a
+start needs. `fork_server` is what the helper runs, `helper` holds its process and its forks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Prewarm:
         if not run.command["prewarm"]:
             return False
         try:
-            self._become(self._fit(run), run, rank)
+            self._start_forked(self._fitting_helper(run), run, rank)
         except OSError as why:
             self._agent.note(
                 f"prewarm: generation {run.generation} was started without the helper: {why}"
@@ -50,8 +50,8 @@ class Prewarm:
             return False
         return True
 
-    def _become(self, helper: Helper, run: Run, rank: Rank) -> None:
-        """One that stands by, or one that is forked now, becomes the rank. Raises OSError if none does."""
+    def _start_forked(self, helper: Helper, run: Run, rank: Rank) -> None:
+        """Start the rank in a fork that stands by, else in one made now. Raises OSError if neither works."""
         order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
             self._retire(helper, standby)
@@ -60,20 +60,19 @@ class Prewarm:
                 with contextlib.suppress(OSError):
                     return rank.start_forked(standby.pid, standby.talk, order)
             standby.dismiss()
+        fork: Standby | None = None
         try:
-            fresh = Standby(helper)
-            try:
-                fresh.arrives()
-                rank.start_forked(fresh.pid, fresh.talk, order)
-            except OSError:
-                fresh.dismiss()
-                raise
+            fork = Standby(helper)
+            fork.receive_pid()
+            rank.start_forked(fork.pid, fork.talk, order)
         except OSError as error:
+            if fork is not None:
+                fork.dismiss()
             self._drop(helper)
             raise OSError(f"the helper did not fork: {error}") from None
 
-    def _fit(self, run: Run) -> Helper:
-        """Raises Unfit."""
+    def _fitting_helper(self, run: Run) -> Helper:
+        """The helper, if the run can be forked from it. Raises Unfit, with the reason."""
         spec, helper = helper_spec_of(run.command), self._helper
         if helper is None:
             raise Unfit("there is no helper yet")
@@ -121,7 +120,7 @@ class Prewarm:
         agent = self._agent
         agent.loop.unwatch(standby.talk.fileno())
         try:
-            standby.arrives()
+            standby.receive_pid()
         except OSError:
             self._retire(helper, standby)
             standby.dismiss()

@@ -103,7 +103,7 @@ def test_a_fork_that_nobody_wants_any_more_ends_in_silence() -> None:
     script = (
         "import atexit, os, socket; from everstep.agent.prewarming import fork_server\n"
         "atexit.register(print, 'at exit'); ours, theirs = socket.socketpair(); theirs.close()\n"
-        "fork_server._begun(os.getppid(), socket.socket(), ours)"
+        "fork_server._become_rank(os.getppid(), socket.socket(), ours)"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, b"", b"")

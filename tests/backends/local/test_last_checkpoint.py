@@ -62,7 +62,7 @@ echo weights > {folder}/step-7.opaque; touch -d '30 seconds' {folder}/step-7.opa
 async def test_the_next_phase_starts_from_what_was_saved_right_before_the_end(
     local_lab: LocalLab,
 ) -> None:
-    """It has other pods, whose agents know nothing of the ranks that saved it."""
+    """It has other pods, whose agents never had the ranks that saved it."""
     job = Run(local_lab, slots=(0,))
     local_lab.command = ("/bin/sh", "-c", SAVES_TWICE.format(folder=job.checkpoints_path))
     await job.launch()
