@@ -103,6 +103,7 @@ class StepRun:
     waiting_for: str | None = None  # what it waits for
     waits: dict[str, float] = field(default_factory=dict)  # past waits: what for, and how long
     observation: Observation | None = None  # the newest
+    first_asked: float | None = None
 
     @classmethod
     def of(cls, context: StepContext, order: StepOrder) -> StepRun:
@@ -113,6 +114,15 @@ class StepRun:
             cursor=order.cursor,
             now=order.since,
         )
+
+    async def asked_at(self) -> float:
+        """When this try asked for the first time: a limit of an answer counts from here.
+
+        After a time without a worker the order is old, but no agent has it yet.
+        """
+        if self.first_asked is None:
+            self.first_asked = await self.context.backend.clock()
+        return self.first_asked
 
     async def look(self, until: float | None = None) -> Observation:
         """Wait for the next change. Raises `GivesWay` or `ContainersGone` if it shows either."""

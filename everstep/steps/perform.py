@@ -80,9 +80,9 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
 async def _standby(step: StepRun) -> StepResult:
     """Create a pod beside each one that will be left, and wait until it is ready. Nothing is stopped."""
     limit_s = step.order.plan.remedy.standby_s
-    deadline = step.order.since + limit_s
     order = _place_order(step, step.order.living)
     while not (state := await step.context.backend.ensure_standby(order)).placed:
+        deadline = await step.asked_at() + limit_s
         if step.now >= deadline:
             message = (
                 f"no backup pod was ready within {limit_s:g} s: it waited for {state.waiting_for}"
@@ -128,22 +128,21 @@ async def _stop(step: StepRun) -> StepResult:
         evidence=plan.remedy.evidence,
         keep=plan.keep,
     )
-    asked_until = step.order.since + plan.remedy.grace_s
-    deadline = asked_until + STOP_CONFIRM_S
     confirming = plan.slots.keys() - set(plan.remedy.recreate)
     while True:
         state = await backend.ensure_stopped(order)
         # A slot that gets a new pod has its grace to save, but need not confirm: its end is proven
         # before the start.
         missing = [slot for slot in state.pending if slot in confirming]
-        if not missing and (state.done or step.now >= asked_until):
+        if state.done or (not missing and step.now >= await step.asked_at() + order.grace_s):
             result = _kept_or_failed(step, state.kept)
             return replace(result, evidence=state.evidence, works=state.works)
-        if missing and step.now >= deadline:
+        until = await step.asked_at() + order.grace_s + (STOP_CONFIRM_S if missing else 0.0)
+        if missing and step.now >= until:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
             failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))
             return replace(failed, evidence=state.evidence, works=state.works, gone=tuple(missing))
-        await step.look(deadline if missing else asked_until)
+        await step.look(until)
 
 
 def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
@@ -157,7 +156,6 @@ def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
 
 
 async def _heal(step: StepRun) -> StepResult:
-    deadline = step.order.since + HEAL_S_MAX
     for ref in step.order.plan.remedy.heal:
         what = f"device {ref.node}/{ref.device} to heal"
         while True:
@@ -170,6 +168,7 @@ async def _heal(step: StepRun) -> StepResult:
             if state.state == "healed":
                 await step.count_past_wait(what)
                 break
+            deadline = await step.asked_at() + HEAL_S_MAX
             if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
@@ -368,7 +367,6 @@ async def _precheck(step: StepRun) -> StepResult:
 
 async def _start(step: StepRun) -> StepResult:
     limit_s = step.order.plan.phase.limits.start_s
-    deadline = step.order.since + limit_s
     order = _start_order(step)
     while True:
         state = await step.context.backend.ensure_started(order)
@@ -380,6 +378,7 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause(START_FAILED, message, slot=slot))
             return replace(failed, works=state.works)
         slot = state.pending[0]
+        deadline = await step.asked_at() + limit_s
         if step.now >= deadline:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
