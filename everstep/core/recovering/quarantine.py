@@ -237,15 +237,15 @@ def noted(quarantine: Quarantine, notes: FaultNotes) -> tuple[Quarantine, NotedF
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
     """Isolate the node, unless that would take the last one or too many on mere suspicion."""
     entry = quarantine.nodes.get(request.node)
-    if entry is not None and request.by != OPERATOR:
-        return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
-    if entry is not None:  # an operator knows better: why, and until when
+    if entry is not None and request.by == OPERATOR:  # who knows better: why, and until when
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
         again = {**quarantine.nodes, request.node: entry}
         answer = QuarantineAnswer(
             verdict="isolated", why="it was isolated already; this reason and time hold"
         )
         return replace(quarantine, nodes=again), answer
+    if entry is not None and (request.cluster_size == 1 or not _outlasts(request, entry)):
+        return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
     if request.cluster_size == 1:
         return quarantine, QuarantineAnswer(
             verdict="only_node", why="the only node is never isolated"
@@ -265,6 +265,18 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
     nodes = {**quarantine.nodes, entry.node: entry}
     return replace(quarantine, nodes=nodes, held=held), QuarantineAnswer(verdict="isolated")
+
+
+def _outlasts(request: Request, entry: IsolatedNode) -> bool:
+    """Whether the request keeps the node isolated for longer than it is.
+
+    A device that is isolated until it is sound may be sound at any time. Only proof outlasts the end that an
+    operator named.
+    """
+    if DURATION in (request.by, entry.by):
+        return request.by != DURATION
+    is_later = entry.until is not None and (request.until is None or request.until > entry.until)
+    return is_later and (request.proven or entry.by == COUNTS)
 
 
 def note_faults(
@@ -288,13 +300,13 @@ def note_faults(
         if not is_new:
             continue
         entry = quarantine.nodes.get(report.place)
-        if entry is not None and entry.by == COUNTS:
-            quarantine = _longer(quarantine, entry, report, fault)
-        elif report.isolates and fault.times >= report.times:
+        if report.isolates and fault.times >= report.times:
             quarantine, answer = isolate(quarantine, _device(report, fault, cluster_size))
             if answer.verdict == "isolated":
                 quarantine = replace(quarantine, faults=isolating(quarantine.faults, fault))
                 isolated.append(report.place)
+        elif entry is not None and entry.by == COUNTS:
+            quarantine = _longer(quarantine, entry, report, fault)
     return quarantine, NotedFaults(counts=tuple(counts), isolated=tuple(isolated))
 
 
@@ -323,9 +335,6 @@ def _too_long(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine
     """One occurrence of its code; until it is sound the device takes no new pod."""
     spans = tuple(replace(one, was_long=True) if one is span else one for one in quarantine.spans)
     quarantine, place = replace(quarantine, spans=spans), span.report.place
-    before = quarantine.nodes.get(place)
-    if before is not None and before.by == DURATION:  # a full count is the weightier reason
-        quarantine, _ = release(quarantine, place)
     report = replace(span.report, at=span.long_at, longer_than_s=None)
     quarantine, _ = note_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
     request = Request(

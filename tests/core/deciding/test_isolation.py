@@ -108,7 +108,14 @@ def test_an_operator_changes_why_and_how_long() -> None:
         50.0,
         0.0,
     )
-    assert ask(again, "n1", reason="another job's")[0] == again
+    assert ask(again, "n1", reason="another job's suspicion", proven=False)[0] == again
+
+
+def test_a_proven_fault_outlasts_the_end_that_an_operator_named_before() -> None:
+    book, _ = ask(EMPTY, "n1", by=quarantine.OPERATOR, reason="new cables", until=50.0)
+    book, verdict = ask(book, "n1", reason="XID 79 on n1/3")
+    assert (verdict, book.nodes["n1"].reason) == ("isolated", "XID 79 on n1/3")
+    assert quarantine.expired(book, 51.0) == ()
 
 
 def test_a_node_that_was_released_is_used_and_isolated_again() -> None:

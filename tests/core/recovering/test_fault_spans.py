@@ -131,3 +131,26 @@ def test_what_an_operator_isolated_is_not_released_by_a_sound_link() -> None:
     )
     book = quarantine.pass_time(spell(book, 1_000, 30), 9_000)
     assert isolated_by(book) == "operator"
+
+
+@pytest.mark.parametrize("first", ["duration", "count that ends"])
+def test_a_full_count_of_another_code_outlasts_what_isolates_its_device_already(first: str) -> None:
+    """Case 56: it is isolated until it is released by hand, whatever becomes of its link."""
+    book = EMPTY
+    for n in range(1 if first == "duration" else 5):
+        book = spell(book, 1_000.0 + n * 200, 30)
+    ecc = replace(DOWN, code="80E01801", times=2, release_s=None, longer_than_s=None)
+    reports = [replace(ecc, at=1_841.0), replace(ecc, at=1_842.0)]
+    book = quarantine.pass_time(down(book, 1_810), 1_840) if first == "duration" else book
+    book, answer = quarantine.note_faults(book, reports, now=1_842.0, cluster_size=8)
+    assert answer.isolated == (PLACE,)
+    book = quarantine.pass_time(up(book, 1_850), 9_000)
+    assert (isolated_by(book), quarantine.expired(book, 10 * DAY_S)) == (COUNTS, ())
+    assert book.nodes[PLACE].reason.startswith("80E01801 came 2 times")
+
+
+def test_what_a_job_proves_of_a_device_is_not_released_by_a_sound_link() -> None:
+    book = quarantine.pass_time(down(EMPTY, 1_000), 1_020)
+    request = quarantine.Request(node=PLACE, reason="80E18402 on n2/3", by="demo", at=1_030.0)
+    book, _ = quarantine.isolate(book, request)
+    assert isolated_by(quarantine.pass_time(up(book, 1_100), 9_000)) == "demo"
