@@ -104,12 +104,12 @@ async def delete_jobs(api: Api, namespace: str) -> None:
 
 async def objects_of(api: Api, namespace: str, job: str) -> set[str]:
     """Kinds and names of what is there of a job."""
-    found = set()
+    names = set()
     for group, kind in _OF_JOBS:
         path = f"{group}/namespaces/{namespace}/{kind}"
         items = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
-        found |= {f"{kind}/{one['metadata']['name']}" for one in items}
-    return found
+        names |= {f"{kind}/{one['metadata']['name']}" for one in items}
+    return names
 
 
 def ending(pod: Json, container: str = "main") -> Json:
@@ -130,9 +130,9 @@ def _state(pod: Json, container: str) -> Json:
     return {}
 
 
-def condition(found: Json, kind: str) -> Json:
+def condition(obj: Json, kind: str) -> Json:
     """The condition of that type of a pod or a node, empty if there is none."""
-    conditions = found.get("status", {}).get("conditions", ())
+    conditions = obj.get("status", {}).get("conditions", ())
     return next((dict(one) for one in conditions if one["type"] == kind), {})
 
 
@@ -177,10 +177,10 @@ async def until(
 
 def processes_with(word: str) -> set[int]:
     """Processes of this machine that have this word in their command line."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             if word.encode() in words:
-                found.add(int(entry.name))
-    return found
+                pids.add(int(entry.name))
+    return pids

@@ -100,14 +100,14 @@ class OnKubernetes(OnProcesses):
         return merged(written, {"everstep": {**self._of_pods(), **_template(self._pod_spec())}})
 
     def _with_its_own_template(self, written: dict[str, Any]) -> dict[str, Any]:
-        """The document of MindCluster, whose pods ask for devices: it says itself how they are made."""
+        """The document of MindCluster, whose pods request devices: their template is in it."""
         for role in written["spec"]["replicaSpecs"].values():
             spec = role["template"]["spec"]
-            own = self._pod_spec()
-            spec["volumes"] = own["volumes"]
+            pod_spec = self._pod_spec()
+            spec["volumes"] = pod_spec["volumes"]
             spec["containers"][0] |= {
                 "image": IMAGE,
-                "volumeMounts": own["containers"][0]["volumeMounts"],
+                "volumeMounts": pod_spec["containers"][0]["volumeMounts"],
             }
         return merged(written, {"everstep": self._of_pods()})
 
@@ -194,12 +194,14 @@ class OnKubernetes(OnProcesses):
         path = f"/api/v1/namespaces/{self.namespace}/configmaps/everstep-books"
         entries = (await self.api.get(path))["data"]
         keys = [key.removeprefix("isolated.") for key in entries if key.startswith("isolated.")]
-        return tuple(self._named([key.partition("_")[0] for key in keys]))  # a device with its node
+        return tuple(
+            self._names_in_case([key.partition("_")[0] for key in keys])
+        )  # a device with its node
 
     def _status(self, status: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**status, "isolated_nodes": self._named(status["isolated_nodes"])}
+        return {**status, "isolated_nodes": self._names_in_case(status["isolated_nodes"])}
 
-    def _named(self, nodes: list[str]) -> list[str]:
+    def _names_in_case(self, nodes: list[str]) -> list[str]:
         in_case = {node: name for name, node in self.node_of.items()}
         return sorted(in_case.get(node, node) for node in nodes)
 

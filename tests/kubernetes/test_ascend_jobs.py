@@ -111,7 +111,7 @@ class Scene:
         return {one["metadata"]["name"]: one for one in items}
 
     def saved(self) -> int:
-        """The step of the newest checkpoint: what the ranks say while nobody looks at the job."""
+        """The step of the newest checkpoint: what the ranks report while no worker observes the job."""
         names = (self.site.storage / self.job / "checkpoints").glob("step-*.json")
         return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
 
@@ -177,8 +177,8 @@ async def test_a_backup_pod_is_ready_before_the_job_pauses(scene: Scene) -> None
     assert after[1]["uid"] == backup["metadata"]["uid"]
     assert {after[1]["node"]} == scene.nodes - {pod["node"] for pod in before}
     [record] = scene.records()
-    shown = (record["recover"], record["fault_scenario"], record["recover_result"])
-    assert shown == ("pod_reschedule", "job_subhealth", "success")
+    fields = (record["recover"], record["fault_scenario"], record["recover_result"])
+    assert fields == ("pod_reschedule", "job_subhealth", "success")
     assert record["fault"]["code"] == UNWELL
     await scene.stop()
 

@@ -34,7 +34,7 @@ async def test_a_job_of_two_pods_trains_to_its_end_and_leaves_only_its_books(
         "configmaps/everstep-job-ends",
     }
     ended = await job.see(
-        lambda seen: len(seen.pods) == 2 and all(pod.state == PodState.EXITED for pod in seen.pods)
+        lambda news: len(news.pods) == 2 and all(pod.state == PodState.EXITED for pod in news.pods)
     )
     assert {pod.step for pod in ended.pods} == {20}
     await job.gone()
@@ -182,7 +182,7 @@ async def test_a_look_at_a_quiet_job_reads_its_record_once(
 ) -> None:
     job = KubernetesRun(lab, id="quiet", env={"STEPS": "1"})
     await job.launch()
-    await job.see(lambda seen: {pod.state for pod in seen.pods} == {PodState.EXITED})
+    await job.see(lambda news: {pod.state for pod in news.pods} == {PodState.EXITED})
     await job.quiet()
     paths: list[str] = []
     get = KubernetesApi.get

@@ -1,4 +1,4 @@
-"""Objects of a job that somebody deletes: the job goes on, or the refusal names what is gone."""
+"""Objects of a job that a person deletes: the job goes on, or the refusal names what is gone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.testbed.machines import Machines
 
 
 async def resumed(job: KubernetesRun, key: str, *, recreate: tuple[int, ...]) -> None:
-    """A restart that makes the pods of these slots anew."""
+    """A restart that makes new pods for these slots."""
     await job.new_generation(key)
     await job.stop(slots=tuple(set(job.slots) - set(recreate)))
     await job.place(recreate=recreate)
@@ -52,7 +52,7 @@ def uids_by_slot(site: Site, job: str) -> dict[int, str]:
 async def test_without_its_secret_a_job_goes_on_with_the_pods_it_has(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
-    """The worker that talks with its agents writes the Secret again: new pods have to know old ones."""
+    """The worker that talks with its agents writes the Secret again: new pods have to trust old ones."""
     job = KubernetesRun(lab, id="secret", env=NEVER_ENDS)
     await job.launch()
     before = await job.step(15)

@@ -3,7 +3,7 @@
 All of which no fault of this machine's own nodes is a part, no device that heals by itself and no rehearsal
 of long limits.
 
-Only here what a document asks for meets pods, with their restarts, their nodes and a scheduler. A worker is
+Only here what a document wants meets pods, with their restarts, their nodes and a scheduler. A worker is
 killed where a case has one restart at most: what a kill in the middle of a later one could lose, counts and
 series, is in the workflow, and `tests/cases/test_cases_on_this_machine.py` shows that it is not lost.
 """
@@ -57,7 +57,7 @@ def is_done_by_anybody(deed: Deed) -> bool:
 
 
 def is_of_a_plugin(case: Case, deed: Deed) -> bool:
-    """Whether a device plugin can report it: only those documents ask for devices."""
+    """Whether a device plugin can report it: only those documents want devices."""
     return (
         case.labels is not None
         and deed.what.startswith("device ")

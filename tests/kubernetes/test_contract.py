@@ -86,14 +86,14 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_slot_on_a_node_proven_lost_counts_as_stopped": _NODES,
 }
 
-_found = {
+_promises = {
     name: test
     for module in PROMISES
     for name, test in vars(module).items()
     if name.startswith("test_")
 }
-assert _found.keys() >= ELSEWHERE.keys(), ELSEWHERE.keys() - _found.keys()
-globals().update({name: test for name, test in _found.items() if name not in ELSEWHERE})
+assert _promises.keys() >= ELSEWHERE.keys(), ELSEWHERE.keys() - _promises.keys()
+globals().update({name: test for name, test in _promises.items() if name not in ELSEWHERE})
 
 
 @pytest.fixture(scope="module")

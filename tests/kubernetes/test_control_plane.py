@@ -110,8 +110,8 @@ async def test_objects_outlive_a_killed_api_server_and_etcd(tmp_path: Path) -> N
             control_plane.child("etcd").kill()
             await control_plane.start_etcd()
             await control_plane.start_api_server()
-            kept = await client.get("/api/v1/namespaces/default/configmaps/kept")
-            assert kept["data"] == body["data"]
+            config_map = await client.get("/api/v1/namespaces/default/configmaps/kept")
+            assert config_map["data"] == body["data"]
     finally:
         control_plane.kill()
 
@@ -121,9 +121,9 @@ def pod(name: str) -> dict[str, dict[str, object]]:
     return {"metadata": {"name": name}, "spec": {"containers": [container]}}
 
 
-def condition(found: dict[str, dict[str, list[dict[str, str]]]], kind: str) -> dict[str, str]:
+def condition(obj: dict[str, dict[str, list[dict[str, str]]]], kind: str) -> dict[str, str]:
     """The condition of that type, empty if there is none."""
-    conditions = found["status"].get("conditions", [])
+    conditions = obj["status"].get("conditions", [])
     return next((one for one in conditions if one["type"] == kind), {})
 
 
@@ -144,15 +144,15 @@ async def joined_access(process: Child) -> ClusterAccess:
 
 def working_below(folder: Path, *, child: bool = True) -> set[int]:
     """Processes of the control plane of this folder, or (not `child`) those that use or serve it."""
-    found = set()
+    pids = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
             is_component = (entry / "cwd").readlink() == folder / "control-plane"
             is_python = str(folder).encode() in words
             if is_component if child else is_python:
-                found.add(int(entry.name))
-    return found
+                pids.add(int(entry.name))
+    return pids
 
 
 def is_alive(pid: int) -> bool:

@@ -87,8 +87,8 @@ async def test_what_is_to_try_it_out_is_accepted(
     ):
         assert f"{name} created" in printed
     rendered = yaml.safe_load_all(await kubectl("kustomize", str(folder)))
-    kept = [one for one in rendered if one["kind"] != "Namespace"]
-    (folder / "rendered.json").write_text(yaml.safe_dump_all(kept))
+    objects = [one for one in rendered if one["kind"] != "Namespace"]
+    (folder / "rendered.json").write_text(yaml.safe_dump_all(objects))
     await kubectl("delete", "-f", str(folder / "rendered.json"), warns=True)
 
 

@@ -57,13 +57,13 @@ def config_map(content: object, name: str = "mindx-dl-deviceinfo-n1") -> Json:
 
 
 def test_each_code_of_each_device_is_a_fault_that_lasts() -> None:
-    found = device_info.observer_report(config_map(info(fault(CODE, "8C1F8608"))))
-    assert [(f.node, f.device, f.code, f.at) for f in found.facts] == [
+    result = device_info.observer_report(config_map(info(fault(CODE, "8C1F8608"))))
+    assert [(f.node, f.device, f.code, f.at) for f in result.facts] == [
         ("n1", 3, CODE, 1_760_000_000.0),
         ("n1", 3, "8C1F8608", 1_760_000_000.0),
     ]
-    assert len({fact.id for fact in found.facts}) == 2
-    assert row_for(with_meaning(found.facts[0])).cls is FaultClass.DEVICE_FATAL
+    assert len({fact.id for fact in result.facts}) == 2
+    assert row_for(with_meaning(result.facts[0])).cls is FaultClass.DEVICE_FATAL
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_each_code_of_each_device_is_a_fault_that_lasts() -> None:
 def test_what_is_no_fault_of_a_device_is_left_out(
     content: object, name: str, dropped: bool
 ) -> None:
-    found = device_info.observer_report(config_map(content, name))
-    assert found.facts == ()
-    assert bool(found.dropped) is dropped
+    result = device_info.observer_report(config_map(content, name))
+    assert result.facts == ()
+    assert bool(result.dropped) is dropped
 
 
 def test_a_fault_of_a_node_has_no_device() -> None:
-    found = device_info.observer_report(config_map(info(fault(kind="NodeUnhealthy", device="n1"))))
-    [fact] = found.facts
+    result = device_info.observer_report(config_map(info(fault(kind="NodeUnhealthy", device="n1"))))
+    [fact] = result.facts
     assert (fact.device, fact.code, fact.at) == (None, None, 1_760_000_100.0)
 
 
@@ -112,9 +112,9 @@ async def test_a_job_is_told_what_the_device_plugin_reports_of_its_node(
         await machines.fault("device-config-map", node=node, device_info=info(*faults))
 
     await report(fault(CODE))
-    seen = await job.fact("device.fault")
-    assert (seen.node, seen.device, seen.code) == (node, 3, CODE)
-    assert [fact.id for fact in await observed.backend.check(job.ref)] == [seen.id]
+    fact = await job.fact("device.fault")
+    assert (fact.node, fact.device, fact.code) == (node, 3, CODE)
+    assert [one.id for one in await observed.backend.check(job.ref)] == [fact.id]
     await report()
 
     async def is_over() -> bool:

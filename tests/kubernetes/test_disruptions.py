@@ -92,7 +92,7 @@ async def test_a_job_that_the_cluster_disrupts_restarts_and_spends_no_budget(
     assert record["bills"] == {}
 
 
-async def seen(lab: KubernetesLab, job: KubernetesRun, kind: str) -> str:
+async def next_message(lab: KubernetesLab, job: KubernetesRun, kind: str) -> str:
     """The message of the next fact of this kind."""
     return (await job.fact(kind)).message
 
@@ -125,7 +125,7 @@ async def test_the_end_of_a_pod_is_told_with_its_reason(
     for kind, message, end in ways:
         await job.step(1)
         await end(f"ends-0-g{job.generation}")
-        assert await seen(lab, job, kind) == message
+        assert await next_message(lab, job, kind) == message
         assert job.facts[-1].kind in {kind, "agent.gone"}
         await job.launch(f"after {kind}")
     await job.gone()
@@ -150,10 +150,10 @@ async def test_what_monitors_write_on_a_node_is_told_to_the_jobs_on_it(
     await monitor("AcceleratedHardwareReady", holds=True)
     assert not await lab.backend.check(job.ref)
     await monitor("KernelDeadlock", holds=True, reason="DockerHung")
-    assert "KernelDeadlock: DockerHung" in await seen(lab, job, "node.unhealthy")
+    assert "KernelDeadlock: DockerHung" in await next_message(lab, job, "node.unhealthy")
     key = "karpenter.sh/disrupted"
     await machines.fault("node-taint", node=node, key=key, effect="NoSchedule")
-    assert key in await seen(lab, job, "maintenance.notice")
+    assert key in await next_message(lab, job, "maintenance.notice")
     await job.gone()
 
 
@@ -166,7 +166,7 @@ async def test_a_kubelet_that_does_not_renew_its_lease_is_noted_before_its_node_
     await job.launch()
     node = (await job.step(1)).pods[0].node
     await machines.fault("lease-stop", node=node)
-    assert node in await seen(lab, job, "subhealth.lease")
+    assert node in await next_message(lab, job, "subhealth.lease")
     await machines.fault("kubelet-death", node=node)
     await job.fact("node.not_ready")
     await machines.fault("node-return", node=node)

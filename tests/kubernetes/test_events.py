@@ -40,10 +40,10 @@ async def test_a_restart_is_one_event_however_often_it_is_published(
     await lab.backend.ensure_recorded(job.ref, lines)
     await lab.backend.ensure_recorded(job.ref, lines)
     record = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-told")
-    found = {one["message"]: one for one in await events_of(api, namespace, "told")}
-    assert found.keys() == {first, second}
-    assert [found[s]["type"] for s in sentences] == ["Normal", "Warning"]
-    for one in found.values():
+    by_message = {one["message"]: one for one in await events_of(api, namespace, "told")}
+    assert by_message.keys() == {first, second}
+    assert [by_message[s]["type"] for s in sentences] == ["Normal", "Warning"]
+    for one in by_message.values():
         assert one["count"] == 1
         assert one["involvedObject"]["uid"] == record["metadata"]["uid"]
     await job.gone()

@@ -55,10 +55,10 @@ async def uids(api: Api, namespace: str, job: str) -> set[str]:
 async def groups(api: Api, namespace: str, job: str) -> dict[str, int]:
     """The size of each PodGroup of a job that stays."""
     path = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/podgroups"
-    found: list[Json] = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
+    items: list[Json] = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
     return {
         one["metadata"]["name"]: one["spec"]["schedulingPolicy"]["gang"]["minCount"]
-        for one in found
+        for one in items
         if "deletionTimestamp" not in one["metadata"]
     }
 
@@ -107,8 +107,8 @@ async def test_a_gang_of_four_waits_for_a_fourth_node_and_holds_none_meanwhile(
         await job.fence()
         await job.start()
         after = await job.step(5)
-        kept = (0, 2, 3)
-        assert uids_of(after, kept) == uids_of(before, kept)
+        staying = (0, 2, 3)
+        assert uids_of(after, staying) == uids_of(before, staying)
         assert uids_of(after, [1]) != uids_of(before, [1])
         assert await groups(api, namespace, "four") == {}
         await job.gone()
@@ -319,9 +319,9 @@ async def test_a_job_whose_place_never_comes_ends_with_the_words_of_the_schedule
     site.submit("never", more={"nodes": 4, "limits": {"queue_s": 6}})
     await until(lambda: site.status("never")["waiting_for"])
     await until(lambda: site.status("never")["state"] in {"failed", "completed"})
-    shown = site.everstep("why", "never")
-    assert "found no place for 4 slots" in shown
-    assert "nodes are available" in shown
+    why = site.everstep("why", "never")
+    assert "found no place for 4 slots" in why
+    assert "nodes are available" in why
 
 
 @pytest.mark.long

@@ -1,7 +1,7 @@
 """A worker that dies at any request while it places pods; another one goes on.
 
 Each write to the API server in turn is the last one of a worker: once before it is sent, once after it was
-carried out. No other moment of a placement leaves anything behind. A worker begins anew each
+carried out. No other moment of a placement leaves anything behind. A worker begins again each
 time, which makes it long.
 """
 
@@ -84,17 +84,17 @@ async def place_in_spite_of_it(job: KubernetesRun, last: LastWrite, **changes: A
 
 
 async def secrets(api: Api, namespace: str, job: str) -> list[str]:
-    found = await api.get(
+    response = await api.get(
         f"/api/v1/namespaces/{namespace}/secrets", labelSelector=f"everstep.dev/job={job}"
     )
-    return [one["metadata"]["uid"] for one in found["items"]]
+    return [one["metadata"]["uid"] for one in response["items"]]
 
 
 async def uids(api: Api, namespace: str, job: str) -> dict[str, str]:
-    found = await api.get(
+    response = await api.get(
         f"/api/v1/namespaces/{namespace}/pods", labelSelector=f"everstep.dev/job={job}"
     )
-    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found["items"]}
+    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in response["items"]}
 
 
 async def until_pods(api: Api, namespace: str, job: str, *names: str) -> dict[str, str]:

@@ -366,7 +366,7 @@ async def test_machines_without_power_leave_no_process(
 async def test_what_a_failing_test_broke_and_left_is_put_back(
     request: pytest.FixtureRequest, pods: Pods, api: Api, machines: Machines, namespace: str
 ) -> None:
-    crashed, gone, marked = (f"{namespace}-{number}" for number in range(3))
+    crashed, deleted, marked = (f"{namespace}-{number}" for number in range(3))
     mark = f"1000.{secrets.randbelow(10**9)}"
     await pods.create("left", f"exec sleep {mark}", nodeName=crashed)
     await until(lambda: processes_with(mark))
@@ -375,7 +375,7 @@ async def test_what_a_failing_test_broke_and_left_is_put_back(
     await api.create(maps, {"metadata": {"name": "everstep-job-left", "labels": labels}})
     await machines.add_node(f"{namespace}-extra", labels={OWN_NODES: namespace})
     await machines.fault("kubelet-death", node=crashed)
-    await api.delete(f"/api/v1/nodes/{gone}")
+    await api.delete(f"/api/v1/nodes/{deleted}")
     await machines.fault("node-taint", node=marked, key="broken", effect="NoSchedule")
 
     await request.node.getparent(pytest.Module).stash[PUT_BACK]()
@@ -384,8 +384,8 @@ async def test_what_a_failing_test_broke_and_left_is_put_back(
     await pods.until_gone("left")
     assert await objects_of(api, namespace, "left") == set()
     nodes = (await api.get("/api/v1/nodes", labelSelector=f"{OWN_NODES}={namespace}"))["items"]
-    assert {node["metadata"]["name"] for node in nodes} == {crashed, gone, marked}
-    for node in (crashed, gone, marked):
+    assert {node["metadata"]["name"] for node in nodes} == {crashed, deleted, marked}
+    for node in (crashed, deleted, marked):
         await until_node(api, node, takes_pods)
 
 

@@ -1,4 +1,4 @@
-"""A kubelet that is silent while others are heard, told apart from an API server that nobody reached."""
+"""A kubelet whose lease ends while others renew theirs, and an API server that was out of reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that end, vanish or fall silent: what is told of them, and what becomes of their job."""
+"""Pods that end, vanish or fall silent: what is reported of them, and what becomes of their job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def trained(job: KubernetesRun) -> Observation:
 
 
 async def replace_last_pod(job: KubernetesRun, *, avoid: tuple[str, ...] = ()) -> None:
-    """A restart that makes the pod of slot 1 anew."""
+    """A restart that makes a new pod for slot 1."""
     await job.new_generation("restart-1")
     await job.stop(slots=(0,))
     await job.place(recreate=(1,), avoid=avoid)
@@ -76,7 +76,7 @@ async def test_a_pod_deleted_by_force_is_missed_and_its_ranks_end_before_others_
     await machines.fault("kubelet-death", node=node)
     path = f"/api/v1/namespaces/{namespace}/pods/by-force-1-g1"
     await api.delete(path, gracePeriodSeconds=0)
-    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await job.see(lambda news: [pod.slot for pod in news.pods] == [0])
     assert old_ranks("by-force"), "they train on"
     await replace_last_pod(job, avoid=(node,))
     assert not old_ranks("by-force")
@@ -92,7 +92,7 @@ async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
     node = next(pod.node for pod in before.pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/again-1-g1", gracePeriodSeconds=0)
-    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await job.see(lambda news: [pod.slot for pod in news.pods] == [0])
     await job.gone()
     assert old_ranks("again"), "they train on"
     assert job.ref not in await left_on(lab)
@@ -135,7 +135,7 @@ async def test_a_node_that_is_not_ready_for_a_moment_is_no_fault_while_its_agent
     before = await trained(job)
     node = next(pod.node for pod in before.pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
-    await until_node(api, node, lambda found: condition(found, "Ready")["status"] == "Unknown")
+    await until_node(api, node, lambda obj: condition(obj, "Ready")["status"] == "Unknown")
     await until(lambda: lab.backend.watch.service(node)[0] == "cut_off")
     await job.step(25)
     await machines.fault("node-return", node=node)

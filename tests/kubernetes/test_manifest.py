@@ -106,8 +106,8 @@ async def test_the_api_server_takes_it_at_the_restricted_level(
 ) -> None:
     if made["spec"].get("priorityClassName"):
         made["spec"]["priorityClassName"] = ""  # of the test bed only system pods may have one
-    taken = await dry_run(api, restricted, made)
-    assert taken["spec"]["containers"][0]["command"] == container(made)["command"]
+    accepted = await dry_run(api, restricted, made)
+    assert accepted["spec"]["containers"][0]["command"] == container(made)["command"]
 
 
 async def test_what_the_server_refuses_it_says_in_its_own_words(api: Api, restricted: str) -> None:
@@ -125,8 +125,8 @@ async def test_agent_and_credentials_fit_into_their_objects(
     body = {"metadata": {"name": names.agent(agent)}, "binaryData": {manifest.AGENT_FILE: content}}
     await api.create(maps, body, **DRY_RUN)
     secret = {"metadata": {"name": names.secret("demo")}, "stringData": credentials.make("demo")}
-    taken = await api.create(f"/api/v1/namespaces/{restricted}/secrets", secret, **DRY_RUN)
-    assert taken["data"].keys() > set(credentials.OF_AGENTS)
+    accepted = await api.create(f"/api/v1/namespaces/{restricted}/secrets", secret, **DRY_RUN)
+    assert accepted["data"].keys() > set(credentials.OF_AGENTS)
 
 
 def test_a_pod_mounts_no_key_of_the_worker() -> None:
@@ -361,15 +361,15 @@ def test_an_agent_gets_the_settings_of_its_cluster() -> None:
 
 
 def test_slots_of_a_job_share_no_node_and_a_template_adds_to_that() -> None:
-    own = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "other"}}}
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": [own]}
+    rule = {"topologyKey": "rack", "labelSelector": {"matchLabels": {"app": "other"}}}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}
     made = pod({"spec": {"affinity": {"podAntiAffinity": required}}})
     rules = made["spec"]["affinity"]["podAntiAffinity"]
-    [kept, ours] = rules["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert kept == own
-    assert ours["topologyKey"] == "kubernetes.io/hostname"
+    [first, of_job] = rules["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert first == rule
+    assert of_job["topologyKey"] == "kubernetes.io/hostname"
     labels = made["metadata"]["labels"]
-    job, slot = ours["labelSelector"]["matchExpressions"]
+    job, slot = of_job["labelSelector"]["matchExpressions"]
     assert (job["operator"], job["values"]) == ("In", [labels["everstep.dev/job"]])
     assert (slot["operator"], slot["values"]) == ("NotIn", [labels["everstep.dev/slot"]])
 

@@ -45,8 +45,8 @@ async def lab(lab: KubernetesLab, team: str) -> KubernetesLab:
 
 async def names_in(api: Api, namespace: str, kind: str, part: str) -> list[str]:
     group = "/apis/scheduling.k8s.io/v1beta1" if kind == "podgroups" else "/api/v1"
-    found = await api.get(f"{group}/namespaces/{namespace}/{kind}")
-    names = [one["metadata"]["name"] for one in found["items"]]
+    response = await api.get(f"{group}/namespaces/{namespace}/{kind}")
+    names = [one["metadata"]["name"] for one in response["items"]]
     return sorted(name for name in names if part in name)
 
 

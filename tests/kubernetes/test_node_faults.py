@@ -53,8 +53,8 @@ async def test_a_crashed_node_is_noticed_and_its_pod_stays_terminating(
     await pods.until_phase("lost", "Running")
     await machines.fault("node-crash", node=node)
     await until(lambda: not processes_with(mark))
-    found = await until_node(api, node, lambda found: UNREACHABLE in taints(found))
-    assert condition(found, "Ready")["status"] == "Unknown"
+    lost = await until_node(api, node, lambda obj: UNREACHABLE in taints(obj))
+    assert condition(lost, "Ready")["status"] == "Unknown"
     pod = await pods.until("lost", lambda pod: "deletionTimestamp" in pod["metadata"])
     assert pod["status"]["phase"] == "Running"  # nobody has said otherwise
     assert condition(pod, "DisruptionTarget")["reason"] == "DeletionByTaintManager"
@@ -68,7 +68,7 @@ async def test_a_node_that_comes_back_is_ready_again_and_reports_its_dead(
     await pods.create("rebooted", nodeName=node)
     await pods.until_phase("rebooted", "Running")
     await machines.fault("node-crash", node=node)
-    await until_node(api, node, lambda found: UNREACHABLE in taints(found))
+    await until_node(api, node, lambda obj: UNREACHABLE in taints(obj))
     await machines.fault("node-return", node=node)
     await until_node(api, node, takes_pods)
     assert ending(await pods.until_phase("rebooted", "Failed"))["exitCode"] == 137
@@ -81,7 +81,7 @@ async def test_processes_outlive_their_kubelet_and_even_their_pod(
     await pods.create("orphan", f"exec sleep {mark}", nodeName=node)
     await until(lambda: processes_with(mark))
     await machines.fault("kubelet-death", node=node)
-    await until_node(api, node, lambda found: UNREACHABLE in taints(found))
+    await until_node(api, node, lambda obj: UNREACHABLE in taints(obj))
     await pods.delete("orphan", gracePeriodSeconds=0)
     await pods.until_gone("orphan")
     assert processes_with(mark)
@@ -112,7 +112,7 @@ async def test_what_happens_behind_a_partition_is_reported_after_it(
     await machines.fault("partition", node=node)
     await machines.fault("container-kill", namespace=pods.namespace, pod="cut-off")
     await until(lambda: not processes_with(mark))
-    await until_node(api, node, lambda found: UNREACHABLE in taints(found))
+    await until_node(api, node, lambda obj: UNREACHABLE in taints(obj))
     assert (await pods.get("cut-off"))["status"]["phase"] == "Running"
     await machines.fault("node-return", node=node)
     assert ending(await pods.until_phase("cut-off", "Failed"))["exitCode"] == 137
@@ -145,10 +145,10 @@ async def test_a_device_fault_is_a_condition_a_taint_or_a_config_map(
     await machines.fault("node-taint", node=node, key="example.test/gpu", effect="NoSchedule")
     device_info = {"DeviceInfo": {"DeviceList": {"huawei.com/Ascend910-Fault": "[]"}}}
     await machines.fault("device-config-map", node=node, device_info=device_info)
-    found = await api.get(f"/api/v1/nodes/{node}")
-    assert condition(found, "AcceleratedHardwareReady")["reason"] == "NvidiaXID79Error"
-    assert is_ready(found)  # the kubelet's own conditions stay
-    assert "example.test/gpu" in taints(found)
+    faulty = await api.get(f"/api/v1/nodes/{node}")
+    assert condition(faulty, "AcceleratedHardwareReady")["reason"] == "NvidiaXID79Error"
+    assert is_ready(faulty)  # the kubelet's own conditions stay
+    assert "example.test/gpu" in taints(faulty)
     path = f"/api/v1/namespaces/kube-system/configmaps/mindx-dl-deviceinfo-{node}"
     assert "Ascend910-Fault" in (await api.get(path))["data"]["DeviceInfoCfg"]
     await machines.fault("node-taint", node=node, key="example.test/gpu", effect="")
@@ -177,8 +177,8 @@ async def test_a_gang_is_bound_together_or_not_at_all(
         return scheduled.get("reason") == "Unschedulable"
 
     await until(is_refused)
-    found = [await pods.get(name) for name in names]
-    assert not any("nodeName" in pod["spec"] for pod in found)
+    waiting = [await pods.get(name) for name in names]
+    assert not any("nodeName" in pod["spec"] for pod in waiting)
     await machines.add_node(f"{namespace}-fourth", labels={OWN_NODES: namespace})
     for name in names:
         await pods.until_phase(name, "Running")

@@ -258,8 +258,8 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
 
 def tries(scene: Scene) -> int:
     """How often the step under way failed, as the job shows it."""
-    found = re.search(r"failed (\d+) times", scene.site.status(JOB)["waiting_for"] or "")
-    return 0 if found is None else int(found[1])
+    match = re.search(r"failed (\d+) times", scene.site.status(JOB)["waiting_for"] or "")
+    return 0 if match is None else int(match[1])
 
 
 async def test_an_api_server_that_is_killed_and_forgets_in_mid_recovery_holds_it_up_and_no_more(

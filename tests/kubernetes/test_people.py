@@ -45,8 +45,8 @@ async def test_every_command_shows_a_job_of_the_cluster_and_so_does_kubectl(
     ]
 
     async def events() -> list[str]:
-        found = await kubectl("get", "events", "-o", "json")
-        items = json.loads(found)["items"]
+        printed = await kubectl("get", "events", "-o", "json")
+        items = json.loads(printed)["items"]
         of_job = [one for one in items if one["involvedObject"]["kind"] == "ConfigMap"]
         assert all(one["count"] == 1 for one in of_job)
         return [one["message"] for one in of_job]
@@ -91,11 +91,11 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
 ) -> None:
     """Each check is a sentence; a right that is taken away is named."""
 
-    def found(code: int) -> dict[str, tuple[str, str]]:
+    def checks_of(code: int) -> dict[str, tuple[str, str]]:
         value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=code))
         return {check["name"]: (check["state"], check["what"]) for check in value["checks"]}
 
-    checks = found(0)
+    checks = checks_of(0)
     assert checks["cluster"][1].endswith("answers, Kubernetes v1.37.1")
     assert checks["namespace"] == ("ok", f"{namespace} has the service account everstep-worker")
     assert checks["rights"][0] == "ok"
@@ -108,7 +108,7 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
     rules = [rule for rule in role["rules"] if rule["resources"] != ["secrets"]]
     await api.patch(path, {"rules": rules})
     try:
-        state, what = found(1)["rights"]
+        state, what = checks_of(1)["rights"]
     finally:
         await api.patch(path, {"rules": role["rules"]})
     assert state == "problem"
@@ -120,7 +120,7 @@ async def test_doctor_says_of_a_cluster_what_a_worker_needs(
 async def test_prune_removes_no_record_of_a_job_whose_workflow_may_run(
     site: Site, worker: WorkerProcess, cluster: ClusterAccess, namespace: str, tmp_path: Path
 ) -> None:
-    """A record by hand of a workflow that runs, of one that is over, and of a server that is not asked."""
+    """A record by hand of a workflow that runs, of one that is over, and of a server that gets no request."""
     kubectl = Kubectl(cluster, namespace, tmp_path)
     site.submit("runs", STEPS="1000000", STEP_S="0.05")
     await until(lambda: site.status("runs")["state"] == "running")

@@ -162,7 +162,7 @@ NVLINK = condition(
 
 
 @pytest.mark.parametrize(
-    ("kind", "code", "device", "found"),
+    ("kind", "code", "device", "node_object"),
     [
         ("device.fault", "XID 79", None, node(XID)),
         ("device.fault", "XID 79", 3, node(NVLINK)),
@@ -190,9 +190,9 @@ NVLINK = condition(
     ],
 )
 def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
-    kind: str, code: str | None, device: int | None, found: Json
+    kind: str, code: str | None, device: int | None, node_object: Json
 ) -> None:
-    [fact] = node_facts.faults_of(found, now=1.0)
+    [fact] = node_facts.faults_of(node_object, now=1.0)
     assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
 
 
@@ -202,7 +202,7 @@ def test_a_fault_of_a_node_began_when_its_condition_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "node_object",
     [
         node(),
         node(condition("AcceleratedHardwareReady", "True")),
@@ -212,5 +212,5 @@ def test_a_fault_of_a_node_began_when_its_condition_changed() -> None:
         node(taints=({"key": "node.kubernetes.io/unschedulable"},), is_cordoned=True),
     ],
 )
-def test_a_sound_node_has_no_fault(found: Json) -> None:
-    assert not list(node_facts.faults_of(found, now=1.0))
+def test_a_sound_node_has_no_fault(node_object: Json) -> None:
+    assert not list(node_facts.faults_of(node_object, now=1.0))

@@ -44,10 +44,10 @@ async def test_requests_at_once_use_one_link() -> None:
     """A second one would keep a connection that nothing closes."""
     make = Maker()
     link = PodLink(make)
-    asks = [asyncio.ensure_future(link.ask("GET", "/")) for _ in range(2)]
+    requests = [asyncio.ensure_future(link.ask("GET", "/")) for _ in range(2)]
     await asyncio.sleep(0)
     make.may_make.set()
-    assert await asyncio.gather(*asks) == [{"link": 0}, {"link": 0}]
+    assert await asyncio.gather(*requests) == [{"link": 0}, {"link": 0}]
 
 
 async def test_a_link_that_is_closed_before_it_is_made_keeps_nothing() -> None:

@@ -116,7 +116,7 @@ async def test_a_pod_made_again_under_its_name_has_a_log_of_its_own() -> None:
 
 
 async def test_lines_without_their_times_are_read_once_as_well() -> None:
-    """Of a kubelet that knows neither these nor the time from which it is asked for them."""
+    """Of a kubelet that supports neither these nor the time from which they are requested."""
     line = b"[g1 rank 0] step 1\n"
     api = ScriptedApi([line], [line * 2], [line * 3])
     log = PodLog(cast("KubernetesApi", api), "path")

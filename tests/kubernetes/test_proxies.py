@@ -10,10 +10,10 @@ from everstep.backends.kubernetes.api import KubernetesApi
 
 
 async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    urls: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
-        asked.append(str(request.url))
+        urls.append(str(request.url))
         return web.json_response({"gitVersion": "v1"})
 
     app = web.Application()
@@ -28,4 +28,4 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
             assert await api.get("/version") == {"gitVersion": "v1"}
     finally:
         await runner.cleanup()
-    assert asked == ["http://api.example.test/version"]
+    assert urls == ["http://api.example.test/version"]

@@ -124,7 +124,7 @@ async def test_a_record_stays_where_it_is_unknown_whether_the_job_has_ended(
     await machines.fault("kubelet-death", node=node)
     path = f"/api/v1/namespaces/{namespace}/pods/silent-1-g1"
     await api.delete(path, gracePeriodSeconds=0)
-    await silent.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await silent.see(lambda news: [pod.slot for pod in news.pods] == [0])
     await silent.gone()
     assert ranks_of("silent", slot=1, generation=1)
     assert await prune("silent", end_of=not_known) == "a pod of the job may still run"
@@ -202,7 +202,7 @@ class PrunerProcess:
         )
         return self
 
-    async def said(self) -> str:
+    async def next_line(self) -> str:
         """Its next line."""
         assert self._process.stdout is not None
         async with asyncio.timeout(HUNG_S):
@@ -262,9 +262,9 @@ async def test_a_prune_that_is_killed_between_two_records_leaves_the_rest_to_the
         killed = await PrunerProcess(cluster.kubeconfig, namespace).start(STEPS="yes")
         left = await prune.jobs()
         for _ in range(number):
-            assert await killed.said()
+            assert await killed.next_line()
             killed.go_on()
-        assert await killed.said()
+        assert await killed.next_line()
         await killed.kill()
         assert len(await prune.jobs()) == len(left) - number
     reasons = await (await PrunerProcess(cluster.kubeconfig, namespace).start()).reasons()
@@ -279,7 +279,7 @@ async def test_the_last_request_of_a_killed_prune_removes_no_record_of_a_job_tha
     await ended(KubernetesRun(lab, id="again", env=NEVER_ENDS))
     async with Wire(cluster) as wire:
         killed = await PrunerProcess(wire.kubeconfig(tmp_path), namespace).start(STEPS="yes")
-        assert await killed.said() == "again"
+        assert await killed.next_line() == "again"
         wire.hold()
         killed.go_on()
         await until(lambda: wire.held == 1)

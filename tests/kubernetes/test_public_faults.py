@@ -68,18 +68,18 @@ async def test_a_job_is_told_of_the_faults_of_its_nodes_by_whichever_worker(
     over = fault("over", node, "once", at=long_ago)
     lasts = fault("lasts", node, "occur", at=long_ago)
     await api.create(maps, config_map(wrong, elsewhere, over, lasts))
-    seen = await job.fact("device.fault")
-    assert (seen.node, seen.device, seen.code) == (node, 3, FATAL)
-    assert [fact.id for fact in await observed.backend.check(job.ref)] == [seen.id]
-    assert "lasts" in seen.id
-    assert decided(seen) == (Level.POD, FaultClass.DEVICE_FATAL, True)
+    fact = await job.fact("device.fault")
+    assert (fact.node, fact.device, fact.code) == (node, 3, FATAL)
+    assert [one.id for one in await observed.backend.check(job.ref)] == [fact.id]
+    assert "lasts" in fact.id
+    assert decided(fact) == (Level.POD, FaultClass.DEVICE_FATAL, True)
 
     await observed.another_worker()
     recovered = config_map(fault("lasts", node, "recover", at=time.time()))
     await api.patch(f"{maps}/observer", recovered)
     healed = await job.fact("device.healed")
     assert (healed.where, healed.code) == (f"{node}/3", FATAL)
-    assert [fact.id for fact in job.facts if fact.kind == "device.fault"] == [seen.id]
+    assert [one.id for one in job.facts if one.kind == "device.fault"] == [fact.id]
     assert await observed.backend.check(job.ref) == ()
     await job.gone()
 
@@ -92,10 +92,10 @@ async def test_a_device_is_healed_once_its_observer_reports_no_fault_of_it(
     await job.new_generation("launch")
 
     async def is_now(state: str) -> bool:
-        found = await observed.backend.ensure_healed(
+        state_now = await observed.backend.ensure_healed(
             job.ref, generation=job.generation, node="elsewhere", device=3
         )
-        return found.state == state
+        return state_now.state == state
 
     assert await is_now("healed"), "there is nothing to heal"
     now = time.time()
@@ -112,8 +112,8 @@ async def test_a_device_is_healed_once_its_observer_reports_no_fault_of_it(
     await job.gone()
 
 
-def decided(seen: Fact) -> tuple[Level, FaultClass, bool]:
+def decided(fact: Fact) -> tuple[Level, FaultClass, bool]:
     """What a job with this fault on a node of its own decides."""
     policy = mindcluster(fault_scheduling="force", pod_rescheduling=True)
-    decision = running(policy).see(with_meaning(replace(seen, node="n2", at=110.0)))
+    decision = running(policy).see(with_meaning(replace(fact, node="n2", at=110.0)))
     return decision.level, decision.fault.cls, bool(decision.remedy.isolate)

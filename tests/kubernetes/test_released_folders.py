@@ -40,15 +40,15 @@ def releasers(lab: KubernetesLab) -> list[str]:
 async def test_agents_release_the_folders_before_their_pods_go(lab: KubernetesLab) -> None:
     job = KubernetesRun(lab, id="first", env=NEVER_ENDS)
     await begun(job)
-    seen: set[str] = set()
+    pods: set[str] = set()
 
     async def is_gone() -> bool:
         state = await lab.backend.ensure_gone(job.ref)
-        seen.update(releasers(lab))
+        pods.update(releasers(lab))
         return state.done
 
     await until(is_gone)
-    assert not seen
+    assert not pods
     word = json.loads((lab.folder / "first" / ".everstep" / "generation").read_text())
     assert (word["job"], word["released"]) == ("first", True)
     second = KubernetesRun(lab, id="second", slots=(0,))
@@ -81,7 +81,7 @@ async def test_a_folder_is_kept_where_ranks_may_still_write(
     node = next(pod.node for pod in (await job.look()).pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/kept-1-g1", gracePeriodSeconds=0)
-    await job.see(lambda seen: [pod.slot for pod in seen.pods] == [0])
+    await job.see(lambda news: [pod.slot for pod in news.pods] == [0])
     await job.gone()
     assert ranks_of("kept", slot=1, generation=1), "they train on"
     second = KubernetesRun(lab, id="refused", slots=(0,))

@@ -84,8 +84,8 @@ async def played(
 async def test_a_job_in_pods_takes_the_same_course(
     path: Path, request: pytest.FixtureRequest, played: Played
 ) -> None:
-    expected, found = await played[request.node.name]
-    assert found == expected
+    expected, course = await played[request.node.name]
+    assert course == expected
 
 
 def test_each_reason_not_to_play_a_scenario_is_one_of_a_scenario() -> None:

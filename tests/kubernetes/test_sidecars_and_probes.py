@@ -1,4 +1,4 @@
-"""The process kubelet runs sidecars beside the other containers, and asks a container how it is."""
+"""The process kubelet runs sidecars beside the other containers, and probes containers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kubernetes.objects import Pods, condition, ending, until
 from tests.testbed.api import Json
 
 WAITS = "trap 'exit 9' TERM; while :; do sleep 0.02; done"
-"""Without the trap the first process of a container would not hear of SIGTERM."""
+"""Without the trap the first process of a container would not end at SIGTERM."""
 SOON = {"periodSeconds": 1, "failureThreshold": 1}
 
 

@@ -177,8 +177,8 @@ async def test_a_job_with_a_wrong_template_fails_in_seconds_with_the_sentence_of
     began = asyncio.get_running_loop().time()
     await until(lambda: site.status("wrong")["state"] in {"failed", "completed"})
     assert asyncio.get_running_loop().time() - began < 30.0
-    shown = site.everstep("why", "wrong")
-    assert 'unknown field "spec.containers[0].resurces"' in shown
+    why = site.everstep("why", "wrong")
+    assert 'unknown field "spec.containers[0].resurces"' in why
 
 
 @pytest.fixture

@@ -100,9 +100,9 @@ class GoModule:
         with locked(folder / "lock"):
             for leftover in folder.glob("tmp-*"):
                 shutil.rmtree(leftover)
-            if wanted := self.missing():
+            if missing := self.missing():
                 go = _go()
-                for name in wanted:
+                for name in missing:
                     self._build_one(go, name, folder)
         return folder
 
@@ -153,7 +153,7 @@ def _install_go(target: Path) -> None:
 
 
 def _is_new_enough(go: Path) -> bool:
-    wanted = _search(r"^go (\d+\.\d+)")
+    required = _search(r"^go (\d+\.\d+)")
     reply = subprocess.run(
         [go, "env", "GOVERSION"],
         env={**os.environ, **_BUILD_ENV},
@@ -163,7 +163,7 @@ def _is_new_enough(go: Path) -> bool:
     )
     version = re.fullmatch(r"go(\d+)\.(\d+).*", reply.stdout.strip())
     return version is not None and [int(part) for part in version.groups()] >= [
-        int(part) for part in wanted.split(".")
+        int(part) for part in required.split(".")
     ]
 
 

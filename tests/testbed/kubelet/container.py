@@ -175,7 +175,7 @@ class Container:
 
 
 class HollowContainer:
-    """No process: it runs until it is told to end. For load tests of thousands of pods."""
+    """No process: it runs until it has to end. For load tests of thousands of pods."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -228,7 +228,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start_time(pid: int) -> str:
-    """With the number, what tells a process from a later one of the same number."""
+    """With the number, what distinguishes a process from a later one of the same number."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (FileNotFoundError, ProcessLookupError):

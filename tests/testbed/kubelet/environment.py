@@ -20,12 +20,12 @@ class ConfigError(Exception):
     """Something that the spec names does not exist; the container waits for it."""
 
 
-def texts(kind: str, found: Json) -> dict[str, bytes]:
+def texts(kind: str, obj: Json) -> dict[str, bytes]:
     """The entries of a ConfigMap or Secret."""
-    binary = found.get("data") if kind == "secrets" else found.get("binaryData")
+    binary = obj.get("data") if kind == "secrets" else obj.get("binaryData")
     entries = {key: b64decode(value) for key, value in (binary or {}).items()}
     if kind == "configmaps":
-        entries |= {key: value.encode() for key, value in (found.get("data") or {}).items()}
+        entries |= {key: value.encode() for key, value in (obj.get("data") or {}).items()}
     return entries
 
 
@@ -65,31 +65,31 @@ def variables(
     container: Json, pod: Json, lookup: Lookup, services: Mapping[str, str]
 ) -> dict[str, str]:
     """All variables of a container. Later ones may refer to earlier ones as `$(NAME)`."""
-    found = {"PATH": _PATH, "HOME": "/", "HOSTNAME": pod["metadata"]["name"], **services}
+    values = {"PATH": _PATH, "HOME": "/", "HOSTNAME": pod["metadata"]["name"], **services}
     for source in container.get("envFrom", ()):
         for field, kind in (("configMapRef", "configmaps"), ("secretRef", "secrets")):
             if reference := source.get(field):
                 entries = _entries(kind, reference, lookup)
                 prefix = source.get("prefix", "")
-                found |= {f"{prefix}{key}": value.decode() for key, value in entries.items()}
+                values |= {f"{prefix}{key}": value.decode() for key, value in entries.items()}
     for variable in container.get("env", ()):
         if origin := variable.get("valueFrom"):
             value = _value_from(origin, pod, lookup)
         else:
-            value = expand(variable.get("value", ""), found)
+            value = expand(variable.get("value", ""), values)
         if value is not None:
-            found[variable["name"]] = value
-    return found
+            values[variable["name"]] = value
+    return values
 
 
 def _entries(kind: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:
     """Of a named object; none where it is optional and does not exist."""
-    found = lookup(kind, reference["name"])
-    if found is None:
+    obj = lookup(kind, reference["name"])
+    if obj is None:
         if reference.get("optional"):
             return {}
         raise ConfigError(f'{kind.removesuffix("s")} "{reference["name"]}" not found')
-    return texts(kind, found)
+    return texts(kind, obj)
 
 
 def _value_from(origin: Json, pod: Json, lookup: Lookup) -> str | None:
@@ -106,20 +106,20 @@ def _value_from(origin: Json, pod: Json, lookup: Lookup) -> str | None:
     raise ConfigError(f"unsupported source {', '.join(origin)}")
 
 
-def expand(text: str, found: Mapping[str, str]) -> str:
+def expand(text: str, values: Mapping[str, str]) -> str:
     """Replace `$(NAME)`; `$$` is a dollar sign, and an unknown name stays as it is."""
 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$$":
             return "$"
-        return found.get(match[1], match[0])
+        return values.get(match[1], match[0])
 
     return _REFERENCE.sub(replacement, text)
 
 
-def command_line(container: Json, found: Mapping[str, str]) -> list[str]:
+def command_line(container: Json, values: Mapping[str, str]) -> list[str]:
     """Command and arguments. There are no images here, so a command is required."""
     words = [*container.get("command", ()), *container.get("args", ())]
     if not container.get("command"):
         raise ConfigError("no command, and images have none here")
-    return [expand(word, found) for word in words]
+    return [expand(word, values) for word in words]

@@ -93,15 +93,15 @@ async def node_taint(kubelet: Kubelet, node: str, key: str, effect: str, value: 
     """A taint as a device monitor sets it; with the effect "" it is removed."""
     one = _node(kubelet, node)
     while True:
-        found = await one.api.get(f"/api/v1/nodes/{node}")
-        taints = [taint for taint in found["spec"].get("taints", ()) if taint["key"] != key]
+        obj = await one.api.get(f"/api/v1/nodes/{node}")
+        taints = [taint for taint in obj["spec"].get("taints", ()) if taint["key"] != key]
         if effect:
             taints.append({"key": key, "value": value, "effect": effect})
         body = [
             {
                 "op": "test",
                 "path": "/metadata/resourceVersion",
-                "value": found["metadata"]["resourceVersion"],
+                "value": obj["metadata"]["resourceVersion"],
             },
             {"op": "add", "path": "/spec/taints", "value": taints},
         ]

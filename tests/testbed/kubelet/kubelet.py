@@ -73,10 +73,10 @@ class Kubelet:
     async def resync(self, node: Node) -> None:
         """Hand a node that was away every pod that it should have."""
         await self._synchronized.wait()
-        mine = [pod for pod in self._pods.values() if pod["spec"]["nodeName"] == node.name]
-        for pod in mine:
+        pods = [pod for pod in self._pods.values() if pod["spec"]["nodeName"] == node.name]
+        for pod in pods:
             node.pod_changed(pod)
-        node.only_pods({pod["metadata"]["uid"] for pod in mine})
+        node.only_pods({pod["metadata"]["uid"] for pod in pods})
 
     async def run(self) -> None:
         await asyncio.gather(
@@ -127,7 +127,7 @@ class Kubelet:
         else:
             node.pod_changed(pod)
 
-    def _node_event(self, kind: str, found: Json) -> None:
-        node = self.nodes.get(found["metadata"]["name"])
+    def _node_event(self, kind: str, obj: Json) -> None:
+        node = self.nodes.get(obj["metadata"]["name"])
         if node is not None and kind != "DELETED":
-            node.object_changed(found)
+            node.object_changed(obj)

@@ -114,15 +114,17 @@ class Node:
         if not runs or self.start_delay_s or not self.pods_may_begin.is_set():
             return False
         try:
-            found = await self.api.get(f"/api/v1/nodes/{self.name}")
+            obj = await self.api.get(f"/api/v1/nodes/{self.name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return False
-        kinds = {one["type"] for one in found["status"]["conditions"]}
-        own = node_status(self.name, resources={}, ip=self.ip, port=PORT, now=0.0)["conditions"]
-        spoiled = found["spec"].keys() & {"taints", "unschedulable"}
-        return _is_ready(found) and not spoiled and kinds == {one["type"] for one in own}
+        kinds = {one["type"] for one in obj["status"]["conditions"]}
+        expected = node_status(self.name, resources={}, ip=self.ip, port=PORT, now=0.0)[
+            "conditions"
+        ]
+        spoiled = obj["spec"].keys() & {"taints", "unschedulable"}
+        return _is_ready(obj) and not spoiled and kinds == {one["type"] for one in expected}
 
     def worker(self, namespace: str, pod: str) -> PodWorker | None:
         for worker in self._workers.values():
@@ -147,8 +149,8 @@ class Node:
             if was_ready and not is_ready:
                 self._spawn(worker.report_again())
             return
-        others = [worker.pod for worker in self._workers.values() if not worker.is_over]
-        lacking = shortage(pod, others, resources=self.spec.resources)
+        running = [worker.pod for worker in self._workers.values() if not worker.is_over]
+        lacking = shortage(pod, running, resources=self.spec.resources)
         refuse = None
         if lacking and not (self._folder / uid).exists():
             refuse = (
@@ -253,9 +255,9 @@ async def _end_leftover(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_ready(found: Json) -> bool:
+def _is_ready(obj: Json) -> bool:
     """Of a node or a pod."""
-    conditions = found.get("status", {}).get("conditions", ())
+    conditions = obj.get("status", {}).get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 

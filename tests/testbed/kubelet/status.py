@@ -222,13 +222,13 @@ def node_conditions(now: float) -> list[Json]:
 
 
 def requests_of(pod: Json) -> dict[str, float]:
-    """What those containers of a pod ask for together that run at one time."""
+    """What those containers of a pod request together that run at one time."""
     total: dict[str, float] = {}
     sidecars = filter(is_sidecar, pod["spec"].get("initContainers", ()))
     for container in (*sidecars, *pod["spec"]["containers"]):
         resources = container.get("resources", {})
-        wanted = {**resources.get("limits", {}), **resources.get("requests", {})}
-        for name, amount in wanted.items():
+        amounts = {**resources.get("limits", {}), **resources.get("requests", {})}
+        for name, amount in amounts.items():
             total[name] = total.get(name, 0.0) + quantity(amount)
     return total
 

@@ -23,7 +23,7 @@ _REFERENCES = {
 
 
 class References:
-    """The ConfigMaps and Secrets that pods name. A ConfigMap that never changes is asked for once."""
+    """The ConfigMaps and Secrets that pods name. A ConfigMap that never changes is requested once."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -32,23 +32,23 @@ class References:
     async def fetch(self, pod: Json) -> Lookup:
         """Fetch every one that the pod names."""
         namespace = pod["metadata"]["namespace"]
-        found: dict[tuple[str, str], Json | None] = {}
+        objects: dict[tuple[str, str], Json | None] = {}
         for kind, name in set(_references(pod)):
-            found[kind, name] = await self._get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
-        return lambda kind, name: found[kind, name]
+            objects[kind, name] = await self._get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
+        return lambda kind, name: objects[kind, name]
 
     async def _get(self, path: str) -> Json | None:
         if path in self._immutable:
             return self._immutable[path]
         try:
-            found = await self._api.get(path)
+            obj = await self._api.get(path)
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        if found.get("immutable") and "/configmaps/" in path:
-            self._immutable[path] = found
-        return found
+        if obj.get("immutable") and "/configmaps/" in path:
+            self._immutable[path] = obj
+        return obj
 
 
 def _references(pod: Json) -> Iterator[tuple[str, str]]:
@@ -124,12 +124,12 @@ class VolumeMaker:
 
     def _entries_of_object(self, kind: str, reference: Json) -> dict[str, bytes]:
         name = reference.get("secretName") or reference["name"]
-        found = self._lookup(kind, name)
-        if found is None:
+        obj = self._lookup(kind, name)
+        if obj is None:
             if reference.get("optional"):
                 return {}
             raise ConfigError(f'{kind.removesuffix("s")} "{name}" not found')
-        entries = texts(kind, found)
+        entries = texts(kind, obj)
         if "items" not in reference:
             return entries
         if absent := [one["key"] for one in reference["items"] if one["key"] not in entries]:

@@ -32,7 +32,7 @@ def machine(name: str) -> bytes:
 
 
 def pause(name: str, busybox: Path) -> bytes:
-    """What a pod's sandbox runs: it sleeps, and ends at once when it is told to."""
+    """What a pod's sandbox runs: it sleeps, and ends at once at SIGTERM."""
     layer = io.BytesIO()
     with tarfile.open(fileobj=layer, mode="w") as tar:
         _add(tar, "busybox", busybox.read_bytes(), 0o755)

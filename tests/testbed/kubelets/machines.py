@@ -55,7 +55,7 @@ class Tools:
     plugins: Path
 
     @classmethod
-    def found(cls) -> Tools:
+    def installed(cls) -> Tools:
         """Raises CannotRun with everything that is missing."""
         roots = [Path(one) for one in os.environ.get("EVERSTEP_KUBELET_TOOLS", "/").split(":")]
         folders = [root / name for root in roots for name in ("usr/bin", "usr/sbin", "bin", "sbin")]
@@ -74,9 +74,9 @@ class Tools:
         return cls(path=path, plugins=plugins[0])
 
     def program(self, name: str) -> str:
-        found = shutil.which(name, path=self.path)
-        assert found is not None
-        return found
+        tool = shutil.which(name, path=self.path)
+        assert tool is not None
+        return tool
 
 
 def _is_unified() -> bool:
@@ -114,12 +114,12 @@ class RealMachines:
     @classmethod
     def at(cls, access: ClusterAccess, folder: Path) -> RealMachines:
         folder.mkdir(parents=True)
-        return cls(access, folder, Tools.found())
+        return cls(access, folder, Tools.installed())
 
     async def add_node(self, name: str, *, labels: Mapping[str, str]) -> None:
         """Return when the kubelet answers that it is well."""
-        taken = {node.number for node in self.nodes.values()}
-        number = secrets.choice([*{*range(1, 250)} - taken])
+        used = {node.number for node in self.nodes.values()}
+        number = secrets.choice([*{*range(1, 250)} - used])
         folder = self.folder / f"n{len(self.nodes)}"
         folder.mkdir()
         containerd = Child(
@@ -143,9 +143,9 @@ class RealMachines:
         """A script that becomes containerd. Folders that no setting moves are the node's own."""
         lines = []
         for name in ("/var/log", "/var/lib/kubelet"):
-            own = folder / name.strip("/")
-            own.mkdir(parents=True)
-            lines.append(f"mkdir -p {name} && mount --bind {own} {name}")
+            target = folder / name.strip("/")
+            target.mkdir(parents=True)
+            lines.append(f"mkdir -p {name} && mount --bind {target} {name}")
         config = self._containerd(folder, number)
         lines.append(f"exec {self.tools.program('containerd')} --config {config}")
         return " && ".join(lines)
