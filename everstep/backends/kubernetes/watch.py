@@ -11,6 +11,7 @@ from functools import partial
 from itertools import chain
 
 from everstep.backends.kubernetes import names, node_facts, object_fields, pod_facts
+from everstep.backends.kubernetes.absent_nodes import AbsentNodes
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.kubernetes.pod_facts import PodReport
@@ -39,6 +40,7 @@ class ClusterWatch:
     pods: dict[str, Reflector] = field(init=False)  # by namespace
     nodes: Reflector = field(init=False)
     leases: Reflector = field(init=False)
+    absent: AbsentNodes = field(init=False)
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
@@ -63,6 +65,7 @@ class ClusterWatch:
             trimmed=partial(object_fields.trimmed, fields=object_fields.LEASE),
             clock=self.clock,
         )
+        self.absent = AbsentNodes(api=self.api, answered=lambda: self.add_news(""))
         self.reflectors = [*self.pods.values(), self.nodes, self.leases]
         self.reflectors += map(self._reports_reflector, self.messages)
 
@@ -101,9 +104,12 @@ class ClusterWatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.absent.close()
 
     def _pod_changed(self, pod: Json | None, old: Json | None) -> None:
         newest = pod or old or {}
+        if pod is not None and (node := _node_of(pod)) != _node_of(old):
+            self.absent.forget(node)
         if pod_facts.has_ended(newest):
             self.ended.setdefault(newest["metadata"]["uid"], time.time())
             if len(self.ended) > _ENDS_KEPT:
@@ -117,6 +123,7 @@ class ClusterWatch:
             faults = tuple(node_facts.faults_of(node, now=time.time()))
             self._node_faults[node["metadata"]["uid"]] = faults
             self._node_names[node["metadata"]["name"]] = node["metadata"]["uid"]
+            self.absent.forget(node["metadata"]["name"])
         if (
             node is None
             and old is not None
@@ -171,11 +178,16 @@ class ClusterWatch:
         return sorted(self.nodes.objects.values(), key=lambda node: str(node["metadata"]["name"]))
 
     def service(self, name: str) -> tuple[Service, float | None]:
-        """Down: the node object is deleted, or an operator marked it as powered off. Both prove the end."""
+        """Down: the node object is deleted, or an operator marked it as powered off. Both prove the end.
+
+        A node that only this copy does not have proves nothing: it may have joined a moment ago.
+        """
         if not name:
             return "ready", None  # no pod of it runs anywhere yet
         node = self.node(name)
-        return ("down", None) if node is None else node_service(node)
+        if node is not None:
+            return node_service(node)
+        return "cut_off" if self.absent.removed_at(name) is None else "down", None
 
     def faults(self) -> tuple[Fact, ...]:
         """All that are there now, with the same identity for every worker."""
@@ -185,9 +197,10 @@ class ClusterWatch:
     def faults_of(self, name: str) -> list[Fact]:
         """What is wrong with this node now."""
         node = self.node(name)
-        if node is None:
-            return [node_facts.deleted(name, at=time.time())]
-        return self._faults_of(node)
+        if node is not None:
+            return self._faults_of(node)
+        removed_at = self.absent.removed_at(name)
+        return [] if removed_at is None else [node_facts.deleted(name, at=removed_at)]
 
     def _faults_of(self, node: Json) -> list[Fact]:
         faults = list(self._node_faults[node["metadata"]["uid"]])
@@ -221,6 +234,10 @@ def _troubles(node: Json) -> tuple[object, frozenset[str]]:
     """What of a node is news to jobs when it changes."""
     faults = node_facts.faults_of(node, now=0.0)
     return node_service(node), frozenset(fact.id for fact in faults)
+
+
+def _node_of(pod: Json | None) -> str:
+    return "" if pod is None else str(pod["spec"].get("nodeName", ""))
 
 
 def _is_there(fact: Fact) -> bool:
