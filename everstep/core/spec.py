@@ -38,6 +38,7 @@ class Budget:
     limit: int | None
     levels: tuple[Level, ...] = ALL_LEVELS
     owners: tuple[Owner, ...] = ALL_OWNERS
+    free: tuple[FaultClass, ...] = ()  # classes that bill none, whoever owns them
     when: Billing = "executed"
 
 

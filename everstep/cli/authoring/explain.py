@@ -137,7 +137,8 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _budget(budget: Budget) -> dict[str, Any]:
-    return {**asdict(budget), "levels": list(budget.levels), "owners": list(budget.owners)}
+    lists = {key: list(getattr(budget, key)) for key in ("levels", "owners", "free")}
+    return {**asdict(budget), **lists}
 
 
 # -- One class ----------------------------------------------------------------------------------

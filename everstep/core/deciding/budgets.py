@@ -19,7 +19,9 @@ def matching(
     """Every budget that this level of this fault bills; preemption, service and plans bill none."""
     if cls in NEVER_BILLED:
         return ()
-    return tuple(b for b in budgets if level in b.levels and owner in b.owners)
+    return tuple(
+        b for b in budgets if level in b.levels and owner in b.owners and cls not in b.free
+    )
 
 
 def exhausted(

@@ -57,6 +57,9 @@ TO_BE_LEFT = LadderRow(NOTE, (_C.SUBHEALTH,), code_levels=("PreSeparateNPU", "Pr
 MAX_RESTARTS = 32_767
 """So often processes start again in their pods after an exit: the default of its launcher."""
 
+OF_THE_JOB = tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA)
+"""Whose faults spend the restarts after exits; those of chips spend none, whatever caused them."""
+
 NEVER_JOB = Hindrance((_L.JOB,), "the document never goes beyond pod level")
 """`recover_policy_path: pod`; a failed pod level ends the phase."""
 RANK0_NEEDS_JOB = Hindrance(
@@ -166,7 +169,8 @@ def _mindcluster_budgets(
             name="fault_retry_times",
             limit=_positive(retries),
             levels=(_L.POD, _L.JOB),
-            owners=tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA),
+            owners=OF_THE_JOB,
+            free=(_C.DEVICE_USER,),
             when="succeeded",
         ),
         Budget(name="backoff_limit", limit=_positive(backoff), levels=tuple(sorted(RESCHEDULING))),
@@ -174,7 +178,8 @@ def _mindcluster_budgets(
             name="max_restarts",
             limit=in_place,
             levels=(_L.IN_PLACE,),
-            owners=tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA),
+            owners=OF_THE_JOB,
+            free=(_C.DEVICE_USER,),
         ),
     )
     return tuple(budget for budget in budgets if budget.limit is not None)

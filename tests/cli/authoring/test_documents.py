@@ -200,7 +200,7 @@ def test_budgets_are_billed_where_they_match(cli: Cli) -> None:
     }
     assert bills["node"] == [{"hardware": 1}, {}, {}]
     assert bills["crash"] == [{}, {}, {}, {}]
-    assert phase["budgets"] == [{"name": "hardware", "when": "executed", **budget}]
+    assert phase["budgets"] == [{"name": "hardware", "when": "executed", "free": [], **budget}]
 
 
 def test_a_budget_of_nothing_takes_its_level_away(cli: Cli) -> None:

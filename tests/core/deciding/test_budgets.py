@@ -18,6 +18,9 @@ MODELARTS = modelarts(job_retry=3, pod_retry=1, unconditional=True, hang_retry=T
 MINDCLUSTER = mindcluster(
     fault_scheduling="force", pod_rescheduling=True, fault_retry_times=2, backoff_limit=3
 )
+IN_PLACE = mindcluster(
+    fault_scheduling="force", fault_retry_times=2, recover_strategy=("recover-in-place",)
+)
 HARDWARE = Policy(
     budgets=(
         Budget(name="hardware", limit=2, levels=(Level.POD, Level.JOB), owners=(Owner.INFRA,)),
@@ -33,6 +36,8 @@ BILLS: tuple[tuple[str, Policy, FaultClass, dict[str, int]], ...] = (
     ("modelarts: a failed pre-check bills one job", MODELARTS, _C.PRECHECK, {"job": 1}),
     ("mindcluster: a crash bills both", MINDCLUSTER, _C.CRASH, {"fault_retry_times": 1, "backoff_limit": 1}),
     ("mindcluster: hardware bills no retry", MINDCLUSTER, _C.NODE, {"backoff_limit": 1}),
+    ("mindcluster: nor a chip by its input", MINDCLUSTER, _C.DEVICE_USER, {"backoff_limit": 1}),
+    ("mindcluster: which is no exit either", IN_PLACE, _C.DEVICE_USER, {}),
     ("native: nothing is limited by default", Policy(), _C.CRASH, {}),
     ("native: a level bills every budget that matches", HARDWARE, _C.NODE, {"hardware": 1}),
     ("native: not for another owner", HARDWARE, _C.UNKNOWN, {}),
