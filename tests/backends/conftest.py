@@ -16,7 +16,7 @@ from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.settings import FakeSettings
 from tests.backends.lab import DEVICES, NODES, Lab, Run
-from tests.backends.local_lab import LocalLab
+from tests.backends.local_lab import FENCE_S, SHORT_FENCE_S, LocalLab
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 
@@ -110,12 +110,15 @@ def fake_lab(fake: FakeBackend) -> FakeLab:
 
 
 @pytest.fixture
-async def local_lab(tmp_path: Path, pyz: Path) -> AsyncIterator[LocalLab]:
+async def local_lab(
+    request: pytest.FixtureRequest, tmp_path: Path, pyz: Path
+) -> AsyncIterator[LocalLab]:
     """A local cluster of real processes, all of them gone afterwards."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "agent.pyz").hardlink_to(pyz)  # which each cluster would build for itself
-    lab = await LocalLab.open(tmp_path)
+    is_short = request.node.get_closest_marker("short_fence") is not None
+    lab = await LocalLab.open(tmp_path, fence_s=SHORT_FENCE_S if is_short else FENCE_S)
     yield lab
     await lab.end()
 

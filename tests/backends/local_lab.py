@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from everstep.agent import wire
 from everstep.agent_client.news import ALL_JOBS
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
@@ -17,7 +18,10 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable
 from tests.backends.lab import DEVICES, NODES, order_end
 
-FENCE_S, MARGIN_S = 1.0, 0.5
+FENCE_S, MARGIN_S = wire.FENCE_S, 0.5
+SHORT_FENCE_S = 1.0
+"""For a test that waits until the time of a fence has passed. A warden reads the fence once a second, so a
+busy machine may take longer for a reading, and then the ranks are ended."""
 TRAINER = Path(__file__).with_name("trainer.py")
 
 

@@ -103,6 +103,7 @@ async def test_an_adoption_changes_nothing_for_a_job_of_these_books(job: Run) ->
     assert (await job.backend.ensure_fenced(job.fence_order())).done, "nothing is unknown"
 
 
+@pytest.mark.short_fence
 async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None:
     """The pods of the earlier books are unknown: that none is listed proves nothing."""
     job.books = "other"

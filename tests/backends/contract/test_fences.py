@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.backends.lab import Run, effects, nodes_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.support.patience import HUNG_S
@@ -20,6 +22,7 @@ async def test_the_fence_holds_at_once_when_everything_older_is_stopped(job: Run
     assert await effects(job.lab) == done
 
 
+@pytest.mark.short_fence
 async def test_without_proof_the_fence_holds_when_its_time_has_passed(job: Run) -> None:
     await replace_a_cut_off_pod(job)
     began = await job.backend.clock()
@@ -36,6 +39,7 @@ async def test_a_proof_ends_the_wait_for_the_fence(job: Run) -> None:
     await job.until_done(lambda: job.backend.ensure_fenced(order))
 
 
+@pytest.mark.short_fence
 async def test_without_a_place_for_the_fence_only_proof_counts(job: Run) -> None:
     await replace_a_cut_off_pod(job)
     order = job.fence_order(model_dir=None, checkpoints_path=None)

@@ -20,7 +20,7 @@ from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.core.errors import CommandRejected
 from tests.agent.pod import is_running, until
 from tests.backends.lab import Run, uids_of
-from tests.backends.local_lab import LocalLab
+from tests.backends.local_lab import SHORT_FENCE_S, LocalLab
 from tests.backends.verbs import NEVER_ENDS
 from tests.support.marks import marked
 
@@ -37,7 +37,7 @@ async def bare(tmp_path: Path) -> AsyncIterator[LocalLab]:
 @pytest.fixture
 async def other(tmp_path: Path) -> AsyncIterator[LocalLab]:
     """The books that adopt."""
-    lab = await LocalLab.open(tmp_path / "other")
+    lab = await LocalLab.open(tmp_path / "other", fence_s=SHORT_FENCE_S)
     yield lab
     await lab.end()
 
@@ -149,6 +149,7 @@ async def test_an_adoption_is_refused_while_a_process_cannot_be_ended(
 
 
 @pytest.mark.parametrize("is_away", [False, True], ids=["there", "away at the adoption"])
+@pytest.mark.short_fence
 async def test_the_folder_of_an_adopted_job_is_free_once_it_has_ended(
     local_lab: LocalLab, other: LocalLab, tmp_path: Path, is_away: bool
 ) -> None:

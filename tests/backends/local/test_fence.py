@@ -249,6 +249,7 @@ async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
     assert {folder: one.released for folder, one in fences.items()} == {before: True, now: False}
 
 
+@pytest.mark.short_fence
 async def test_ranks_that_nobody_could_end_stop_writing_where_their_job_has_left(
     local_lab: LocalLab, tmp_path: Path
 ) -> None:
@@ -315,6 +316,7 @@ async def test_what_another_left_half_way_is_no_generation_of_the_job(local_lab:
     assert job.generation == before + 1
 
 
+@pytest.mark.short_fence
 async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
     local_lab: LocalLab,
 ) -> None:

@@ -12,7 +12,7 @@ from everstep.agent.storage import fence
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import CommandRejected
 from tests.backends.lab import Run
-from tests.backends.local_lab import LocalLab
+from tests.backends.local_lab import SHORT_FENCE_S, LocalLab
 from tests.backends.verbs import NEVER_ENDS
 from tests.support.marks import marked
 
@@ -95,7 +95,7 @@ async def test_an_adopted_job_that_names_no_folder_waits_until_what_it_had_has_e
     tmp_path: Path,
 ) -> None:
     """Its fence was in a state directory that is gone: there is none to outdate, but it takes its time."""
-    lab = await LocalLab.open(tmp_path, jobs=tmp_path / "home" / "jobs")
+    lab = await LocalLab.open(tmp_path, jobs=tmp_path / "home" / "jobs", fence_s=SHORT_FENCE_S)
     try:
         job = Run(lab, slots=(0,), books="other", env=NEVER_ENDS)
         job.books = await job.backend.ensure_adopted(job.ref, generation=3)
