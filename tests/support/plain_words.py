@@ -49,41 +49,44 @@ def room(path: Path) -> str:
     return "/".join(parts[: 3 if has_rooms else 2])
 
 
+Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
 def names(tree: ast.Module) -> Iterator[str]:
     """Each bare participle or pronoun that the module binds, once for each scope that binds it."""
-    for scope in ast.walk(tree):
-        if isinstance(scope, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield from {name for name in _bound(scope) if NAMES.fullmatch(name)}
+    scopes: list[ast.Module | Scope] = [tree]
+    while scopes:
+        bound: set[str] = set()
+        nodes: list[ast.AST] = list(ast.iter_child_nodes(scopes.pop()))
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, Scope):
+                bound.add(node.name)
+                scopes.append(node)
+                continue
+            if isinstance(node, ast.arg):
+                bound.add(node.arg)
+            elif isinstance(node, ast.Name):
+                if isinstance(node.ctx, ast.Store):
+                    bound.add(node.id)
+                continue  # has no parts
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                bound.add(node.attr)
+            nodes += ast.iter_child_nodes(node)
+        yield from filter(NAMES.fullmatch, bound)
 
 
 def people_words(tree: ast.Module) -> Iterator[str]:
     """Each people-word in the docstrings of modules, classes, functions and attributes."""
-    for node in ast.walk(tree):
-        match node:
+    nodes: collections.deque[ast.AST] = collections.deque([tree])
+    while nodes:
+        match node := nodes.popleft():
             case ast.Expr(value=ast.Constant(value=str(text))):
                 yield from (word.lower() for word in WORDS.findall(text))
+            case ast.mod() | ast.stmt() | ast.excepthandler() | ast.match_case():
+                nodes += ast.iter_child_nodes(node)
             case _:
-                pass
-
-
-def _bound(scope: ast.AST) -> Iterator[str]:
-    inner: list[ast.AST] = list(ast.iter_child_nodes(scope))
-    while inner:
-        match node := inner.pop():
-            case (
-                ast.ClassDef(name=name)
-                | ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-            ):
-                yield name
-                continue  # a scope of its own
-            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()):
-                yield name
-            case ast.Attribute(attr=name, ctx=ast.Store()):
-                yield name
-            case _:
-                pass
-        inner += ast.iter_child_nodes(node)
+                pass  # no statement is within an expression
 
 
 class Count:
