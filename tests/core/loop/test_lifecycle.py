@@ -215,6 +215,20 @@ def test_a_pause_keeps_the_pods_and_a_resume_runs_the_command_again() -> None:
     assert (job.decisions[-1].level, job.decisions[-1].bills) == (Level.IN_PLACE, {})
 
 
+def test_a_slot_that_a_pause_could_not_stop_is_stopped_or_replaced_by_the_resume() -> None:
+    job = running()
+    job.command("pause")
+    job.interrupted()
+    unreachable = fact("agent.unreachable", slot=1)
+    job._end("failed", Step.STOP, {"gone": (1,)}, unreachable)
+    assert job.state.mode is Mode.PAUSED
+    job.command("resume")
+    job.interrupted()
+    assert (job.plan.level, job.plan.remedy.steps[0]) == (Level.IN_PLACE, Step.STOP)
+    again = job.fails("agent.unreachable", at=Step.STOP, slot=1, gone=(1,))
+    assert (again.level, again.remedy.recreate) == (Level.POD, (1,))
+
+
 @pytest.mark.parametrize("level", [Level.IN_PLACE, Level.JOB])
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_restart_that_waits_behind_a_pause_is_the_one_with_which_the_job_resumes(
