@@ -9,7 +9,7 @@ from everstep.core.errors import InvalidSpec
 from everstep.documents import merge
 from everstep.documents.plain import plain_fragment
 from everstep.documents.problems import path, refusal
-from everstep.documents.text import read_text
+from everstep.documents.text import read_value
 
 BLOCK = "everstep"
 ANNOTATION = "everstep/overlay"
@@ -27,9 +27,10 @@ def overlay(annotations: Mapping[str, str], block: Mapping[str, Any]) -> tuple[s
         return BLOCK, dict(block)
     root = path("metadata", "annotations", ANNOTATION)
     try:
-        fragment = plain_fragment(read_text(text), root)
+        value = read_value(text)
     except InvalidSpec as error:
         raise refusal([(root, f"{field}: {what}") for field, what in error.problems]) from None
+    fragment = plain_fragment(value, root)
     return (BLOCK if block else root), merge.merged(fragment, block)
 
 

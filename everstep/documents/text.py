@@ -66,6 +66,11 @@ def read_text(
     return plain_document(_value(decoded, _Loader(is_pyyaml=is_pyyaml, may_share=may_share)))
 
 
+def read_value(text: str) -> object:
+    """Read a value within a document, such as an annotation. The only error is `InvalidSpec`."""
+    return _value(_decoded(text), _Loader()) if text.strip() else None
+
+
 def _has_on_top(text: str, key: str) -> bool:
     """Whether a line of the outermost mapping begins with this key."""
     first = re.search(r"^( *)(?![ #%]|---|$)", text, re.MULTILINE)

@@ -421,6 +421,15 @@ def test_the_overlay_has_the_last_word() -> None:
     assert [s.name for s in one.policy.series] == ["unconditional", "suspension"]
 
 
+@pytest.mark.parametrize("text", ["", " ", "null", "[]", "7", "nodes"])
+def test_an_annotation_that_is_no_overlay_is_told_what_one_is(text: str) -> None:
+    with pytest.raises(InvalidSpec) as refused:
+        compile_document(document({"everstep/overlay": text}))
+    where, what = refused.value.problems[0]
+    assert where == "metadata.annotations.everstep/overlay"
+    assert what == "must be a mapping of keys of `spec`, for example {nodes: 4}"
+
+
 def test_the_overlay_may_stand_in_an_annotation() -> None:
     written = document(
         {"everstep/overlay": json.dumps({"cluster": "gpu", "limits": {"spare_s": 7}})}
