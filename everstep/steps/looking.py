@@ -116,7 +116,7 @@ class StepRun:
         )
 
     async def asked_at(self) -> float:
-        """When this try asked for the first time: a limit of an answer counts from here.
+        """When this try sent its first request: a limit of an answer counts from here.
 
         After a time without a worker the order is old, but no agent has it yet.
         """

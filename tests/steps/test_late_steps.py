@@ -1,4 +1,4 @@
-"""A worker may come to a step long after it was ordered: limits of an answer count from when it asks."""
+"""A worker may come to a step long after it was ordered: limits of an answer count from its first request."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class Reflector:
         while True:
             reply = await self._source.get(self._path, query)
             listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in reply["items"]}
-            self._hear(anew=True)
+            self._hear(is_new=True)
             if not (token := reply["metadata"].get("continue")):
                 break
             query["continue"] = token
@@ -155,13 +155,13 @@ class Reflector:
         is_new = True
         async with aclosing(stream) as events:
             async for event in events:
-                self._hear(anew=is_new)
+                self._hear(is_new=is_new)
                 is_new = False
                 self._take(event["type"], event["object"])
 
-    def _hear(self, *, anew: bool) -> None:
+    def _hear(self, *, is_new: bool) -> None:
         now = self._clock()
-        if anew or now - self.heard_at >= GAP_S:
+        if is_new or now - self.heard_at >= GAP_S:
             self.unbroken_since = now
         self.heard_at = now
 

@@ -213,7 +213,7 @@ class ClusterWatch:
 
         The age is by this process's clock, up to the newest event of any lease: if no lease is renewed, the
         stream is broken and no node is silent. After an outage the first kubelet to renew its lease makes no
-        other one silent: these could not renew theirs, or it was not heard.
+        other one silent: these could not renew theirs, or their renewal did not arrive here.
         """
         heard_at, unbroken_since = self.leases.heard_at, self.leases.unbroken_since
         renewed, seen_at = self._renewed.get(name, ("", heard_at))

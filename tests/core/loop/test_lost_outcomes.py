@@ -54,8 +54,8 @@ def growing() -> ScriptedJob:
 def test_a_record_names_the_place_of_a_slot_that_was_scaled_away() -> None:
     job = shrinking()
     job.succeeds(living=THREE)
-    (gone,) = set(ALL) - set(THREE)
-    assert (job.record.before[gone], job.record.after[gone]) == (f"n{gone}", "")
+    (lost,) = set(ALL) - set(THREE)
+    assert (job.record.before[lost], job.record.after[lost]) == (f"n{lost}", "")
 
 
 @pytest.mark.parametrize(
