@@ -129,7 +129,8 @@ def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
 
 def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
     """Nothing runs, some rank failed, and its own fact was only noted: the job would wait for ever."""
-    return _about(order, pod, ALL_ENDED, now, "no rank is running any more")
+    fact = _about(order, pod, ALL_ENDED, now, "no rank is running any more")
+    return replace(fact, id=f"watch/{ALL_ENDED}/{order.generation}")
 
 
 def _settle(
@@ -369,8 +370,8 @@ def _unreachable(order: WatchOrder, pod: PodView, now: float) -> Fact:
 
 def _about(order: WatchOrder, pod: PodView, kind: str, at: float, message: str) -> Fact:
     return Fact(
-        # Each silence is a new one, so its start is part of its identity.
-        id=f"watch/{kind}/{pod.uid}/{order.generation}/{pod.silent_since or pod.step_at or 0:.3f}",
+        # Each silence and each hang is a new one, so its start is part of its identity.
+        id=f"watch/{kind}/{pod.uid}/{order.generation}/{at:.3f}",
         kind=kind,
         at=at,
         generation=order.generation,

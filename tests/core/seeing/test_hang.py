@@ -202,3 +202,25 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
     assert isinstance(watch_result, WatchReport)
     (hang,) = watch_result.facts
     assert (hang.slot, reason in hang.message) == (slot, True)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        (pod(0, moved_at=70.0), pod(0, moved_at=600.0)),
+        (pod(0, step=5, step_at=70.0), pod(0, step=6, step_at=600.0)),
+    ],
+    ids=["without steps", "with steps"],
+)
+def test_each_hang_of_a_generation_is_a_fact_of_its_own(pods: tuple[PodView, PodView]) -> None:
+    """The first one was only noted, and the rank went on."""
+    seen_ids: list[str] = []
+    for now, still in zip((500.0, 9_000.0), pods, strict=True):
+        order = watch_order(0, limits=AUTO, seen_ids=frozenset(seen_ids))
+        observation = Observation(now=now, cursor="1", pods=(still,), generation=1)
+        _, watch_result = watching.look(
+            order, Watch(learned=Learned(), has_asked=True), observation
+        )
+        assert isinstance(watch_result, WatchReport)
+        seen_ids += [fact.id for fact in watch_result.facts]
+    assert len(set(seen_ids)) == 2
