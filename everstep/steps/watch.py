@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
@@ -15,7 +16,7 @@ from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import AskAll, Watch
-from everstep.core.world import Checkpoint, Observation
+from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.steps.looking import StepContext
 
 QUIET_POLL_S = 3.0
@@ -85,7 +86,7 @@ async def _watched(
                 return watching.report(order, memory, fresh, "facts", extra=(room.fact,))
             look_at = grows_at
         until = look_at if until is None else min(until, look_at)
-    observation = await context.backend.observe(order.job, cursor=cursor, until=0.0, wait_s=0.0)
+    observation = await _observed_now(context, order, cursor)
     memory, _ = watching.look(order, memory, observation)
     return watching.report(order, memory, observation, "interrupted")
 
@@ -129,11 +130,19 @@ async def _check_now(context: StepContext, order: WatchOrder) -> tuple[Fact, ...
         return ()
 
 
+async def _observed_now(context: StepContext, order: WatchOrder, cursor: str) -> Observation:
+    """What is there now. A worker that has just begun asks its agents first: pods unheard of look gone."""
+    observe = partial(context.backend.observe, order.job, cursor=cursor, until=0.0, wait_s=0.0)
+    observation = await observe()
+    if any(pod.state is PodState.PENDING for pod in observation.pods):
+        await _check_now(context, order)
+        observation = await observe()
+    return observation
+
+
 async def look_once(context: StepContext, order: WatchOrder) -> WatchReport:
     """The job as it is now."""
-    observation = await context.backend.observe(
-        order.job, cursor=order.cursor, until=0.0, wait_s=0.0
-    )
+    observation = await _observed_now(context, order, order.cursor)
     memory, _ = watching.look(order, Watch(learned=order.learned), observation)
     report = watching.report(order, memory, observation, "refresh")
     # Facts stay with the backend: the watch that follows is to group and settle them.

@@ -1,0 +1,56 @@
+"""What a worker that has just begun sees of a job: its agents are asked first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.core.facts import Fact
+from everstep.core.loop import next_actions
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.world import JobRef, Observation, PodState
+from everstep.simulation import QuarantineInMemory
+from everstep.steps.looking import StepContext
+from everstep.steps.watch import look_once, watch
+from tests.steps.test_keeping_ranks import cluster, launched
+from tests.support.builders import running
+
+
+async def left_at_once(context: StepContext, order: WatchOrder) -> WatchReport:
+    leave = asyncio.Event()
+    leave.set()
+    return await watch(context, order, leave)
+
+
+@pytest.mark.parametrize("seen", [look_once, left_at_once])
+async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
+    seen: Callable[[StepContext, WatchOrder], Awaitable[WatchReport]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = cluster()
+    plan, past = await launched(backend)
+    asked: list[JobRef] = []
+    observe, check = FakeBackend.observe, FakeBackend.check
+
+    async def observed(self: FakeBackend, job: JobRef, **how: Any) -> Observation:
+        real = await observe(self, job, **how)
+        if asked:
+            return real
+        unheard = [pod._replace(state=PodState.PENDING, generation=0) for pod in real.pods]
+        return replace(real, pods=tuple(unheard))
+
+    async def checked(self: FakeBackend, job: JobRef) -> tuple[Fact, ...]:
+        asked.append(job)
+        return await check(self, job)
+
+    monkeypatch.setattr(FakeBackend, "observe", observed)
+    monkeypatch.setattr(FakeBackend, "check", checked)
+    state = replace(running().state, job=plan.job, generation=past.generation, cursor=past.cursor)
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    report = await seen(context, next_actions.watch_order(state))
+    assert report.gone == ()
