@@ -82,6 +82,7 @@ ANYWHERE = frozenset(
         "maintenance",
         "maintenance_and_node_lost",
         "no_spare_until_later",
+        "node_released",
         "operator_restart_job",
         "preempted",
         "two_phases",
@@ -98,7 +99,6 @@ ELSEWHERE: Mapping[str, str] = {
     "one_machine_fewer_devices": _ALONE,
     "elastic_grows_again": _ROOM,
     "elastic_number_that_does_not_work": _ROOM,
-    "node_released": "pods that wait for a place keep off a node for as long as they wait",
 }
 DONE_HERE = (
     *("kill", "kill-agent", "hang", "silence", "unsilence"),

@@ -71,7 +71,9 @@ class PodEntry:
     failures: int = 0  # pods of this name that ended before their agent answered
     failed_at: float = 0.0  # when the newest of them was removed
     failure: str = ""  # why it ended
-    is_withdrawn: bool = False  # its pod is removed and created again, as its gang found no places
+    is_withdrawn: bool = (
+        False  # its pod is removed and created again: it waits where it can get no place
+    )
     group: int = 0  # which group of its generation the pod joins
     joins: str = ""  # another group instead, in which it takes a place that is left
     joins_size: int = 0  # of that group

@@ -6,6 +6,7 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +162,7 @@ def _pod(
     _keep_close(made["spec"], job, settings.topology)
     if hosts_to_avoid:
         _keep_off(made["spec"], hosts_to_avoid)
+        made["metadata"]["annotations"][names.KEEPS_OFF] = mark_of(hosts_to_avoid)
     return made
 
 
@@ -489,6 +491,13 @@ def _keep_close(spec: Json, job: str, topology: Sequence[str]) -> None:
         rules = spec.setdefault("affinity", {}).setdefault("podAffinity", {})
         preferred = rules.setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
         rules["preferredDuringSchedulingIgnoredDuringExecution"] = [*preferred, *terms]
+
+
+def mark_of(hosts_to_avoid: Collection[str]) -> str:
+    """By which a pod shows what it keeps off, however many hosts these are."""
+    if not hosts_to_avoid:
+        return ""
+    return hashlib.sha256(",".join(sorted(hosts_to_avoid)).encode()).hexdigest()[:16]
 
 
 def _keep_off(spec: Json, hosts: Collection[str]) -> None:

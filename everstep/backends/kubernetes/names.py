@@ -12,6 +12,7 @@ SLOT = f"{PREFIX}slot"
 GENERATION = f"{PREFIX}generation"
 PHASE = f"{PREFIX}phase"
 BOOKS = f"{PREFIX}books"  # the identity of the books that the object belongs to
+KEEPS_OFF = f"{PREFIX}keeps-off"  # a short form of the hosts that the pod may not land on
 ROLE = f"{PREFIX}role"  # what the object is for
 RELEASER = "releaser"  # a role of pods
 MANAGED_BY = "app.kubernetes.io/managed-by"

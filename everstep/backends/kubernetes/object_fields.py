@@ -24,7 +24,7 @@ POD: Fields = {
         "creationTimestamp": _ALL,
         "deletionTimestamp": _ALL,
         "labels": {names.ROLE: _ALL, KUEUE_QUEUE: _ALL, KUEUE_GROUP: _ALL},
-        "annotations": {names.JOB: _ALL, KUEUE_SIZE: _ALL},
+        "annotations": {names.JOB: _ALL, names.KEEPS_OFF: _ALL, KUEUE_SIZE: _ALL},
         "finalizers": _ALL,
     },
     "spec": {"nodeName": _ALL},

@@ -51,7 +51,7 @@ from everstep.core.world import PlaceOrder, PlaceState
 
 _MOMENT_S = 0.1
 _QUEUE_S = 5.0
-"""Between looks at why a queue holds pods back."""
+"""Between looks at why a queue holds pods back, and at which nodes are isolated."""
 Answers = Mapping[str, Json | Refused]
 """By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
 
@@ -85,6 +85,7 @@ class PodPlacer:
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
         example = self._example(order, hosts)
         stored = await self._want(order, stored, isolated)
+        stored = await self._renewed(order, stored, hosts)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
         if due:  # claim before anything is created: the claim may be refused
@@ -96,7 +97,8 @@ class PodPlacer:
         again = [entry.created_from for entry in missing if entry.created_from > now]
         if (stuck_until := await self._withdraw_if_stuck(order, stored, now=now)) is not None:
             again.append(stuck_until)
-        if queue_problem:  # it may change, and no pod with it
+        has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
+        if queue_problem or (hosts and not has_all_nodes):  # it may change, and no pod with it
             again.append(now + _QUEUE_S)
         state = self._state(order.slots, wanted_entries(stored), refusal or queue_problem)
         if not state.placed and self._is_tried_as_one(order, stored):
@@ -125,6 +127,16 @@ class PodPlacer:
             start=stored,
         )
         return stored
+
+    async def _renewed(self, order: PlaceOrder, stored: Stored, hosts: Collection[str]) -> Stored:
+        """Have pods that wait keep off the nodes that are isolated now, and off no others.
+
+        Not in a queue, where they would lose their turn.
+        """
+        if kueue.queue_of(order):
+            return stored
+        gang, mark = gang_of(order, stored), manifest.mark_of(hosts)
+        return await self.withdrawals.renew(gang, stored, mark=mark)
 
     def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> set[str]:
         """The names of the pods that may be created by now."""
