@@ -149,6 +149,7 @@ class Hindrance(NamedTuple):
     levels: tuple[Level, ...]
     why: str
     under_rank0: bool = False  # only for a fault of the lowest slot, or of its node
+    spares: tuple[FaultClass, ...] = ()  # classes for which the levels may be tried all the same
 
 
 class RepeatRule(NamedTuple):

@@ -85,8 +85,9 @@ def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
         if level in row.levels and row.holds(inputs, diagnosis):
             return row.why.format(given=inputs, named=diagnosis)
     for ruled_out in inputs.policy.hindrances:
+        is_spared = diagnosis.fault.cls in ruled_out.spares
         applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis.fault)
-        if level in ruled_out.levels and applies:
+        if level in ruled_out.levels and applies and not is_spared:
             return ruled_out.why
     return None
 

@@ -60,8 +60,12 @@ MAX_RESTARTS = 32_767
 OF_THE_JOB = tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA)
 """Whose faults spend the restarts after exits; those of chips spend none, whatever caused them."""
 
-NEVER_JOB = Hindrance((_L.JOB,), "the document never goes beyond pod level")
-"""`recover_policy_path: pod`; a failed pod level ends the phase."""
+NEVER_JOB = Hindrance(
+    (_L.JOB,),
+    "the document never goes beyond pod level",
+    spares=(_C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED),
+)
+"""`recover_policy_path: pod`; a failed pod level ends the phase. It is about faults: others move the job."""
 RANK0_NEEDS_JOB = Hindrance(
     (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
 )
@@ -111,6 +115,8 @@ def mindcluster(
         retries_exits=_positive(fault_retry_times) is not None,
         sub_healthy=sub_healthy,
     )
+    if recover_policy_path_pod:
+        ladders[_C.PRECHECK] = (_L.POD,)
     return replace(
         BASE_POLICY,
         ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders)),

@@ -72,8 +72,8 @@ TABLE: Mapping[str, Mapping[str, str]] = {
         "in_place pod job fail": "crash network numeric unknown",
     },
     "mindcluster pod only": {
-        "pod fail": "crash device node",
-        "fail": "precheck",
+        "pod fail": "crash device node precheck",
+        "job fail": "preempted maintenance planned",
     },
     "mindcluster off": {
         "fail": "crash node numeric unknown",

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.deciding.decision import Decision, PlaceRules
+from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import watch_order
 from everstep.core.recovering.placement import (
@@ -134,6 +135,23 @@ def test_the_pod_path_ends_in_fail() -> None:
     job = running(policy)
     job.see(sighting(_C.NODE, node="n0"))
     assert job.fails("place.none", at=Step.PLACE).level is Level.FAIL
+
+
+@pytest.mark.parametrize(
+    ("seen", "level"),
+    [
+        (sighting(_C.PLANNED), Level.JOB),
+        (sighting(_C.PREEMPTED), Level.JOB),
+        (sighting(_C.MAINTENANCE), Level.JOB),
+        (sighting(_C.PRECHECK), Level.POD),
+    ],
+    ids=lambda value: getattr(value, "kind", str(value)),
+)
+def test_the_pod_path_ends_no_job_that_has_to_move_without_a_fault_of_its_own(
+    seen: Fact, level: Level
+) -> None:
+    policy = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
+    assert running(policy).see(seen).level is level
 
 
 # -- Rule 14 ------------------------------------------------------------------------------------
