@@ -196,6 +196,16 @@ def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
     assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
 
 
+@pytest.mark.parametrize("since", [{}, {"lastTransitionTime": None}])
+def test_a_node_whose_readiness_has_no_time_is_not_ready_since_it_was_made(since: Json) -> None:
+    ready = {"type": "Ready", "status": "False", **since}
+    unready = {**node(), "status": {"conditions": [ready]}}
+    made_at = pod_facts.created_at(unready)
+    assert node_facts.node_service(unready) == ("cut_off", made_at)
+    [fact] = node_facts.faults_of(unready, now=1.0)
+    assert (fact.kind, fact.at, fact.id) == ("node.not_ready", made_at, f"n1/node.not_ready/{MADE}")
+
+
 def test_a_fault_of_a_node_began_when_its_condition_changed() -> None:
     [fact] = node_facts.faults_of(node(condition("KernelDeadlock", "True")), now=1.0)
     assert fact.at == pod_facts.created_at({"metadata": {"creationTimestamp": BEGAN}})

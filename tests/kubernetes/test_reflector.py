@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from everstep.backends.kubernetes.api import Json, KubernetesApi
-from everstep.backends.kubernetes.reflector import SILENCE_S, Backoff, Reflector
+from everstep.backends.kubernetes.reflector import SILENCE_S, Backoff, Reflector, Source
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess, ControlPlane, until_pods_can_be_created
 from tests.testbed.wire import Wire
 
 QUICK = Backoff(shortest_s=0.05, longest_s=0.4)
+UNREADABLE = "unreadable"
+"""An object of this name has a value that nothing here understands."""
 
 
 class Watched:
     """A reflector of the ConfigMaps of one namespace with a label, and what it has reported."""
 
-    def __init__(self, source: KubernetesApi, namespace: str, silence_s: float) -> None:
+    def __init__(self, source: Source, namespace: str, silence_s: float) -> None:
         self.path = f"/api/v1/namespaces/{namespace}/configmaps"
         self.changes: list[tuple[str, str]] = []
         self.reflector = Reflector(
@@ -36,6 +38,8 @@ class Watched:
         )
 
     def _changed(self, new: Json | None, old: Json | None) -> None:
+        if (new or old or {})["metadata"]["name"] == UNREADABLE:
+            raise TypeError("fromisoformat: argument must be str")
         kind = "gone" if new is None else "new" if old is None else "changed"
         self.changes.append((kind, str((new or old or {})["metadata"]["name"])))
 
@@ -95,6 +99,48 @@ async def test_it_lists_and_follows(cluster: ClusterAccess, api: Api, place: str
             ("changed", "later"),
             ("gone", "before"),
         ]
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_keeps_no_other_one_out(
+    cluster: ClusterAccess, api: Api, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"/api/v1/namespaces/{place}/configmaps"
+    await api.create(path, config_map(UNREADABLE))
+    await api.create(path, config_map("listed"))
+    async with watched(cluster.kubeconfig, place) as one:
+        assert one.names == {"listed"}
+        await api.patch(f"{path}/{UNREADABLE}", {"data": {"value": "2"}})
+        await api.create(path, config_map("followed"))
+        await until(lambda: one.names == {"listed", "followed"})
+        await api.delete(f"{path}/{UNREADABLE}")
+        await api.delete(f"{path}/listed")
+        await until(lambda: one.names == {"followed"})
+    assert f"{path}: {UNREADABLE} cannot be read" in caplog.text
+
+
+class Nonsense:
+    """A proxy that answers with JSON of another shape at first, then passes requests on."""
+
+    def __init__(self, source: KubernetesApi) -> None:
+        self.answers: list[Json] = [{}, {"items": [{}], "metadata": {}}]
+        self._source = source
+        self.watch = source.watch
+
+    async def get(self, path: str, query: Mapping[str, str]) -> Json:
+        return self.answers.pop() if self.answers else await self._source.get(path, query)
+
+
+async def test_an_answer_that_makes_no_sense_is_logged_and_requested_again(
+    cluster: ClusterAccess, api: Api, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await api.create(f"/api/v1/namespaces/{place}/configmaps", config_map("listed"))
+    async with await KubernetesApi.from_kubeconfig(cluster.kubeconfig) as source:
+        one = Watched(Nonsense(source), place, SILENCE_S)
+        running = asyncio.create_task(one.reflector.run())
+        await until(lambda: running.done() or one.names == {"listed"})
+        assert not running.done()
+        running.cancel()
+    assert f"{one.path}: what the API server sends" in caplog.text
 
 
 async def test_a_list_of_several_pages_is_one_list(

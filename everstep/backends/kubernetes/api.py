@@ -181,7 +181,7 @@ class KubernetesApi:
                 if date := response.headers.get("Date"):
                     self._newest_date = date, time.monotonic()
                 if response.status >= 400:
-                    raise _refused(response, await response.text())
+                    raise _refused(response, await response.text(errors="replace"))
                 yield response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise Unreachable(f"{path}: {str(error) or type(error).__name__}") from error
@@ -190,8 +190,8 @@ class KubernetesApi:
 def _decode(text: bytes, path: str) -> Json:
     try:
         return dict(json.loads(text))
-    except ValueError as error:  # a proxy on the way answered
-        raise Unreachable(f"{path}: the answer is no JSON: {text[:80]!r}") from error
+    except (ValueError, TypeError) as error:  # a proxy on the way answered
+        raise Unreachable(f"{path}: the answer is no JSON object: {text[:80]!r}") from error
 
 
 def _refused(response: aiohttp.ClientResponse, text: str) -> Refused:

@@ -137,7 +137,7 @@ def node_service(node: Json) -> tuple[Service, float | None]:
     ready = _ready(node)
     if ready is None or ready["status"] == "True":
         return "ready", None
-    return "cut_off", seconds(ready["lastTransitionTime"])
+    return "cut_off", seconds(_began(node, ready))
 
 
 def service_fault(node: Json, *, now: float) -> Fact | None:
@@ -146,7 +146,7 @@ def service_fault(node: Json, *, now: float) -> Fact | None:
     if service == "ready":
         return None
     name, ready = node["metadata"]["name"], _ready(node) or {}
-    began = ready.get("lastTransitionTime", "")
+    began = _began(node, ready) if ready else ""
     why = ready.get("message") or ready.get("reason") or "it is out of service"
     kind = NOT_READY if service == "cut_off" else "node.down"
     return Fact(
@@ -181,6 +181,11 @@ def _conditions(node: Json) -> Iterable[Mapping[str, str]]:
     return conditions
 
 
+def _began(node: Json, condition: Mapping[str, str]) -> str:
+    """When a condition last changed; its time is optional."""
+    return str(condition.get("lastTransitionTime") or node["metadata"]["creationTimestamp"])
+
+
 def _taints(node: Json) -> Iterable[Mapping[str, str]]:
     taints: Iterable[Mapping[str, str]] = node["spec"].get("taints", ())
     return taints
@@ -200,8 +205,7 @@ def _condition_faults(node: Json) -> Iterator[Fact]:
     for condition in _conditions(node):
         row = _condition_row(condition)
         if row is not None:
-            began = condition.get("lastTransitionTime") or node["metadata"]["creationTimestamp"]
-            yield _fault(row.kind, node, condition, began=began)
+            yield _fault(row.kind, node, condition, began=_began(node, condition))
 
 
 def _condition_row(condition: Mapping[str, str]) -> ConditionRow | None:

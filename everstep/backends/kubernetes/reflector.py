@@ -107,7 +107,7 @@ class Reflector:
         self._version: str | None = None  # to watch from; None: list first
 
     async def run(self) -> None:
-        """Follow until cancelled. Errors of the network and the server never end this."""
+        """Follow until cancelled. No error ends this, whether of the network, the server or our own."""
         while True:
             began = time.monotonic()
             wanted_s = 0.0
@@ -122,6 +122,9 @@ class Reflector:
                 wanted_s = error.retry_after_s
                 if error.status == 410:
                     self._version = None
+            except Exception:  # else the copy would stand still, and nothing would show it
+                logger.exception("%s: what the API server sends makes no sense", self._path)
+                self._version = None
             self._backoff = self._backoff.after(worked_s=time.monotonic() - began)
             await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
 
@@ -188,8 +191,19 @@ class Reflector:
         if old and old["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:
             return
         self.objects[uid] = item
-        self._on_change(item, old)
+        if not self._report(item, old):
+            del self.objects[uid]
 
     def _remove(self, uid: str) -> None:
         if old := self.objects.pop(uid, None):
-            self._on_change(None, old)
+            self._report(None, old)
+
+    def _report(self, item: Json | None, old: Json | None) -> bool:
+        """Whether the difference could be reported. An object that cannot be read is named and left out."""
+        try:
+            self._on_change(item, old)
+        except Exception:  # one object of thousands, which others write
+            name = (item or old or {})["metadata"].get("name")
+            logger.exception("%s: %s cannot be read", self._path, name)
+            return False
+        return True
