@@ -61,6 +61,9 @@ async def perform(context: StepContext, order: StepOrder) -> StepResult:
 
 
 async def _performed(context: StepContext, order: StepOrder) -> StepResult:
+    if order.since == order.plan.since:
+        # The first step of a plan: the job may have the time of a server, which is ahead of the cluster's.
+        order = replace(order, since=min(order.since, await context.backend.clock()))
     step = StepRun.of(context, order)
     try:
         result = await STEP[order.step](step)

@@ -11,7 +11,7 @@ from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
-from everstep.steps.perform import perform
+from everstep.steps.perform import STOP_CONFIRM_S, perform
 from tests.steps.test_keeping_ranks import cluster, launched
 
 GRACE_S = 5.0
@@ -42,3 +42,28 @@ async def test_a_step_that_begins_late_has_as_long_as_ever(late: Step, late_s: f
         result = await perform(context, order)
         assert result.end == "done", (order.step, result.cause)
         progress = recovery.after(progress, result)
+
+
+async def test_a_job_whose_time_is_ahead_of_its_cluster_waits_no_longer_for_a_slot() -> None:
+    """It takes the server's time where no report of the cluster came: a plan without an outcome, for one."""
+    backend = cluster()
+    plan, past = await launched(backend)
+    restart = replace(
+        plan,
+        key="main/recovery-1-planned",
+        level=Level.JOB,
+        generation=past.generation,
+        since=past.now + 3_600.0,
+        cursor=past.cursor,
+        remedy=replace(
+            plan.remedy, steps=(Step.STOP,), grace_s=GRACE_S, recreate=(), gives_way_to=()
+        ),
+    )
+    order = recovery.next_step(recovery.begin(restart))
+    assert not isinstance(order, Outcome)
+    await backend.admin.fault("node-down n1 partition")
+    began = await backend.clock()
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    result = await perform(context, order)
+    assert (result.end, result.gone) == ("failed", (1,))
+    assert result.now - began == GRACE_S + STOP_CONFIRM_S
