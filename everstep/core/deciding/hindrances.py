@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from everstep.core.deciding.decision import Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.naming import Diagnosis
 from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, FaultClass, Level
@@ -86,13 +85,14 @@ def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
             return row.why.format(given=inputs, named=diagnosis)
     for ruled_out in inputs.policy.hindrances:
         is_spared = diagnosis.fault.cls in ruled_out.spares
-        applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis.fault)
+        applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis)
         if level in ruled_out.levels and applies and not is_spared:
             return ruled_out.why
     return None
 
 
-def _is_under_rank0(inputs: DecisionInput, fault: Fault) -> bool:
+def _is_under_rank0(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     lowest = min(inputs.living, default=0)
     node = inputs.homes.get(lowest)
-    return fault.slot == lowest or (node is not None and node in fault.nodes)
+    faults = (diagnosis.fault, *diagnosis.beside)
+    return any(fault.slot == lowest or (node and node in fault.nodes) for fault in faults)

@@ -130,6 +130,14 @@ def test_rank_0(variables: dict[str, bool], node: str, level: str) -> None:
     assert running(policy).see(sighting(_C.NODE, node=node)).level == level
 
 
+def test_rank_0_beside_a_heavier_fault_elsewhere() -> None:
+    job = running(mindcluster(fault_scheduling="force", pod_rescheduling=True))
+    decision = job.see(sighting(_C.NODE, node="n1"), sighting(_C.DEVICE_FATAL, node="n0"))
+    assert (decision.level, decision.fault.node) == (Level.JOB, "n1")
+    assert decision.passed_over == ("pod: the fault is under rank 0",)
+    assert {isolation.node for isolation in decision.remedy.isolate} == {"n0", "n1"}
+
+
 def test_the_pod_path_ends_in_fail() -> None:
     policy = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
     job = running(policy)
