@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -51,14 +53,19 @@ def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> No
 
 
 async def until_gone(
-    backend: Backend, job: JobRef, beat: Callable[..., None], *, grace_s: float = 0.0
+    backend: Backend,
+    job: JobRef,
+    beat: Callable[..., None],
+    *,
+    grace_s: float = 0.0,
+    within_s: float = math.inf,
 ) -> GoneState:
-    """Repeat the order until nothing of the job is left, with a heartbeat each time."""
-    cursor = ""
+    """Repeat the order until nothing of the job is left, with a heartbeat each time, or the time is over."""
+    cursor, ends_at = "", time.monotonic() + within_s
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
         beat(state.waiting_for)
-        if state.done:
+        if state.done or time.monotonic() >= ends_at:
             return state
         cursor = (await backend.observe(job, cursor=cursor, until=None, wait_s=1.0)).cursor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio import activity
@@ -23,7 +23,10 @@ from everstep.core.world import Leftover
 
 LIVING = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
 SWEPT_EVERY_S = 3.0
-"""The processes of a terminated job run on for so long at most, and then until they are ended."""
+"""The processes of a terminated job run on for so long at most, and then until they are ended.
+
+A sweep gives each job as long again; what is not gone by then is the next one's.
+"""
 EXPIRED_EVERY = 20
 """Sweeps, a minute of them, between two looks at what was isolated until some time."""
 
@@ -35,6 +38,8 @@ class JanitorActivities:
     backend: Backend
     client: Client
     server: str  # this one, as the cluster's records name it
+    failures: dict[str, str] = field(default_factory=dict)
+    """Of each job that could not be removed: the error that was logged last."""
 
     def all(self) -> list[Any]:
         return [self.sweep, self.keep_swept]
@@ -67,7 +72,10 @@ class JanitorActivities:
         # The list may lag behind, so it only saves requests: a job that is not in it is described.
         running = await self._living()
         suspects = [each for each in left if each.job.id not in running]
-        return [each.job.id for each in suspects if await self._remove(each, heartbeat)]
+        removed = await asyncio.gather(*(self._remove(each, heartbeat) for each in suspects))
+        return [
+            each.job.id for each, is_removed in zip(suspects, removed, strict=True) if is_removed
+        ]
 
     async def _living(self) -> set[str]:
         """Read off the rows as they come: to unpack all that each job shows costs more than the sweep."""
@@ -81,15 +89,31 @@ class JanitorActivities:
             request.next_page_token = page.next_page_token
 
     async def _remove(self, left: Leftover, heartbeat: Heartbeat) -> bool:
-        """Removes what an ended run left, in its own generation: one that began meanwhile loses nothing."""
+        """Removes what an ended run left, and returns whether all of it is gone.
+
+        A job that cannot be removed, or not yet, keeps none of the others: the next sweep goes on with it.
+        """
+        job = left.job.id
+        try:
+            is_removed = await self._ensure_removed(left, heartbeat)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is of this job alone
+            if self.failures.get(job) != str(error):
+                activity.logger.warning("what job %s left could not be removed: %r", job, error)
+            self.failures[job] = str(error)
+            return False
+        self.failures.pop(job, None)
+        return is_removed
+
+    async def _ensure_removed(self, left: Leftover, heartbeat: Heartbeat) -> bool:
+        """In its own generation: a run that began meanwhile loses nothing."""
         heartbeat.beat(left.job.id)
         if not await self._is_over(left):
             return False
         try:
-            await until_gone(self.backend, left.job, heartbeat.beat)
+            state = await until_gone(self.backend, left.job, heartbeat.beat, within_s=SWEPT_EVERY_S)
         except StaleGeneration:
             return False
-        return True
+        return state.done
 
     async def _is_over(self, left: Leftover) -> bool:
         """Whether no run lives. Unknown is not dead: only a clear answer of the job's own server counts."""

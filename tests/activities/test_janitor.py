@@ -1,0 +1,72 @@
+"""The janitor's sweep: one job that cannot be removed keeps it from no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from temporalio.testing import ActivityEnvironment
+
+from activities.janitor_activities import JanitorActivities
+from everstep.backends.fake.backend import FakeBackend
+from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.world import GoneState, JobRef, Leftover
+from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
+
+SPOILT = "ConfigMap everstep-job-a is not as Everstep wrote it"
+
+
+class Leftovers(FakeBackend):
+    """Three jobs without a workflow; the first of them cannot be removed."""
+
+    def __init__(self, obstacle: Exception | None) -> None:
+        super().__init__()
+        self.obstacle = obstacle
+        self.left = ["a", "b", "c"]
+
+    async def leftovers(self) -> tuple[Leftover, ...]:
+        return tuple(Leftover(job=JobRef(id=job, run="r"), server="") for job in self.left)
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:  # noqa: ARG002
+        if job.id != "a":
+            self.left.remove(job.id)
+            return GoneState(done=True)
+        if self.obstacle is not None:
+            raise self.obstacle
+        return GoneState(done=False, waiting_for="pod a-0-g1 to go")
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        None,  # a pod on a silent node goes when an operator says so
+        BackendUnavailable(SPOILT),
+        InvalidSpec([("spec", "is of a newer version")]),
+        KeyError("a bug"),
+    ],
+    ids=lambda obstacle: type(obstacle).__name__,
+)
+async def test_a_job_that_cannot_be_removed_keeps_the_janitor_from_no_other(
+    server: DevServer, namespace: str, obstacle: Exception | None
+) -> None:
+    backend, client = Leftovers(obstacle), await server.connect(namespace)
+    janitor = JanitorActivities(backend=backend, client=client, server="this one")
+    sweep = ActivityEnvironment().run(janitor.sweep, "local")
+    assert await asyncio.wait_for(sweep, HUNG_S) == ["b", "c"]
+    assert backend.left == ["a"]
+
+
+async def test_the_janitor_reports_once_why_a_job_cannot_be_removed(
+    server: DevServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend, client = Leftovers(BackendUnavailable(SPOILT)), await server.connect(namespace)
+    janitor = JanitorActivities(backend=backend, client=client, server="this one")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await ActivityEnvironment().run(janitor.sweep, "local")
+        assert caplog.text.count(SPOILT) == 1
+        backend.obstacle = BackendUnavailable("no answer")
+        await ActivityEnvironment().run(janitor.sweep, "local")
+    assert caplog.text.count("no answer") == 1
