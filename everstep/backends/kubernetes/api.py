@@ -17,7 +17,12 @@ from urllib.request import getproxies_environment
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config import (
+    ConfigException,
+    kube_config,
+    load_incluster_config,
+    load_kube_config,
+)
 from yaml import YAMLError
 
 Json = dict[str, Any]
@@ -59,17 +64,13 @@ class KubernetesApi:
     async def from_kubeconfig(cls, path: str | None, *, context: str | None = None) -> Self:
         """Raises ConfigException for a file that is no kubeconfig."""
         configuration = Configuration()
-        load: Any = load_kube_config  # has no types
         try:
-            await load(path, context=context, client_configuration=configuration)
-        except (ConfigException, *_OF_NO_KUBECONFIG) as error:
-            what = (
-                str(error).splitlines()[0]
-                if isinstance(error, ConfigException)
-                else "no kubeconfig"
-            )
-            raise ConfigException(f"{path or '~/.kube/config'}: {what}") from None
-        return cls(configuration)
+            await _load(path, context, configuration)
+            return cls(configuration)
+        finally:
+            # The client writes keys to files, which only its TLS context reads, and leaves them to `atexit`:
+            # a process that is killed, or ends by `os._exit`, would leave them for good.
+            kube_config._cleanup_temp_files()  # there is no public way
 
     @classmethod
     def in_cluster(cls) -> Self:
@@ -211,3 +212,12 @@ def _refused(response: aiohttp.ClientResponse, text: str) -> Refused:
 def _seconds(text: str) -> float:
     """Of a Retry-After header; a date in it counts as none."""
     return float(text) if text.isdecimal() else 0.0
+
+
+async def _load(path: str | None, context: str | None, configuration: Configuration) -> None:
+    load: Any = load_kube_config  # has no types
+    try:
+        await load(path, context=context, client_configuration=configuration)
+    except (ConfigException, *_OF_NO_KUBECONFIG) as error:
+        what = str(error).splitlines()[0] if isinstance(error, ConfigException) else "no kubeconfig"
+        raise ConfigException(f"{path or '~/.kube/config'}: {what}") from None
