@@ -70,7 +70,8 @@ class KubernetesApi:
         finally:
             # The client writes keys to files, which only its TLS context reads, and leaves them to `atexit`:
             # a process that is killed, or ends by `os._exit`, would leave them for good.
-            kube_config._cleanup_temp_files()  # there is no public way
+            remove_files: Any = kube_config._cleanup_temp_files  # no public way, and no types
+            remove_files()
 
     @classmethod
     def in_cluster(cls) -> Self:
