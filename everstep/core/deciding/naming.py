@@ -15,7 +15,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.facts import LASTED_S, START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
-from everstep.core.levels import HEALS, LASTS, RESCHEDULING, FaultClass, Level, Owner
+from everstep.core.levels import HEALS, LASTS, RESCHEDULING, STEPS, FaultClass, Level, Owner
 from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
 NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
@@ -167,8 +167,9 @@ def ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
 
 
 def _moves(diagnosis: Diagnosis) -> bool:
-    """Whether its first level places pods again."""
-    return diagnosis.ladder[:1] != () and diagnosis.ladder[0] in RESCHEDULING
+    """Whether its first level places pods again. Levels without steps are passed over."""
+    first = next((level for level in diagnosis.ladder if STEPS[level]), None)
+    return first in RESCHEDULING
 
 
 def _along_with(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:

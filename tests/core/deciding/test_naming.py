@@ -10,7 +10,7 @@ import pytest
 from everstep.core.deciding import playbook
 from everstep.core.deciding.naming import lines
 from everstep.core.facts import Fact
-from everstep.core.levels import FaultClass, Level
+from everstep.core.levels import CAPABILITIES, FaultClass, Level
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
@@ -197,6 +197,15 @@ def test_a_rule_may_give_a_fact_another_class() -> None:
         fact("process.exit", slot=1, log="a vocab size of 3")
     )
     assert (decision.fault.cls, decision.level) == (FaultClass.NUMERIC, Level.ROLLBACK)
+
+
+@pytest.mark.parametrize("can", [(), CAPABILITIES], ids=["no library", "library in every rank"])
+def test_a_second_broken_device_is_left_by_the_same_restart(can: tuple[str, ...]) -> None:
+    lost, broken = sighting(FaultClass.NODE), sighting(FaultClass.DEVICE_FATAL, node="n2")
+    decision = running().see(lost, broken, can=can)
+    assert (decision.level, decision.later) == (Level.POD, ())
+    assert {isolation.node for isolation in decision.remedy.isolate} == {"n1", "n2"}
+    assert decision.remedy.recreate == (1, 2)
 
 
 @pytest.mark.parametrize("cls", FaultClass)
