@@ -44,7 +44,7 @@ class Publisher:
     def __init__(self, job: Chronicled) -> None:
         self._job = job
         self._tried: Unpublished | None = None  # the last publication, if it was not finished
-        self._is_closed = False
+        self._is_closed = True
 
     async def work(self) -> None:
         """Publish until the run ends."""
@@ -82,6 +82,10 @@ class Publisher:
             await workflow.wait_condition(
                 claim, timeout=time, timeout_summary=f"longest wait for the {what}"
             )
+
+    def open(self) -> None:
+        """Publish what comes from now on."""
+        self._is_closed = False
 
     def close(self) -> None:
         """Start no further publication: the command that ends a run must be its last one."""

@@ -71,8 +71,13 @@ class TrainingJob(JobHandlers):
 
     @workflow.run
     async def run(self, *raw: Any) -> dict[str, Any]:
-        end = await self._shielded(self._live(raw))
+        await self._shielded(self._open(raw))
+        self._publishing = asyncio.create_task(self._publisher.work())
+        end = await self._shielded(self._live())
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
+        if end is None and operators.is_told_to_end(self.state):
+            # A workflow can be cancelled only in the run that the cancel was sent to.
+            end = await self._shielded(self._live())
         if end is None:
             # `everstep list` shows the newest run, and the server does not pass the memo on to it.
             workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
@@ -81,7 +86,7 @@ class TrainingJob(JobHandlers):
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
         """A cancel is a stop: what runs is ended in order before the workflow closes.
 
-        One that comes between two runs is handed to the next one like any other command.
+        One that comes while a run waits to go on as another ends this one.
         """
         task = asyncio.create_task(work)
         while True:
@@ -92,10 +97,9 @@ class TrainingJob(JobHandlers):
                     raise
                 self._accept(commanding.CANCEL)
 
-    async def _live(self, raw: tuple[Any, ...]) -> next_actions.End | None:
+    async def _live(self) -> next_actions.End | None:
         """Until the end, or None where a new run is to go on."""
-        await self._open(raw)
-        self._publishing = asyncio.create_task(self._publisher.work())
+        self._publisher.open()
         end = await self._loop()
         if end is not None:
             await self._publisher.wait_for_all()

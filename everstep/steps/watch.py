@@ -131,7 +131,7 @@ async def _check_now(context: StepContext, order: WatchOrder) -> tuple[Fact, ...
 
 
 async def _observed_now(context: StepContext, order: WatchOrder, cursor: str) -> Observation:
-    """What is there now. A worker that has just begun asks its agents first: pods unheard of look gone."""
+    """What is there now. A worker that has just begun polls its agents first: pods unheard of look gone."""
     observe = partial(context.backend.observe, order.job, cursor=cursor, until=0.0, wait_s=0.0)
     observation = await observe()
     if any(pod.state is PodState.PENDING for pod in observation.pods):

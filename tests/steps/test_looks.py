@@ -1,4 +1,4 @@
-"""What a worker that has just begun sees of a job: its agents are asked first."""
+"""What a worker that has just begun sees of a job: its agents are polled first."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ async def left_at_once(context: StepContext, order: WatchOrder) -> WatchReport:
     return await watch(context, order, leave)
 
 
-@pytest.mark.parametrize("seen", [look_once, left_at_once])
+@pytest.mark.parametrize("observe_job", [look_once, left_at_once])
 async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
-    seen: Callable[[StepContext, WatchOrder], Awaitable[WatchReport]],
+    observe_job: Callable[[StepContext, WatchOrder], Awaitable[WatchReport]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = cluster()
     plan, past = await launched(backend)
-    asked: list[JobRef] = []
+    polled: list[JobRef] = []
     observe, check = FakeBackend.observe, FakeBackend.check
 
     async def observed(self: FakeBackend, job: JobRef, **how: Any) -> Observation:
         real = await observe(self, job, **how)
-        if asked:
+        if polled:
             return real
         unheard = [pod._replace(state=PodState.PENDING, generation=0) for pod in real.pods]
         return replace(real, pods=tuple(unheard))
 
     async def checked(self: FakeBackend, job: JobRef) -> tuple[Fact, ...]:
-        asked.append(job)
+        polled.append(job)
         return await check(self, job)
 
     monkeypatch.setattr(FakeBackend, "observe", observed)
     monkeypatch.setattr(FakeBackend, "check", checked)
     state = replace(running().state, job=plan.job, generation=past.generation, cursor=past.cursor)
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
-    report = await seen(context, next_actions.watch_order(state))
+    report = await observe_job(context, next_actions.watch_order(state))
     assert report.gone == ()

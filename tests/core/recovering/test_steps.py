@@ -146,7 +146,7 @@ def test_the_pod_path_ends_in_fail() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "level"),
+    ("observed", "level"),
     [
         (sighting(_C.PLANNED), Level.JOB),
         (sighting(_C.PREEMPTED), Level.JOB),
@@ -156,10 +156,10 @@ def test_the_pod_path_ends_in_fail() -> None:
     ids=lambda value: getattr(value, "kind", str(value)),
 )
 def test_the_pod_path_ends_no_job_that_has_to_move_without_a_fault_of_its_own(
-    seen: Fact, level: Level
+    observed: Fact, level: Level
 ) -> None:
     policy = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
-    assert running(policy).see(seen).level is level
+    assert running(policy).see(observed).level is level
 
 
 # -- Rule 14 ------------------------------------------------------------------------------------

@@ -13,7 +13,11 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import (
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import CancelledError
 
@@ -34,6 +38,7 @@ from tests.support.stage import Handle, document
 from workflows.node_quarantine import Opening
 
 EVENTS = 12
+POLL_S = 0.02
 OFTEN = {"limit.historyCount.suggestContinueAsNew": str(EVENTS)}
 
 
@@ -174,6 +179,33 @@ async def test_a_cancel_between_two_runs_still_clears_the_cluster(scene: Scene) 
         await job.result()
     assert isinstance(failed.value.cause, CancelledError)
     assert await scene.stage.fake.leftovers() == ()
+
+
+async def test_a_cancel_of_a_run_that_is_about_to_go_on_as_another_cancels_the_job(
+    scene: Scene,
+) -> None:
+    """It waits for an adoption, which takes long. No one cancels the next run."""
+    job = await scene.running(document("handing-over"), until_s=5)
+    await scene.admin.hold("ensure_adopted")
+    adoption = asyncio.create_task(tell(job, "adopt"))
+    await scene.admin.wait_held()
+    while await under_way(job) != ["adopt"]:
+        await asyncio.sleep(POLL_S)
+    await job.cancel()
+    await scene.admin.release()
+    await scene.clock.let_go()
+    with pytest.raises(WorkflowFailureError):
+        await job.result()
+    assert (await job.describe()).status is WorkflowExecutionStatus.CANCELED
+    with pytest.raises(WorkflowUpdateFailedError):
+        await adoption
+    assert await scene.stage.fake.leftovers() == ()
+
+
+async def under_way(job: Handle) -> list[str]:
+    """The activities of the newest run."""
+    description = (await job.describe()).raw_description
+    return [activity.activity_type.name for activity in description.pending_activities]
 
 
 async def test_the_quarantine_forgets_nothing_from_run_to_run(scene: Scene) -> None:
