@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
+from everstep.core.loop.next_actions import Clear, PlanEnded
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, Request
 from everstep.core.world import PodRef
@@ -233,3 +236,45 @@ def test_marks_of_the_cluster_are_never_forgotten() -> None:
     after = quarantine.learned(book, {"n1": "theirs", "n2": ""}, now=5.0)
     assert after.nodes["n1"].reason == "ours"
     assert after.nodes["n2"].reason == "marked on the cluster"
+
+
+def _during_the_recovery(job: ScriptedJob) -> None:
+    job.command("stop")
+    job._advance(PlanEnded(outcome=None, interrupted=True))
+
+
+def _after_its_outcome_was_lost(job: ScriptedJob) -> None:
+    job.loses_outcome()
+    job.command("stop")
+    job.finds(started=False, generation=1)
+
+
+def _after_a_pause_during_it(job: ScriptedJob) -> None:
+    job.command("pause")
+    job._advance(PlanEnded(outcome=None, interrupted=True))
+    job.command("stop")
+    job._advance(PlanEnded(outcome=None, interrupted=True))
+
+
+@pytest.mark.parametrize(
+    "stop", [_during_the_recovery, _after_its_outcome_was_lost, _after_a_pause_during_it]
+)
+def test_a_stop_loses_no_isolation_that_was_decided(stop: Callable[[ScriptedJob], None]) -> None:
+    """The Recovery ended without saying whether the quarantine has it."""
+    job = running()
+    job.see(sighting(_C.NODE))
+    isolations = job.plan.remedy.isolate
+    assert [isolation.node for isolation in isolations] == ["n1"]
+    stop(job)
+    assert isinstance(job.action, Clear)
+    assert job.state.deferred == isolations
+
+
+def test_a_stop_after_a_recovery_hands_over_nothing_anew() -> None:
+    job = running()
+    job.see(sighting(_C.NODE))
+    job.succeeds(isolated=("n1",))
+    job.command("stop")
+    job.report("interrupted")
+    assert isinstance(job.action, Clear)
+    assert job.state.deferred == ()
