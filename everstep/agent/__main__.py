@@ -114,10 +114,9 @@ def main() -> None:
     environ = os.environ.copy() if options.inherit else None
     complete = partial(inherited, environ, started_in) if environ is not None else _as_it_is
     agent.connect(_parts(agent, pyz, number))
-    copy = _copy_output() if options.copy_output else None
+    if options.copy_output:
+        agent.before_exit = partial(_copy_output().flush, COPIED_WITHIN_S)
     _work(options, agent, token, complete)
-    if copy is not None:
-        copy.flush(COPIED_WITHIN_S)
 
 
 def _as_it_is(command: wire.RunCommand) -> wire.RunCommand:

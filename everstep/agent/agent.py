@@ -71,6 +71,8 @@ class Agent:
         self.works: list[wire.WorkSeen] = []
         self.polled = time.monotonic()
 
+        self.before_exit: Callable[[], None] = lambda: None
+
         # Child processes of the agent that are not ranks, and what to do when each ends.
         self.children: dict[int, Callable[[int], None]] = {}
 
@@ -374,6 +376,7 @@ class Agent:
                 _wait_for_end(pid)
         with contextlib.suppress(OSError):
             Path(wire.SOCKET).unlink()
+        self.before_exit()
         os._exit(0)
 
     # -- ending -----------------------------------------------------------------------------------

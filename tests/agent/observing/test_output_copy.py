@@ -4,9 +4,23 @@ from __future__ import annotations
 
 import os
 
+from everstep.agent import wire
 from everstep.agent.observing.output_copy import MOST, OutputCopy, RankCopy
 from tests.agent.pod import Pod, until
 from tests.support.patience import HUNG_S
+
+LAST_WORDS = """
+import signal, sys, time
+
+def end(*_):
+    print(*(f"line {number}" for number in range(10_000)), sep="\\n", flush=True)
+    sys.exit()
+
+signal.signal(signal.SIGTERM, end)
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
 
 
 def test_an_agent_prints_what_its_ranks_print(idle: Pod) -> None:
@@ -15,6 +29,23 @@ def test_an_agent_prints_what_its_ranks_print(idle: Pod) -> None:
     until(lambda: "no end\n" in pod.log_text(), what="the rank's output")
     lines = [line for line in pod.log_text().splitlines() if line.startswith("[g")]
     assert lines == ["[g1 rank 0] first", "[g1 rank 0] no end"]
+
+
+def test_what_ranks_print_while_their_agent_ends_is_copied_too(idle: Pod) -> None:
+    """The container's log is all that is left of it: the rank's own goes with the pod."""
+    log, rank_log = idle.home / "agent.log", idle.home / "logs" / "g1-r0.log"
+    os.mkfifo(log)  # it takes 64 KB until it is read
+    reader = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    pod = idle.start("--copy-output")
+    pod.run(LAST_WORDS)
+    until(rank_log.exists, what="the rank's own log")
+    until(lambda: rank_log.read_text() == "ready\n", what="the rank")
+    pod.agent.terminate()
+    until(lambda: not (pod.home / wire.SOCKET).exists(), what="the end of the agent")
+    os.set_blocking(reader, True)
+    with os.fdopen(reader) as copied:
+        lines = [line for line in copied if line.startswith("[g1 rank 0] line ")]
+    assert len(lines) == 10_000
 
 
 def test_without_it_an_agent_prints_nothing_of_them(idle: Pod) -> None:
