@@ -120,6 +120,7 @@ class Entry:
     workdir: str | None = None  # never made for the sake of a folder in it
     dialect_files: DialectFiles | None = None  # where the job's document asks for words of its own
     restart: str = ""  # a restart that this line ends, as a sentence that needs no other line
+    result: str = ""  # of that restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

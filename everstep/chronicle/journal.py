@@ -180,7 +180,7 @@ def _restarted(chronicle: Chronicle, phase: PhaseChronicle, event: RestartEnded)
         return entry
     cause = f"{record.decision.fault.label} -> {record.decision.level}"
     sentence = f"restart {event.n} of {phase.name}: {cause}: {outcome}"
-    return replace(entry, restart=sentence[:TEXT_KEPT])
+    return replace(entry, restart=sentence[:TEXT_KEPT], result=str(event.result))
 
 
 def _words(event: DocumentChanged | WorkerChanged | Resumed) -> str:

@@ -140,7 +140,7 @@ def _fault_of(line: str) -> str:
 def for_pods(course: Course) -> Course:
     """The course without the notes that a device is sound again: here its fault is no longer reported."""
 
-    def said(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
+    def without_notes(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
         return tuple(
             decision
             for decision in decisions
@@ -150,13 +150,13 @@ def for_pods(course: Course) -> Course:
     def counted(action: Action) -> Action:
         if action.moment is None:
             return action
-        before = said(course.played.decisions[: action.moment.decisions])
+        before = without_notes(course.played.decisions[: action.moment.decisions])
         return replace(action, moment=replace(action.moment, decisions=len(before)))
 
     return replace(
         course,
         actions=tuple(map(counted, course.actions)),
-        played=replace(course.played, decisions=said(course.played.decisions)),
+        played=replace(course.played, decisions=without_notes(course.played.decisions)),
     )
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from everstep.backends.kubernetes.events import event
 from everstep.chronicle.chronicle import Entry
+from everstep.core.world import JobRef
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.testbed.api import Api, Json
@@ -18,10 +24,15 @@ async def events_of(api: Api, namespace: str, job: str) -> list[Json]:
     return items
 
 
+def result_of(sentence: str) -> str:
+    return sentence.rpartition(": ")[2].partition(",")[0]
+
+
 def restarts(job: KubernetesRun, *sentences: str) -> tuple[Entry, ...]:
     lines = entries(job, *range(1, len(sentences) + 1))
     return tuple(
-        replace(line, restart=sentence) for line, sentence in zip(lines, sentences, strict=True)
+        replace(line, restart=sentence, result=result_of(sentence))
+        for line, sentence in zip(lines, sentences, strict=True)
     )
 
 
@@ -57,3 +68,17 @@ async def test_a_line_that_is_no_restart_is_no_event(
     await lab.backend.ensure_recorded(job.ref, entries(job, 1))
     assert await events_of(api, namespace, "quiet") == []
     await job.gone()
+
+
+@pytest.mark.parametrize("result", ["success", "failed", "downgrade"])
+def test_an_event_is_a_warning_unless_its_restart_succeeded_however_its_cause_is_called(
+    result: str,
+) -> None:
+    line = replace(
+        Entry(phase="main", model_dir=None, began=0.0, at=1.0, run=0, text=""),
+        restart=f"restart 1 of a -> b: success: crash -> in_place: {'x' * 300}"[:300],
+        result=result,
+    )
+    owner: Any = SimpleNamespace(uid="1")
+    made = event(JobRef(id="a", run="r"), line, owner, namespace="jobs", books="b")
+    assert made["type"] == ("Normal" if result == "success" else "Warning")

@@ -25,7 +25,7 @@ def event(job: JobRef, entry: Entry, owner: Stored, *, namespace: str, books: st
     record = names.record(job.id)
     identity = hashlib.sha256(f"{job.run}/{entry.number}".encode()).hexdigest()[:16]
     at = datetime.fromtimestamp(entry.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    is_success = entry.restart.partition(" -> ")[2].partition(": ")[2].startswith("success")
+    is_success = entry.result == "success"
     return {
         "metadata": {
             "name": f"{record}.{identity}",
