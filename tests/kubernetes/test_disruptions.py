@@ -120,7 +120,7 @@ async def test_the_end_of_a_pod_is_told_with_its_reason(
             "container train ended with exit code 137 (Error)",
             lambda pod: machines.fault("container-kill", pod=pod, **place),
         ),
-        ("pod.deleted", "pod ends-0-g3 was deleted by somebody else", delete),
+        ("pod.deleted", "pod ends-0-g3 was deleted, and not by Everstep", delete),
     ]
     for kind, message, end in ways:
         await job.step(1)

@@ -191,9 +191,12 @@ class KubernetesApi:
 
 def _decode(text: bytes, path: str) -> Json:
     try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError) as error:  # a proxy on the way answered
-        raise Unreachable(f"{path}: the answer is no JSON object: {text[:80]!r}") from error
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):  # a proxy on the way answered
+        raise Unreachable(f"{path}: the answer is no JSON object: {text[:80]!r}")
+    return answer
 
 
 def _refused(response: aiohttp.ClientResponse, text: str) -> Refused:
@@ -220,5 +223,6 @@ async def _load(path: str | None, context: str | None, configuration: Configurat
     try:
         await load(path, context=context, client_configuration=configuration)
     except (ConfigException, *_OF_NO_KUBECONFIG) as error:
-        what = str(error).splitlines()[0] if isinstance(error, ConfigException) else "no kubeconfig"
+        lines = str(error).splitlines() if isinstance(error, ConfigException) else []
+        what = lines[0] if lines else "no kubeconfig"
         raise ConfigException(f"{path or '~/.kube/config'}: {what}") from None

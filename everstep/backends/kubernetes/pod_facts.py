@@ -201,7 +201,7 @@ ENDS: tuple[EndRow, ...] = (
         field="metadata.deletionTimestamp",
         why="it was deleted, and not by Everstep",
         matches=lambda r: r.is_deleted,
-        message=lambda r: f"pod {r.pod['metadata']['name']} was deleted by somebody else",
+        message=lambda r: f"pod {r.pod['metadata']['name']} was deleted, and not by Everstep",
     ),
     EndRow(
         kind="pod.exited",

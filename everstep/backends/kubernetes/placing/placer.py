@@ -52,6 +52,8 @@ from everstep.core.world import PlaceOrder, PlaceState
 _MOMENT_S = 0.1
 _QUEUE_S = 5.0
 """Between looks at why a queue holds pods back, and at which nodes are isolated."""
+_TAKEN_LATER = ("exceeded quota", 'serviceaccount "default" not found')
+"""Refusals that end by themselves: quota is given back, and a new namespace gets its service account."""
 Answers = Mapping[str, Json | Refused]
 """By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
 
@@ -345,7 +347,7 @@ class PodPlacer:
         except Refused as error:
             if error.reason == "AlreadyExists":  # a worker was killed after this
                 return await reached(self.api.get(f"{path}/{body['metadata']['name']}"))
-            if error.status == 403 and "exceeded quota" in str(error):
+            if error.status == 403 and any(words in str(error) for words in _TAKEN_LATER):
                 return error
             if error.status in {400, 403, 422}:
                 what = f"the API server refuses the pod: {error}"
