@@ -27,7 +27,7 @@ CANCEL = Command(name="cancel", args={"status": "Canceled", "reason": "the workf
 
 def accepted(state: JobState, name: str, args: Any) -> None:
     try:
-        commands.accept(state, name, args)
+        commands.accept(state, name, args, now=workflow.time())
     except CommandRejected as error:
         raise rejected(str(error)) from None
 

@@ -272,7 +272,7 @@ class JobHandlers:
         if self._state is None:  # nothing to judge it by yet: the handler waits for that
             commands.readable(name, args)
         elif not self._is_applied(args):
-            commands.accept(self._state, name, args)
+            commands.accept(self._state, name, args, now=workflow.time())
 
     async def _tell(self, name: str, argument: Any) -> dict[str, Any]:
         """The validator has judged it; were it judged here too, a replay by newer rules might differ."""

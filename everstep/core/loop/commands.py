@@ -34,7 +34,7 @@ from everstep.core.state import Command, JobState, Mode
 SAME_REPORT_S = 60.0
 """Two reports of one thing without an id within this time are one."""
 CLOCKS_DIFFER_S = 3_600.0
-"""A report may be so far ahead of the time that the job has seen last; it counts as of that time."""
+"""A report may be so far ahead of now; it counts as of the time that the job has seen last."""
 REPORTED_WITHIN_S = 7 * 86_400.0
 """Older reports are refused: no rule counts faults over a longer time."""
 
@@ -44,13 +44,18 @@ ArgumentType = type | tuple[type, ...]
 _NUMBER: tuple[type, ...] = (int, float)
 
 
-def accept(state: JobState, name: str, raw: object) -> Command:
-    """The command, checked; `CommandRejected` with a sentence if it cannot be accepted."""
+def accept(state: JobState, name: str, raw: object, *, now: float = 0.0) -> Command:
+    """The command, checked; `CommandRejected` with a sentence if it cannot be accepted.
+
+    `now`: the server's time. A job that is paused or waits has that of its cluster from long ago.
+    """
     args = readable(name, raw)
     if state.mode in (Mode.CLOSING, Mode.ENDED) and name not in WHILE_ENDING:
         raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
     if name in CHECKS:
         CHECKS[name](state, args)
+    if name == "report_fault" and "at" in args and state.now:
+        _check_time(args["at"], seen_at=state.now, now=max(state.now, now))
     command = Command(name=name, args=args)
     if name not in UNBOUNDED:
         waiting_commands.check_room(state.commands, command)
@@ -185,8 +190,6 @@ def _lacks_node(raw: Mapping[str, Any]) -> bool:
 
 
 def _check_report(state: JobState, raw: Mapping[str, Any]) -> None:
-    if "at" in raw and state.now:
-        _check_time(raw["at"], now=state.now)
     nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
     if "node" in raw and nodes and raw["node"] not in {*nodes, *state.isolated}:
         names = cut(", ".join(nodes), SHOWN)
@@ -195,13 +198,12 @@ def _check_report(state: JobState, raw: Mapping[str, Any]) -> None:
         )
 
 
-def _check_time(at: float | str, *, now: float) -> None:
-    ago_s = now - seconds(at)
-    if ago_s < -CLOCKS_DIFFER_S:
+def _check_time(at: float | str, *, seen_at: float, now: float) -> None:
+    if seconds(at) > now + CLOCKS_DIFFER_S:
         raise CommandRejected(
             f"report_fault: at {shown(at)} is in the future; leave it out for now"
         )
-    if ago_s > REPORTED_WITHIN_S:
+    if seconds(at) < seen_at - REPORTED_WITHIN_S:
         days = REPORTED_WITHIN_S / 86_400
         raise CommandRejected(f"report_fault: at {shown(at)} is more than {days:.0f} days ago")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,3 +150,29 @@ def test_a_refusal_is_short_whatever_was_said(name: str, value: Any) -> None:
     with pytest.raises(CommandRejected) as error:
         commands.readable(name, value)
     assert len(str(error.value)) < 500
+
+
+# -- When a fault was ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at_s", "why"),
+    [
+        (0.0, ""),
+        (7_200.0, ""),
+        (7_200.0 + 3_601.0, "in the future"),
+        (-7 * 86_400.0 - 1.0, "more than 7 days ago"),
+    ],
+)
+def test_a_fault_is_reported_with_its_time_two_hours_into_a_pause(at_s: float, why: str) -> None:
+    """All that time the job has not seen the clock of its cluster."""
+    job = running()
+    job.command("pause")
+    state = replace(job.state, now=1_700_000_000.0)
+    args = {"kind": "subhealth.power", "at": state.now + at_s}
+    now = state.now + 7_200.0
+    if not why:
+        assert commands.accept(state, "report_fault", args, now=now).args == args
+        return
+    with pytest.raises(CommandRejected, match=why):
+        commands.accept(state, "report_fault", args, now=now)
