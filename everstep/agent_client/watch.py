@@ -18,6 +18,8 @@ RETRY_LEAST_S, RETRY_S = 0.01, 0.05
 RETRY_SHARE = 0.05
 """Of the time that an agent has not answered for: after so long it is tried again, within those bounds. One
 that starts takes tenths of a second, and its job waits for its first answer."""
+LAST_WORDS_S = 60.0
+"""The newest state of an agent is kept for so long after its pod is gone: its facts may not be stored yet."""
 TRIES_PER_S = 1_000
 """Of requests to agents that do not answer, of which there are thousands while a large job starts."""
 
@@ -64,6 +66,7 @@ class Agents:
     clock: Callable[[], float]
     changed: Callable[[str], None]  # something about the pod of this uid is new
     is_cut_off: Callable[[str], bool]
+    last_words_s: float = LAST_WORDS_S
     by_uid: dict[str, WatchedAgent] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
 
@@ -88,6 +91,11 @@ class Agents:
             if watched.task is not None:
                 watched.task.cancel()
 
+    def forget_later(self, uid: str) -> None:
+        """Forget an agent whose pod is gone, once a worker had time to store what it reported."""
+        if uid in self.by_uid:
+            asyncio.get_running_loop().call_later(self.last_words_s, self.forget, uid)
+
     async def _follow(self, uid: str, watched: WatchedAgent) -> None:
         """Poll the agent as long as it lives. One that ends without being forgotten is gone."""
         first_try: float | None = None  # of those since its newest answer
@@ -106,10 +114,11 @@ class Agents:
             except (NoAnswer, Refused) as error:
                 self.unheard.add(uid)
                 first_try = asked_at if first_try is None else first_try
-                if watched.has_answered and self.is_gone(uid):
+                if self.is_gone(uid):
                     self.unheard.discard(uid)
-                    watched.is_gone = True
-                    self.changed(uid)
+                    if watched.has_answered:  # else nothing of it is missed
+                        watched.is_gone = True
+                        self.changed(uid)
                     return
                 self.not_heard(uid, watched, asked_at=self.clock() - error.waited_s)
                 await asyncio.sleep(retry_s(self.clock() - first_try, silent=len(self.unheard)))

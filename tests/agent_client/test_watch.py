@@ -236,3 +236,28 @@ async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a
     for uid in list(agents.by_uid):
         agents.forget(uid)
     assert time.monotonic() - began > MANY / TRIES_PER_S  # after the first try of each
+
+
+async def test_an_agent_that_never_answered_is_asked_no_more_once_it_is_gone() -> None:
+    """Another worker removed its pod: this one may never read of that."""
+    requests = 0
+
+    class Absent(Pod):
+        async def ask(self, *_body: Any, **_: Any) -> dict[str, Any]:
+            nonlocal requests
+            requests += 1
+            raise NoAnswer("no address")
+
+    news: list[str] = []
+    agents = Agents(
+        link=lambda _: Absent(),
+        is_gone=lambda _: requests > 2,
+        clock=time.time,
+        changed=news.append,
+        is_cut_off=lambda _: False,
+    )
+    watched = agents.watch(UID)
+    assert watched.task is not None
+    await asyncio.wait_for(watched.task, HUNG_S)
+    assert requests == 3
+    assert (agents.unheard, news) == (set(), [])
