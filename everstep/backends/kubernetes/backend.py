@@ -85,6 +85,7 @@ class KubernetesBackend(AgentBackend):
             self._namespace_names,
             identity,
             add_news=self.news.add,
+            pod_gone=self._pod_gone,
             messages=settings.messages,
         )
         self._namespaces: dict[str, JobNamespace] = {}
@@ -201,6 +202,13 @@ class KubernetesBackend(AgentBackend):
             placer=placer,
             reconciler=reconciler,
         )
+
+    def _pod_gone(self, pod: Json) -> None:
+        """Give up what is kept for this pod: the worker that ended it may be another one."""
+        for namespace in self._namespaces.values():
+            namespace.agents.forget_later(pod["metadata"]["uid"])
+            if not self.watch.has_pods(job_of(pod)):
+                namespace.pods.forget(job_of(pod))
 
     async def _agent(self) -> Json:
         """The ConfigMap with the agent of this version."""

@@ -91,12 +91,15 @@ class KubernetesPods(Pods):
                 secret = await self.api.get(path)
             except (Refused, Unreachable) as error:
                 raise NoAnswer(f"the credentials of {job}: {error}") from None
-            entries = secret.get("data") or {}
-            self.credentials[job] = {key: b64decode(text).decode() for key, text in entries.items()}
+            data = secret.get("data") or {}
+            entries = {key: b64decode(text).decode() for key, text in data.items()}
+            if not self.watch.has_pods(job):
+                return entries  # of a run that ended meanwhile, perhaps: the next one has others
+            self.credentials[job] = entries
         return self.credentials[job]
 
     def forget(self, job: str) -> None:
-        """Drop the credentials of a job that has ended."""
+        """Drop the credentials of a job without pods: once it has ended, its next run has others."""
         self.credentials.pop(job, None)
         self.contexts.pop(job, None)
 

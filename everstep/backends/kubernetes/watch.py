@@ -34,6 +34,7 @@ class ClusterWatch:
     namespaces: Sequence[str]  # of pods; observers report in the first one
     books: str
     add_news: Callable[[str], None]
+    pod_gone: Callable[[Json], None] = lambda _pod: None  # its object left the copy
     messages: Sequence[ObserverMessages] = ()
     clock: Callable[[], float] = time.monotonic
     reflectors: list[Reflector] = field(init=False)
@@ -43,6 +44,7 @@ class ClusterWatch:
     absent: AbsentNodes = field(init=False)
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
+    _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
     _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
     _node_faults: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by uid
     _renewed: dict[str, tuple[str, float]] = field(
@@ -114,7 +116,21 @@ class ClusterWatch:
             self.ended.setdefault(newest["metadata"]["uid"], time.time())
             if len(self.ended) > _ENDS_KEPT:
                 del self.ended[next(iter(self.ended))]
+        self._count(newest, is_gone=pod is None)
+        if pod is None:
+            self.pod_gone(newest)
         self.add_news(job_of(newest))
+
+    def _count(self, pod: Json, *, is_gone: bool) -> None:
+        if names.ROLE in pod["metadata"].get("labels", {}):
+            return
+        job, uid = job_of(pod), pod["metadata"]["uid"]
+        if not is_gone:
+            self._slot_pods.setdefault(job, set()).add(uid)
+        elif uids := self._slot_pods.get(job):
+            uids.discard(uid)
+            if not uids:
+                del self._slot_pods[job]
 
     def _node_changed(self, node: Json | None, old: Json | None) -> None:
         if node is None:
@@ -158,6 +174,10 @@ class ClusterWatch:
             for pod in self.pods[namespace].objects.values()
             if job_of(pod) == job and names.ROLE not in pod["metadata"]["labels"]
         ]
+
+    def has_pods(self, job: str) -> bool:
+        """Whether there is a pod of any slot of it."""
+        return job in self._slot_pods
 
     def address(self, uid: str) -> str | None:
         """At which the other pods and we reach this one; None: it has none yet."""
