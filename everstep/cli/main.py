@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -236,8 +237,10 @@ def main(argv: Sequence[str]) -> int:
         return _say(Exit.USAGE, f"{error.format_message().rstrip('.')} (`{_help(argv)}`)")
     except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        return _reader_left()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer's answer to it is to exit with 1
+            return _reader_left()
+        raise
     except Exception as error:
         code = _code(error)
         if code is None:
@@ -293,7 +296,8 @@ def run() -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a sign that a terminal lacks is no reason to die
     code = main(sys.argv[1:])
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BrokenPipeError):
+            stream.flush()
     # The SDK's threads may crash an interpreter that is on its way out, and spoil the exit code.
     os._exit(code)

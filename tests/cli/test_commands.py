@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from itertools import chain
 
 import pytest
 
 from everstep.cli.exits import Exit
 from everstep.cli.main import ELSEWHERE, GROUPS, main
+from tests.support.machine import EVERSTEP, ROOT
+from tests.support.patience import HUNG_S
 
 NAMES = [command.name for command in chain(*GROUPS.values())]
 
@@ -48,3 +52,21 @@ def test_an_empty_name_of_a_cluster_is_wrong_usage(
 def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["statsu"]) == Exit.USAGE
     assert "Did you mean 'status'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", ["schema", "explain examples/two_phases.yaml", "--version"])
+def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
+    """Of `everstep watch` a 1 would say that the job failed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        ended = subprocess.run(
+            [*EVERSTEP, *words.split()],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            timeout=HUNG_S,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (Exit.DONE, "")
