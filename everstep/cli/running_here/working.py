@@ -75,24 +75,28 @@ class Worker:
         self._is_guest = not is_alone
         self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
         self._process: Process | None = None
+        self._is_ready = False
+        self._was_ready = False
 
     @property
     def is_begun(self) -> bool:
-        return self._process is not None
+        """Whether it is starting, or was ready at some time."""
+        return self._was_ready or (self._process is not None and self._process.is_alive)
 
     async def ensure_alive(self) -> None:
         """Start the worker unless it is alive, and wait until it is ready."""
-        if self._process is not None and self._process.is_alive:
-            return
-        process = Process(
-            # Relative paths of documents begin here; a worker.py that lies here is not ours.
-            [sys.executable, "-P", "-m", "worker"],
-            name="worker",
-            log=self._log,
-            env=environment(**_settings(self._machine), **self._server()),
-        )
-        await process.says("everstep worker ready", within_s=WORKER_S)
-        self._process = process
+        if self._process is None or not self._process.is_alive:
+            self._is_ready = False
+            self._process = Process(
+                # Relative paths of documents begin here; a worker.py that lies here is not ours.
+                [sys.executable, "-P", "-m", "worker"],
+                name="worker",
+                log=self._log,
+                env=environment(**_settings(self._machine), **self._server()),
+            )
+        if not self._is_ready:  # one that takes longer is waited for again: no second one beside it
+            await self._process.says("everstep worker ready", within_s=WORKER_S)
+            self._is_ready = self._was_ready = True
 
     def forget(self) -> None:
         """Remove the log once all went well, if only this run used it."""
