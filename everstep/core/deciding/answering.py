@@ -6,6 +6,7 @@ recorded as refused, and at the end of the ladder the phase fails.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import SAID_MOST, cut
@@ -283,7 +284,12 @@ def _decision(
     )
 
 
+def answer_from(nodes: Iterable[str]) -> str:
+    """What a job with these unreachable nodes waits for."""
+    return f"an answer from {', '.join(nodes) or 'the agents'}"
+
+
 def _waiting_for(fault: Fault) -> str | None:
     if fault.cls is not FaultClass.UNREACHABLE:
         return None
-    return f"an answer from {', '.join(fault.nodes) or 'the agents'}"
+    return answer_from(fault.nodes)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding import budgets, run_ends
+from everstep.core.deciding.answering import answer_from
 from everstep.core.deciding.decision import Decision, Fault
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
@@ -145,13 +146,25 @@ def apply_note(state: JobState, decision: Decision) -> JobState:
         event = FaultNoted(at=state.now, decision=decision, generation=state.generation)
         state = happened(state, event)
     if decision.fault.cls is FaultClass.UNREACHABLE:
-        what = decision.waiting_for
-        waiting = None if what is None else Wait(what=what, since=decision.at)
-        return replace(state, unreachable=decision.fault.slots, waiting=waiting)
+        return _with_unreachable(state, decision)
     if decision.fault.cls is FaultClass.HANG and decision.level is Level.NOTE:
         text = f"suspected suspension: {decision.fault.message or decision.reason}"
         return replace(state, suspected=Suspected(at=decision.at, text=text))
     return state
+
+
+def _with_unreachable(state: JobState, decision: Decision) -> JobState:
+    """The state with the slots of this decision unreachable, beside those that still are."""
+    still = [n for n in state.unreachable if state.slots[n].state is PodState.UNREACHABLE]
+    unreachable = tuple(sorted({*still, *decision.fault.slots}))
+    if (what := decision.waiting_for) is None:
+        return replace(state, unreachable=unreachable, waiting=None)
+    waiting = Wait(what=what, since=decision.at)
+    if still:
+        what = answer_from(dict.fromkeys(state.slots[n].node for n in unreachable))
+        since = decision.at if state.waiting is None else state.waiting.since
+        waiting = Wait(what=what, since=since)
+    return replace(state, unreachable=unreachable, waiting=waiting)
 
 
 def apply_refusals(state: JobState, decision: Decision) -> JobState:

@@ -6,7 +6,7 @@ import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.seeing import watching
-from everstep.core.seeing.watch_report import WatchReport
+from everstep.core.seeing.watch_report import WatchReport, pod_seen
 from everstep.core.seeing.watching import AskAll, WaitFor, Watch
 from everstep.core.state import Learned
 from everstep.core.world import Observation, PodState, PodView, RankExit
@@ -216,3 +216,28 @@ def test_a_new_container_that_dies_before_its_start_is_made_again_a_few_times(
         levels.append(job.decisions[-1].level)
     assert 3 <= len(levels) <= 10
     assert levels[-1] is Level.FAIL
+
+
+def test_a_second_silent_slot_is_waited_for_beside_the_first_until_both_answer() -> None:
+    job = running()
+
+    def falls_silent(slot: int, **states: PodState) -> tuple[tuple[int, ...], str, float | None]:
+        pods = tuple(
+            pod_seen(silent(n)._replace(uid=job.state.slots[n].uid, state=state))
+            for n, state in ((int(name[1:]), state) for name, state in states.items())
+        )
+        news = fact("unreachable.agent", node=f"n{slot}", slot=slot)
+        job.report("facts", facts=(news,), pods=pods)
+        waiting = job.state.waiting
+        assert waiting is not None
+        return job.state.unreachable, waiting.what, waiting.since
+
+    first = falls_silent(1, n1=PodState.UNREACHABLE)
+    began = first[2]
+    assert first == ((1,), "an answer from n1", began)
+    second = falls_silent(2, n2=PodState.UNREACHABLE)
+    assert second == ((1, 2), "an answer from n1, n2", began)
+    third = falls_silent(3, n3=PodState.UNREACHABLE, n1=PodState.RUNNING)
+    assert third == ((2, 3), "an answer from n2, n3", began)
+    job.report("back")
+    assert job.state.waiting is None
