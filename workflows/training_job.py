@@ -134,7 +134,8 @@ class TrainingJob(JobHandlers):
     async def _do(self, action: next_actions.Action) -> next_actions.Event:
         match action:
             case next_actions.Ask(inputs=inputs):
-                return await self._decide(await self._counted(inputs))
+                counted = await self._counted(inputs)
+                return next_actions.Undecided() if counted is None else await self._decide(counted)
             case next_actions.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
                 return await self._carried_out(work)
@@ -278,16 +279,23 @@ class TrainingJob(JobHandlers):
 
         return await commanding.in_its_books(lambda: self.state.job, see)
 
-    async def _counted(self, inputs: DecisionInput) -> DecisionInput:
-        """The input with the counts of its device faults, where the cluster counts them over all jobs."""
+    async def _counted(self, inputs: DecisionInput) -> DecisionInput | None:
+        """The input with the counts of its device faults, where the cluster counts them over all jobs.
+
+        None if a command comes meanwhile that a job obeys without a decision.
+        """
         order = count_order(inputs, cluster=self.state.spec.cluster, job=self.state.job.id)
         if order is None:
             return inputs
         counts = attending.attended_call(partial(_counts, order), self._show_wait)
+
+        def is_needless() -> bool:
+            return operators.needs_no_decision(self.state)
+
         try:
-            return replace(inputs, counts=await self._interruptible(counts))
-        except (ActivityError, asyncio.CancelledError):  # a command is about to end the job
-            return inputs
+            return replace(inputs, counts=await self._interruptible(counts, or_by=is_needless))
+        except (ActivityError, asyncio.CancelledError):
+            return None if is_needless() else inputs
 
     async def _decide(self, inputs: DecisionInput) -> next_actions.Decided | next_actions.Undecided:
         """The decision, however often its rules fail; none if a command waits then that needs none."""

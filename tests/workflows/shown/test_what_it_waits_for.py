@@ -33,6 +33,7 @@ from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, Place
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
+from tests.support.patience import HUNG_S
 from tests.support.scene import restarts_of, until_it_waits_for, until_state
 from tests.support.stage import Handle, document
 from tests.workflows.test_counted_faults import manifest
@@ -353,6 +354,18 @@ async def test_device_faults_that_cannot_be_counted_are_shown_until_they_can(
         await until_state(job, "running")
         await job.execute_update("stop", {})
         assert (await job.result())["status"] == "Terminated"
+
+
+async def test_a_job_ends_in_order_while_its_device_faults_cannot_be_counted(
+    client: Client,
+) -> None:
+    backend = Forgetful(FakeSettings(nodes=6))
+    await backend.admin.fault(f"at 35s device n1 1 {HBM}")
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, counted())
+        await until_it_waits_for(job, "no such table")
+        await job.execute_update("stop", {})
+        assert (await asyncio.wait_for(job.result(), HUNG_S))["status"] == "Terminated"
 
 
 class Silent:
