@@ -82,14 +82,16 @@ def _counted(counts: TableRow) -> Iterator[str]:
         if budget["used"] or budget["limit"] is not None:
             limit = "no limit" if budget["limit"] is None else f"of {budget['limit']}"
             yield f"budget {name}: {budget['used']} used, {limit}"
-    for name, count in counts["series"].items():
-        if count:
-            yield f"series {name}: {count} in a row"
+    for name, restarts in counts["series"].items():
+        if restarts:
+            yield f"series {name}: {restarts} in a row"
 
 
 def _nodes(nodes: TableRow) -> str:
     least, most = nodes["min"], nodes["wanted"]
-    return f"{most} nodes" if least == most else f"{least} to {most} nodes"
+    if least != most:
+        return f"{least} to {most} nodes"
+    return "1 node" if most == 1 else f"{most} nodes"
 
 
 def _rule(rule: TableRow) -> str:

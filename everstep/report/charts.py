@@ -14,7 +14,7 @@ from html import escape
 from typing import Any
 
 from everstep.report.accounting import seconds
-from everstep.report.sentences import duration
+from everstep.report.sentences import count, duration
 
 Value = Mapping[str, Any]
 
@@ -158,8 +158,8 @@ def timeline(report: Value) -> str:
     height = len(rows) * ROW + TOP + BOTTOM
     marks = _marks(report["restarts"], axis, [name for name, _ in rows])
     about = (
-        f"{len(report['phases'])} phases, {len(report['runs'])} runs, {len(report['nodes'])} nodes; "
-        f"{len(report['restarts'])} restarts."
+        f"{count(len(report['phases']), 'phase')}, {count(len(report['runs']), 'run')}, "
+        f"{count(len(report['nodes']), 'node')}; {count(len(report['restarts']), 'restart')}."
     )
     return _svg("Timeline", about, height, [*shapes, *marks, *_time_grid(axis, height)])
 

@@ -147,6 +147,23 @@ def test_a_file_that_cannot_be_read_is_one_sentence(cli: Cli, path: str, why: st
 # -- explain ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [(1, "1 node"), (3, "3 nodes"), ({"min": 1, "wanted": 2}, "1 to 2 nodes")],
+    ids=str,
+)
+def test_a_number_of_nodes_is_in_words(cli: Cli, nodes: Any, words: str) -> None:
+    spec = {"command": ["true"], "nodes": nodes}
+    body = {
+        "apiVersion": "everstep/v1",
+        "kind": "TrainingJob",
+        "metadata": {"name": "a"},
+        "spec": spec,
+    }
+    page = cli("explain", "-", stdin=json.dumps(body).encode()).out
+    assert f"phase main, {words}\n" in page
+
+
 def test_what_each_level_of_a_code_leads_to_is_explained_where_it_matters(cli: Cli) -> None:
     (phase,) = cli("explain", "examples/mindcluster.yaml", "--json").json["phases"]
     ladders = {
