@@ -1,15 +1,18 @@
-"""What one worker keeps of a job that another one ended."""
+"""Two workers at one job: what each keeps of it, and what one that is slow may still do."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.backends.rules.ownership import FolderClaim
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import until
+from tests.kubernetes.objects import Pods, until
 
 
 @pytest.fixture
@@ -49,3 +52,38 @@ async def test_a_worker_gives_up_what_it_has_for_the_pods_of_a_job_that_another_
     await until(
         lambda: not (home.pods.credentials or home.pods.contexts or home.agents.by_uid), within_s=20
     )
+
+
+async def test_a_worker_that_was_slow_removes_no_pod_of_a_newer_generation(
+    lab: KubernetesLab,
+    other: KubernetesBackend,
+    pods: Pods,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first stands still after it stored the pods it wants; the other one serves the next restart."""
+    first, job = lab.backend, KubernetesRun(lab, id="slow", env=NEVER_ENDS)
+    books = first._home.books
+    await job.launch()
+    await job.step(5)
+    await job.new_generation("restart-1")
+    stands_still, goes_on, claim = asyncio.Event(), asyncio.Event(), books.claim
+
+    async def slow_claim(job_id: str, claims: Sequence[FolderClaim]) -> None:
+        stands_still.set()
+        await goes_on.wait()
+        await claim(job_id, claims)
+
+    monkeypatch.setattr(books, "claim", slow_claim)
+    late = asyncio.create_task(first.ensure_placed(job.place_order(recreate=(1,))))
+    await asyncio.wait_for(stands_still.wait(), 60)
+    lab.backend = other
+    await job.new_generation("restart-2")
+    placed = await job.place(recreate=(1,))
+    await until(lambda: first.watch.pod(placed.pods[1].uid) is not None)
+    goes_on.set()
+    await asyncio.gather(late, return_exceptions=True)
+    pod = await pods.get(names.pod("slow", slot=1, generation=job.generation))
+    assert pod["metadata"]["uid"] == placed.pods[1].uid
+    assert "deletionTimestamp" not in pod["metadata"]
+    lab.backend = first
+    await job.gone()

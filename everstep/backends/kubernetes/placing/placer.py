@@ -40,7 +40,7 @@ from everstep.backends.kubernetes.placing.entries import (
     wanted_entries,
 )
 from everstep.backends.kubernetes.placing.queues import JobQueues
-from everstep.backends.kubernetes.placing.reconciler import PodReconciler
+from everstep.backends.kubernetes.placing.reconciler import JobSight, PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
@@ -81,8 +81,8 @@ class PodPlacer:
 
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when one that failed is created again, if that has to wait."""
-        isolated, stored = await both(
-            reached(isolated_nodes(self.api, self.home)), reached(self.books.read(order.job.id))
+        isolated, (pods, stored) = await both(
+            reached(isolated_nodes(self.api, self.home)), self.reconciler.sight(order.job.id)
         )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
         example = self._example(order, hosts)
@@ -92,7 +92,8 @@ class PodPlacer:
         due = self._due(order, stored, now=now)
         if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
-        stored, refusal = await self._create_due(order, stored, due, hosts, example)
+        sight = JobSight(pods, stored)
+        stored, refusal = await self._create_due(order, sight, due, hosts, example)
         queue_problem = await self.queues.problem(order, stored)
         self.reconciler.watch_agents(stored)
         missing = missing_pods(order, stored)
@@ -148,13 +149,13 @@ class PodPlacer:
     async def _create_due(
         self,
         order: PlaceOrder,
-        stored: Stored,
+        sight: JobSight,
         due: Collection[str],
         hosts: Collection[str],
         example: Json,
     ) -> tuple[Stored, str]:
         """Create the pods that are due, and their group. Also returns what holds either up, if so."""
-        stored, prompt_answers = await self._synced(order, stored, due, hosts)
+        stored, prompt_answers = await self._synced(order, sight, due, hosts)
         gang = gang_of(order, stored)
         missing = missing_pods(order, stored)
         rest = [e for e in missing if e.name in due and e.name not in prompt_answers]
@@ -197,10 +198,11 @@ class PodPlacer:
         """How far the pods are that stand by, and when one that failed is created again."""
         isolated = await reached(isolated_nodes(self.api, self.home))
         may_be_used = self._usable(order, isolated)
+        pods, stored = await self.reconciler.sight(order.job.id)
         _, stored = await self.books.transacted(
-            order.job.id, lambda session: want_standbys(session, order, may_be_used)
+            order.job.id, lambda session: want_standbys(session, order, may_be_used), start=stored
         )
-        stored = await self.reconciler.sync(order.job.id, stored)
+        stored = await self.reconciler.sync(order.job.id, JobSight(pods, stored))
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
@@ -216,14 +218,14 @@ class PodPlacer:
         return state, min(again, default=None)
 
     async def _synced(
-        self, order: PlaceOrder, stored: Stored, due: Collection[str], hosts: Collection[str]
+        self, order: PlaceOrder, sight: JobSight, due: Collection[str], hosts: Collection[str]
     ) -> tuple[Stored, Answers]:
         """Ensure the job's Secret, and bring the pods that exist in line with the record.
 
         Pods that are due, and need neither a new Secret nor a group, are created at the same time: returns
         the answers for these. `_create_due` creates the others afterwards.
         """
-        sync = self.reconciler.sync(order.job.id, stored)
+        stored, sync = sight.stored, self.reconciler.sync(order.job.id, sight)
         if not due:
             return await sync, {}
         gang = gang_of(order, stored)

@@ -35,6 +35,16 @@ class PodDeletion(NamedTuple):
     grace_s: int
 
 
+class JobSight(NamedTuple):
+    """A job, and its pods as they were before its record was read: each that the record does not name leaves.
+
+    One that is made later has its entry later, which this record may not have yet.
+    """
+
+    pods: Collection[Json]
+    stored: Stored
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReconciler:
     """The pods of the jobs of one namespace."""
@@ -51,14 +61,16 @@ class PodReconciler:
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}"
 
-    async def sync(self, job_id: str, stored: Stored | None = None) -> Stored:
+    async def sight(self, job_id: str) -> JobSight:
+        pods = self.watch.of_job(job_id, self.namespace)
+        return JobSight(pods, await reached(self.books.read(job_id)))
+
+    async def sync(self, job_id: str, sight: JobSight | None = None) -> Stored:
         """Remove the pods that are not wanted, and store what the API server reports of the rest.
 
-        `stored`: the job as it was read a moment ago.
+        `sight`: of a moment ago, perhaps with what was stored since then.
         """
-        pods = self.watch.of_job(job_id, self.namespace)
-        # Pods before the books: one that is made later has its entry later.
-        stored = await reached(self.books.read(job_id)) if stored is None else stored
+        pods, stored = await self.sight(job_id) if sight is None else sight
         deletions = self._strays(stored, pods)
         changes: dict[str, PodEntry | None] = {}
         uids = {entry.name: entry.uid for entry in stored.document.pods}
