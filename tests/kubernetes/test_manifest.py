@@ -232,6 +232,18 @@ def test_names_of_different_jobs_differ() -> None:
             {"spec": {"containers": [{"name": "train", "command": ["python"]}]}},
         ),
         (
+            "spec.pod_template.spec.containers.0.restartPolicy",
+            {"spec": {"containers": [{"name": "train", "restartPolicy": "Always"}]}},
+        ),
+        (
+            "spec.pod_template.spec.containers.0.restartPolicyRules",
+            {"spec": {"containers": [{"name": "train", "restartPolicyRules": []}]}},
+        ),
+        (
+            "spec.pod_template.spec.containers.0.volumeMounts.0: a mountPath is needed",
+            {"spec": {"containers": [{"name": "train", "volumeMounts": [{"name": "data"}]}]}},
+        ),
+        (
             "spec.pod_template.spec.volumes.0.name",
             {"spec": {"volumes": [{"name": "everstep-home", "emptyDir": {}}]}},
         ),
@@ -290,6 +302,25 @@ def test_a_template_that_would_break_the_pod_is_refused(
     with pytest.raises(InvalidSpec) as refused:
         pod(template)
     assert field in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"metadata": None, "spec": None},
+        {"metadata": {"labels": None, "annotations": None}},
+        {"spec": {"affinity": None, "initContainers": None, "volumes": None}},
+        {"spec": {"affinity": {"nodeAffinity": None}}},
+        {"spec": {"containers": [{"name": "train", "env": None, "restartPolicy": None}]}},
+    ],
+)
+def test_a_null_in_a_template_is_as_good_as_nothing(template: Mapping[str, Any]) -> None:
+    """The API server takes it so; a template of Helm has many."""
+    assert pod(template, hosts_to_avoid=["host"]) == pod(hosts_to_avoid=["host"])
+
+
+def test_the_name_of_a_phase_makes_a_label_whatever_its_end() -> None:
+    assert pod(phase="a-")["metadata"]["labels"][names.PHASE] == "a"
 
 
 NO_IMAGES = (

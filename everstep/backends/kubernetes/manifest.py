@@ -5,7 +5,6 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -130,7 +129,7 @@ def _pod(
 ) -> Json:
     if what := images.problem_of_job(order.image):
         raise InvalidSpec([("spec.image", what)])
-    template = copy.deepcopy(order.pod_template)  # the job keeps it as it is
+    template = _without_nulls(order.pod_template)
     _refuse_reserved(template, settings.namespace)
     job = order.job.id
     metadata = {
@@ -351,6 +350,13 @@ def _merged_lists(base: list[Any], added: list[Any], field: str | None) -> list[
     return [*both, *rest]
 
 
+def _without_nulls(value: Any) -> Any:
+    """A copy in which a field that is null is absent, as it is for the API server."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(one) for name, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
 def _refuse_reserved(template: Mapping[str, Any], namespace: str) -> None:
     """What a template must not say, as the backend could not work with it."""
     what = "a pod has metadata and spec, nothing else"
@@ -408,7 +414,21 @@ def _container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
         return _image_problems(container.get("image"), f"{where}.image")
     what = f"of container `{CONTAINER}` is set by Everstep: write `command` and `image` in spec"
-    return [(f"{where}.{name}", what) for name in ("command", "args", "image") if name in container]
+    problems = [
+        (f"{where}.{name}", what) for name in ("command", "args", "image") if name in container
+    ]
+    what = "must be left to Everstep: an agent that is started again has lost its ranks"
+    problems += [
+        (f"{where}.{name}", what)
+        for name in ("restartPolicy", "restartPolicyRules")
+        if name in container
+    ]
+    mounts = container.get("volumeMounts")
+    return problems + [
+        (f"{where}.volumeMounts.{number}", "a mountPath is needed")
+        for number, mount in enumerate(mounts if isinstance(mounts, list) else ())
+        if isinstance(mount, dict) and "mountPath" not in mount
+    ]
 
 
 def _init_container_problems(container: Json, where: str) -> Problems:

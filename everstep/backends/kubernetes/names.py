@@ -65,7 +65,7 @@ def agent(content: bytes) -> str:
 
 
 def phase_label(phase: str) -> str:
-    return phase[:_LABEL_MOST]
+    return phase[:_LABEL_MOST].rstrip("-._")  # a label ends with a letter or a digit
 
 
 def labels(books: str, job: str) -> dict[str, str]:
