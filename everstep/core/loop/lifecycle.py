@@ -179,9 +179,14 @@ def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
     if event.outcome is None or plan is None:
         state = replace(state, repeats=state.repeats + 1)
         return replace(state, plan=pause_plan(state))
-    state = outcomes.launched(state, plan, event.outcome)
-    facts = (*state.pending_facts, *event.outcome.facts)
-    return replace(state, mode=Mode.PAUSED, pending_facts=facts)
+    state, outcome = outcomes.launched(state, plan, event.outcome), event.outcome
+    facts = (*state.pending_facts, *outcome.facts)
+    state = replace(state, mode=Mode.PAUSED, pending_facts=facts)
+    if outcome.cause is None:
+        return state
+    # Processes that did not confirm their end may still run: the resume stops or replaces them.
+    running = f"the end of all processes: {outcome.cause.message}"
+    return waits(state, Wait(what=running, since=outcome.now))
 
 
 def _telling_ended(state: JobState, event: PlanEnded) -> JobState:

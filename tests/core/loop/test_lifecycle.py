@@ -215,6 +215,20 @@ def test_a_pause_keeps_the_pods_and_a_resume_runs_the_command_again() -> None:
     assert (job.decisions[-1].level, job.decisions[-1].bills) == (Level.IN_PLACE, {})
 
 
+def test_a_pause_whose_processes_may_still_run_shows_that() -> None:
+    job = running()
+    job.command("pause")
+    job.interrupted()
+    why = "slot 1 did not confirm its end within 5 s"
+    cause = fact("agent.unreachable", slot=1, message=why)
+    job._advance(PlanEnded(outcome=outcome(job.plan, "failed", Step.STOP, cause)))
+    shown = views.status(job.state)
+    assert (shown["state"], shown["waiting_for"]) == ("paused", f"the end of all processes: {why}")
+    job.command("resume")
+    job.interrupted()
+    assert views.status(job.state)["waiting_for"] is None
+
+
 def test_a_slot_that_a_pause_could_not_stop_is_stopped_or_replaced_by_the_resume() -> None:
     job = running()
     job.command("pause")
