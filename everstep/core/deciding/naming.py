@@ -87,9 +87,10 @@ def name_fault(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     if diagnosis.ladder[:1] != (Level.NOTE,):
         handled = (diagnosis.fault, name(facts)[0])
         return with_rest(diagnosis, other_diagnoses(inputs, facts, handled=handled))
-    noted_class = diagnosis.about or diagnosis.fault.cls
+    # The fact that named the fault is always among those left out: so this comes to an end.
+    noted_classes = {diagnosis.about or diagnosis.fault.cls, name(facts)[0].cls}
     rest = tuple(
-        f for f in facts if row_for(f).cls is not noted_class and not row_for(f).is_harmless
+        f for f in facts if row_for(f).cls not in noted_classes and not row_for(f).is_harmless
     )
     other = name_fault(inputs, rest) if rest else diagnosis
     if other.ladder[:1] == (Level.NOTE,):

@@ -273,3 +273,15 @@ def test_what_was_seen_is_said_once_and_a_cut_line_says_that_it_is_cut() -> None
     (cut,) = lines((replace(crash, message="x" * 300),))
     assert len(cut) == 200
     assert cut.endswith("…")
+
+
+def test_a_class_that_is_only_noted_stays_so_however_often_it_is_sighted() -> None:
+    """The third one of a day is a fatal fault, which this document only notes."""
+    job = running(with_ladder(Policy(), FaultClass.DEVICE_FATAL, Level.NOTE))
+    levels = []
+    for n in range(1, 4):
+        job.saves(100 * n)
+        levels.append(job.see(sighting(FaultClass.DEVICE, at=job.state.now)).level)
+        if levels[-1] is not Level.NOTE:
+            job.succeeds()
+    assert levels[2] is Level.NOTE
