@@ -33,6 +33,8 @@ POLL_S = 1.0
 WAITED_S = 1.0
 """A shorter wait is not recorded."""
 WAITS_KEPT, WAIT_MOST = 5, 120
+ANSWER_S = 60.0
+"""Least time for an answer."""
 WORTH_SAYING_S = 3.0
 """A fence or a start that takes longer reports what it waits for."""
 
@@ -123,6 +125,13 @@ class StepRun:
         if self.first_asked is None:
             self.first_asked = await self.context.backend.clock()
         return self.first_asked
+
+    async def deadline(self, limit_s: float) -> float:
+        """When an answer is too late: this long after the order, however often its worker was killed.
+
+        A step that begins late waits for its answer a minute all the same, or as long as the limit is.
+        """
+        return max(self.order.since + limit_s, await self.asked_at() + min(limit_s, ANSWER_S))
 
     async def look(self, until: float | None = None) -> Observation:
         """Wait for the next change. Raises `GivesWay` or `ContainersGone` if it shows either."""

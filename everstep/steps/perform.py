@@ -85,7 +85,7 @@ async def _standby(step: StepRun) -> StepResult:
     limit_s = step.order.plan.remedy.standby_s
     order = _place_order(step, step.order.living)
     while not (state := await step.context.backend.ensure_standby(order)).placed:
-        deadline = await step.asked_at() + limit_s
+        deadline = await step.deadline(limit_s)
         if step.now >= deadline:
             message = (
                 f"no backup pod was ready within {limit_s:g} s: it waited for {state.waiting_for}"
@@ -159,6 +159,7 @@ def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
 
 
 async def _heal(step: StepRun) -> StepResult:
+    deadline = step.order.since + HEAL_S_MAX
     for ref in step.order.plan.remedy.heal:
         what = f"device {ref.node}/{ref.device} to heal"
         while True:
@@ -171,7 +172,6 @@ async def _heal(step: StepRun) -> StepResult:
             if state.state == "healed":
                 await step.count_past_wait(what)
                 break
-            deadline = await step.asked_at() + HEAL_S_MAX
             if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
@@ -381,7 +381,7 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause(START_FAILED, message, slot=slot))
             return replace(failed, works=state.works)
         slot = state.pending[0]
-        deadline = await step.asked_at() + limit_s
+        deadline = await step.deadline(limit_s)
         if step.now >= deadline:
             message = f"slot {slot} did not report its ranks started within {limit_s:g} s"
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
