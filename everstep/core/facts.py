@@ -27,6 +27,9 @@ ALL_ENDED = "process.all_ended"
 
 HEAL_FAILED = "device.heal_failed"
 
+SCALE_OUT = "scale.out"
+"""There is room for slots that were scaled away."""
+
 STANDBY_NONE, STANDBY_OVER = "standby.none", "standby.over"
 """No pod stood by in time; or the training ended before one did."""
 

@@ -129,6 +129,7 @@ class Ledger:
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
     back: RollbackCount = field(default_factory=RollbackCount)
     no_standby: bool = False  # no pod stood by in time once
+    grown_in_vain: int = 0  # restarts in a row for more nodes that got none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
-from everstep.core.facts import NONE_OLDER, Fact
+from everstep.core.facts import NONE_OLDER, SCALE_OUT, Fact
 from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
@@ -108,7 +108,7 @@ def slots_to_recreate(
         return tuple(range(inputs.nodes))
     living = {*inputs.living}
     without_pod = living & {*inputs.gone}
-    if is_resized or fault.kind == "scale.out":  # the slots that have a pod keep it
+    if is_resized or fault.kind == SCALE_OUT:  # the slots that have a pod keep it
         return tuple(n for n in range(inputs.nodes) if n not in living - without_pod)
     if level is Level.ROLLBACK:
         return tuple(sorted(without_pod))

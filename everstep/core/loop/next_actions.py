@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput, decision_input
 from everstep.core.deciding.naming import ends_at_hang
+from everstep.core.recovering import growth
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.seeing.lasting import facts_to_come
@@ -161,6 +162,7 @@ def watch_order(state: JobState) -> WatchOrder:
         grows_by=grows_by,
         grows_most=max(grows_by, state.phase.nodes - len(living)),
         grows_after=state.resume,
+        grows_from=_grows_from(state),
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
         awaits_first_step=state.first_step_at is None,
         is_last_run=is_last_run(state),
@@ -176,6 +178,12 @@ def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
     now = len(living)
     larger = usable(now + 1, state.phase.nodes, bad=state.ledger.bad_sizes) if now else ()
     return min(larger, default=now) - now
+
+
+def _grows_from(state: JobState) -> float | None:
+    """When it is time to try to grow once more, after tries that were in vain."""
+    wait_s = growth.wait_s(state.ledger.grown_in_vain) / state.spec.time_scale
+    return state.running_since + wait_s if wait_s and state.running_since is not None else None
 
 
 def _room_for(state: JobState) -> Need:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from everstep.core import names
 from everstep.core.deciding import budgets
 from everstep.core.deciding.decision import Outcome, Plan, Waited
-from everstep.core.facts import STANDBY_NONE, Fact
+from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact
 from everstep.core.levels import Level, Step
 from everstep.core.loop.bookkeeping import apply_facts
 from everstep.core.loop.job_events import (
@@ -69,7 +69,18 @@ def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
         state = _with_failure(_with_refunds(_without_rollback(state, plan, outcome)))
     state = happened(state, _restart_ended(plan, outcome, before, state))
     state = _with_new_processes(before, state, outcome)
-    return replace(state, incident=None) if outcome.result == "success" else state
+    if outcome.result != "success":
+        return state
+    return replace(_with_growth(before, state), incident=None)
+
+
+def _with_growth(before: JobState, state: JobState) -> JobState:
+    """Count a restart for more nodes that got none: the next one has to wait."""
+    incident = before.incident
+    if incident is None or incident.decision.fault.kind != SCALE_OUT:
+        return state
+    has_grown = len(state.living) > len(before.living)
+    return with_ledger(state, grown_in_vain=0 if has_grown else state.ledger.grown_in_vain + 1)
 
 
 def _ended_in_standby(state: JobState, plan: Plan, outcome: Outcome) -> JobState:

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from everstep.core.facts import Fact
+from everstep.core.facts import SCALE_OUT, Fact
 from everstep.core.levels import Level
 from everstep.core.recovering.placement import choose
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.world import NodeView, Observation
 
+IN_VAIN_S, IN_VAIN_S_MOST = 300.0, 3_600.0
+"""A node may be free and yet not be given: by a quota, a selector or a taint. Each try costs a restart."""
+
+
+def wait_s(grown_in_vain: int) -> float:
+    """The time until the next try, doubled with each one that was in vain."""
+    return min(IN_VAIN_S * 2.0 ** (grown_in_vain - 1), IN_VAIN_S_MOST) if grown_in_vain else 0.0
+
 
 def may_grow(order: WatchOrder, observation: Observation) -> bool:
     """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
     if order.room_for is None or observation.checkpoint is None:
+        return False
+    if order.grows_from is not None and observation.now < order.grows_from:
         return False
     return order.grows_after is None or observation.checkpoint.is_newer(order.grows_after)
 
@@ -43,7 +53,7 @@ def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView])
         return None
     fact = Fact(
         id=f"watch/scale.out/{order.generation}",
-        kind="scale.out",
+        kind=SCALE_OUT,
         at=observation.now,
         message=_sentence(tuple(slots.values())),
         details={"level": str(Level.ELASTIC)},

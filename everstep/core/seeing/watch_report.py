@@ -61,6 +61,7 @@ class WatchOrder:
     grows_by: int = 1  # so many at once: a number of nodes in between does not work
     grows_most: int = 1  # so many would make it as large as its document wants
     grows_after: Checkpoint | None = None  # a newer one makes growing cheap
+    grows_from: float | None = None  # not before, as the last try was in vain
     to_come: tuple[Fact, ...] = ()  # unless they are over before
     time_scale: float = 1.0
 

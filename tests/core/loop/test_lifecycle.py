@@ -222,8 +222,11 @@ def test_a_pause_whose_processes_may_still_run_shows_that() -> None:
     why = "slot 1 did not confirm its end within 5 s"
     cause = fact("agent.unreachable", slot=1, message=why)
     job._advance(PlanEnded(outcome=outcome(job.plan, "failed", Step.STOP, cause)))
-    shown = views.status(job.state)
-    assert (shown["state"], shown["waiting_for"]) == ("paused", f"the end of all processes: {why}")
+    status = views.status(job.state)
+    assert (status["state"], status["waiting_for"]) == (
+        "paused",
+        f"the end of all processes: {why}",
+    )
     job.command("resume")
     job.interrupted()
     assert views.status(job.state)["waiting_for"] is None

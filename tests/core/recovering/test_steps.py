@@ -10,6 +10,7 @@ from everstep.core.deciding.decision import Decision, PlaceRules
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import watch_order
+from everstep.core.recovering import growth
 from everstep.core.recovering.placement import (
     Attempt,
     GoOnWith,
@@ -20,7 +21,7 @@ from everstep.core.recovering.placement import (
     size,
 )
 from everstep.core.spec import Match, Policy, Rule
-from everstep.core.world import Checkpoint, PodState
+from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, running, sighting
@@ -346,6 +347,31 @@ def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     assert job.plan.remedy.recreate == (1,)
     job.succeeds()
     assert job.state.living == (0, 1, 2, 3)
+
+
+def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() -> None:
+    """A quota or a selector may keep a place from it that a node shows as free."""
+    job = running(nodes_min=2)
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds(living=(0, 2, 3), pods={})
+    waits = []
+    for tries in range(6):
+        saved = Checkpoint(step=100 * (tries + 1), path="ckpt/newer")
+        job.report(checkpoint=saved)
+        began, order = job.state.running_since, watch_order(job.state)
+        assert began is not None
+        waits.append(0.0 if order.grows_from is None else order.grows_from - began)
+        too_early = Observation(now=began + waits[-1] - 1.0, cursor="c", checkpoint=saved)
+        at_last = replace(too_early, now=began + waits[-1])
+        assert [growth.may_grow(order, one) for one in (too_early, at_last)] == [tries == 0, True]
+        job.see(fact("scale.out", level="elastic"))
+        job.succeeds(living=(0, 2, 3), pods={})
+    assert waits == [0.0, 300.0, 600.0, 1_200.0, 2_400.0, 3_600.0]
+    job.see(fact("scale.out", level="elastic"))
+    job.succeeds()
+    assert job.state.living == (0, 1, 2, 3)
+    assert job.state.ledger.grown_in_vain == 0
 
 
 RESIZES = Policy(rules=(Rule(match=Match(exit_code=(7,)), action="resize"),))
