@@ -23,7 +23,7 @@ from everstep.core.recovering.placement import (
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.seeing.hang import FLOOR_S
-from everstep.core.slots import format_ranges
+from everstep.core.slots import Slots, format_ranges
 from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     JobRef,
@@ -131,7 +131,7 @@ async def _stop(step: StepRun) -> StepResult:
         evidence=plan.remedy.evidence,
         keep=plan.keep,
     )
-    confirming = plan.slots.keys() - set(plan.remedy.recreate)
+    confirming = plan.slots.keys() - set(_leaving_slots(step.order))
     while True:
         state = await backend.ensure_stopped(order)
         # A slot that gets a new pod has its grace to save, but need not confirm: its end is proven
@@ -262,13 +262,17 @@ def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult
     return replace(result, notes=notes, avoid=(*result.avoid, node))
 
 
+def _leaving_slots(order: StepOrder) -> Slots:
+    """The slots that do not keep their pods. At level JOB also those that a smaller document gives up."""
+    is_whole = order.plan.level is Level.JOB
+    return order.living if is_whole else order.plan.remedy.recreate
+
+
 async def _place(step: StepRun) -> StepResult:
     order, plan = step.order, step.order.plan
     rules = plan.places
     assert rules is not None, "a plan that places pods has rules for places"
-    # A document may want fewer slots than there are; the others go if all pods are recreated.
-    recreated = order.living if plan.level is Level.JOB else plan.remedy.recreate
-    staying = tuple(sorted(set(order.living) - set(recreated)))
+    staying = tuple(sorted(set(order.living) - set(_leaving_slots(order))))
     wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
     staying = tuple(sorted(set(wanted_slots) & set(staying)))
     since, not_before, attempt = order.since - order.missing_s, None, None
@@ -294,7 +298,7 @@ async def _place(step: StepRun) -> StepResult:
         )
         match choice:
             case NoPlace(waited_s=waited_s):
-                message = in_vain(rules, state, wanted=len(order.living), waited_s=waited_s)
+                message = in_vain(rules, state, wanted=len(wanted_slots), waited_s=waited_s)
                 return step.failed(step.cause("place.none", message))
             case GoOnWith(slots=fewer) if fewer != slots:
                 slots = fewer
