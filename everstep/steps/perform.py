@@ -27,6 +27,7 @@ from everstep.core.slots import Slots, format_ranges
 from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     JobRef,
+    NodeView,
     Observation,
     PlaceOrder,
     PlaceState,
@@ -202,13 +203,20 @@ async def _writable(step: StepRun) -> StepResult:
 
 
 async def _isolate(step: StepRun) -> StepResult:
-    nodes = await step.context.backend.nodes()
+    isolations = step.order.plan.remedy.isolate
+    cluster_size = _cluster_size(await step.context.backend.nodes(), isolations)
     result = step.done()
-    for isolation in step.order.plan.remedy.isolate:
+    for isolation in isolations:
         # Each answer may take the whole time limit.
         step.context.beat(step.order.step, step.now)
-        result = await _isolate_one(step, isolation, len(nodes), result)
+        result = await _isolate_one(step, isolation, cluster_size, result)
     return result
+
+
+def _cluster_size(nodes: Iterable[NodeView], isolations: Iterable[Isolation]) -> int:
+    """How many nodes there are, with those to isolate, which the cluster may have removed already."""
+    names = {isolation.node.partition("/")[0] for isolation in isolations}
+    return len(names.union(node.name for node in nodes))
 
 
 async def _isolate_one(
@@ -246,7 +254,9 @@ async def hand_over(
     context: StepContext, job: JobRef, cluster: str, isolations: Iterable[Isolation]
 ) -> None:
     """Send the quarantine the isolations that it did not answer while the job lived."""
-    cluster_size, now = len(await context.backend.nodes()), await context.backend.clock()
+    isolations = tuple(isolations)
+    cluster_size = _cluster_size(await context.backend.nodes(), isolations)
+    now = await context.backend.clock()
     for isolation in isolations:
         request = isolation_request(job, isolation, cluster_size=cluster_size, at=now)
         await context.quarantine.hand_over(cluster, request)

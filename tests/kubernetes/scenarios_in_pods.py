@@ -79,6 +79,7 @@ ANYWHERE = frozenset(
         "container_gone",
         "crash_loop",
         "device_of_user_does_not_heal",
+        "elastic_too_few_nodes",
         "maintenance",
         "maintenance_and_node_lost",
         "no_spare_until_later",
@@ -89,7 +90,8 @@ ANYWHERE = frozenset(
         "user_rule_levels",
     }
 )
-"""Which node a new pod gets is the scheduler's choice, as several are sound: any will do."""
+"""Which node a new pod gets is the scheduler's choice, as several are sound: any will do. Of nodes
+that are lost at once, any may be the first."""
 _ALONE = "a device is isolated with its node: a pod asks for a number of devices, not for some"
 _ONLY = "only a cluster's one node is never isolated, and this cluster has nodes of other tests"
 _ROOM = "nodes of other tests count as room: the job grows before there is a place for it"

@@ -25,7 +25,7 @@ async def test_a_step_that_begins_late_has_as_long_as_ever(late: Step, late_s: f
     restart = replace(
         plan,
         key="main/recovery-1-planned",
-        level=Level.JOB,
+        level=Level.POD,
         generation=past.generation,
         since=past.now,
         cursor=past.cursor,
@@ -51,7 +51,7 @@ async def test_a_job_whose_time_is_ahead_of_its_cluster_waits_no_longer_for_a_sl
     restart = replace(
         plan,
         key="main/recovery-1-planned",
-        level=Level.JOB,
+        level=Level.IN_PLACE,
         generation=past.generation,
         since=past.now + 3_600.0,
         cursor=past.cursor,
