@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.backends.fake.backend import FakeBackend
-from everstep.core.deciding.decision import Isolation
+from everstep.core.deciding.decision import Isolation, StepOrder
 from everstep.core.levels import Step
 from everstep.core.recovering import recovery
 from everstep.core.world import NodeView
@@ -32,6 +32,7 @@ async def test_the_nodes_to_isolate_count_as_nodes_of_the_cluster(
     isolations = tuple(Isolation(node=name, reason="is down") for name in ("n1", "n2"))
     remedy = replace(plan.remedy, steps=(Step.ISOLATE,), isolate=isolations)
     order = recovery.next_step(recovery.begin(replace(plan, remedy=remedy)))
+    assert isinstance(order, StepOrder)
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     result = await perform(context, order)
     assert (result.isolated, result.notes) == (isolated, ())
@@ -47,6 +48,7 @@ async def test_the_only_node_of_a_cluster_is_not_isolated(monkeypatch: pytest.Mo
     isolations = (Isolation(node="n0/1", reason="is broken"),)
     remedy = replace(plan.remedy, steps=(Step.ISOLATE,), isolate=isolations)
     order = recovery.next_step(recovery.begin(replace(plan, remedy=remedy)))
+    assert isinstance(order, StepOrder)
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     result = await perform(context, order)
     assert result.isolated == ()
