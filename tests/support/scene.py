@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.api.common.v1 import Payload
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.core import names
 from tests.support import moments
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, StandingClock
@@ -37,8 +38,18 @@ class Scene:
         self.clock = StandingClock(stage.fake)
 
     async def new_cluster(self, *, nodes: int = 6) -> None:
+        """Begin with a cluster that shows nothing of earlier jobs, nor of their quarantine."""
         await self.admin.release()
+        await self.admin.reset(nodes=nodes)  # which it can be reached again from
+        await self._until_quarantine_is_idle()
         await self.admin.reset(nodes=nodes)
+
+    async def _until_quarantine_is_idle(self) -> None:
+        """A job hands its isolations over at its end: the quarantine marks their nodes a moment later."""
+        quarantine = self.stage.client.get_workflow_handle(names.quarantine_id(self.stage.cluster))
+        async with asyncio.timeout(HUNG_S):
+            while await _has_work(quarantine):
+                await asyncio.sleep(LOOK_S)
 
     async def running(
         self, body: dict[str, Any], *, until_s: float = 34.0, faults: Sequence[str] = ()
@@ -63,6 +74,16 @@ class Scene:
         """Let time pass for good; the report."""
         await self.clock.let_go()
         return await asyncio.wait_for(job.result(), HUNG_S)
+
+
+async def _has_work(workflow: WorkflowHandle[Any, Any]) -> bool:
+    try:
+        description = (await workflow.describe()).raw_description
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            return False
+        raise
+    return bool(description.pending_activities) or description.HasField("pending_workflow_task")
 
 
 @asynccontextmanager
