@@ -34,7 +34,7 @@ from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S
-from tests.support.scene import restarts_of, until_it_waits_for, until_state
+from tests.support.scene import restarts_of, until, until_it_waits_for, until_state
 from tests.support.stage import Handle, document
 from tests.workflows.test_counted_faults import manifest
 from workflows import attributes, options
@@ -300,8 +300,9 @@ async def test_device_faults_that_no_worker_counts_are_shown_until_one_does(
     job = await submit(client, counted())
     async with at_work(actor(client, backend)):
         async with at_work(thinker(client)):
-            await until_state(job, "running")
-            await clock.hold()  # a watch under way reports nothing but the fault
+            # The watch that reports the first step is over: the one under way has nothing but the fault.
+            await until(job, lambda status: status["step"] is not None)
+            await clock.hold()
             while not await pending(job, "monitor"):
                 await asyncio.sleep(0.01)
         await backend.admin.fault(f"device n1 1 {HBM}")
