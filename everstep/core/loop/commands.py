@@ -38,7 +38,7 @@ CLOCKS_DIFFER_S = 3_600.0
 REPORTED_WITHIN_S = 7 * 86_400.0
 """Older reports are refused: no rule counts faults over a longer time."""
 
-CommandCheck = Callable[[JobState, Mapping[str, Any]], None]
+CommandCheck = Callable[[JobState, Mapping[str, Any], float], None]
 Sense = Callable[[Mapping[str, Any]], None]
 ArgumentType = type | tuple[type, ...]
 _NUMBER: tuple[type, ...] = (int, float)
@@ -53,9 +53,7 @@ def accept(state: JobState, name: str, raw: object, *, now: float = 0.0) -> Comm
     if state.mode in (Mode.CLOSING, Mode.ENDED) and name not in WHILE_ENDING:
         raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
     if name in CHECKS:
-        CHECKS[name](state, args)
-    if name == "report_fault" and "at" in args and state.now:
-        _check_time(args["at"], seen_at=state.now, now=max(state.now, now))
+        CHECKS[name](state, args, now)
     command = Command(name=name, args=args)
     if name not in UNBOUNDED:
         waiting_commands.check_room(state.commands, command)
@@ -145,12 +143,12 @@ NULL_SAYS = frozenset({"limit"})
 """Keys of which null has a meaning: no limit."""
 
 
-def _check_pause(state: JobState, _raw: Mapping[str, Any]) -> None:
+def _check_pause(state: JobState, _raw: Mapping[str, Any], _now: float) -> None:
     if _will_be_paused(state):
         raise CommandRejected("the job is paused already")
 
 
-def _check_resume(state: JobState, _raw: Mapping[str, Any]) -> None:
+def _check_resume(state: JobState, _raw: Mapping[str, Any], _now: float) -> None:
     if not _will_be_paused(state):
         raise CommandRejected("the job is not paused")
 
@@ -167,7 +165,7 @@ def _sense_of_restart(raw: Mapping[str, Any]) -> None:
         raise CommandRejected(f"restart: level is one of {', '.join(RESTART_LEVELS)}")
 
 
-def _check_restart(state: JobState, _raw: Mapping[str, Any]) -> None:
+def _check_restart(state: JobState, _raw: Mapping[str, Any], _now: float) -> None:
     if state.mode in (Mode.PAUSED, Mode.PAUSING):
         raise CommandRejected("the job is paused; resume it instead")
 
@@ -189,7 +187,9 @@ def _lacks_node(raw: Mapping[str, Any]) -> bool:
     return is_of_node and "node" not in raw
 
 
-def _check_report(state: JobState, raw: Mapping[str, Any]) -> None:
+def _check_report(state: JobState, raw: Mapping[str, Any], now: float) -> None:
+    if "at" in raw and state.now:
+        _check_time(raw["at"], seen_at=state.now, now=max(state.now, now))
     nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
     if "node" in raw and nodes and raw["node"] not in {*nodes, *state.isolated}:
         names = cut(", ".join(nodes), SHOWN)
@@ -215,7 +215,7 @@ def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
         raise CommandRejected("hot_update: when is now or next_restart")
 
 
-def _check_budget(state: JobState, raw: Mapping[str, Any]) -> None:
+def _check_budget(state: JobState, raw: Mapping[str, Any], _now: float) -> None:
     names = [budget.name for budget in state.phase.policy.budgets]
     if raw.get("name") not in names:
         all_names = ", ".join(names) or "none"
@@ -233,7 +233,7 @@ SENSE: Mapping[str, Sense] = {
 }
 
 
-def _check_change(state: JobState, args: Mapping[str, Any]) -> None:
+def _check_change(state: JobState, args: Mapping[str, Any], _now: float) -> None:
     """A change of phases that have ended alone would have no effect."""
     patch = args.get("patch") or {}
     entries = patch.get("phases")
