@@ -105,7 +105,7 @@ class StepRun:
     waiting_for: str | None = None  # what it waits for
     waits: dict[str, float] = field(default_factory=dict)  # past waits: what for, and how long
     observation: Observation | None = None  # the newest
-    first_asked: float | None = None
+    first_asked: float | None = None  # see `asked_at`
 
     @classmethod
     def of(cls, context: StepContext, order: StepOrder) -> StepRun:

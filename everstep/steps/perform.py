@@ -62,10 +62,11 @@ async def perform(context: StepContext, order: StepOrder) -> StepResult:
 
 
 async def _performed(context: StepContext, order: StepOrder) -> StepResult:
+    step = StepRun.of(context, order)
     if order.since == order.plan.since:
         # The first step of a plan: the job may have the time of a server, which is ahead of the cluster's.
-        order = replace(order, since=min(order.since, await context.backend.clock()))
-    step = StepRun.of(context, order)
+        began = min(order.since, await step.asked_at())
+        step.order, step.now = replace(order, since=began), began
     try:
         result = await STEP[order.step](step)
         await step.report_wait(None)
