@@ -29,7 +29,7 @@ CHECK_S = 2.0
 """Real seconds for a check of the cluster; after that the report is made without it."""
 
 GROW_POLL_S = 60.0
-"""Seconds between two looks for room, of a job with fewer nodes than it wants."""
+"""Longest time between two looks for room, of a job with fewer nodes than it wants: others come with news."""
 
 GROW_SETTLE_S = 10.0
 """Seconds that a job waits for further nodes before it grows: those that return together cost one restart."""

@@ -71,9 +71,7 @@ class PodEntry:
     failures: int = 0  # pods of this name that ended before their agent answered
     failed_at: float = 0.0  # when the newest of them was removed
     failure: str = ""  # why it ended
-    is_withdrawn: bool = (
-        False  # its pod is removed and created again: it waits where it can get no place
-    )
+    is_withdrawn: bool = False  # its pod gets no place where it waits: it is created again
     group: int = 0  # which group of its generation the pod joins
     joins: str = ""  # another group instead, in which it takes a place that is left
     joins_size: int = 0  # of that group
