@@ -30,7 +30,7 @@ SCOPE = "temporalio"
 
 
 @dataclass(slots=True)
-class Series:
+class MetricSeries:
     """One metric with one set of attributes: its value, or the sum and the buckets of a histogram."""
 
     attributes: Mapping[str, Any]
@@ -38,21 +38,21 @@ class Series:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
 
 
-def _add(series: Series, values: Sequence[float]) -> None:
+def _add(series: MetricSeries, values: Sequence[float]) -> None:
     series.value += sum(values)
 
 
-def _replace(series: Series, values: Sequence[float]) -> None:
+def _replace(series: MetricSeries, values: Sequence[float]) -> None:
     series.value = values[-1]
 
 
-def _distribute(series: Series, values: Sequence[float]) -> None:
+def _distribute(series: MetricSeries, values: Sequence[float]) -> None:
     series.value += sum(values)
     for value in values:
         series.counts[bisect_left(BUCKETS_S, value)] += 1
 
 
-TAKE: Mapping[int, Callable[[Series, Sequence[float]], None]] = {
+TAKE: Mapping[int, Callable[[MetricSeries, Sequence[float]], None]] = {
     BUFFERED_METRIC_KIND_COUNTER: _add,
     BUFFERED_METRIC_KIND_GAUGE: _replace,
     BUFFERED_METRIC_KIND_HISTOGRAM: _distribute,
@@ -65,7 +65,7 @@ class SdkMetrics:
 
     meter: Meter
     histograms: tuple[ObservedHistogram, ...] = ()
-    _series: dict[str, dict[frozenset[tuple[str, Any]], Series]] = field(default_factory=dict)
+    _series: dict[str, dict[frozenset[tuple[str, Any]], MetricSeries]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, updates: Iterable[BufferedMetricUpdate]) -> None:
@@ -77,7 +77,7 @@ class SdkMetrics:
             attributes = update.attributes
             key = frozenset(attributes.items())
             with self._lock:
-                series = self._series[metric.name].setdefault(key, Series(dict(attributes)))
+                series = self._series[metric.name].setdefault(key, MetricSeries(dict(attributes)))
                 TAKE[metric.kind](series, values)
 
     def _begin(self, metric: BufferedMetric) -> None:
