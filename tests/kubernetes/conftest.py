@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes import objects, rights
-from tests.kubernetes.jobs import KubernetesLab
+from tests.kubernetes.jobs import FENCE_S, SHORT_FENCE_S, KubernetesLab
 from tests.kubernetes.objects import Pods
 from tests.kubernetes.site import Site
 from tests.support.devserver import DevServer
@@ -136,14 +136,23 @@ def pods(api: Api, namespace: str, machines: Machines) -> Pods:
     return Pods(api, namespace)
 
 
+def fence_s_of(request: pytest.FixtureRequest) -> float:
+    """The usual time of a fence, where the test does not wait for it."""
+    is_short = request.node.get_closest_marker("short_fence") is not None
+    return SHORT_FENCE_S if is_short else FENCE_S
+
+
 @pytest.fixture
 async def lab(
+    request: pytest.FixtureRequest,
     worker_kubeconfig: str,
     namespace: str,
     machines: Machines,  # the nodes
     tmp_path: Path,
 ) -> AsyncIterator[KubernetesLab]:
-    one = await KubernetesLab.open(worker_kubeconfig, namespace, tmp_path / "storage")
+    one = await KubernetesLab.open(
+        worker_kubeconfig, namespace, tmp_path / "storage", fence_s=fence_s_of(request)
+    )
     try:
         yield one
     finally:

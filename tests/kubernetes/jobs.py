@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from everstep.agent import wire
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from tests.backends.lab import Run, order_end
@@ -19,7 +20,10 @@ STORAGE = "/storage"
 """The shared volume in every pod."""
 PYTHON = "/opt/python"
 """In a pod whose image has another Python than this machine."""
-FENCE_S, MARGIN_S = 1.0, 0.5
+FENCE_S, MARGIN_S = wire.FENCE_S, 0.5
+SHORT_FENCE_S = 3.0
+"""For a test that waits until the time of a fence has passed. A warden reads the fence once a second: on a
+busy machine several readings may take longer, and then the ranks are ended."""
 NOT_READY_S = 0.5
 TRAINER = Path(__file__).parents[1] / "backends" / "trainer.py"
 
@@ -33,7 +37,6 @@ class KubernetesLab:
     folder: Path
     storage: str = STORAGE
     steps_together: bool = False
-    fence_s: float = FENCE_S + MARGIN_S
     python: Path | None = None  # the one of the image, as `python39.made`; None: this machine's
     _address: str = ""  # of the API server
     command: tuple[str, ...] = field(
@@ -46,7 +49,9 @@ class KubernetesLab:
     )
 
     @classmethod
-    async def open(cls, kubeconfig: str, namespace: str, folder: Path) -> Self:
+    async def open(
+        cls, kubeconfig: str, namespace: str, folder: Path, *, fence_s: float = FENCE_S
+    ) -> Self:
         folder.joinpath("control").mkdir(parents=True)
         folder.joinpath("control").chmod(0o777)  # ranks of another user find their orders there
         folder.chmod(0o777)
@@ -54,11 +59,15 @@ class KubernetesLab:
         settings = KubernetesSettings(
             kubeconfig=kubeconfig,
             namespace=namespace,
-            fence_s=FENCE_S,
+            fence_s=fence_s,
             fence_margin_s=MARGIN_S,
             not_ready_s=NOT_READY_S,
         )
         return cls(await KubernetesBackend.open(settings), settings, folder)
+
+    @property
+    def fence_s(self) -> float:
+        return self.settings.fence_s + MARGIN_S
 
     async def another_worker(self) -> None:
         """The worker is gone in the middle of everything; another one serves the same cluster."""

@@ -85,6 +85,7 @@ async def test_without_its_secret_and_its_worker_a_job_goes_on_in_new_pods(
     await job.gone()
 
 
+@pytest.mark.short_fence
 async def test_without_its_record_a_job_is_refused_by_its_name_until_it_is_adopted(
     lab: KubernetesLab, api: Api, namespace: str
 ) -> None:

@@ -66,6 +66,7 @@ async def test_a_pod_that_is_deleted_by_hand_is_replaced(
     await job.gone()
 
 
+@pytest.mark.short_fence
 async def test_a_pod_deleted_by_force_is_missed_and_its_ranks_end_before_others_train(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_pod_deleted_by_force_is_missed_and_its_ranks_end_before_others_
     await job.gone()
 
 
+@pytest.mark.short_fence
 async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
@@ -104,6 +106,7 @@ async def test_the_next_run_of_a_job_waits_for_what_a_pod_deleted_by_force_left(
     await job.gone()
 
 
+@pytest.mark.short_fence
 async def test_a_node_that_falls_silent_holds_up_its_job_no_longer_than_the_fence(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
@@ -147,6 +150,7 @@ async def test_a_node_that_is_not_ready_for_a_moment_is_no_fault_while_its_agent
     await job.gone()
 
 
+@pytest.mark.short_fence
 @pytest.mark.parametrize("fault", ["kubelet-death", "partition"])
 async def test_ranks_on_a_node_cut_off_are_over_before_others_train_and_when_it_is_back(
     lab: KubernetesLab, machines: Machines, fault: str

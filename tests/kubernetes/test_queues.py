@@ -189,6 +189,7 @@ async def test_a_whole_job_that_starts_anew_is_another_group(
     await job.gone()
 
 
+@pytest.mark.short_fence
 async def test_a_pod_on_a_silent_node_keeps_its_place_in_its_group(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
