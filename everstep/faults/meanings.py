@@ -58,11 +58,11 @@ def informed(decision_input: DecisionInput) -> DecisionInput:
     Facts of a backend have theirs already; those that an operator reports come from workflow code, which
     must not depend on data that may change.
     """
-    cause = None if decision_input.cause is None else with_meaning(decision_input.cause)
+    failure = decision_input.step_failure
     return replace(
         decision_input,
         facts=tuple(with_meaning(fact) for fact in decision_input.facts),
-        cause=cause,
+        step_failure=None if failure is None else with_meaning(failure),
     )
 
 

@@ -14,7 +14,7 @@ from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
-from everstep.core.deciding.naming import Diagnosis, lines, row_of
+from everstep.core.deciding.naming import Diagnosis, ladder_row, lines
 from everstep.core.deciding.remedies import remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
@@ -47,13 +47,15 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
     no_use = _why_next_run_is_useless(inputs, diagnosis)
     if no_use is not None:
         return _decision(inputs, diagnosis, Level.FAIL, (), no_use)
-    numbers = number_check.judged(inputs, diagnosis)
+    numbers = number_check.judge(inputs, diagnosis)
     if numbers.why:
         diagnosis = replace(diagnosis, remarks=(*diagnosis.remarks, numbers.why))
     else:
         diagnosis = with_suspicion(inputs, diagnosis)
     if numbers.ends:
-        diagnosis = replace(diagnosis, ladder=(Level.FAIL,), is_fixed=True, is_asked=True)
+        diagnosis = replace(
+            diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, is_requested=True
+        )
     walk = _Walk()
     decision = _first_affordable(inputs, diagnosis, walk)
     return replace(
@@ -80,81 +82,83 @@ def _gentler(
 
 
 def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> Decision:
-    rungs = _rungs(inputs, diagnosis, walk.passed_over)
-    for level in rungs:
-        if _refused(inputs, diagnosis, level, walk):
+    levels = _levels_to_try(inputs, diagnosis, walk)
+    for level in levels:
+        empty_budget = _empty_budget(inputs, diagnosis.fault, level)
+        if empty_budget is not None:
+            walk.refused.append(Refusal(level=level, budget=empty_budget.name))
             continue
         series_end = _series_end(inputs, diagnosis, level)
         if series_end is not None:
             return _decision(inputs, diagnosis, Level.FAIL, (), series_end)
+        # A level that cannot apply now may apply if this one fails: the whole ladder below it is kept.
+        # New containers that replaced the ladder are no levels of it.
+        ladder = diagnosis.ladder if level in diagnosis.ladder else levels
+        levels_below = ladder[ladder.index(level) + 1 :]
         why = _why(inputs, diagnosis, level, walk)
-        return _decision(inputs, diagnosis, level, _rest(diagnosis.ladder, rungs, level), why)
+        return _decision(inputs, diagnosis, level, levels_below, why)
     return _decision(inputs, diagnosis, Level.FAIL, (), _why(inputs, diagnosis, Level.FAIL, walk))
 
 
-def _rest(ladder: tuple[Level, ...], rungs: tuple[Level, ...], level: Level) -> tuple[Level, ...]:
-    """The levels below the chosen one, as one that cannot apply now may apply then.
+def _levels_to_try(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> tuple[Level, ...]:
+    """The levels that can apply, without the gentlest where restarts of the class brought no progress."""
+    applicable = _applicable(inputs, diagnosis, walk)
+    if diagnosis.begins_with_rollback and applicable[:1] == (Level.ROLLBACK,):
+        return (Level.ROLLBACK, *_without_gentlest(inputs, diagnosis, applicable[1:], walk))
+    return _without_gentlest(inputs, diagnosis, applicable, walk)
 
-    If the chosen level is not on the ladder, those levels that were put in front of it remain.
-    """
-    levels = ladder if level in ladder else rungs
-    return levels[levels.index(level) + 1 :]
+
+def _applicable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> tuple[Level, ...]:
+    """The levels of the ladder that nothing hinders, or new containers if only those are missing."""
+    hindrances = [(level, hindrance(inputs, diagnosis, level)) for level in diagnosis.ladder]
+    walk.passed_over.extend((level, why) for level, why in hindrances if why is not None)
+    applicable = tuple(level for level, why in hindrances if why is None)
+    has_to_move = bool(inputs.gone or diagnosis.other_faults)
+    keeps_containers = bool(SAME_CONTAINER & {*diagnosis.ladder})
+    if applicable or diagnosis.ladder_is_final or not (has_to_move and keeps_containers):
+        return applicable
+    return tuple(new for new in NEW_CONTAINERS if hindrance(inputs, diagnosis, new) is None)
 
 
-def _rungs(
-    inputs: DecisionInput, diagnosis: Diagnosis, passed_over: list[tuple[Level, str]]
+def _without_gentlest(
+    inputs: DecisionInput, diagnosis: Diagnosis, levels: tuple[Level, ...], walk: _Walk
 ) -> tuple[Level, ...]:
-    """The levels that can apply, without the first ones where the class came again without progress.
+    """Leave out a level for each restart of the class without progress, but never the last level.
 
-    One is left out for each restart of the class, whatever levels those were of.
+    These need not be the levels of those restarts: other ones can apply now.
     """
-    able: list[Level] = []
-    for level in diagnosis.ladder:
-        hindered = hindrance(inputs, diagnosis, level)
-        if hindered is None:
-            able.append(level)
-        else:
-            passed_over.append((level, hindered))
-    has_to_move = bool(inputs.gone or diagnosis.beside)
-    if not able and not diagnosis.is_fixed and has_to_move and SAME_CONTAINER & {*diagnosis.ladder}:
-        # New containers are all that is needed.
-        able = [level for level in NEW_CONTAINERS if hindrance(inputs, diagnosis, level) is None]
-    # The rollback in front of the ladder, and the last level, are never left out.
-    front = 1 if diagnosis.begins_with_rollback else 0
-    head, rest = able[:front], able[front:]
-    restarts = 0 if diagnosis.is_fixed else _escalation(inputs, diagnosis.fault)
-    left_out = min(restarts, max(len(rest) - 1, 0))
-    why = _further_down(diagnosis.fault, restarts=restarts)
-    passed_over.extend((level, why) for level in rest[:left_out])
-    return (*head, *rest[left_out:])
-
-
-def _further_down(fault: Fault, *, restarts: int) -> str:
-    """Why a level is left out. It need not be one that those restarts were of: others can apply now."""
+    restarts = _restarts_without_progress(inputs, diagnosis)
+    left_out = min(restarts, max(len(levels) - 1, 0))
     times = f"{restarts} restart{'' if restarts == 1 else 's'}"
-    return f"after {times} for {fault.cls} without progress the ladder starts further down"
+    cls = diagnosis.fault.cls
+    why = f"after {times} for {cls} without progress the ladder starts further down"
+    walk.passed_over.extend((level, why) for level in levels[:left_out])
+    return levels[left_out:]
 
 
-def _escalation(inputs: DecisionInput, fault: Fault) -> int:
-    policy = inputs.policy
-    if not policy.escalates or fault.cls in NEVER_BILLED or inputs.incident is not None:
-        return 0
-    return inputs.escalation.get(fault.cls, 0)
+def _restarts_without_progress(inputs: DecisionInput, diagnosis: Diagnosis) -> int:
+    """How many restarts of this class in a row count against its gentlest levels."""
+    cls = diagnosis.fault.cls
+    is_counted = inputs.policy.escalates and cls not in NEVER_BILLED and inputs.incident is None
+    return inputs.escalation.get(cls, 0) if is_counted and not diagnosis.ladder_is_final else 0
 
 
 def _why_next_run_is_useless(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None:
     """The sentence that ends a phase whose next run would get nowhere, or would begin from nothing."""
     is_free = inputs.incident is not None or diagnosis.fault.cls in NEVER_BILLED
-    if is_free or diagnosis.ladder[:1] in ((Level.NOTE,), (Level.FAIL,)):
+    if is_free or diagnosis.is_only_noted or diagnosis.ends_phase:
         return None
     return _nothing_saved(inputs, diagnosis) or _no_progress_left(inputs, diagnosis)
 
 
 def _nothing_saved(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None:
-    """Storage that cannot be written is waited for: that says nothing of the run."""
-    is_of_the_run = diagnosis.fault.cls is not FaultClass.STORAGE and not diagnosis.is_asked
-    needs_one = inputs.policy.needs_checkpoint and inputs.runs > 0 and is_of_the_run
-    if not needs_one or inputs.saved is not None:
+    """The sentence that ends a phase without a checkpoint whose document does not let it start over.
+
+    After a fault of storage, or on request, it goes on: that says nothing of the run.
+    """
+    goes_on = diagnosis.fault.cls is FaultClass.STORAGE or diagnosis.is_requested
+    needs_checkpoint = inputs.policy.needs_checkpoint and inputs.runs > 0 and not goes_on
+    if not needs_checkpoint or inputs.saved is not None:
         return None
     return (
         f"{_head(diagnosis.fault)}; no checkpoint in {inputs.saves_to} yet: nothing to restart from"
@@ -174,13 +178,9 @@ def _no_progress_left(inputs: DecisionInput, diagnosis: Diagnosis) -> str | None
     return f"{what}; the last: {diagnosis.fault.message}"
 
 
-def _refused(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, walk: _Walk) -> bool:
-    """Whether a budget has no unit left for this level; the refusal is kept."""
-    bill = _bill(inputs, diagnosis.fault, level)
-    empty = budgets.exhausted(bill, inputs.used, inputs.limits)
-    if empty is not None:
-        walk.refused.append(Refusal(level=level, budget=empty.name))
-    return empty is not None
+def _empty_budget(inputs: DecisionInput, fault: Fault, level: Level) -> Budget | None:
+    """The budget that has no unit left for this level, if there is one."""
+    return budgets.exhausted(_bill(inputs, fault, level), inputs.used, inputs.limits)
 
 
 def _bill(inputs: DecisionInput, fault: Fault, level: Level) -> tuple[Budget, ...]:
@@ -211,13 +211,13 @@ def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[
 def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, walk: _Walk) -> str:
     parts = [_head(diagnosis.fault), *diagnosis.remarks]
     parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
-    is_requested = diagnosis.is_asked and diagnosis.ladder[:1] == (level,)
-    if not is_requested:  # the request itself is the reason
+    is_as_requested = diagnosis.is_requested and diagnosis.ladder[:1] == (level,)
+    if not is_as_requested:  # the remarks have the request, which is the reason
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
         if level is Level.FAIL:  # why not back to an older checkpoint, before the phase ends
             parts += [why for passed, why in walk.passed_over if passed is Level.ROLLBACK]
-    row = row_of(inputs, diagnosis.fault)
-    is_by_row = diagnosis.ladder == row.levels and not diagnosis.is_fixed
+    row = ladder_row(inputs, diagnosis.fault)
+    is_by_row = diagnosis.ladder == row.levels and not diagnosis.ladder_is_final
     if level is Level.FAIL and row.why and is_by_row:
         parts.append(row.why)
     return "; ".join(parts)
@@ -237,54 +237,58 @@ _CHOICE = {
 
 
 def _decision(
-    inputs: DecisionInput, diagnosis: Diagnosis, level: Level, rest: tuple[Level, ...], reason: str
+    inputs: DecisionInput,
+    diagnosis: Diagnosis,
+    level: Level,
+    levels_below: tuple[Level, ...],
+    reason: str,
 ) -> Decision:
     fault = diagnosis.fault
     run_end = run_ends.run_end(inputs, diagnosis.facts) if inputs.incident is None else None
     in_common = run_ends.in_common(inputs, run_end) if level is Level.FAIL else None
-    plain = Decision(
+    decision = Decision(
         level=level,
         fault=fault,
         reason=reason if in_common is None else f"{reason}; {in_common}",
         at=inputs.now,
         new_incident=inputs.incident is None,
-        ladder=rest,
+        ladder=levels_below,
         instead_of=diagnosis.instead_of,
         seen=lines(diagnosis.facts) or (inputs.incident.decision.seen if inputs.incident else ()),
         waiting_for=_waiting_for(fault),
         run_end=run_end,
         bad_size=diagnosis.bad_size,
     )
-    if not plain.is_executed:
-        return plain
-    chosen = remedy(
+    if not decision.is_executed:
+        return decision
+    chosen_remedy = remedy(
         inputs,
         fault,
         level,
         diagnosis.facts,
         replaces=diagnosis.replaces,
         heals=diagnosis.heals,
-        beside=diagnosis.beside,
+        other_faults=diagnosis.other_faults,
         is_resized=diagnosis.bad_size is not None,
     )
     # A number of nodes that does not work is never tried again, so such restarts end without a limit.
     is_new_loss = (
-        plain.new_incident and fault.cls not in NEVER_BILLED and diagnosis.bad_size is None
+        decision.new_incident and fault.cls not in NEVER_BILLED and diagnosis.bad_size is None
     )
     return replace(
-        plain,
-        remedy=chosen,
+        decision,
+        remedy=chosen_remedy,
         bills={budget.name: 1 for budget in _bill(inputs, fault, level)},
         counts=tuple(series.name for series in _series(inputs, diagnosis, level)),
         counts_no_progress=is_new_loss and fault.owner in inputs.policy.no_progress_owners,
         counts_spacing=is_new_loss,
         counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
-        beside=diagnosis.beside,
-        later=diagnosis.later,
+        other_faults=diagnosis.other_faults,
+        facts_for_later=diagnosis.facts_for_later,
     )
 
 
-def answer_from(nodes: Iterable[str]) -> str:
+def wait_for_nodes(nodes: Iterable[str]) -> str:
     """What a job with these unreachable nodes waits for."""
     return f"an answer from {', '.join(nodes) or 'the agents'}"
 
@@ -292,4 +296,4 @@ def answer_from(nodes: Iterable[str]) -> str:
 def _waiting_for(fault: Fault) -> str | None:
     if fault.cls is not FaultClass.UNREACHABLE:
         return None
-    return answer_from(fault.nodes)
+    return wait_for_nodes(fault.nodes)

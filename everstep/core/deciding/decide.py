@@ -15,12 +15,12 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
 from everstep.core.deciding.naming import (
     Diagnosis,
-    ids,
+    fact_ids,
     name_fault,
     occurrences,
     other_diagnoses,
     relevant,
-    with_rest,
+    with_others,
 )
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for
 from everstep.core.facts import (
@@ -39,16 +39,16 @@ from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass
 def decide(inputs: DecisionInput) -> Decision:
     """The decision for these facts. One that it leaves for later is counted when it is answered."""
     facts = relevant(inputs)
-    decision = _decided(inputs, facts)
-    answered = tuple(fact for fact in facts if fact.id not in decision.later)
+    decision = _decide(inputs, facts)
+    answered = tuple(fact for fact in facts if fact.id not in decision.facts_for_later)
     return replace(decision, occurrences=occurrences(answered, inputs.policy))
 
 
-def _decided(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Decision:
+def _decide(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Decision:
     if inputs.incident is not None:
-        return _within(inputs, inputs.incident.decision, facts)
+        return _decide_within_incident(inputs, inputs.incident.decision, facts)
     decision = answer(inputs, name_fault(inputs, facts)) if facts else _nothing_new(inputs)
-    return _never_idle(inputs, decision)
+    return _fail_if_idle(inputs, decision)
 
 
 def _nothing_new(inputs: DecisionInput) -> Decision:
@@ -58,7 +58,7 @@ def _nothing_new(inputs: DecisionInput) -> Decision:
     return Decision(level=Level.NOTE, fault=fault, reason=reason, at=inputs.now, new_incident=False)
 
 
-def _never_idle(inputs: DecisionInput, decision: Decision) -> Decision:
+def _fail_if_idle(inputs: DecisionInput, decision: Decision) -> Decision:
     """End the phase instead of noting a fault when nothing runs any more."""
     failed = inputs.result == "failed"
     ended = any(fact.kind == ALL_ENDED for fact in inputs.facts)
@@ -72,22 +72,24 @@ def _never_idle(inputs: DecisionInput, decision: Decision) -> Decision:
 # -- Within an incident -------------------------------------------------------------------------
 
 
-def _within(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+def _decide_within_incident(
+    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
+) -> Decision:
     """Decide while training does not run yet: a more severe fault, the next level, or the same again."""
     diagnosis = name_fault(inputs, facts) if facts else None
-    cause = inputs.cause
-    if diagnosis is not None and _takes_over(diagnosis, last.fault, has_failed=cause is not None):
+    failure = inputs.step_failure
+    if diagnosis is not None and _takes_over(diagnosis, last.fault, has_failed=failure is not None):
         return answer(inputs, _with_unfinished(diagnosis, last))
-    if cause is not None:
-        return _step_down(inputs, last, facts, cause)
-    return _once_more(inputs, last, facts)
+    if failure is not None:
+        return _step_down(inputs, last, facts, failure)
+    return _repeat_level(inputs, last, facts)
 
 
 def _takes_over(diagnosis: Diagnosis, current: Fault, *, has_failed: bool) -> bool:
     """Whether the new diagnosis is more severe than the incident's fault, or the same on another node."""
-    if diagnosis.is_harmless or diagnosis.ladder[:1] == (Level.NOTE,):
+    if diagnosis.is_harmless or diagnosis.is_only_noted:
         return False
-    if diagnosis.is_fixed and diagnosis.ladder[:1] == (Level.FAIL,):
+    if diagnosis.ladder_is_final and diagnosis.ends_phase:
         return True
     weight, current_weight = PRECEDENCE.index(diagnosis.fault.cls), PRECEDENCE.index(current.cls)
     is_elsewhere = diagnosis.fault.is_hardware and bool({*diagnosis.fault.nodes} - {*current.nodes})
@@ -100,16 +102,16 @@ def _with_unfinished(diagnosis: Diagnosis, last: Decision) -> Diagnosis:
     If both are of one class, the ladder starts no gentler than the last level.
     """
     heals = tuple(dict.fromkeys((*diagnosis.heals, *last.remedy.heal)))
-    more_faults = (*diagnosis.beside, *last.beside)
+    other_faults = (*diagnosis.other_faults, *last.other_faults)
     if diagnosis.fault.cls is not last.fault.cls:
         if last.fault.is_hardware and not _was_healed(last):
-            more_faults = (*more_faults, last.fault)
-        return replace(diagnosis, heals=heals, beside=more_faults)
+            other_faults = (*other_faults, last.fault)
+        return replace(diagnosis, heals=heals, other_faults=other_faults)
     ladder = diagnosis.ladder
     if last.level in ladder:
         ladder = ladder[ladder.index(last.level) :]
     fault = _with_places(diagnosis.fault, last.fault)
-    return replace(diagnosis, fault=fault, ladder=ladder, heals=heals, beside=more_faults)
+    return replace(diagnosis, fault=fault, ladder=ladder, heals=heals, other_faults=other_faults)
 
 
 def _was_healed(last: Decision) -> bool:
@@ -129,24 +131,24 @@ def _with_places(fault: Fault, other: Fault) -> Fault:
     )
 
 
-def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
+def _repeat_level(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Decision:
     """The same level for the same fault, free of charge, as its Recovery was interrupted or lost.
 
     Other faults that a restart does not remove are left for the next decision.
     """
-    later = ids(other_diagnoses(inputs, facts, handled=(last.fault,)))
+    facts_for_later = fact_ids(other_diagnoses(inputs, facts, handled=(last.fault,)))
     hindered = hindrance(inputs, Diagnosis(fault=last.fault, ladder=(), facts=()), last.level)
     if hindered is not None:
         diagnosis = Diagnosis(
             fault=last.fault,
-            ladder=_below_containers(last),
+            ladder=_levels_in_new_containers(last),
             facts=inputs.facts,
             instead_of=last.level,
             remarks=(f"{last.level} cannot be repeated: {hindered}",),
-            is_fixed=True,
+            ladder_is_final=True,
             heals=last.remedy.heal,
-            beside=last.beside,
-            later=later,
+            other_faults=last.other_faults,
+            facts_for_later=facts_for_later,
         )
         return answer(inputs, diagnosis)
     return replace(
@@ -159,7 +161,7 @@ def _once_more(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -
         counts_spacing=False,
         counts_back=False,
         refused=(),
-        later=later,
+        facts_for_later=facts_for_later,
         repeats=inputs.recoveries,
         remedy=replace(last.remedy, space_s=0.0),
         reason=f"{last.level} again: {_why_again(inputs)}",
@@ -176,34 +178,43 @@ def _why_again(inputs: DecisionInput) -> str:
 
 
 def _step_down(
-    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...], cause: Fact
+    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...], failure: Fact
 ) -> Decision:
-    """The next level for the fault of this incident, with what new facts say about it."""
-    if cause.family == "precheck":
-        return answer(inputs, _another_place(inputs, last, (cause, *facts)))
-    fault = _after_failure(last.fault, facts, cause)
-    more_faults = last.beside
-    if _is_heal_of_another(fault, cause):
-        more_faults = (*more_faults, name((cause,))[0])
+    """The next level for the fault of this incident. `failure`: why a step of the last one failed."""
+    if failure.family == "precheck":
+        return answer(inputs, _another_place(inputs, last, (failure, *facts)))
+    fault = _fault_after_failure(last.fault, facts, failure)
+    other_faults = last.other_faults
+    if _is_heal_of_other_device(fault, failure):
+        other_faults = (*other_faults, name((failure,))[0])
+    failed_device = (failure.node, failure.device)
     diagnosis = Diagnosis(
         fault=fault,
-        ladder=_levels_left(inputs, last, cause),
-        facts=(cause, *facts),
+        ladder=_levels_left(inputs, last, failure),
+        facts=(failure, *facts),
         instead_of=last.level,
-        remarks=(f"{last.level} failed: {cause.message or cause.kind}",),
-        is_fixed=True,
-        replaces=() if cause.slot is None else tuple(sorted({*last.remedy.recreate, cause.slot})),
-        heals=tuple(
-            ref for ref in last.remedy.heal if (ref.node, ref.device) != (cause.node, cause.device)
-        ),
-        beside=more_faults,
+        remarks=(f"{last.level} failed: {failure.message or failure.kind}",),
+        ladder_is_final=True,
+        replaces=_slots_to_replace(last, failure),
+        heals=tuple(ref for ref in last.remedy.heal if (ref.node, ref.device) != failed_device),
+        other_faults=other_faults,
     )
-    return answer(inputs, with_rest(diagnosis, other_diagnoses(inputs, facts, handled=(fault,))))
+    return answer(inputs, with_others(diagnosis, other_diagnoses(inputs, facts, handled=(fault,))))
 
 
-def _is_heal_of_another(fault: Fault, cause: Fact) -> bool:
-    """Whether a device failed to heal that is not the incident's fault and was to heal meanwhile."""
-    return cause.kind == HEAL_FAILED and fault.cls not in HEALS
+def _slots_to_replace(last: Decision, failure: Fact) -> tuple[int, ...]:
+    """The slot in which the step failed, and those that the last level replaced."""
+    if failure.slot is None:
+        return ()
+    return tuple(sorted({*last.remedy.recreate, failure.slot}))
+
+
+def _is_heal_of_other_device(fault: Fault, failure: Fact) -> bool:
+    """Whether a device failed to heal in an incident that has another fault.
+
+    The incident's own device heals only if its class is one that heals. Others may heal in any incident.
+    """
+    return failure.kind == HEAL_FAILED and fault.cls not in HEALS
 
 
 def _another_place(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Diagnosis:
@@ -214,21 +225,21 @@ def _another_place(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...
     return replace(diagnosis, fault=_with_places(diagnosis.fault, last.fault))
 
 
-def _after_failure(fault: Fault, facts: tuple[Fact, ...], cause: Fact) -> Fault:
+def _fault_after_failure(fault: Fault, facts: tuple[Fact, ...], failure: Fact) -> Fault:
     """The fault after a step failed, with the nodes of new facts of its class.
 
     A device that failed to heal is faulty hardware, whatever caused its code. Other devices go on healing.
     """
-    if cause.kind == HEAL_FAILED and not _is_heal_of_another(fault, cause):
-        assert cause.node is not None
-        is_same = (fault.node, fault.device) == (cause.node, cause.device)
+    if failure.kind == HEAL_FAILED and not _is_heal_of_other_device(fault, failure):
+        assert failure.node is not None
+        is_same = (fault.node, fault.device) == (failure.node, failure.device)
         return replace(
             fault,
-            node=cause.node,
-            device=cause.device,
+            node=failure.node,
+            device=failure.device,
             code=fault.code if is_same else None,
-            message=fault.message if is_same else cause.message,
-            nodes=(cause.node,),
+            message=fault.message if is_same else failure.message,
+            nodes=(failure.node,),
             owner=Owner.INFRA,
             is_hardware=True,
             is_proven=True,
@@ -249,36 +260,37 @@ POD_OR_DEVICE_LOST = frozenset({"agent.unreachable", "pod.gone", HEAL_FAILED})
 """A step needed a pod or a device that was lost meanwhile. The level itself may work with another."""
 
 
-def _levels_left(inputs: DecisionInput, last: Decision, cause: Fact) -> tuple[Level, ...]:
-    """The levels to try after a step failed: the rest of the ladder, unless the cause needs another one."""
-    never_ran = cause.kind == START_FAILED and not inputs.runs
-    if never_ran or cause.kind in NO_RESTART_HELPS:
+def _levels_left(inputs: DecisionInput, last: Decision, failure: Fact) -> tuple[Level, ...]:
+    """The levels to try after a step failed: the rest of the ladder, unless the failure needs another one."""
+    never_ran = failure.kind == START_FAILED and not inputs.runs
+    if never_ran or failure.kind in NO_RESTART_HELPS:
         return (Level.FAIL,)
-    if cause.kind in NOTHING_WAS_STOPPED:  # training goes on
+    if failure.kind in NOTHING_WAS_STOPPED:  # training goes on
         return (Level.NOTE,)
-    if cause.kind == NONE_OLDER:  # the level works from the newest checkpoint; a rollback does not
+    if (
+        failure.kind == NONE_OLDER
+    ):  # the level works from the newest checkpoint; a rollback does not
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
-    if cause.kind not in POD_OR_DEVICE_LOST:
+    if failure.kind not in POD_OR_DEVICE_LOST:
         return last.ladder
-    if last.level in RESCHEDULING and _may_repeat(inputs, last, cause):
+    if last.level in RESCHEDULING and _may_repeat(inputs, last, failure):
         return (last.level, *last.ladder)
-    return last.ladder if cause.kind == HEAL_FAILED else _below_containers(last)
+    return last.ladder if failure.kind == HEAL_FAILED else _levels_in_new_containers(last)
 
 
-def _may_repeat(inputs: DecisionInput, last: Decision, cause: Fact) -> bool:
+def _may_repeat(inputs: DecisionInput, last: Decision, failure: Fact) -> bool:
     """Whether the same level gets another try with new pods, for a limited number of times.
 
     One that waited for an unreachable agent would wait for it again, so a coarser level goes first.
     """
     failed_steps = 0 if inputs.incident is None else inputs.incident.failures
-    waits_again = cause.kind == "agent.unreachable" and bool(last.ladder)
+    waits_again = failure.kind == "agent.unreachable" and bool(last.ladder)
     return failed_steps < TRIES and not waits_again
 
 
-def _below_containers(last: Decision) -> tuple[Level, ...]:
+def _levels_in_new_containers(last: Decision) -> tuple[Level, ...]:
     """The levels left if the container cannot be used: replace it before anything coarser."""
     if last.level not in SAME_CONTAINER or Level.POD in last.ladder:
         return last.ladder
-    return (
-        (Level.POD, *last.ladder) if Level.JOB in last.ladder else (*NEW_CONTAINERS, *last.ladder)
-    )
+    new_containers = (Level.POD,) if Level.JOB in last.ladder else NEW_CONTAINERS
+    return (*new_containers, *last.ladder)

@@ -114,11 +114,13 @@ class RunEnd(NamedTuple):
 
 
 class RollbackCount(NamedTuple):
-    """How often in a row without progress the job went back behind its newest checkpoint, and how far."""
+    """How often in a row without progress the job left its newest checkpoint, and for which one."""
 
     times: int = 0
-    to: int | None = None  # what counts of the checkpoint that the last of these runs resumed from
-    below: int | None = None  # what was left behind is still there: only older ones are resumed
+    resumed_at: int | None = (
+        None  # `counts` of the checkpoint of the newest of these runs, if it had one
+    )
+    below: int | None = None  # newer checkpoints could not be set aside: resume below this one only
 
 
 class Checking(NamedTuple):
@@ -166,8 +168,8 @@ class Decision:
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
     instead_of: Level | None = None  # the level first chosen, when that one failed
-    beside: tuple[Fault, ...] = ()  # other hardware that the same Recovery isolates
-    later: tuple[str, ...] = ()  # facts left unanswered: decided about after this one
+    other_faults: tuple[Fault, ...] = ()  # of hardware that the same Recovery isolates
+    facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
     occurrences: tuple[Occurrence, ...] = ()
     waiting_for: str | None = None
     checking: Checking | None = None  # of the numbers, from this restart on; None: as before
@@ -235,6 +237,11 @@ class Plan:
         """The phase by a name of its own, where only those count that it saved itself."""
         is_own = self.phase.policy.own_checkpoints
         return f"{self.job.id}/{self.phase.name}/{self.began:.3f}" if is_own else None
+
+    @property
+    def starts_ranks(self) -> bool:
+        """Whether it ends with ranks that run: a pause and a report to the quarantine do not."""
+        return Step.START in self.remedy.steps
 
     @property
     def keeps_places(self) -> bool:

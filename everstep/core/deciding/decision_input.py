@@ -37,7 +37,7 @@ class DecisionInput:
     incident: Incident | None = None
     result: Result | None = None  # of the plan in progress, if it returned one
     failed_step: Step | None = None
-    cause: Fact | None = None  # why it failed
+    step_failure: Fact | None = None  # why that step failed
 
     policy: Policy
     nodes: int
@@ -89,12 +89,12 @@ def decision_input(
 ) -> DecisionInput:
     """What this job has to say about these facts, and about how its plan ended."""
     failed = outcome is not None and outcome.result == "failed"
-    cause = outcome.cause if outcome is not None and failed else None
+    step_failure = outcome.cause if outcome is not None and failed else None
     phase, ledger, living = state.phase, state.ledger, state.living
     codes = {fact.code for fact in facts if fact.code is not None}
     causes = {rule.cause for rule in phase.policy.relations if rule.trigger in codes}
-    spoken_of = _nodes(facts if cause is None else (*facts, cause), state.incident)
-    spoken_of |= {o.node for o in state.occurrences if o.code in causes}
+    nodes = _nodes(facts if step_failure is None else (*facts, step_failure), state.incident)
+    nodes |= {o.node for o in state.occurrences if o.code in causes}
     codes |= causes
     ids, lowest = {fact.id for fact in facts}, living[:1]
     return DecisionInput(
@@ -106,7 +106,7 @@ def decision_input(
         incident=state.incident,
         result=None if outcome is None else outcome.result,
         failed_step=outcome.step if outcome is not None and failed else None,
-        cause=cause,
+        step_failure=step_failure,
         policy=phase.policy,
         nodes=phase.nodes,
         nodes_min=phase.nodes_min,
@@ -118,11 +118,11 @@ def decision_input(
         is_placed=bool(state.slots),
         living=living,
         homes={
-            n: slot.node for n, slot in state.slots.items() if slot.node in spoken_of or n in lowest
+            n: slot.node for n, slot in state.slots.items() if slot.node in nodes or n in lowest
         },
-        isolated=tuple(node for node in state.isolated if node in spoken_of),
+        isolated=tuple(node for node in state.isolated if node in nodes),
         has_deferred=bool(state.deferred),
-        occurrences=tuple(o for o in state.occurrences if o.node in spoken_of or o.code in codes),
+        occurrences=tuple(o for o in state.occurrences if o.node in nodes or o.code in codes),
         runs=state.runs,
         shows_steps=phase.log_pattern is not None or state.step is not None,
         step=state.step,
@@ -152,5 +152,5 @@ def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]
         return frozenset(nodes)
     last = incident.decision
     isolated = (isolation.node for isolation in last.remedy.isolate)
-    faulty = (node for fault in (last.fault, *last.beside) for node in fault.nodes)
+    faulty = (node for fault in (last.fault, *last.other_faults) for node in fault.nodes)
     return frozenset((*nodes, *isolated, *faulty))

@@ -1,4 +1,4 @@
-"""Why a level cannot apply to a fault at all: ordered rows, the first that holds says it.
+"""Why a level cannot apply to a fault at all: ordered rows, the first that holds gives the reason.
 
 A level that is hindered is passed over: no bill, no record. What a document rules out comes last.
 """
@@ -15,7 +15,7 @@ from everstep.core.recovering.placement import usable
 
 
 class HindranceRow(NamedTuple):
-    """Levels, when they cannot apply, and the sentence, in which names in braces are filled in."""
+    """Levels, when they cannot apply, and the sentence: `{inputs...}` and `{diagnosis...}` are filled in."""
 
     levels: frozenset[Level]
     holds: Callable[[DecisionInput, Diagnosis], bool]
@@ -23,12 +23,16 @@ class HindranceRow(NamedTuple):
 
 
 def _sizes_left(inputs: DecisionInput, diagnosis: Diagnosis) -> tuple[int, ...]:
-    new = () if diagnosis.bad_size is None else (diagnosis.bad_size,)
-    return usable(inputs.nodes_min, inputs.nodes, bad=(*inputs.bad_sizes, *new))
+    """The numbers of nodes that are not known to be bad."""
+    new_bad = () if diagnosis.bad_size is None else (diagnosis.bad_size,)
+    return usable(inputs.nodes_min, inputs.nodes, bad=(*inputs.bad_sizes, *new_bad))
 
 
 def _has_gone_back_enough(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
-    """A checkpoint that is known to be bad has to be left; one that is tried again was counted."""
+    """Whether the job went back as often in a row as it may.
+
+    Not counted again: a bad checkpoint, which cannot be used, and a rollback that is repeated.
+    """
     most, incident = inputs.policy.rollbacks, inputs.incident
     is_counted = incident is not None and incident.decision.level is Level.ROLLBACK
     is_free = diagnosis.fault.cls is FaultClass.CHECKPOINT or is_counted
@@ -53,17 +57,17 @@ ROWS: tuple[HindranceRow, ...] = (
     HindranceRow(
         frozenset({Level.ROLLBACK}),
         _has_gone_back_enough,
-        "without progress it may go back {given.policy.rollbacks} times in a row (recovery.rollbacks)",
+        "without progress it may go back {inputs.policy.rollbacks} times in a row (recovery.rollbacks)",
     ),
     HindranceRow(
         SAME_CONTAINER,
         lambda inputs, _: bool(inputs.gone),
-        "the container of slot {given.gone[0]} is gone",
+        "the container of slot {inputs.gone[0]} is gone",
     ),
     HindranceRow(
         SAME_CONTAINER,
-        lambda _, diagnosis: bool(diagnosis.beside),
-        "{named.beside[0].where} is broken and has to be left",
+        lambda _, diagnosis: bool(diagnosis.other_faults),
+        "{diagnosis.other_faults[0].where} is broken and has to be left",
     ),
     HindranceRow(
         frozenset({Level.ELASTIC}),
@@ -73,7 +77,7 @@ ROWS: tuple[HindranceRow, ...] = (
     HindranceRow(
         frozenset({Level.ELASTIC}),
         lambda inputs, diagnosis: not _sizes_left(inputs, diagnosis),
-        "every number of nodes from {given.nodes_min} to {given.nodes} is known not to work",
+        "every number of nodes from {inputs.nodes_min} to {inputs.nodes} is known not to work",
     ),
 )
 
@@ -82,7 +86,7 @@ def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
     """Why this level cannot apply at all, if so."""
     for row in ROWS:
         if level in row.levels and row.holds(inputs, diagnosis):
-            return row.why.format(given=inputs, named=diagnosis)
+            return row.why.format(inputs=inputs, diagnosis=diagnosis)
     for ruled_out in inputs.policy.hindrances:
         is_spared = diagnosis.fault.cls in ruled_out.spares
         applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis)
@@ -94,5 +98,5 @@ def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
 def _is_under_rank0(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     lowest = min(inputs.living, default=0)
     node = inputs.homes.get(lowest)
-    faults = (diagnosis.fault, *diagnosis.beside)
+    faults = (diagnosis.fault, *diagnosis.other_faults)
     return any(fault.slot == lowest or (node and node in fault.nodes) for fault in faults)

@@ -42,27 +42,36 @@ class Diagnosis:
     ladder: tuple[Level, ...]
     facts: tuple[Fact, ...]
     is_harmless: bool = False
-    instead_of: Level | None = None
+    instead_of: Level | None = None  # the level that this ladder replaces
     remarks: tuple[str, ...] = ()
     occurrences: tuple[Occurrence, ...] = ()
-    is_fixed: bool = False  # the document has this ladder: it is not escalated
-    is_asked: bool = False  # an operator or a rule requested its first level
-    about: FaultClass | None = None  # the class before a rule of the user changed it
-    replaces: tuple[int, ...] = ()  # slots whose pods have to be new, whatever the fault
+    ladder_is_final: bool = False  # restarts without progress leave out none of its levels
+    is_requested: bool = False  # an operator or a rule requested its first level
+    class_before_rule: FaultClass | None = None  # None: no rule of the user applied
+    replaces: tuple[int, ...] = ()  # slots that need new pods, whatever the fault
     heals: tuple[DeviceRef, ...] = ()  # devices that may repair themselves while nothing runs
-    beside: tuple[Fault, ...] = ()  # other hardware that is broken too
-    later: tuple[str, ...] = ()  # facts that this answer leaves for the next one
-    bad_size: int | None = None  # the number of nodes that this is the fault of
-    begins_with_rollback: bool = False  # put in front of the ladder, for a suspected checkpoint
+    other_faults: tuple[Fault, ...] = ()  # other broken hardware
+    facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
+    bad_size: int | None = None  # a number of nodes that does not work
+    begins_with_rollback: bool = False  # for a suspected checkpoint, before the ladder of the fault
+
+    @property
+    def is_only_noted(self) -> bool:
+        return self.ladder[:1] == (Level.NOTE,)
+
+    @property
+    def ends_phase(self) -> bool:
+        """Whether the phase fails at once."""
+        return self.ladder[:1] == (Level.FAIL,)
 
 
 def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:
     """The facts that are new to this job, of current processes, and on its nodes."""
-    answered, nodes = frozenset(inputs.known), frozenset(inputs.homes.values())
+    answered_ids, nodes = frozenset(inputs.known), frozenset(inputs.homes.values())
     return tuple(
         fact
         for fact in inputs.facts
-        if fact.id not in answered
+        if fact.id not in answered_ids
         and not is_late(fact, generation=inputs.generation)
         and (_is_about(fact, nodes) or not inputs.is_placed)
     )
@@ -83,44 +92,47 @@ def name_fault(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
 
     If the most severe class is only noted, the remaining facts are diagnosed instead.
     """
-    diagnosis = _diagnosed(inputs, facts)
-    if diagnosis.ladder[:1] != (Level.NOTE,):
-        handled = (diagnosis.fault, name(facts)[0])
-        return with_rest(diagnosis, other_diagnoses(inputs, facts, handled=handled))
-    # The fact that named the fault is always among those left out: so this comes to an end.
-    noted_classes = {diagnosis.about or diagnosis.fault.cls, name(facts)[0].cls}
-    rest = tuple(
+    diagnosis = _diagnose(inputs, facts)
+    fault_of_playbook, _ = name(facts)
+    if not diagnosis.is_only_noted:
+        handled = (diagnosis.fault, fault_of_playbook)
+        return with_others(diagnosis, other_diagnoses(inputs, facts, handled=handled))
+    noted_classes = {diagnosis.class_before_rule or diagnosis.fault.cls, fault_of_playbook.cls}
+    facts_of_other_classes = tuple(
         f for f in facts if row_for(f).cls not in noted_classes and not row_for(f).is_harmless
     )
-    other = name_fault(inputs, rest) if rest else diagnosis
-    if other.ladder[:1] == (Level.NOTE,):
+    if not facts_of_other_classes:
         return diagnosis
-    return replace(other, facts=facts)
+    # Fewer facts than before: the one that named this fault is not among them.
+    other = name_fault(inputs, facts_of_other_classes)
+    return diagnosis if other.is_only_noted else replace(other, facts=facts)
 
 
-def _diagnosed(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
+def _diagnose(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
+    """The fault by the playbook, changed by the job's circumstances, then by its rules."""
     fault, row = name(facts)
-    ladder = row_of(inputs, fault)
+    ladder = ladder_row(inputs, fault)
     diagnosis = Diagnosis(
         fault=fault,
         ladder=ladder.levels,
         facts=facts,
         is_harmless=row.is_harmless,
-        is_fixed=ladder.is_literal,
+        ladder_is_final=ladder.is_literal,
         occurrences=occurrences(facts, inputs.policy),
         heals=_devices(facts) if fault.cls in HEALS else (),
     )
-    for circumstance in (
-        _limit_reached,
-        _never_began,
-        _asked_level,
-        _related,
-        _repeated,
-        _hot_switch_given_up,
+    # In this order: a later one may override the ladder of an earlier one.
+    for apply_circumstance in (
+        _fail_at_limit,
+        _fail_if_it_cannot_begin,
+        _use_requested_level,
+        _blame_related_device,
+        _escalate_repeated_code,
+        _note_without_standby,
     ):
-        diagnosis = circumstance(inputs, diagnosis)
-    rule = user_rule(inputs.policy.rules, facts)
-    return diagnosis if rule is None else _ruled(inputs, diagnosis, *rule)
+        diagnosis = apply_circumstance(inputs, diagnosis)
+    rule_and_fact = user_rule(inputs.policy.rules, facts)
+    return diagnosis if rule_and_fact is None else _apply_rule(inputs, diagnosis, *rule_and_fact)
 
 
 def _devices(facts: tuple[Fact, ...]) -> tuple[DeviceRef, ...]:
@@ -138,56 +150,53 @@ def other_diagnoses(
     *,
     handled: tuple[Fault, ...],
 ) -> tuple[Diagnosis, ...]:
-    """Diagnoses of the facts that are not handled and that a restart does not remove."""
-    places = {(fault.cls, node) for fault in handled for node in (*fault.nodes, None)}
-    new = [
+    """Diagnoses of the facts that are not handled and that a restart does not remove, one per class."""
+    handled_places = {(fault.cls, node) for fault in handled for node in (*fault.nodes, None)}
+    open_facts = [
         fact
         for fact in facts
         if row_for(fact).cls in LASTS
         and not row_for(fact).is_harmless
-        and (row_for(fact).cls, fact.node) not in places
+        and (row_for(fact).cls, fact.node) not in handled_places
     ]
-    groups = (tuple(f for f in new if row_for(f).cls is cls) for cls in PRECEDENCE)
-    diagnoses = (_diagnosed(inputs, group) for group in groups if group)
-    return tuple(other for other in diagnoses if other.ladder[:1] != (Level.NOTE,))
+    groups = (tuple(f for f in open_facts if row_for(f).cls is cls) for cls in PRECEDENCE)
+    diagnoses = (_diagnose(inputs, group) for group in groups if group)
+    return tuple(other for other in diagnoses if not other.is_only_noted)
 
 
-def with_rest(diagnosis: Diagnosis, rest: tuple[Diagnosis, ...]) -> Diagnosis:
-    """Add other diagnoses to this one where its restart can treat them too; the rest is for later.
-
-    Devices that may heal do so while nothing runs. Other faulty hardware is avoided if pods are placed
-    again anyway.
-    """
+def with_others(diagnosis: Diagnosis, rest: tuple[Diagnosis, ...]) -> Diagnosis:
+    """Treat the other diagnoses with the restart of this one where that is possible, else later."""
     for other in rest:
-        diagnosis = _along_with(diagnosis, other)
+        diagnosis = _with_other(diagnosis, other)
     return diagnosis
 
 
-def ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
+def fact_ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
     return tuple(fact.id for one in diagnoses for fact in one.facts)
 
 
-def _moves(diagnosis: Diagnosis) -> bool:
+def _places_pods(diagnosis: Diagnosis) -> bool:
     """Whether its first level places pods again. Levels without steps are passed over."""
     first = next((level for level in diagnosis.ladder if STEPS[level]), None)
     return first in RESCHEDULING
 
 
-def _along_with(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
+def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
+    """Devices heal while nothing runs; other faulty hardware is left if pods are placed again anyway."""
     if other.heals and Level.IN_PLACE in other.ladder:
         remark = f"{other.fault.label} is to heal meanwhile"
         heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
     if {*other.fault.nodes} <= {*diagnosis.fault.nodes} and diagnosis.fault.is_hardware:
         return diagnosis
-    if other.fault.is_hardware and _moves(diagnosis) and _moves(other):
+    if other.fault.is_hardware and _places_pods(diagnosis) and _places_pods(other):
         remark = f"along with {other.fault.label}"
-        more_faults = (*diagnosis.beside, other.fault)
-        return replace(diagnosis, beside=more_faults, remarks=(*diagnosis.remarks, remark))
-    return replace(diagnosis, later=(*diagnosis.later, *ids([other])))
+        other_faults = (*diagnosis.other_faults, other.fault)
+        return replace(diagnosis, other_faults=other_faults, remarks=(*diagnosis.remarks, remark))
+    return replace(diagnosis, facts_for_later=(*diagnosis.facts_for_later, *fact_ids([other])))
 
 
-def row_of(inputs: DecisionInput, fault: Fault) -> LadderRow:
+def ladder_row(inputs: DecisionInput, fault: Fault) -> LadderRow:
     """The document's ladder for this fault."""
     return inputs.policy.answer(
         fault.cls, fault.owner, code_level=fault.code_level, library=bool(inputs.can)
@@ -203,28 +212,25 @@ def ends_at_hang(policy: Policy) -> bool:
     return policy.answer(row.cls, row.owner).levels[:1] in ((), (Level.FAIL,))
 
 
-def _limit_reached(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """A limit of the document, or no place, checkpoint or storage for a job that never ran."""
-    # A wait for storage ends here too, whichever component reported first that it cannot be written.
-    given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
-    is_storage = given_up and diagnosis.fault.cls is FaultClass.STORAGE
+def _fail_at_limit(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Fail at a limit of the document, and without place, checkpoint or storage for the first run."""
+    # Any component may report first that the storage cannot be written: the fault's kind is its.
+    has_given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
+    is_storage = has_given_up and diagnosis.fault.cls is FaultClass.STORAGE
     if not is_storage and not diagnosis.fault.kind.startswith(NOTHING_TO_TRY):
         return diagnosis
-    return replace(diagnosis, ladder=(Level.FAIL,), is_fixed=True)
+    return replace(diagnosis, ladder=(Level.FAIL,), ladder_is_final=True)
 
 
-def _never_began(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """The command or its script cannot be found: where it never ran, no restart finds it either."""
-    is_crash = diagnosis.fault.cls is FaultClass.CRASH and not diagnosis.is_fixed
-    if (
-        inputs.has_run
-        or not is_crash
-        or not any(is_start_in_vain(fact) for fact in diagnosis.facts)
-    ):
+def _fail_if_it_cannot_begin(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Fail if the command or its script cannot be found and never ran: no restart finds it."""
+    is_crash = diagnosis.fault.cls is FaultClass.CRASH and not diagnosis.ladder_is_final
+    is_in_vain = is_crash and any(is_start_in_vain(fact) for fact in diagnosis.facts)
+    if inputs.has_run or not is_in_vain:
         return diagnosis
     remark = "what never ran is not tried again"
     return replace(
-        diagnosis, ladder=(Level.FAIL,), is_fixed=True, remarks=(*diagnosis.remarks, remark)
+        diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, remarks=(*diagnosis.remarks, remark)
     )
 
 
@@ -237,24 +243,25 @@ def is_start_in_vain(fact: Fact) -> bool:
     return fact.kind == "process.exit" and (is_missing or bool(CANNOT_BEGIN.search(last)))
 
 
-def _hot_switch_given_up(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """Once no pod stood by in time, what would move the job that way is noted."""
-    moves = diagnosis.fault.cls in inputs.policy.stands_by and diagnosis.ladder[:1] != (Level.NOTE,)
-    if not (inputs.no_standby and moves):
+def _note_without_standby(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Only note a fault that needs a backup pod, once none was ready in time."""
+    needs_standby = diagnosis.fault.cls in inputs.policy.stands_by and not diagnosis.is_only_noted
+    if not (inputs.no_standby and needs_standby):
         return diagnosis
     remark = "no backup pod was ready in time before: the job stays"
     return replace(diagnosis, ladder=(Level.NOTE,), remarks=(*diagnosis.remarks, remark))
 
 
-def _asked_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """A planned restart names its level."""
+def _use_requested_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Begin a planned restart with the level it was requested with; coarser ones follow if it fails."""
     if diagnosis.fault.cls is not FaultClass.PLANNED or diagnosis.is_harmless:
         return diagnosis
     level = min(diagnosis.facts, key=weight).details.get("level")
     ladder = (Level(str(level)),) if level in {*PLANNED_LEVELS} else diagnosis.ladder
-    rest = tuple(level for level in (Level.POD, Level.JOB) if level not in ladder)
-    ladder = ladder if Level.JOB in ladder else (*ladder, *rest)
-    return replace(diagnosis, ladder=ladder, is_fixed=True, is_asked=True)
+    if Level.JOB not in ladder:
+        coarser = (level for level in (Level.POD, Level.JOB) if level not in ladder)
+        ladder = (*ladder, *coarser)
+    return replace(diagnosis, ladder=ladder, ladder_is_final=True, is_requested=True)
 
 
 def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ...]:
@@ -270,8 +277,8 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
     )
 
 
-def _related(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """A code that is harmless by itself, soon after another one: the device of that one is at fault."""
+def _blame_related_device(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Blame the device of an earlier code for a later one that is harmless by itself."""
     triggers = {f.code for f in diagnosis.facts if f.kind == "device.fault"}
     if not triggers or (diagnosis.ladder and diagnosis.fault.is_hardware):
         return diagnosis
@@ -305,31 +312,31 @@ def _caused_by(
     return replace(
         diagnosis,
         fault=fault,
-        ladder=row_of(inputs, fault).levels,
+        ladder=ladder_row(inputs, fault).levels,
         is_harmless=False,
         remarks=(*diagnosis.remarks, remark),
     )
 
 
-def _repeated(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """The same code on the same device once too often: healing it again leads nowhere."""
+def _escalate_repeated_code(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Leave a device that showed one code too often: healing it again leads nowhere."""
     fault = diagnosis.fault
     if fault.cls not in (FaultClass.DEVICE, FaultClass.DEVICE_USER):
         return diagnosis
     rule = inputs.policy.repeat_rule(fault.code)
     if rule is None:
         return diagnosis
-    times, where = _times_shown(inputs, diagnosis, rule)
+    times, by_whom = _times_shown(inputs, diagnosis, rule)
     if times < rule.times:
         return diagnosis
-    remark = f"{fault.code} came {times} times within a day on {fault.where}{where}"
+    remark = f"{fault.code} came {times} times within a day on {fault.where}{by_whom}"
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(diagnosis, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
     return replace(
         diagnosis,
         fault=fatal,
-        ladder=row_of(inputs, fatal).levels,
+        ladder=ladder_row(inputs, fatal).levels,
         instead_of=_in_place_of(diagnosis.ladder),
         remarks=(*diagnosis.remarks, remark),
         heals=(),
@@ -337,16 +344,19 @@ def _repeated(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def _times_shown(inputs: DecisionInput, diagnosis: Diagnosis, rule: RepeatRule) -> tuple[int, str]:
-    """How often the device showed its code: over all jobs where the cluster counted, else for this job."""
+    """How often the device showed its code, and who counted.
+
+    The cluster counts over all jobs; where it has no count, the job's own occurrences are counted.
+    """
     fault = diagnosis.fault
     key = (fault.node, fault.device, fault.code)
     counts = [c.times for c in inputs.counts if (c.node, c.device, c.code) == key]
-    match = next((o for o in diagnosis.occurrences if (o.node, o.device, o.code) == key), None)
-    if counts or match is None:
+    newest = next((o for o in diagnosis.occurrences if (o.node, o.device, o.code) == key), None)
+    if counts or newest is None:
         return max(counts, default=0), ", counted over all jobs"
     times = count(
         (*inputs.occurrences, *diagnosis.occurrences),
-        of=match,
+        of=newest,
         now=inputs.now,
         window_s=rule.window_s / inputs.time_scale,
         shared_s=SHARED_WITHIN_S / inputs.time_scale,
@@ -368,19 +378,22 @@ def _in_place_of(ladder: tuple[Level, ...]) -> Level | None:
     return Level.IN_PLACE if Level.IN_PLACE in ladder else None
 
 
-def _ruled(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) -> Diagnosis:
-    """A rule of the user, or of the dialect, has the first word. Broken hardware says nothing about sizes."""
+def _apply_rule(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) -> Diagnosis:
+    """Change the diagnosis as a rule of the user, or of the dialect, says. `fact` fulfils the rule.
+
+    A job with broken hardware is not resized: its number of nodes is not at fault.
+    """
     if rule.action == "resize" and diagnosis.fault.is_hardware:
         return diagnosis
     diagnosis = replace(
         diagnosis,
         remarks=(*diagnosis.remarks, _remark(rule)),
-        is_fixed=True,
+        ladder_is_final=True,
         instead_of=None,
-        about=row_for(fact).cls,
-        is_harmless=diagnosis.is_harmless and not _raises(rule, fact),
+        class_before_rule=row_for(fact).cls,
+        is_harmless=diagnosis.is_harmless and not _makes_answered(rule, fact),
     )
-    fixed: Mapping[str, tuple[Level, ...]] = {
+    ladders: Mapping[str, tuple[Level, ...]] = {
         "fail": (Level.FAIL,),
         "note": (Level.NOTE,),
         "ignore": (Level.NOTE,),
@@ -389,15 +402,15 @@ def _ruled(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: Fact) 
     }
     if rule.action == "resize":
         diagnosis = _without_this_size(inputs, diagnosis)
-    if rule.action in fixed:
-        return replace(diagnosis, ladder=fixed[rule.action], is_asked=True)
+    if rule.action in ladders:
+        return replace(diagnosis, ladder=ladders[rule.action], is_requested=True)
     cls = rule.cls or FaultClass.UNKNOWN
     fault = replace(diagnosis.fault, cls=cls, message=fact.message or diagnosis.fault.message)
-    return replace(diagnosis, fault=fault, ladder=row_of(inputs, fault).levels)
+    return replace(diagnosis, fault=fault, ladder=ladder_row(inputs, fault).levels)
 
 
-def _raises(rule: Rule, fact: Fact) -> bool:
-    """Whether a rule that names the code of this fault answers it, which its level alone would only note."""
+def _makes_answered(rule: Rule, fact: Fact) -> bool:
+    """Whether the rule answers a device code that would only be noted: the rule has to name the code."""
     is_answer = rule.action not in ("note", "ignore")
     return is_answer and rule.match.code is not None and fact.kind == "device.fault"
 

@@ -47,7 +47,7 @@ class Verdict(NamedTuple):
     ends: bool = False
 
 
-def judged(inputs: DecisionInput, diagnosis: Diagnosis) -> Verdict:
+def judge(inputs: DecisionInput, diagnosis: Diagnosis) -> Verdict:
     """What this end of a run means for the next one."""
     check, before = inputs.policy.number_check, inputs.checking
     if check is None or inputs.incident is not None:

@@ -51,14 +51,14 @@ def remedy(
     *,
     replaces: tuple[int, ...] = (),
     heals: tuple[DeviceRef, ...] = (),
-    beside: tuple[Fault, ...] = (),
+    other_faults: tuple[Fault, ...] = (),
     is_resized: bool = False,
 ) -> Remedy:
-    """Everything a Recovery of this level needs for this fault and the other hardware faults `beside`."""
-    isolate = _isolate(inputs, (fault, *beside), level)
-    moved = _slots_on(inputs, beside) if level in RESCHEDULING else ()
-    recreate = slots_to_recreate(
-        inputs, fault, level, replaces=(*replaces, *moved), is_resized=is_resized
+    """Everything a Recovery of this level needs for this fault and the other hardware faults."""
+    isolate = _isolate(inputs, (fault, *other_faults), level)
+    also_faulty = _slots_on(inputs, other_faults) if level in RESCHEDULING else ()
+    recreate = _slots_to_recreate(
+        inputs, fault, level, replaces=(*replaces, *also_faulty), is_resized=is_resized
     )
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
@@ -95,7 +95,7 @@ def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:
     return ALWAYS_GIVES_WAY + heavier
 
 
-def slots_to_recreate(
+def _slots_to_recreate(
     inputs: DecisionInput,
     fault: Fault,
     level: Level,
@@ -109,7 +109,8 @@ def slots_to_recreate(
     living = {*inputs.living}
     without_pod = living & {*inputs.gone}
     if is_resized or fault.kind == SCALE_OUT:  # the slots that have a pod keep it
-        return tuple(n for n in range(inputs.nodes) if n not in living - without_pod)
+        with_pod = living - without_pod
+        return tuple(n for n in range(inputs.nodes) if n not in with_pod)
     if level is Level.ROLLBACK:
         return tuple(sorted(without_pod))
     if level not in RESCHEDULING:
@@ -119,7 +120,8 @@ def slots_to_recreate(
         faulty = _slots_on(inputs, (fault,)) or faulty
     elif replaces:
         faulty = ()
-    return tuple(sorted(living & {*faulty, *replaces, *without_pod})) or inputs.living
+    recreate = tuple(sorted(living & {*faulty, *replaces, *without_pod}))
+    return recreate or inputs.living  # it is unknown which slot is faulty: any may be
 
 
 def _slots_on(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
@@ -134,7 +136,7 @@ def _isolate(
     """The nodes and devices to isolate before pods are placed again."""
     if level not in RESCHEDULING:
         return ()
-    old = inputs.incident.decision.remedy.isolate if inputs.incident is not None else ()
+    before = inputs.incident.decision.remedy.isolate if inputs.incident is not None else ()
     new = tuple(
         Isolation(
             node=node,
@@ -146,7 +148,7 @@ def _isolate(
         if fault.is_hardware
         for node in fault.nodes
     )
-    by_node = {i.node: i for i in (*old, *new) if i.node not in inputs.isolated}
+    by_node = {i.node: i for i in (*before, *new) if i.node not in inputs.isolated}
     return tuple(by_node.values())
 
 
@@ -166,16 +168,16 @@ def _space_s(inputs: DecisionInput, fault: Fault) -> float:
 def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) -> int | None:
     """Resume from a checkpoint before this step. None: from the newest one.
 
-    A rollback goes back behind the bad checkpoint if one is known, else behind the newest. A coarser level
-    after a rollback does not go forward again, unless there was no older checkpoint.
+    A rollback resumes from before the bad checkpoint if one is known, else from before the newest. A coarser
+    level after a rollback keeps its choice, unless there was no older checkpoint.
     """
     if level is not Level.ROLLBACK:
-        if inputs.cause is not None and inputs.cause.kind == NONE_OLDER:
+        if inputs.step_failure is not None and inputs.step_failure.kind == NONE_OLDER:
             return None
         incident = inputs.incident
         return inputs.back.below if incident is None else incident.decision.remedy.older_than_step
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     bad_steps = [step for step in steps if isinstance(step, int)]
     newest = None if inputs.saved is None else inputs.saved.counts
-    candidates = [counts for counts in (newest, inputs.back.to) if counts is not None]
+    candidates = [counts for counts in (newest, inputs.back.resumed_at) if counts is not None]
     return min(bad_steps or candidates, default=None)

@@ -63,7 +63,7 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
 
 def _is_suspicious(inputs: DecisionInput, diagnosis: Diagnosis, end: RunEnd) -> bool:
     is_alike = bool(end.exception) and end.times == ALIKE_TIMES
-    is_open = inputs.incident is None and not diagnosis.is_fixed
+    is_open = inputs.incident is None and not diagnosis.ladder_is_final
     return (
         is_alike
         and is_open

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding import budgets, run_ends
-from everstep.core.deciding.answering import answer_from
+from everstep.core.deciding.answering import wait_for_nodes
 from everstep.core.deciding.decision import Decision, Fault
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Fact
 from everstep.core.levels import RESCHEDULING, FaultClass, Level
@@ -161,7 +161,7 @@ def _with_unreachable(state: JobState, decision: Decision) -> JobState:
         return replace(state, unreachable=unreachable, waiting=None)
     waiting = Wait(what=what, since=decision.at)
     if still:
-        what = answer_from(dict.fromkeys(state.slots[n].node for n in unreachable))
+        what = wait_for_nodes(dict.fromkeys(state.slots[n].node for n in unreachable))
         since = decision.at if state.waiting is None else state.waiting.since
         waiting = Wait(what=what, since=since)
     return replace(state, unreachable=unreachable, waiting=waiting)

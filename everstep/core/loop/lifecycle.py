@@ -169,7 +169,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
 
 def _unplaced(plan: Plan, outcome: Outcome) -> tuple[int, ...]:
     """The slots that were to get new pods and did not: they still need them."""
-    if outcome.step is Step.STANDBY or outcomes.got_past(plan, outcome, Step.PLACE):
+    if outcome.step is Step.STANDBY or outcomes.carried_out(plan, outcome, Step.PLACE):
         return ()
     return tuple(slot for slot in plan.remedy.recreate if slot not in outcome.pods)
 
@@ -291,8 +291,10 @@ def _facts_of_last_run(state: JobState, report: WatchReport) -> tuple[Fact, ...]
 def _decided(state: JobState, event: Decided) -> JobState:
     """Bill and record the decision, then hand out its plan."""
     decision = event.decision
-    later = tuple(fact for fact in state.pending_facts if fact.id in decision.later)
-    answered = tuple(fact for fact in state.pending_facts if fact.id not in decision.later)
+    later = tuple(fact for fact in state.pending_facts if fact.id in decision.facts_for_later)
+    answered = tuple(
+        fact for fact in state.pending_facts if fact.id not in decision.facts_for_later
+    )
     state = bookkeeping.mark_answered(state, answered)
     state = replace(state, pending_facts=later, outcome=None)
     before = state.incident

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from everstep.core import names
 from everstep.core.deciding import budgets
-from everstep.core.deciding.decision import Outcome, Plan, Waited
+from everstep.core.deciding.decision import Counts, Outcome, Plan, Waited
 from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact
-from everstep.core.levels import Level, Step
+from everstep.core.levels import Step
 from everstep.core.loop.bookkeeping import apply_facts
 from everstep.core.loop.job_events import (
     BillReturned,
@@ -289,8 +289,8 @@ def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
 def _without_rollback(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """Uncount a rollback that failed before it chose a checkpoint."""
     incident, back = state.incident, state.ledger.back
-    counted = incident is not None and incident.decision.counts_back
-    if not counted or got_past(plan, outcome, Step.RESUME):
+    is_counted = incident is not None and incident.decision.counts_back
+    if not is_counted or carried_out(plan, outcome, Step.RESUME):
         return state
     return with_ledger(state, back=back._replace(times=back.times - 1))
 
@@ -315,11 +315,11 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         first_generation=state.first_generation or outcome.generation,
         slots=slots,
         older=_older_ranks(state, plan, outcome),
-        resume=outcome.resume if got_past(plan, outcome, Step.RESUME) else state.resume,
+        resume=outcome.resume if carried_out(plan, outcome, Step.RESUME) else state.resume,
         ledger=_ledger_after(state, plan, outcome),
         saved=_newest_checkpoint(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},
-        deferred=outcome.deferred if got_past(plan, outcome, Step.ISOLATE) else state.deferred,
+        deferred=outcome.deferred if carried_out(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_nodes_to_avoid(outcome)))),
         avoid_devices=outcome.avoid_devices,
         running_since=outcome.now if _is_running(plan, outcome) else None,
@@ -336,7 +336,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
 
 def _newest_checkpoint(state: JobState, plan: Plan, outcome: Outcome) -> Checkpoint | None:
     """The newest checkpoint after a plan: none if it began without one, as the only one was bad."""
-    is_chosen = got_past(plan, outcome, Step.RESUME) and not plan.keep
+    is_chosen = carried_out(plan, outcome, Step.RESUME) and not plan.keep
     begins_without = is_chosen and outcome.resume is None
     return None if begins_without else outcome.resume or state.saved
 
@@ -353,16 +353,17 @@ def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     A rollback records where it resumed, so that the next one goes further back.
     """
     ledger, resume = state.ledger, outcome.resume
-    back = ledger.back
-    if plan.remedy.older_than_step is not None and got_past(plan, outcome, Step.RESUME):
-        to = (None if resume is None else resume.counts) if back.times else back.to
-        back = back._replace(to=to, below=plan.remedy.older_than_step if outcome.stays else None)
+    back, older_than_step = ledger.back, plan.remedy.older_than_step
+    if older_than_step is not None and carried_out(plan, outcome, Step.RESUME):
+        back = back._replace(below=older_than_step if outcome.stays else None)
+        if back.times:
+            back = back._replace(resumed_at=None if resume is None else resume.counts)
     return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
 
 
 def _is_running(plan: Plan, outcome: Outcome) -> bool:
     """Whether the plan's slots run now."""
-    return outcome.result == "success" and plan.level is not Level.NOTE
+    return outcome.result == "success" and plan.starts_ranks
 
 
 def _older_ranks(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
@@ -392,12 +393,11 @@ def cleared(state: JobState) -> JobState:
     return replace(state, slots=slots)
 
 
-def got_past(plan: Plan, outcome: Outcome, step: Step) -> bool:
+def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
     """Whether the plan had this step and carried it out to its end."""
-    if step not in plan.remedy.steps:
-        return False
-    at = len(plan.remedy.steps) if outcome.step is None else plan.remedy.steps.index(outcome.step)
-    return at > plan.remedy.steps.index(step)
+    steps = plan.remedy.steps
+    done = steps if outcome.step is None else steps[: steps.index(outcome.step)]
+    return step in done
 
 
 def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:
@@ -417,21 +417,25 @@ def _nodes_to_avoid(outcome: Outcome) -> tuple[str, ...]:
 def _slots_after(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
     """All slots after a plan. Most restarted in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
-    living, placed = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
+    living, to_place = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
     end = PodState.RUNNING if _is_running(plan, outcome) else PodState.STOPPED
     for n, slot in slots.items():
         counts = plan.slots.get(n)
         if counts is not None and n in living:
-            node, uid, _, scheduled, ran = _placed(n, slot, plan, outcome) if n in placed else slot
+            after = _slot_in_new_pod(n, slot, plan, outcome) if n in to_place else slot
             if outcome.was_started:
-                scheduled, ran = counts.schedule, counts.process_start
-            slots[n] = Slot(node, uid, end, scheduled, ran)
+                after = _with_counts(after, counts)
+            slots[n] = after._replace(state=end)
         elif plan.places:
             slots[n] = absent(slot)
     return slots
 
 
-def _placed(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
+def _with_counts(slot: Slot, counts: Counts) -> Slot:
+    return slot._replace(schedule_count=counts.schedule, process_start_count=counts.process_start)
+
+
+def _slot_in_new_pod(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
     """The slot after an order for a new pod, whether the pod was created or not."""
     pod = outcome.pods.get(n)
     if pod is None:
@@ -439,9 +443,5 @@ def _placed(n: int, slot: Slot, plan: Plan, outcome: Outcome) -> Slot:
         return slot._replace(uid="") if outcome.step is Step.PLACE else slot
     if pod.uid == slot.uid:
         return slot._replace(node=pod.node)
-    return slot._replace(
-        node=pod.node,
-        uid=pod.uid,
-        schedule_count=plan.slots[n].schedule,
-        process_start_count=0,
-    )
+    new_counts = Counts(schedule=plan.slots[n].schedule, process_start=0)
+    return _with_counts(slot._replace(node=pod.node, uid=pod.uid), new_counts)

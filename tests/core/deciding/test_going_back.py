@@ -125,7 +125,7 @@ def test_a_rollback_that_is_done_once_more_counts_once() -> None:
     job.finds(started=False, generation=job.state.generation)
     assert (levels(job)[-1], job.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
     job.succeeds(resume=at(20))
-    assert job.state.ledger.back == RollbackCount(times=1, to=20)
+    assert job.state.ledger.back == RollbackCount(times=1, resumed_at=20)
 
 
 def test_one_that_ended_before_it_chose_is_none_of_those_that_a_job_may_make() -> None:

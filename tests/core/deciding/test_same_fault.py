@@ -178,7 +178,7 @@ def test_a_code_that_is_answered_later_is_counted_when_it_is_answered() -> None:
     job.command("report_fault", **report)
     job.loses_outcome()
     job.finds(started=False, generation=job.state.generation)
-    assert (job.decisions[-1].later, job.state.occurrences) == (("report/x1",), ())
+    assert (job.decisions[-1].facts_for_later, job.state.occurrences) == (("report/x1",), ())
     job.succeeds()
     assert [o.code for o in job.state.occurrences] == ["80E01801"]
     job.succeeds()
