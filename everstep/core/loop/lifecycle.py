@@ -73,6 +73,7 @@ def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobE
 
 def _refused(state: JobState, why: str) -> JobState:
     """End a job that the cluster refuses, whatever was planned for it."""
+    state = outcomes.defer_open_isolations(state)
     if state.plan is not None and state.plan.n:
         state = outcomes.lost(state, state.plan)
     return outcomes.ending(state, "Invalid", why)

@@ -64,7 +64,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
     never_placed = state.mode is Mode.PENDING and state.generation == 0
     return replace(
         outcomes.ending(
-            _without_plan(_with_open_isolations(state)),
+            _without_plan(outcomes.defer_open_isolations(state)),
             str(args.get("status", "Terminated")),
             cut(str(args.get("reason") or "stopped by an operator"), TEXT_MOST),
             mode=Mode.ENDED if never_placed else Mode.CLOSING,
@@ -72,21 +72,6 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
         waiting=None,
         stop_grace_s=args.get("grace_s"),
     )
-
-
-def _with_open_isolations(state: JobState) -> JobState:
-    """The state with the isolations of its open incident deferred, to be handed over at its end.
-
-    Whether they reached the quarantine is unknown; a request that is repeated changes nothing there.
-    """
-    if state.incident is None:
-        return state
-    unknown = [
-        isolation
-        for isolation in state.incident.decision.remedy.isolate
-        if isolation.node not in state.isolated and isolation not in state.deferred
-    ]
-    return replace(state, deferred=(*state.deferred, *unknown))
 
 
 def _without_plan(state: JobState) -> JobState:

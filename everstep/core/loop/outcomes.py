@@ -192,6 +192,21 @@ def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
     return happened(state, *(NodeIsolated(at=state.now, node=n, reason=why) for n, why in new))
 
 
+def defer_open_isolations(state: JobState) -> JobState:
+    """The state with the isolations of its open incident deferred, to be handed over at its end.
+
+    Whether they reached the quarantine is unknown; a request that is repeated changes nothing there.
+    """
+    if state.incident is None:
+        return state
+    unknown = [
+        isolation
+        for isolation in state.incident.decision.remedy.isolate
+        if isolation.node not in state.isolated and isolation not in state.deferred
+    ]
+    return replace(state, deferred=(*state.deferred, *unknown))
+
+
 def lost(state: JobState, plan: Plan) -> JobState:
     """The state after a Recovery without outcome: terminated, reset or timed out. Its bill stays."""
     ended = RestartEnded(at=state.now, n=plan.n, result="terminated", isolated=False)

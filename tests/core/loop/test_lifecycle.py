@@ -97,6 +97,13 @@ def test_a_job_that_the_cluster_refuses_clears_up_and_ends(mode: Mode) -> None:
     assert all(r.result == "terminated" for r in job.records)
 
 
+def test_a_job_refused_in_a_restart_hands_over_the_isolation_that_was_decided() -> None:
+    job = running()
+    job.see(sighting(_C.NODE, node="n2"))
+    job._advance(PlanEnded(outcome=None, refused="model_dir: taken"))
+    assert [isolation.node for isolation in job.state.deferred] == ["n2"]
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_every_mode_has_a_next_action_and_a_name_to_show(mode: Mode) -> None:
     state = replace(running().state, mode=mode, ending="Failed" if mode is Mode.ENDED else None)
