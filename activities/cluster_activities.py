@@ -164,10 +164,12 @@ class ClusterActivities:
             return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s)
 
     @activity.defn(name="hand_over")
-    async def hand_over(self, job: JobRef, cluster: str, isolations: tuple[Isolation, ...]) -> None:
-        """Leaves with the quarantine what it did not answer while the job lived."""
+    async def hand_over(
+        self, job: JobRef, cluster: str, isolations: tuple[Isolation, ...]
+    ) -> tuple[str, ...]:
+        """Sends the quarantine what it did not answer while the job lived; which nodes it isolated."""
         async with heartbeating() as heartbeat, visible("hand_over", job.id):
-            await hand_over(self._context(heartbeat), job, cluster, isolations)
+            return await hand_over(self._context(heartbeat), job, cluster, isolations)
 
     @activity.defn(name="reach")
     async def reach(self) -> ClusterReached:

@@ -151,8 +151,8 @@ class Simulation:
         cursor = self.state.cursor
         while not (await self.backend.ensure_gone(job, grace_s=grace_s)).done:
             cursor = (await self.backend.observe(job, cursor=cursor)).cursor
-        await hand_over(self._context(), job, self.spec.cluster, self.state.deferred)
-        return Cleared()
+        deferred, context = self.state.deferred, self._context()
+        return Cleared(isolated=await hand_over(context, job, self.spec.cluster, deferred))
 
     def _context(self) -> StepContext:
         return StepContext(backend=self.backend, quarantine=self.quarantine, waits=self._waits)

@@ -103,15 +103,20 @@ async def end_recovery(workflow_id: str, plan: Plan) -> str:
     return taken_by
 
 
-async def hand_over(state: JobState, how: Mapping[str, Any]) -> None:
-    """Leave with the quarantine, at the job's end, the isolations that it has not answered."""
-    await workflow.execute_activity(
+async def hand_over(state: JobState, how: Mapping[str, Any]) -> tuple[str, ...]:
+    """Send the quarantine, at the job's end, the isolations that it has not answered.
+
+    Returns the nodes that it isolated.
+    """
+    isolated: tuple[str, ...] = await workflow.execute_activity(
         "hand_over",
         args=[state.job, state.spec.cluster, state.deferred],
+        result_type=tuple[str, ...],
         task_queue=names.cluster_queue(state.spec.cluster),
         summary=", ".join(isolation.node for isolation in state.deferred),
         **how,
     )
+    return isolated
 
 
 def nothing_seen(order: WatchOrder) -> WatchReport:

@@ -152,10 +152,11 @@ class TrainingJob(JobHandlers):
                         replace(action, job=job), cluster, self._show_wait, why=why
                     ),
                 )
-                if self.state.deferred:
-                    over = partial(commanding.hand_over, self.state)
-                    await attending.attended_call(over, self._show_wait)
-                return next_actions.Cleared()
+                if not self.state.deferred:
+                    return next_actions.Cleared()
+                over = partial(commanding.hand_over, self.state)
+                isolated = await attending.attended_call(over, self._show_wait)
+                return next_actions.Cleared(isolated=isolated)
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
 

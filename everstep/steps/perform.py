@@ -253,14 +253,29 @@ def isolation_request(
 
 async def hand_over(
     context: StepContext, job: JobRef, cluster: str, isolations: Iterable[Isolation]
-) -> None:
-    """Send the quarantine the isolations that it did not answer while the job lived."""
+) -> tuple[str, ...]:
+    """Send the quarantine the isolations that it did not answer while the job lived.
+
+    Returns the nodes that it isolated. What it does not answer now either is left with it.
+    """
     isolations = tuple(isolations)
     cluster_size = _cluster_size(await context.backend.nodes(), isolations)
     now = await context.backend.clock()
+    isolated: list[str] = []
+    answers = True
     for isolation in isolations:
         request = isolation_request(job, isolation, cluster_size=cluster_size, at=now)
+        if answers:
+            context.beat()  # each answer may take the whole time limit
+            try:
+                answer = await context.quarantine.isolate(cluster, request)
+            except QuarantineUnreachable:
+                answers = False
+            else:
+                isolated += [isolation.node] if answer.verdict == "isolated" else []
+                continue
         await context.quarantine.hand_over(cluster, request)
+    return tuple(isolated)
 
 
 def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult) -> StepResult:

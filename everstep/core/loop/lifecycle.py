@@ -327,8 +327,8 @@ def _failed(state: JobState, decision: Decision) -> JobState:
     return outcomes.ending(state, ending, why)
 
 
-def _cleared(state: JobState, _event: Cleared) -> JobState:
-    return replace(outcomes.cleared(state), mode=Mode.ENDED)
+def _cleared(state: JobState, event: Cleared) -> JobState:
+    return replace(outcomes.cleared(state, event.isolated), mode=Mode.ENDED)
 
 
 def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:

@@ -60,7 +60,9 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleared:
-    """Nothing of the job is left on the cluster."""
+    """Nothing of the job is left on the cluster, and the quarantine has what was deferred."""
+
+    isolated: tuple[str, ...] = ()  # deferred nodes that it isolated, as far as it answered
 
 
 Event = Begun | PlanEnded | Watched | Decided | Undecided | Cleared

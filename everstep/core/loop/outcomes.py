@@ -399,13 +399,23 @@ LIVE_STATES = frozenset(
 )
 
 
-def cleared(state: JobState) -> JobState:
-    """The state once nothing of the job runs any more: slots last seen alive are stopped."""
+def cleared(state: JobState, isolated: tuple[str, ...]) -> JobState:
+    """The state once nothing of the job runs any more: slots last seen alive are stopped.
+
+    `isolated`: the deferred nodes that the quarantine isolated since. The last phase has them too.
+    """
     slots = {
         n: slot._replace(state=PodState.STOPPED) if slot.state in LIVE_STATES else slot
         for n, slot in state.slots.items()
     }
-    return replace(state, slots=slots)
+    reasons = {i.node: i.reason for i in state.deferred if i.node in isolated}
+    nodes = {**state.isolated, **reasons}
+    finished = tuple(
+        replace(result, isolated_nodes=tuple(nodes)) if result.name == state.phase.name else result
+        for result in state.finished
+    )
+    state = _isolated(state, reasons)
+    return replace(state, slots=slots, isolated=nodes, finished=finished)
 
 
 def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:

@@ -119,6 +119,10 @@ async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
 
     assert (report["status"], report["reason"]) == ("Terminated", "enough")
     assert restarts_of(report) == [("node", "pod", "terminated")]
+    assert report["phases"][0]["isolated_nodes"] == ["n2"]
+    assert "node n2 is isolated: node on n2: n2 is down" in [
+        event["message"] for event in report["events"]
+    ]
     later = [effect.what for effect in (await scene.admin.effects())[before:]]
     assert not [what for what in later if what.startswith("start")]
     assert await scene.stage.fake.leftovers() == ()
