@@ -135,16 +135,8 @@ class Handlers:
         )
         self.polled()
         self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))
-        new = fence.Fence(self.agent.job, command["run"], command["cluster"], command["generation"])
         with self._recorded_as("fence"):
-            answer = fencing.fenced(
-                new,
-                command["folders"],
-                command["left"],
-                command["earlier"],
-                workdir=command["workdir"],
-                begins=command["begins"],
-            )
+            answer = fencing.write(command, self.agent.job)
         if question is not None and fencing.is_written(answer):
             answer["listing"] = self._listing(question, command["generation"])
         return answer

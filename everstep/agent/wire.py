@@ -305,8 +305,8 @@ class FenceCommand(TypedDict):
     run: str
     cluster: str
     folders: list[Folder]
-    left: list[Folder]  # folders that the job used before
-    earlier: list[str]  # clusters that had the job before; their generations are outdated
+    left: list[Folder]  # folders that the job used before; its older generations are barred there
+    earlier: list[str]  # clusters that had the job before; their generations are barred everywhere
     workdir: Folder | None  # never created
     begins: dict[str, str]  # folder: the phase whose first save there is to come
     checkpoints: CheckpointsQuestion | None  # answered once the fence is written

@@ -13,7 +13,6 @@ from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.backends.rules.ownership import FolderClaim, Place
 from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
-from everstep.core.facts import Fact
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
 
 NOW = 100.0
@@ -323,14 +322,9 @@ FENCE = FenceOrder(
 
 
 def test_a_fence_waits_for_who_writes_it_if_there_is_anywhere_to_write() -> None:
-    wait = fencing.unwritten(FENCE, unwritable=None)
-    assert wait is not None
-    assert (wait.waiting_for, wait.unwritable) == ("slot 2 to write the fence", "")
-    broken = Fact(id="f", kind="storage.unwritable", at=NOW, message="it is full")
-    refused = fencing.unwritten(FENCE, unwritable=broken)
-    assert refused is not None
-    assert refused.unwritable == "it is full"
-    assert fencing.unwritten(replace(FENCE, model_dir=None), unwritable=broken) is None
+    assert fencing.has_folder(FENCE)
+    assert fencing.to_be_written(FENCE).waiting_for == "slot 2 to write the fence"
+    assert not fencing.has_folder(replace(FENCE, model_dir=None))
 
 
 SOON, PASSED = NOW + 1, NOW

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from everstep.agent import wire
 from everstep.agent.storage import fence, phase_mark, reading
 
+_InTime = Callable[..., Any]
+"""Calls a function on one folder, within what is left of the time; see `_within`."""
 
-def fenced(
-    new: fence.Fence,
-    folders: Iterable[str],
-    left: Iterable[str],
-    earlier: Collection[str] = (),
-    *,
-    workdir: str | None = None,
-    begins: Mapping[str, str] = MappingProxyType({}),
-) -> wire.FenceAnswer:
-    """Write the fence and return the result; write nothing if a newer one is found. Raises OSError."""
-    ask = _asking(wire.STORAGE_S)
-    real = {folder: ask(folder, os.path.realpath) for folder in (*folders, *left)}
+
+def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
+    """Carry out the command for this job. Raises OSError.
+
+    Looks at every folder before it writes to one: nothing is written where a folder cannot be made, or where
+    one has a newer fence.
+    """
+    new = fence.Fence(job, command["run"], command["cluster"], command["generation"])
+    in_time = _within(wire.STORAGE_S)
+    folders, left = command["folders"], command["left"]
+    real = {folder: in_time(folder, os.path.realpath) for folder in (*folders, *left)}
     answer: wire.FenceAnswer = {
         "real": real,
         "newer": 0,
@@ -34,34 +34,49 @@ def fenced(
         "no_folder": "",
         "listing": None,
     }
-    to_write = _to_write({folder: real[folder] for folder in folders})
-    within = [folder for folder in to_write if workdir and Path(folder).is_relative_to(workdir)]
-    if workdir and within and not ask(workdir, os.path.isdir):
-        answer["no_folder"] = f"the workdir {workdir} is no folder"
-    else:
-        answer["no_folder"] = next(filter(None, (ask(one, _no_folder) for one in folders)), "")
+    to_fence = _in_need_of_fence({folder: real[folder] for folder in folders})
+    answer["no_folder"] = _why_no_folder(in_time, command, to_fence)
     if answer["no_folder"]:
         return answer
-    newer_fences = [ask(folder, fence.superseded_by, new) for folder in to_write]
+    newer_fences = [in_time(folder, fence.superseded_by, new) for folder in to_fence]
     answer["newer"] = max((newer for newer, _ in newer_fences), default=0)
     answer["is_held"] = any(is_held for _, is_held in newer_fences)
     if answer["newer"]:
         return answer
+    in_use = {real[folder] for folder in folders}
     for folder in left:
-        if real[folder] not in {real[one] for one in folders}:
-            ask(folder, fence.outdate, new)
-    for folder in to_write if earlier else ():
-        ask(folder, fence.outdate_earlier, new.job, earlier)
-    for folder in to_write:
+        if real[folder] not in in_use:
+            in_time(folder, fence.outdate, new)
+    if command["earlier"]:
+        for folder in to_fence:
+            in_time(folder, fence.outdate_earlier, job, command["earlier"])
+    answer["taken_by"] = _write_to_each(in_time, to_fence, new)
+    if answer["taken_by"] is None:
+        for folder, phase in command["begins"].items():
+            in_time(folder, phase_mark.ensure, phase)
+    return answer
+
+
+def _why_no_folder(in_time: _InTime, command: wire.FenceCommand, to_fence: Sequence[str]) -> str:
+    """Why one of the folders cannot be made; empty if each is there or can be made."""
+    workdir = command["workdir"]
+    is_within = workdir and any(Path(folder).is_relative_to(workdir) for folder in to_fence)
+    if is_within and not in_time(workdir, os.path.isdir):
+        return f"the workdir {workdir} is no folder"
+    return next(filter(None, (in_time(folder, _no_folder) for folder in command["folders"])), "")
+
+
+def _write_to_each(
+    in_time: _InTime, folders: Sequence[str], new: fence.Fence
+) -> wire.TakenFolder | None:
+    """Write the fence to each folder, up to the first that belongs to another job: returns that one."""
+    for folder in folders:
         try:
-            ask(folder, fence.write, new)
+            in_time(folder, fence.write, new)
         except fence.FolderIsTaken as taken:
             job, cluster = taken.by.owner
-            answer["taken_by"] = {"folder": folder, "job": job, "cluster": cluster}
-            return answer
-    for folder, phase in begins.items():
-        ask(folder, phase_mark.ensure, phase)
-    return answer
+            return {"folder": folder, "job": job, "cluster": cluster}
+    return None
 
 
 def is_written(answer: wire.FenceAnswer) -> bool:
@@ -79,8 +94,8 @@ def _no_folder(folder: str) -> str:
     return ""
 
 
-def _to_write(real: Mapping[str, str]) -> list[str]:
-    """A folder that is inside the first one needs no fence of its own."""
+def _in_need_of_fence(real: Mapping[str, str]) -> list[str]:
+    """The folders but for those inside the first one, which share its fence. `real`: the path of each."""
     first = next(iter(real.values()), "")
     return [
         folder
@@ -89,11 +104,11 @@ def _to_write(real: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _asking(within_s: float) -> Callable[..., Any]:
+def _within(within_s: float) -> _InTime:
     """A function that works on one folder after the other, and puts the folder's name into errors."""
     left_s = time_left(within_s)
 
-    def ask(folder: str, do: Callable[..., Any], *arguments: Any) -> Any:
+    def in_time(folder: str, do: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return reading.read(folder, partial(do, folder, *arguments), within_s=left_s())
         except reading.StorageHangs:
@@ -101,7 +116,7 @@ def _asking(within_s: float) -> Callable[..., Any]:
         except OSError as error:
             raise OSError(f"{folder}: {error.strerror or error}") from None
 
-    return ask
+    return in_time
 
 
 def time_left(within_s: float) -> Callable[[], float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from everstep.agent import wire
@@ -15,7 +16,16 @@ from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.backends.rules import fencing
-from everstep.core.world import FenceOrder, FenceState
+from everstep.core.world import CheckpointListing, FenceOrder, FenceState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenFence:
+    """Where and when the fence was written. Without a folder it is written nowhere, at no time."""
+
+    at: float | None = None
+    real: Collection[str] = ()
+    listing: CheckpointListing | None = None
 
 
 async def ensure_fenced(
@@ -24,88 +34,99 @@ async def ensure_fenced(
     """How far the fence is, and when it will hold without proof. The order's folders are absolute.
 
     Each transaction checks that the order's generation still owns the job: a worker may be slow in between.
+    Where no older process can run at the time of writing, the fence holds at once.
     """
     owned = partial(owned_record, ref=order.job, generation=order.generation)
     record = await cluster.books.change(order.job.id, owned)
     if record.fenced != order.generation:
-        if state := await _write(cluster, order, record):
-            return state, None
+        is_proven = await _is_proven_already(cluster, order)
+        written = await _write(cluster, order, record, lists_checkpoints=is_proven)
+        if isinstance(written, FenceState):
+            return written, None
+        await _note_written(cluster, order, written, is_proven=is_proven)
+        if is_proven:
+            return FenceState(done=True, listing=written.listing), None
         record = await cluster.books.change(order.job.id, owned)
     if record.fence_holds:
         return FenceState(done=True), None
     return await _prove(cluster, order, record)
 
 
-async def _write(cluster: AgentCluster, order: FenceOrder, record: JobRecord) -> FenceState | None:
-    """Write the fence through the agent of the lowest slot. None: it is written, and is to be proven.
-
-    Where the proof is there before, what is saved is read behind the fence, by the same request.
-    """
-    written_at: float | None = None
-    real: Collection[str] = ()
-    listing = None
+async def _is_proven_already(cluster: AgentCluster, order: FenceOrder) -> bool:
+    """Whether no older process can run, by what is known without a request to an agent."""
     pods, may_have_unknown_pods = await _older_pods(cluster, order)
-    is_proven = not may_have_unknown_pods and not await _unproven(
-        cluster, pods, order, may_ask=False
-    )
-    if wait := fencing.unwritten(order, unwritable=record.unwritable):
-        if wait.unwritable:
-            return wait
-        record, writer, question = await cluster.books.change(
-            order.job.id, lambda books: _writer(cluster, books, order, may_ask=is_proven)
-        )
-        if writer is None:
-            return wait
-        try:
-            answer = await storage.write_fence(
-                cluster.agents,
-                writer.uid,
-                order,
-                cluster=cluster.books.identity,
-                left=record.folders,
-                earlier=record.earlier(cluster.books.identity),
-                question=question,
-            )
-        except Refused as refused:
-            return FenceState.refused(refused.why) if refused.status == wire.NO_STORAGE else wait
-        except NoAnswer:
-            return wait
-        if answer["no_folder"]:
-            return FenceState.refused(answer["no_folder"], no_folder=True)
-        if newer := answer["newer"]:
-            await _note_newer(cluster, order, newer, is_held=answer["is_held"])
-            return fencing.newer_on_storage(newer)
-        written_at, real = cluster.now(), answer["real"].values()
-        listing = storage.listing(answer)
+    return not may_have_unknown_pods and not await _unproven(cluster, pods, order, may_ask=False)
 
+
+async def _write(
+    cluster: AgentCluster, order: FenceOrder, record: JobRecord, *, lists_checkpoints: bool
+) -> WrittenFence | FenceState:
+    """Write the fence through the agent of the lowest slot. A `FenceState`: why it is not written.
+
+    `lists_checkpoints`: the same request reads what is saved, once the fence is written.
+    """
+    if not fencing.has_folder(order):
+        return WrittenFence()
+    if record.unwritable is not None:
+        return FenceState.refused(record.unwritable.message)
+    answer = await _request_write(cluster, order, lists_checkpoints=lists_checkpoints)
+    if isinstance(answer, FenceState):
+        return answer
+    if answer["no_folder"]:
+        return FenceState.refused(answer["no_folder"], no_folder=True)
+    if newer := answer["newer"]:
+        await _note_newer(cluster, order, newer, is_held=answer["is_held"])
+        return fencing.newer_on_storage(newer)
+    listing = storage.listing(answer)
+    return WrittenFence(at=cluster.now(), real=answer["real"].values(), listing=listing)
+
+
+async def _request_write(
+    cluster: AgentCluster, order: FenceOrder, *, lists_checkpoints: bool
+) -> wire.FenceAnswer | FenceState:
+    """The agent's answer. A `FenceState`: it is absent, did not answer, or has no storage."""
+
+    def prepare(books: JobBooks) -> tuple[JobRecord, Pod | None, wire.CheckpointsQuestion | None]:
+        """Record the folders, and the ends of writers, before anything is written."""
+        writer = next((pod for pod in books.pods() if pod.slot == order.lowest_slot), None)
+        question = None
+        if writer is not None:
+            books.record = job_record.with_folders(books.record, storage.fence_folders(order))
+        if writer is not None and lists_checkpoints:
+            job_storage.note_writers_ends(cluster, books)
+            question = job_storage.checkpoints_question(books, job_record.place_in(order))
+        return books.record, writer, question
+
+    record, writer, question = await cluster.books.change(order.job.id, prepare)
+    if writer is None:
+        return fencing.to_be_written(order)
+    try:
+        return await storage.write_fence(
+            cluster.agents,
+            writer.uid,
+            order,
+            cluster=cluster.books.identity,
+            left=record.folders,
+            earlier=record.earlier(cluster.books.identity),
+            question=question,
+        )
+    except Refused as refused:
+        has_storage = refused.status != wire.NO_STORAGE
+        return fencing.to_be_written(order) if has_storage else FenceState.refused(refused.why)
+    except NoAnswer:
+        return fencing.to_be_written(order)
+
+
+async def _note_written(
+    cluster: AgentCluster, order: FenceOrder, written: WrittenFence, *, is_proven: bool
+) -> None:
     def note(books: JobBooks) -> None:
-        record = owned_record(
-            books, order.job, order.generation
-        )  # a newer one may have come meanwhile
-        books.record = job_record.with_fence(record, order, written_at, real)
+        record = owned_record(books, order.job, order.generation)  # a newer one may own it by now
+        books.record = job_record.with_fence(record, order, written.at, written.real)
         if is_proven:
             books.record = job_record.with_held_fence(books.record, order.generation)
 
     await cluster.books.change(order.job.id, note)
-    return FenceState(done=True, listing=listing) if is_proven else None
-
-
-def _writer(
-    cluster: AgentCluster, books: JobBooks, order: FenceOrder, *, may_ask: bool
-) -> tuple[JobRecord, Pod | None, wire.CheckpointsQuestion | None]:
-    """The pod through which the fence can be written now, and the question that goes with the order.
-
-    Its folders and the ends of writers are recorded before.
-    """
-    writer = next((pod for pod in books.pods() if pod.slot == order.lowest_slot), None)
-    if writer is None:
-        return books.record, None, None
-    books.record = job_record.with_folders(books.record, storage.fence_folders(order))
-    question = None
-    if may_ask:
-        place = job_record.place_in(order)
-        question = job_storage.checkpoints_question(cluster, books, place)
-    return books.record, writer, question
 
 
 async def _note_newer(

@@ -19,22 +19,23 @@ async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, .
 
     def read(books: JobBooks) -> tuple[wire.CheckpointsQuestion | None, list[str]]:
         place = record_of(books, job).checkpoints
-        return checkpoints_question(cluster, books, place), _uids(books)
+        note_writers_ends(cluster, books)
+        return checkpoints_question(books, place), _uids(books)
 
     question, uids = await cluster.books.change(job.id, read)
     return () if question is None else await storage.checkpoints(cluster.agents, uids, question)
 
 
-def checkpoints_question(
-    cluster: AgentCluster, books: JobBooks, place: CheckpointPlace
-) -> wire.CheckpointsQuestion | None:
-    """The question to an agent of the job; None where nothing is saved.
+def note_writers_ends(cluster: AgentCluster, books: JobBooks) -> None:
+    """Record which ranks of the job ended in the middle of something, perhaps of a save."""
+    for pod in books.pods():
+        note_endings(cluster, books, cluster.agents.by_uid.get(pod.uid))
 
-    The ends of writers that it names are in the books from now on.
-    """
-    agents = [cluster.agents.by_uid.get(pod.uid) for pod in books.pods()]
-    for agent in agents:
-        note_endings(cluster, books, agent)
+
+def checkpoints_question(
+    books: JobBooks, place: CheckpointPlace
+) -> wire.CheckpointsQuestion | None:
+    """The question to an agent of the job, after `note_writers_ends`; None where nothing is saved."""
     if place.path is None:
         return None
     return {

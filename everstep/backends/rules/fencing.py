@@ -1,26 +1,27 @@
 """The fence: written once per generation, holds once every older process is known to have ended.
 
 Processes that are cut off end when they read it, or after `fence_s` without it. This cannot be seen, so after
-a margin it is assumed. If there is no folder to write to, only proof counts.
+a margin it is assumed. If the order names no folder, no time makes the fence hold: every known pod must be
+proven. Unknown ones cannot be, and a wait for them would never end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, FenceState
 
 UNKNOWN_PODS = "pods that are not in this cluster database to end by themselves"
 """What a fence waits for if only its time can make it hold."""
 
 
-def unwritten(order: FenceOrder, *, unwritable: Fact | None) -> FenceState | None:
-    """The answer until the fence is written; None if there is nowhere to write it."""
-    if order.model_dir is None and order.checkpoints_path is None:
-        return None
-    if unwritable is not None:
-        return FenceState.refused(unwritable.message)
+def has_folder(order: FenceOrder) -> bool:
+    """Whether the order names a folder to write the fence to."""
+    return order.model_dir is not None or order.checkpoints_path is not None
+
+
+def to_be_written(order: FenceOrder) -> FenceState:
+    """The answer until the agent of the lowest slot has written the fence."""
     return FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
 
 
@@ -30,7 +31,7 @@ def newer_on_storage(newer: int) -> FenceState:
 
 
 def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> float | None:
-    """When it holds without proof; None: never."""
+    """When it holds without proof; None: never, as it was written nowhere."""
     return None if written_at is None else round(written_at + fence_s + margin_s, 6)
 
 

@@ -12,16 +12,20 @@ from everstep.core.world import FenceOrder, FenceState
 
 
 def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
+    """Write the fence, once; then say whether it holds."""
     fence = job.fence
     is_new = fence is None or fence.generation != order.generation
     if fence is None or is_new:
-        wait = fencing.unwritten(order, unwritable=job.unwritable)
-        if wait and (wait.unwritable or not _can_write(job, order)):
-            return wait
+        has_folder = fencing.has_folder(order)
+        if has_folder and job.unwritable is not None:
+            return FenceState.refused(job.unwritable.message)
+        if has_folder and not _can_write(job, order):
+            return fencing.to_be_written(order)
         if newer := _newer(state, order):
             job.newest_on_storage = max(job.newest_on_storage, newer)
             return fencing.newer_on_storage(newer)
-        fence = job.fence = _write(state, job, order, written_at=state.now if wait else None)
+        written_at = state.now if has_folder else None
+        fence = job.fence = _write(state, job, order, written_at=written_at)
     answer = FenceState(done=True) if fence.is_proven else _proof(state, job, fence)
     if is_new and not answer.done:
         _set_timers(state, job, fence)
@@ -48,7 +52,10 @@ def _folders(order: FenceOrder) -> list[str]:
 
 
 def _newer(state: FakeState, order: FenceOrder) -> int:
-    """What another job, which has ended, left in its folders; or 0. The job's own grow with its orders."""
+    """The newer generation that another job, which has ended, left in the folders; 0: none.
+
+    The job's own generations only grow.
+    """
     generation = state.storage.newest_fence(_folders(order))
     return generation if generation >= order.generation else 0
 
@@ -72,14 +79,14 @@ def _write(state: FakeState, job: Job, order: FenceOrder, *, written_at: float |
 
 
 def _set_timers(state: FakeState, job: Job, fence: FakeFence) -> None:
-    """The wardens of older processes act: where they can read the fence soon, cut off ones later."""
+    """Let wardens end older processes: soon where they can read the fence, later where cut off."""
     if fence.holds_at is None:
         return
     settings = state.settings
     fence.timers = [
         state.time.after(settings.warden_s, lambda: _stop(state, job, fence, cut_off=False)),
         state.time.after(settings.fence_s, lambda: _stop(state, job, fence, cut_off=True)),
-        state.time.at(fence.holds_at, lambda: _take_for_granted(state, job, fence)),
+        state.time.at(fence.holds_at, lambda: _give_up_silent_pods(state, job, fence)),
     ]
 
 
@@ -90,8 +97,8 @@ def _stop(state: FakeState, job: Job, fence: FakeFence, *, cut_off: bool) -> Non
     state.touch(job)
 
 
-def _take_for_granted(state: FakeState, job: Job, fence: FakeFence) -> None:
-    """Pods that went silent on their way out are given up: nothing of them can run any more."""
+def _give_up_silent_pods(state: FakeState, job: Job, fence: FakeFence) -> None:
+    """Give up leaving pods whose node is silent: the fence's time has passed, so nothing runs in them."""
     silent = [pod for pod in job.leaving if not pod.node.answers]
     for pod in silent:
         if pod.generation < fence.generation:
