@@ -66,9 +66,9 @@ class PodSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """Pods that start together or not at all."""
+    """Pods that start together or not at all: those of a job that one generation creates."""
 
-    name: str
+    name: str  # of the group that stands for them in the cluster
     size: int
 
     @property

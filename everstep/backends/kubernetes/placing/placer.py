@@ -60,7 +60,7 @@ Answers = Mapping[str, Json | Refused]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlacer:
-    """The hands of one worker on the pods of its jobs."""
+    """Creates the pods of the jobs of one namespace."""
 
     api: KubernetesApi
     namespace: str
@@ -80,32 +80,35 @@ class PodPlacer:
         return f"/api/v1/namespaces/{self.namespace}"
 
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
-        """How far the pods are, and when one that failed is created again, if that has to wait."""
+        """How far the pods are, and when to call again if no watch reports it.
+
+        `stored` is the job as the step before left it in the books.
+        """
         isolated, (pods, stored) = await both(
             reached(isolated_nodes(self.api, self.home)), self.reconciler.sight(order.job.id)
         )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
         example = self._example(order, hosts)
-        stored = await self._want(order, stored, isolated)
-        stored = await self._renewed(order, stored, hosts)
+        stored = await self._store_wanted_pods(order, stored, isolated)
+        stored = await self._withdraw_outdated(order, stored, hosts)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
         if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, example))
         sight = JobSight(pods, stored)
-        stored, refusal = await self._create_due(order, sight, due, hosts, example)
-        queue_problem = await self.queues.problem(order, stored)
+        stored, problem = await self._create_due(order, sight, due, hosts, example)
         self.reconciler.watch_agents(stored)
-        missing = missing_pods(order, stored)
-        again = [entry.created_from for entry in missing if entry.created_from > now]
-        if (stuck_until := await self._withdraw_if_stuck(order, stored, now=now)) is not None:
-            again.append(stuck_until)
-        has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
-        if queue_problem or (hosts and not has_all_nodes):  # it may change, and no pod with it
-            again.append(now + _QUEUE_S)
-        state = self._state(order.slots, wanted_entries(stored), refusal or queue_problem)
+        queue_problem = await self.queues.problem(order, stored)
+        stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
+        state = self._state(order.slots, wanted_entries(stored), problem or queue_problem)
         if not state.placed and self._is_tried_as_one(order, stored):
             state = replace(state, places=None)  # all or none: how many would fit is unknown
+        again = [] if stuck_until is None else [stuck_until]
+        again += [e.created_from for e in missing_pods(order, stored) if e.created_from > now]
+        has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
+        if queue_problem or (hosts and not has_all_nodes):
+            # What the queue says, and which nodes are isolated, may change while no pod does.
+            again.append(now + _QUEUE_S)
         return state, min(again, default=None)
 
     def _example(self, order: PlaceOrder, hosts: Collection[str]) -> Json:
@@ -116,12 +119,13 @@ class PodPlacer:
             order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts
         )
 
-    async def _want(self, order: PlaceOrder, stored: Stored, isolated: Iterable[str]) -> Stored:
-        """Store the pods that the order wants."""
+    async def _store_wanted_pods(
+        self, order: PlaceOrder, stored: Stored, isolated: Iterable[str]
+    ) -> Stored:
+        """Store which pods the order wants. None is created or removed yet."""
         may_be_used = self._usable(order, isolated)
-        if (
-            stored.document.record.placed is None
-        ):  # an ended job of this ID may have left its claims
+        if stored.document.record.placed is None:
+            # An ended job of this ID may have left its claims.
             await self.books.release(order.job.id)
         free_places = partial(self.queues.free_places, order)
         _, stored = await self.books.transacted(
@@ -131,15 +135,17 @@ class PodPlacer:
         )
         return stored
 
-    async def _renewed(self, order: PlaceOrder, stored: Stored, hosts: Collection[str]) -> Stored:
-        """Have pods that wait keep off the nodes that are isolated now, and off no others.
+    async def _withdraw_outdated(
+        self, order: PlaceOrder, stored: Stored, hosts: Collection[str]
+    ) -> Stored:
+        """Withdraw waiting pods that keep off other nodes than are isolated now.
 
         Not in a queue, where they would lose their turn.
         """
         if kueue.queue_of(order):
             return stored
         gang, mark = gang_of(order, stored), manifest.mark_of(hosts)
-        return await self.withdrawals.renew(gang, stored, mark=mark)
+        return await self.withdrawals.withdraw_outdated(gang, stored, mark=mark)
 
     def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> set[str]:
         """The names of the pods that may be created by now."""
@@ -154,21 +160,41 @@ class PodPlacer:
         hosts: Collection[str],
         example: Json,
     ) -> tuple[Stored, str]:
-        """Create the pods that are due, and their group. Also returns what holds either up, if so."""
-        stored, prompt_answers = await self._synced(order, sight, due, hosts)
+        """Create the pods that are due, and their group. Also returns what holds either up; empty: nothing.
+
+        Before that, the pods that exist are brought in line with the record. Pods that need to wait for
+        nothing are created at the same time.
+        """
+        stored = sight.stored
+        answers: Answers = {}
+        sync = self.reconciler.sync(order.job.id, sight)
+        if not due:
+            stored = await sync
+        else:
+            at_once = [entry for entry in self._ready(order, stored) if entry.name in due]
+            (stored, _), answers = await both(
+                both(sync, self._ensure_secret(order.job.id, stored)),
+                self._create(order, stored, at_once, hosts, gang_of(order, stored)),
+            )
         gang = gang_of(order, stored)
         missing = missing_pods(order, stored)
-        rest = [e for e in missing if e.name in due and e.name not in prompt_answers]
-        create = partial(self._create, order, stored, rest, hosts, gang)
+        rest = [e for e in missing if e.name in due and e.name not in answers]
+        create_rest = partial(self._create, order, stored, rest, hosts, gang)
         ensure_group = self._ensure_group(order, gang, stored, example)
         if gang.needs_group:
             group = await ensure_group
             # Pods without their group cannot be scheduled, and would take quota from a gang that can.
-            answers = {} if group.refusal else await create()
+            answers_of_rest = {} if group.refusal else await create_rest()
         else:
-            answers, group = await both(create(), ensure_group)
-        refusal, stored = await self._with_uids(order, stored, {**prompt_answers, **answers})
+            answers_of_rest, group = await both(create_rest(), ensure_group)
+        stored, refusal = await self._store_uids(order, stored, {**answers, **answers_of_rest})
         return stored, refusal or group.refusal or group.problem
+
+    def _ready(self, order: PlaceOrder, stored: Stored) -> list[PodEntry]:
+        """The pods to be created that need neither a new Secret, nor a group, nor the end of another pod."""
+        if gang_of(order, stored).needs_group or order.job.id not in self.pods.credentials:
+            return []
+        return [entry for entry in missing_pods(order, stored) if not entry.is_withdrawn]
 
     async def _withdraw_if_stuck(
         self, order: PlaceOrder, stored: Stored, *, now: float
@@ -211,35 +237,11 @@ class PodPlacer:
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
             answers = await self._create(order, stored, due, hosts)
-            refusal, stored = await self._with_uids(order, stored, answers)
+            stored, refusal = await self._store_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._state(order.recreate, standby_entries(stored), refusal)
         return state, min(again, default=None)
-
-    async def _synced(
-        self, order: PlaceOrder, sight: JobSight, due: Collection[str], hosts: Collection[str]
-    ) -> tuple[Stored, Answers]:
-        """Ensure the job's Secret, and bring the pods that exist in line with the record.
-
-        Pods that are due, and need neither a new Secret nor a group, are created at the same time: returns
-        the answers for these. `_create_due` creates the others afterwards.
-        """
-        stored, sync = sight.stored, self.reconciler.sync(order.job.id, sight)
-        if not due:
-            return await sync, {}
-        gang = gang_of(order, stored)
-        is_prompt = not gang.needs_group and order.job.id in self.pods.credentials
-        prompt = [
-            entry
-            for entry in missing_pods(order, stored)
-            if is_prompt and entry.name in due and not entry.is_withdrawn
-        ]
-        (stored, _), answers = await both(
-            both(sync, self._ensure_secret(order.job.id, stored)),
-            self._create(order, stored, prompt, hosts, gang),
-        )
-        return stored, answers
 
     def _state(
         self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
@@ -306,7 +308,7 @@ class PodPlacer:
         hosts: Collection[str],
         gang: manifest.Gang | None = None,
     ) -> Answers:
-        """Create the pods."""
+        """Create the pods. `gang`: that of the pods that the order's generation creates."""
 
         async def create(entry: PodEntry) -> Json | Refused:
             new_group = gang if is_created_in(entry, order.job.id, order.generation) else None
@@ -324,10 +326,10 @@ class PodPlacer:
         answers = await all_at_once(map(create, entries))
         return {entry.name: answer for entry, answer in zip(entries, answers, strict=True)}
 
-    async def _with_uids(
+    async def _store_uids(
         self, order: PlaceOrder, stored: Stored, answers: Answers
-    ) -> tuple[str, Stored]:
-        """Store the uids of new pods. Returns why the API server takes one of them not now, if so."""
+    ) -> tuple[Stored, str]:
+        """Store the uids of new pods. Also returns why one can only be created later; empty: none."""
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
@@ -337,7 +339,7 @@ class PodPlacer:
 
         _, stored = await self.books.transacted(order.job.id, note, start=stored)
         refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
-        return next(refusals, ""), stored
+        return stored, next(refusals, "")
 
     async def _create_one(self, body: Json) -> Json | Refused:
         """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""

@@ -1,7 +1,7 @@
-"""Pods that wait for what cannot come: they are removed, and created again.
+"""Withdraw pods that wait in vain: they are removed, and created again.
 
-Those of one gang that hold places while others of it have none, after a time; and those that keep off other
-nodes than they should by now, which cannot be changed of a pod.
+Two kinds: pods of a gang that have held places for some time while others of it have none; and pods that
+keep off other nodes than are isolated by now, as the affinity of a pod cannot be changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everstep.backends.kubernetes.watch import ClusterWatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawals:
-    """Of the jobs of one namespace."""
+    """Withdraws pods of the jobs of one namespace."""
 
     books: ConfigMapBooks
     watch: ClusterWatch
@@ -43,7 +43,7 @@ class Withdrawals:
         uids = {entry.uid for entry in members(stored, gang) if entry.uid}
         why = f"places for all {gang.size} pods at once: those that were found were given back"
 
-        def mark(session: JobSession) -> None:
+        def withdraw(session: JobSession) -> None:
             for entry in session.entries:
                 if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
                     # In a queue, a group that was ended cannot begin again: the next one is another.
@@ -56,12 +56,13 @@ class Withdrawals:
                     )
                     session.update(change)
 
-        await self.books.transact(stored.document.record.id, mark)
+        await self.books.transact(stored.document.record.id, withdraw)
 
-    async def renew(self, gang: manifest.Gang, stored: Stored, *, mark: str) -> Stored:
-        """Have all pods of the gang created again if one of them waits and keeps off other nodes.
+    async def withdraw_outdated(self, gang: manifest.Gang, stored: Stored, *, mark: str) -> Stored:
+        """Have all pods of the gang created again if one of them keeps off other nodes than it should.
 
-        `mark`: of the nodes that it should keep off. A pod that has a node stays, and its gang with it.
+        `mark`: of the nodes to keep off, as in the pods' annotation. A gang with a pod that has a node stays
+        as it is.
         """
         pods = self._pods_of(gang, stored)
         if not pods or any(pod["spec"].get("nodeName") or is_gated(pod) for pod in pods):
@@ -70,12 +71,12 @@ class Withdrawals:
             return stored
         uids = {entry.uid for entry in members(stored, gang) if entry.uid}
 
-        def renew(session: JobSession) -> None:
+        def withdraw(session: JobSession) -> None:
             for entry in session.entries:
                 if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
                     session.update(replace(entry, is_withdrawn=True, group=entry.group + 1))
 
-        _, stored = await self.books.transacted(stored.document.record.id, renew, start=stored)
+        _, stored = await self.books.transacted(stored.document.record.id, withdraw, start=stored)
         return stored
 
     def _pods_of(self, gang: manifest.Gang, stored: Stored) -> list[Json]:
