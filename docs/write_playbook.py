@@ -288,7 +288,7 @@ def _fixed() -> Iterable[tuple[str, str]]:
     )
     floors = f"{hang.FLOOR_UNPROVEN_S:g} s, {hang.FLOOR_S:g} s, {hang.CEILING_S:g} s"
     yield "learned hang limit: least before and after it is proven, most", floors
-    busy = f"{hang.BUSY_TIMES:g} times as long, at most {hang.CEILING_S:g} s"
+    busy = f"{hang.EXCUSED_TIMES:g} times as long, at most {hang.CEILING_S:g} s"
     yield "the same while output or I/O goes on, as in a validation or a long save", busy
     yield (
         "a hang that is answered with the end of the job",

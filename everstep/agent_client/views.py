@@ -103,7 +103,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         moved_at=run["moved_at"],
         output_at=run.get("output_at"),  # an agent of an earlier version has none
         io_at=run.get("io_at"),
-        busy_at=run.get("busy_at"),
+        devices_at=run.get("busy_at"),
         unmatched_since=run.get("unmatched_since"),
         unread=run.get("unread", False),
         unrecognised=_unrecognised(run.get("unrecognised")),

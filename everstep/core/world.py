@@ -125,7 +125,7 @@ class PodView(NamedTuple):
     moved_at: float | None = None  # last movement of I/O, CPU time or device use
     output_at: float | None = None  # when its ranks printed last
     io_at: float | None = None  # last I/O of any process; None: unknown
-    busy_at: float | None = None  # last change of its devices' utilisation; None: unknown
+    devices_at: float | None = None  # last change of its devices' utilisation; None: unknown
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
     unread: bool = False  # the log pattern was too slow: no more steps are read
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be

@@ -86,7 +86,7 @@ def current_view(pod: Pod, now: float) -> PodView:
         ranks=processes.count,
         moved_at=signs.moved_at,
         io_at=signs.io_at,
-        busy_at=signs.busy_at,
+        devices_at=signs.devices_at,
         can=training.script.can,
         schedule_count=processes.schedule_count,
         process_start_count=processes.process_start_count,
@@ -147,7 +147,7 @@ class SignsOfLife(NamedTuple):
 
     moved_at: float | None = None
     io_at: float | None = None
-    busy_at: float | None = None
+    devices_at: float | None = None
 
 
 def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
@@ -160,7 +160,7 @@ def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
     return SignsOfLife(
         moved_at=_moved_at(pod, processes, started_at, now),
         io_at=max(io_at, started_at),
-        busy_at=_busy_at(pod, now if still is None else still.at, started_at, now),
+        devices_at=_devices_at(pod, now if still is None else still.at, started_at, now),
     )
 
 
@@ -174,7 +174,7 @@ def _moved_at(pod: Pod, processes: Processes, started_at: float, now: float) -> 
     return max(halted_at, started_at, *changes)
 
 
-def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
+def _devices_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
     """Utilisation that a fault line set counts; else devices are busy while their processes run."""
     if not pod.devices:
         return None

@@ -1,7 +1,8 @@
-"""When silence of a running rank means that it hangs. Pure: samples and the pace learned, in; a time, out.
+"""When a running rank that makes no step counts as hung. Pure: samples and the learned pace in, a time out.
 
-Where steps are seen they rule, and output or I/O without steps only buys time; where none ever was, any
-movement of I/O, CPU or device is life. A hang that would end the job needs everything to stand still.
+Where steps are seen they decide. Output or I/O without steps is an excuse: it is accepted for a limited time.
+Where no step was ever seen, any movement of I/O, CPU or device is a sign of life. A hang that would end the
+job needs everything to stand still.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FLOOR_UNPROVEN_S = 300.0
 FLOOR_S = 60.0
 CEILING_S = 1800.0
 PROVEN_AFTER_S = 1800.0
-BUSY_TIMES = 10.0
+EXCUSED_TIMES = 10.0
 """So many times as long steps may stand still while output or I/O goes on: a validation, a long save."""
 
 AT_ONCE_S = 2.0
@@ -31,22 +32,22 @@ AT_ONCE_S = 2.0
 
 
 class Suspects(NamedTuple):
-    """Slots, and the time at which they will have been still for too long. Sorted as they stand here.
+    """Slots, and the time at which they will have been still for too long. Sorted by these fields in order.
 
-    `is_busy`: only steps will have stood still; output, I/O or something else went on.
+    `despite_excuse`: only steps will have stood still; output, I/O or something else went on.
     """
 
     due: float
     still_since: float
     slots: tuple[int, ...]
     limit_s: float
-    is_busy: bool = False
+    despite_excuse: bool = False
     ends_job: bool = False
 
     @property
     def how(self) -> str:
         """What the slots have done, or not."""
-        if not self.is_busy:
+        if not self.despite_excuse:
             return f"been still for {self.limit_s:g} s"
         if self.ends_job:
             return f"used nothing but the processor for {self.limit_s:g} s"
@@ -90,13 +91,13 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
 _STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))
 """All fields but those that identify the pod, which come first."""
 
-_JUDGED = "started_at exits ranks step_at moved_at output_at io_at busy_at"
+_JUDGED = "started_at exits ranks step_at moved_at output_at io_at devices_at"
 _SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
 """The fields by which `suspects` judges a pod."""
 
 
 class Pods(NamedTuple):
-    """Pods that are judged. `kinds`: the first of all neighbours that show the same, but for who they are.
+    """Pods that are judged. `kinds`: one of each group of neighbours that differ in their identity only.
 
     Most checks run on those alone, as most of a thousand pods show the same.
     """
@@ -110,12 +111,12 @@ def by_kind(pods: tuple[PodView, ...]) -> Pods:
 
 
 class _Running(NamedTuple):
-    """Slots that show the same, since when they stand still, and until when something else moved."""
+    """Slots that show the same, and one of their pods."""
 
     pod: PodView
     slots: tuple[int, ...]
-    still_since: float
-    busy_until: float
+    still_since: float  # the newest sign of life
+    excused_until: float  # the newest movement that is only an excuse
     limit_s: float
 
 
@@ -135,39 +136,40 @@ def suspects(
     pods = tuple(pods)
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)
     start_s = start_limit_s(limits, learned, time_scale=time_scale)
-    ceiling_s = CEILING_S / time_scale if limits.hang_s is None else 0.0
+    # A limit that the document sets holds whatever else goes on: nothing extends it.
+    most_excused_s = CEILING_S / time_scale if limits.hang_s is None else 0.0
     by_signs: dict[tuple[object, ...], list[PodView]] = {}
-    for signs, same in groupby(pods, key=_SIGNS):  # neighbours mostly show the same
-        by_signs.setdefault(signs, []).extend(same)
+    for signs, neighbours in groupby(pods, key=_SIGNS):  # they mostly show the same
+        by_signs.setdefault(signs, []).extend(neighbours)
     groups = [group for group in by_signs.values() if _is_running(group[0])]
     has_stepped = any(group[0].step_at is not None for group in groups)
-    released = after_first_exit(pods, limits)
+    not_before = after_first_exit(pods, limits)
     running = [
         _Running(
             pod=group[0],
             slots=tuple([pod.slot for pod in group]),
-            still_since=max(_last_move(group[0], learned, has_stepped=has_stepped), released),
-            busy_until=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
+            still_since=max(_last_move(group[0], learned, has_stepped=has_stepped), not_before),
+            excused_until=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
             limit_s=start_s if learned.steps_seen and not has_stepped else step_s,
         )
         for group in groups
     ]
-    running = _all_together(running) if ends_job else _with_neighbours(running, learned)
-    slots = (_suspects(one, ceiling_s) for one in running)
-    return tuple(sorted(one._replace(ends_job=ends_job) for one in slots))
+    running = _judged_as_one(running) if ends_job else _with_excuses_of_others(running, learned)
+    suspects = (_suspects(one, most_excused_s) for one in running)
+    return tuple(sorted(one._replace(ends_job=ends_job) for one in suspects))
 
 
-def _suspects(one: _Running, ceiling_s: float) -> Suspects:
-    busy_s = max(one.limit_s, min(BUSY_TIMES * one.limit_s, ceiling_s))
-    still_due = max(one.still_since, one.busy_until) + one.limit_s
-    busy_due = one.still_since + busy_s
-    is_busy = busy_due < still_due and busy_s > one.limit_s
+def _suspects(one: _Running, most_excused_s: float) -> Suspects:
+    excused_s = max(one.limit_s, min(EXCUSED_TIMES * one.limit_s, most_excused_s))
+    due = max(one.still_since, one.excused_until) + one.limit_s
+    excused_due = one.still_since + excused_s
+    despite_excuse = excused_due < due and excused_s > one.limit_s
     return Suspects(
-        due=min(still_due, busy_due),
+        due=min(due, excused_due),
         still_since=one.still_since,
         slots=one.slots,
-        limit_s=busy_s if is_busy else one.limit_s,
-        is_busy=is_busy,
+        limit_s=excused_s if despite_excuse else one.limit_s,
+        despite_excuse=despite_excuse,
     )
 
 
@@ -176,30 +178,36 @@ def at_once_s(learned: Learned) -> float:
     return max(AT_ONCE_S, learned.longest_gap_s)
 
 
-def _with_neighbours(running: Sequence[_Running], learned: Learned) -> list[_Running]:
-    """A slot that waits while another one validates or saves shows nothing of it itself.
+def _with_excuses_of_others(running: Sequence[_Running], learned: Learned) -> list[_Running]:
+    """Excuse each slot for as long as one that stopped at once with it, or before it, is excused.
 
-    What steps on beside it is no such neighbour.
+    A slot that waits while another one validates or saves shows nothing of that itself. A slot that goes on
+    stepping excuses no other.
     """
-    ranked = sorted(running, key=lambda one: one.still_since)
-    since = [one.still_since for one in ranked]
-    busy_until = list(accumulate((one.busy_until for one in ranked), max))
+    by_stop = sorted(running, key=lambda one: one.still_since)
+    stops = [one.still_since for one in by_stop]
+    excused_until = list(accumulate((one.excused_until for one in by_stop), max))
     within_s = at_once_s(learned)
     return [
-        one._replace(busy_until=busy_until[bisect_right(since, one.still_since + within_s) - 1])
+        one._replace(
+            excused_until=excused_until[bisect_right(stops, one.still_since + within_s) - 1]
+        )
         for one in running
     ]
 
 
-def _all_together(running: Sequence[_Running]) -> list[_Running]:
-    """Anything that moves anywhere is life; use of the processor alone only buys time."""
+def _judged_as_one(running: Sequence[_Running]) -> list[_Running]:
+    """Give every slot the newest sign of any: output, I/O and devices count as life here.
+
+    Use of the processor alone is the only excuse; `moved_at` has that too.
+    """
     signs = [
-        max(one.still_since, one.busy_until, one.pod.step_at or 0.0, one.pod.busy_at or 0.0)
+        max(one.still_since, one.excused_until, one.pod.step_at or 0.0, one.pod.devices_at or 0.0)
         for one in running
     ]
     still_since = max(signs, default=0.0)
-    busy_until = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
-    return [one._replace(still_since=still_since, busy_until=busy_until) for one in running]
+    excused_until = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
+    return [one._replace(still_since=still_since, excused_until=excused_until) for one in running]
 
 
 def _is_running(pod: PodView) -> bool:
@@ -207,7 +215,11 @@ def _is_running(pod: PodView) -> bool:
 
 
 def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
-    """Steps where they are seen; any movement of a slot that shows none while another one does."""
+    """When the pod made its last step; where it shows none, when anything of it moved last.
+
+    Nothing counts but the start while no slot has stepped in this generation and older ones did: a first
+    step may take its own limit.
+    """
     if pod.step_at is not None:
         return pod.step_at
     started_at = pod.started_at or 0.0
@@ -218,11 +230,11 @@ def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
 
 def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
-    signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.busy_at)
+    signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.devices_at)
     return max([0.0, *filter(None, signs), *[exit.at for exit in pod.exits]])
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:
-    """After the first rank finished the others get some time before the hang rules apply again."""
+    """Until when the hang rules do not apply: the other ranks get some time after the first one finished."""
     ends = [exit.at for pod in pods for exit in pod.exits if exit.code == 0]
     return min(ends) + 4 * limits.grace_s if ends else 0.0

@@ -89,7 +89,7 @@ def alive_until(
 
 
 def _shows_use(pod: PodView) -> bool:
-    return pod.started_at is not None and pod.busy_at is not None
+    return pod.started_at is not None and pod.devices_at is not None
 
 
 def _saved_at(checkpoint: Checkpoint | None, now: float) -> float:
@@ -100,7 +100,7 @@ def _saved_at(checkpoint: Checkpoint | None, now: float) -> float:
 def _suspect(
     rule: SuspensionRule, pods: tuple[PodView, ...], limit_s: float, paused_until: float
 ) -> StillSlots:
-    signs = [pod.busy_at for pod in pods] + [pod.started_at for pod in pods]
+    signs = [pod.devices_at for pod in pods] + [pod.started_at for pod in pods]
     if rule == "hang.instance":
         signs += [pod.io_at for pod in pods]
     return StillSlots(

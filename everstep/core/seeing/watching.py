@@ -107,7 +107,7 @@ def _judge(
     if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.kinds):
         ended = _all_ended(order, pods.all[0], observation.now)
         return report(order, watch, observation, "facts", extra=(ended,))
-    return _quiet(order, watch, observation, pods)
+    return _judge_without_facts(order, watch, observation, pods)
 
 
 def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
@@ -146,25 +146,28 @@ def _settle(
     silent = _silent(observation)
     if silent and observation.now < settled_at:
         return WaitFor(until=settled_at)
-    doomed = {fact.node for fact in watch.facts if fact.family == "node"}
-    silent = tuple(p for p in silent if p.node not in doomed and _is_broken(watch))
-    silent = tuple(p for p in silent if p.state is not PodState.LEAVING)
+    to_blame = _silent_to_blame(watch, silent)
     patience_ends = first_at + order.limits.unreachable_s
-    if silent and observation.now < patience_ends:
+    if to_blame and observation.now < patience_ends:
         return WaitFor(until=patience_ends)
-    verdicts = tuple(_silent_node(order, pod, observation.now) for pod in silent)
-    return report(order, watch, observation, "facts", extra=verdicts)
+    lost_nodes = tuple(_silent_node(order, pod, observation.now) for pod in to_blame)
+    return report(order, watch, observation, "facts", extra=lost_nodes)
 
 
-def _is_broken(watch: Watch) -> bool:
-    """Whether training itself has ended somewhere; only then a silent slot may be to blame."""
-    return any(fact.family in PROCESS_FAMILIES for fact in watch.facts)
+def _silent_to_blame(watch: Watch, silent: tuple[PodView, ...]) -> tuple[PodView, ...]:
+    """The silent pods that may have ended the training: a fact names no node of theirs yet."""
+    if not any(fact.family in PROCESS_FAMILIES for fact in watch.facts):
+        return ()
+    named_nodes = {fact.node for fact in watch.facts if fact.family == "node"}
+    return tuple(
+        pod for pod in silent if pod.node not in named_nodes and pod.state is not PodState.LEAVING
+    )
 
 
-def _quiet(
+def _judge_without_facts(
     order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
 ) -> WaitFor | WatchReport:
-    """Without facts: the first of silence, stillness and the document's limits that applies."""
+    """The first of silence, stillness and the document's limits that applies."""
     silent = _silent(observation)
     if order.unreachable and not silent and not _is_unheard(order, observation):
         return report(order, watch, observation, "back")
@@ -172,7 +175,7 @@ def _quiet(
     if order.suspected_at is not None and still is not None:
         if still.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "activity_resumed")
-        still = _Alarm(at=_look_again_at(order, observation), facts=())
+        still = _look_again(_look_again_at(order, observation))
     to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     possible = (_silence(order, watch, observation, silent, pods), still, _limit(order), *to_come)
     alarms = [alarm for alarm in possible if alarm is not None and not _is_known(order, alarm)]
@@ -237,10 +240,14 @@ def _warnings(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Alarm:
-    """Facts that become true at a time, unless something moves before."""
+    """Facts that become true at a time, unless something moves before; without facts it only ends a wait."""
 
     at: float
     facts: tuple[Fact, ...]
+
+
+def _look_again(at: float) -> _Alarm:
+    return _Alarm(at=at, facts=())
 
 
 def _is_known(order: WatchOrder, alarm: _Alarm) -> bool:
@@ -259,21 +266,22 @@ def _silence(
     silent: tuple[PodView, ...],
     pods: Pods,
 ) -> _Alarm | None:
-    """Silent slots: unreachable while more than half are, or while the others go on; else lost."""
+    """Silent slots are lost once the answering ones stand still too; until then they are unreachable.
+
+    Where most slots are silent, none of them counts as lost.
+    """
     if not silent:
         return None
-    since = max(pod.silent_since or 0.0 for pod in silent)
-    quiet_at = since + order.limits.unreachable_s
-    is_most = 2 * len(silent) > len(order.living)
-    answering = tuple(p for p in pods.kinds if p.silent_since is None)
-    lost_at = max(quiet_at, _still_at(order, watch, answering))
-    if not is_most and answering and lost_at <= observation.now:
-        return _Alarm(
-            at=lost_at, facts=tuple(_silent_node(order, p, observation.now) for p in silent)
-        )
-    if {p.slot for p in silent} <= set(order.unreachable):
-        return _Alarm(at=lost_at, facts=()) if lost_at > observation.now and not is_most else None
-    return _Alarm(at=quiet_at, facts=tuple(_unreachable(order, p, observation.now) for p in silent))
+    now, answering = observation.now, tuple(p for p in pods.kinds if p.silent_since is None)
+    unreachable_at = max(pod.silent_since or 0.0 for pod in silent) + order.limits.unreachable_s
+    lost_at = max(unreachable_at, _still_at(order, watch, answering))
+    can_be_lost = 2 * len(silent) <= len(order.living)
+    is_known = {pod.slot for pod in silent} <= set(order.unreachable)
+    if can_be_lost and answering and lost_at <= now:
+        return _Alarm(at=lost_at, facts=tuple(_silent_node(order, p, now) for p in silent))
+    if not is_known:
+        return _Alarm(at=unreachable_at, facts=tuple(_unreachable(order, p, now) for p in silent))
+    return _look_again(lost_at) if can_be_lost and lost_at > now else None
 
 
 def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -> float:

@@ -58,28 +58,28 @@ async def test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself(job: Ru
     await job.launch()
     await job.step(3)
     await job.lab.fault("hang demo 1")
-    for sign in ("io_at", "busy_at"):
+    for sign in ("io_at", "devices_at"):
         while not await is_steady(job, 1, sign):
             pass  # the newest look may still see what came before
-    while await is_steady(job, 0, "busy_at"):
+    while await is_steady(job, 0, "devices_at"):
         pass
     # A rank that waits for the others of its step writes nothing.
     while await is_steady(job, 0, "io_at") is not job.lab.steps_together:
         pass
     await job.lab.fault("metric n1 0 vary")
-    while await is_steady(job, 1, "busy_at"):
+    while await is_steady(job, 1, "devices_at"):
         pass
     assert await is_steady(job, 1, "io_at")
     await job.lab.fault("metric n1 0 37")
-    while not await is_steady(job, 1, "busy_at"):
+    while not await is_steady(job, 1, "devices_at"):
         pass
-    before = (await job.pod(1)).busy_at
+    before = (await job.pod(1)).devices_at
     await job.lab.fault("metric n1 0 38")  # tools round
-    assert await is_steady(job, 1, "busy_at")
-    assert (await job.pod(1)).busy_at == before
+    assert await is_steady(job, 1, "devices_at")
+    assert (await job.pod(1)).devices_at == before
     await job.lab.fault("metric n1 0 60")
-    while (await job.pod(1)).busy_at == before:
-        await is_steady(job, 1, "busy_at")
+    while (await job.pod(1)).devices_at == before:
+        await is_steady(job, 1, "devices_at")
 
 
 async def test_without_devices_no_use_of_them_is_known(job: Run) -> None:
@@ -87,4 +87,4 @@ async def test_without_devices_no_use_of_them_is_known(job: Run) -> None:
     await job.launch()
     while (await job.pod(0)).io_at is None:
         await job.observe(until=await job.backend.clock() + 0.2)
-    assert {pod.busy_at for pod in (await job.look()).pods} == {None}
+    assert {pod.devices_at for pod in (await job.look()).pods} == {None}

@@ -83,7 +83,7 @@ async def test_use_that_is_told_of_a_still_device_is_seen_at_once(line: str) -> 
     backend = Watched()
     await backend.admin.fault("at step 7 of job hang job 2")
     backend.at_once.append(line)
-    backend.once = lambda pod, now: pod.busy_at is not None and pod.busy_at < now
+    backend.once = lambda pod, now: pod.devices_at is not None and pod.devices_at < now
     body = document(nodes=NODES, accelerators_per_node=2, env={"STEPS": "40"})
     end = await Simulation(backend=backend, spec=compile_document(body)).run()
     assert end.status == "Completed", end.reason

@@ -108,7 +108,7 @@ BUSY = (
     ("output for long", (pod(0, step=5, step_at=80.0, output_at=679.0),), 680.0, 739.0),
     ("use of the processor", (pod(0, step=5, step_at=80.0, moved_at=99.0),), 140.0, 159.0),
     ("that for long", (pod(0, step=5, step_at=80.0, moved_at=9_999.0),), 140.0, 680.0),
-    ("use of a device", (pod(0, step=5, step_at=80.0, busy_at=999.0),), 140.0, 1_059.0),
+    ("use of a device", (pod(0, step=5, step_at=80.0, devices_at=999.0),), 140.0, 1_059.0),
     (
         "output of another slot that stands still too",
         (pod(0, step=5, step_at=80.0, output_at=90.0), pod(1, step=5, step_at=81.0)),

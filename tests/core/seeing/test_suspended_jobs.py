@@ -369,10 +369,10 @@ class Late(FakeBackend):
 
     def with_age(self, pod: PodView) -> PodView:
         at = max(pod.started_at or 0.0, self.heard_at)
-        io_at, busy_at = (
-            None if sign is None else min(sign, at) for sign in (pod.io_at, pod.busy_at)
+        io_at, devices_at = (
+            None if sign is None else min(sign, at) for sign in (pod.io_at, pod.devices_at)
         )
-        return pod._replace(io_at=io_at, busy_at=busy_at)
+        return pod._replace(io_at=io_at, devices_at=devices_at)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         self.heard_at = await self.clock()

@@ -20,7 +20,8 @@ Signs = tuple[float | None, float | None]  # newest I/O, newest change of use
 
 def pods_of(signs: tuple[Signs, ...]) -> tuple[PodView, ...]:
     return tuple(
-        pod(slot, io_at=io_at, busy_at=busy_at) for slot, (io_at, busy_at) in enumerate(signs)
+        pod(slot, io_at=io_at, devices_at=devices_at)
+        for slot, (io_at, devices_at) in enumerate(signs)
     )
 
 
