@@ -23,8 +23,9 @@ What a code of a device means, who owns it, and what is done about it. Written b
 of `everstep/faults`; a test compares. One code, and what a document would do about it:
 `everstep explain --code "XID 79" job.yaml`.
 
-The catalogue fills in what a reporter leaves out; what a reporter says wins. The severity says whether
-healing is tried at all; that it does not work shows only then. A class is answered by its ladder, natively
+The catalogue fills in what a reporter leaves out; what a reporter says wins, except for the severity of an
+Ascend code in [no list](#codes-that-no-list-names). The severity says whether healing is tried at all; that
+it does not work shows only then. A class is answered by its ladder, natively
 that of [the playbook](playbook.md).
 """
 

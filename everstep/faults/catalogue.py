@@ -34,6 +34,7 @@ class CodeEntry:
     means: str
     source: str
     rule: str = ""  # for a code that no row has: why it is taken for this
+    is_graded_by_report: bool = False  # its level depends on the severity of the report
 
     @property
     def is_known(self) -> bool:
@@ -106,6 +107,7 @@ class CodeRule:
     level: str
     grade: Grade | None = None  # where the level is not one of MindCluster's
     severities: frozenset[str] = frozenset()  # only for reports with one of these; none: for all
+    is_graded_by_report: bool = False
     why: str
 
     def fits(self, code: str, severity: str) -> bool:
@@ -120,14 +122,16 @@ RULES: tuple[CodeRule, ...] = (
         shape=r"[0-9A-F]{8}",
         vendor="ascend",
         level="NotHandleFault",
-        severities=frozenset({"hint", "minor"}),
-        why="an Ascend code that no list names, reported as hint or minor: nothing has to be done",
+        severities=frozenset({"hint", "minor", "warning"}),
+        is_graded_by_report=True,
+        why="an Ascend code that no list names, reported as no more than minor: nothing has to be done",
     ),
     CodeRule(
         shape=r"[0-9A-F]{8}",
         vendor="ascend",
         level="SeparateNPU",
-        why="an Ascend code that no list names, not reported as hint or minor: the device is left",
+        is_graded_by_report=True,
+        why="an Ascend code that no list names, not reported as minor or less: the device is left",
     ),
     CodeRule(
         shape=r"\d{9}",
@@ -183,6 +187,7 @@ def _unknown(code: str, severity: str) -> CodeEntry:
         means="not known",
         source="no list",
         rule=rule.why,
+        is_graded_by_report=rule.is_graded_by_report,
     )
 
 

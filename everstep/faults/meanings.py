@@ -1,4 +1,8 @@
-"""Device facts with the catalogue's entry of their code. The report wins over it."""
+"""Device facts with the catalogue's entry of their code. The report wins over it.
+
+One severity is translated: that of an Ascend code in no list. MindCluster ignores such a code if it is minor,
+and takes the device out of service if it is major.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass
 from everstep.faults.catalogue import CodeEntry, look_up
-from everstep.faults.levels import LEVELS, SEVERITY_WORDS, heals_by
+from everstep.faults.levels import LEVELS, SEVERITIES, SEVERITY_WORDS, heals_by
 
 if TYPE_CHECKING:  # the state of a job comes with it, which no document needs
     from everstep.core.deciding.decision_input import DecisionInput
@@ -23,20 +27,26 @@ def with_meaning(fact: Fact) -> Fact:
     if fact.kind != DEVICE_FAULT or not fact.code:
         return fact
     reported = {key: value for key, value in fact.details.items() if value is not None}
-    word = reported.get("severity")
-    if isinstance(word, str):
-        reported["severity"] = SEVERITY_WORDS.get(word.lower(), word)
-    added = _added(look_up(fact.code), reported)
-    return replace(fact, details={**added, **reported})
+    severity = reported.get("severity")
+    if isinstance(severity, str):
+        reported["severity"] = severity = SEVERITY_WORDS.get(severity.lower(), severity)
+    entry = look_up(fact.code, str(severity))
+    is_graded = severity in SEVERITIES and entry.is_graded_by_report
+    if is_graded and reported.get("level") not in LEVELS:
+        reported["severity"] = entry.severity
+    return replace(fact, details={**_added(entry, reported, keeps_level=is_graded), **reported})
 
 
-def _added(entry: CodeEntry, reported: Mapping[str, Detail]) -> Mapping[str, Detail]:
+def _added(
+    entry: CodeEntry, reported: Mapping[str, Detail], *, keeps_level: bool
+) -> Mapping[str, Detail]:
     """The details that the catalogue adds without contradicting the report or what follows from it."""
     added = dict(_graded(entry, reported.get("level")))
     severity, heals = reported.get("severity"), reported.get("heals")
     if severity is not None or heals is not None:
         added.pop("sub_healthy", None)
-        added.pop("level", None)
+        if not keeps_level:
+            added.pop("level", None)
     if severity is not None:
         added["heals"] = heals_by(str(severity))
     elif heals is True and not heals_by(str(added["severity"])):

@@ -29,6 +29,7 @@ AGAIN = Row(
 
 IN_PLACE = {"recover-strategy": "recover-in-place"}
 UNWELL, TO_BE_LEFT, RESET, NEW_RUN = "80818C06", "110001024", "40F84E00", "80C98009"
+IN_NO_LIST = "80FFFFFF"
 
 SWITCH = "node=n2 code=[0x08520003,na,L2,na]"
 
@@ -232,5 +233,25 @@ CASES: tuple[Case, ...] = (
         isolated=("n2",),
         used={"fault_retry_times": 0, "max_restarts": 1},
         restarts=1,
+    ),
+    Case(
+        number=59,
+        name="a minor code that no list has",
+        labels={**FORCE, TIMES: "3", POD: "on"},
+        annotations=IN_PLACE,
+        deeds=(device(1, IN_NO_LIST, "minor", notes=1), ends(1)),
+        counts=ONCE,
+        is_real=False,
+    ),
+    Case(
+        number=59,
+        name="a major code that no list has",
+        labels={**FORCE, TIMES: "3", POD: "on"},
+        annotations=IN_PLACE,
+        deeds=(device(1, IN_NO_LIST, "major"), ends(2)),
+        rows=(replace(POD_LEFT, scenario="chip_fault"),),
+        isolated=("n2",),
+        restarts=1,
+        is_real=False,
     ),
 )

@@ -14,7 +14,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import commands
-from everstep.faults.catalogue import entries
+from everstep.faults.catalogue import entries, look_up
 from everstep.faults.levels import LEVELS, SEVERITIES
 from everstep.faults.meanings import with_meaning
 from tests.support.builders import ScriptedJob, fact, running
@@ -22,6 +22,7 @@ from tests.support.builders import ScriptedJob, fact, running
 _C = FaultClass
 MINOR, MAJOR = {"severity": "minor", "heals": True}, {"severity": "major", "heals": True}
 CRITICAL = {"severity": "critical", "heals": False}
+WARNING = {"severity": "warning", "heals": True}
 USER, NOT_USER = {"user_induced": True}, {"user_induced": False}
 NOTHING = {"severity": None, "heals": None}
 STUBBORN = {**MINOR, "heals": False}
@@ -35,10 +36,11 @@ def graded(level: str) -> dict[str, Any]:
     return {"level": level}
 
 
-SEPARATE, BUSINESS, REQUEST = (
+SEPARATE, BUSINESS, REQUEST, IGNORED = (
     graded("SeparateNPU"),
     graded("RestartBusiness"),
     graded("RestartRequest"),
+    graded("NotHandleFault"),
 )
 
 
@@ -67,7 +69,12 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
     ("a severity says it is more", "81AD8605", {"severity": "major"}, MAJOR, _C.DEVICE),
     ("the cluster's level wins", "80E18402", LEVEL, {**MAJOR, **LEVEL}, _C.DEVICE),
     ("an unknown code", "80FFFFFF", {}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
-    ("an unknown code, minor", "80FFFFFF", {"severity": "minor"}, MINOR, _C.DEVICE),
+    ("an unknown code, hint", "80FFFFFF", {"severity": "hint"}, {**WARNING, **IGNORED}, _C.SUBHEALTH),
+    ("an unknown code, minor", "80FFFFFF", {"severity": "Minor"}, {**WARNING, **IGNORED}, _C.SUBHEALTH),
+    ("an unknown code, major", "80FFFFFF", {"severity": "major"}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
+    ("an unknown code of a level", "80FFFFFF", {"severity": "minor", **LEVEL}, {**MINOR, **LEVEL}, _C.DEVICE),
+    ("an unknown code of an observer, major", "219999999", {"severity": "major"}, MAJOR, _C.DEVICE),
+    ("a user's code of another level", "80C98002", LEVEL, {**MAJOR, **USER, **LEVEL}, _C.DEVICE_USER),
     ("nobody's code", "ecc", {}, MAJOR, _C.DEVICE),
 )  # fmt: skip
 
@@ -109,7 +116,7 @@ def test_whatever_is_said_is_kept_and_every_fact_has_an_answer(
     meaning = with_meaning(device_fact(code, **details))
     expected = {key: value for key, value in details.items() if key != "severity"}
     assert meaning.details.items() >= expected.items()
-    if details.get("severity") in SEVERITIES:
+    if details.get("severity") in SEVERITIES and not look_up(code).is_graded_by_report:
         assert meaning.details["severity"] == details["severity"]
     assert {"severity", "heals"} <= meaning.details.keys()
     assert with_meaning(meaning) == meaning
