@@ -66,7 +66,10 @@ def _severities() -> Iterator[str]:
     ladders = ((f"`{cls}`", " → ".join(str(level) for level in LADDERS[cls])) for cls in classes)
     yield from table(("class", "ladder"), ladders)
     users = [entry.code for entry in entries() if entry.owner is Owner.USER]
-    yield f"\nThe user's own, never a reason to isolate a node when they come again: {', '.join(users)}.\n"
+    yield (
+        "\nThe user's own, never a reason to isolate a node when they come again, unless the cluster reports "
+        f"one as SeparateNPU: {', '.join(users)}.\n"
+    )
 
 
 def _levels() -> Iterator[str]:

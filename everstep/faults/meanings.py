@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
-from everstep.core.levels import FaultClass
+from everstep.core.levels import FaultClass, Owner
 from everstep.faults.catalogue import CodeEntry, look_up
 from everstep.faults.levels import LEVELS, SEVERITIES, SEVERITY_WORDS, heals_by
 
@@ -55,11 +55,17 @@ def _added(
 
 
 def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
-    """The entry's details, with the level that the cluster reports if that is one of MindCluster's."""
+    """The entry's details, with the level that the cluster reports if that is one of MindCluster's.
+
+    A device that the cluster takes out of service is faulty, whoever caused its code.
+    """
     if level not in LEVELS:
         return entry.details
     grade = LEVELS[str(level)]
-    return replace(entry, level=str(level), severity=grade.severity, heals=grade.heals).details
+    owner = Owner.INFRA if grade.severity == "critical" else entry.owner
+    return replace(
+        entry, level=str(level), severity=grade.severity, heals=grade.heals, owner=owner
+    ).details
 
 
 def informed(decision_input: DecisionInput) -> DecisionInput:
