@@ -73,7 +73,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
     ("an unknown code, minor", "80FFFFFF", {"severity": "Minor"}, {**WARNING, **IGNORED}, _C.SUBHEALTH),
     ("an unknown code, major", "80FFFFFF", {"severity": "major"}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
     ("an unknown code of a level", "80FFFFFF", {"severity": "minor", **LEVEL}, {**MINOR, **LEVEL}, _C.DEVICE),
-    ("a user's code that the cluster separates", "80C98002", SEPARATE, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
+    ("a separated code of a user", "80C98002", SEPARATE, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
     ("an unknown code of an observer, major", "219999999", {"severity": "major"}, MAJOR, _C.DEVICE),
     ("a user's code of another level", "80C98002", LEVEL, {**MAJOR, **USER, **LEVEL}, _C.DEVICE_USER),
     ("nobody's code", "ecc", {}, MAJOR, _C.DEVICE),
