@@ -236,6 +236,7 @@ def noted(quarantine: Quarantine, notes: FaultNotes) -> tuple[Quarantine, NotedF
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
     """Isolate the node, unless that would take the last one or too many on mere suspicion."""
+    quarantine = _without_suspicion(quarantine, request)
     entry = quarantine.nodes.get(request.node)
     if entry is not None and request.by == OPERATOR:  # who knows better: why, and until when
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
@@ -265,6 +266,14 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
     nodes = {**quarantine.nodes, entry.node: entry}
     return replace(quarantine, nodes=nodes, held=held), QuarantineAnswer(verdict="isolated")
+
+
+def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
+    """The quarantine with the node's isolation as proven, if the request is no suspicion."""
+    entry = quarantine.nodes.get(request.node)
+    if entry is None or not request.proven:
+        return quarantine
+    return replace(quarantine, nodes={**quarantine.nodes, entry.node: replace(entry, proven=True)})
 
 
 def _outlasts(request: Request, entry: IsolatedNode) -> bool:

@@ -56,6 +56,15 @@ def test_isolation_has_brakes(
     assert ask(book, "n1", proven=proven, cluster_size=size, at=at)[1] == verdict
 
 
+@pytest.mark.parametrize("by", [quarantine.OPERATOR, "another job"])
+def test_a_suspicion_that_is_proven_later_counts_no_longer_for_the_brake(by: str) -> None:
+    book, verdict = ask(suspected(4), "s0", by=by, proven=True)
+    assert verdict == "isolated"
+    assert ask(book, "n1", proven=False)[1] == "isolated"
+    again, _ = ask(book, "s0", proven=False)
+    assert again.nodes["s0"].proven, "what is proven is no suspicion again"
+
+
 def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether_it_was() -> None:
     def isolated_node(job: ScriptedJob) -> tuple[str, bool]:
         record = responses.record(job.record)
