@@ -6,11 +6,17 @@ import asyncio
 import contextlib
 import itertools
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from temporalio import activity
 from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -29,6 +35,8 @@ A sweep gives each job as long again; what is not gone by then is the next one's
 """
 EXPIRED_EVERY = 20
 """Sweeps, a minute of them, between two looks at what was isolated until some time."""
+ANSWER = timedelta(seconds=3)
+"""Time limit of the quarantine's answer: what terminated jobs left waits meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +48,8 @@ class JanitorActivities:
     server: str  # this one, as the cluster's records name it
     failures: dict[str, str] = field(default_factory=dict)
     """Of each job that could not be removed: the error that was logged last."""
+    unanswered: dict[str, str] = field(default_factory=dict)
+    """By cluster: the ID of the update that its quarantine has not answered. A server keeps few of these."""
 
     def all(self) -> list[Any]:
         return [self.sweep, self.keep_swept]
@@ -135,8 +145,15 @@ class JanitorActivities:
 
     async def _expire(self, cluster: str) -> None:
         quarantine = self.client.get_workflow_handle(names.quarantine_id(cluster))
+        request = {"now": await self.backend.clock()}
+        update_id = self.unanswered.pop(cluster, None) or str(uuid4())
         try:
-            await quarantine.execute_update("expire", {"now": await self.backend.clock()})
+            await quarantine.execute_update("expire", request, id=update_id, rpc_timeout=ANSWER)
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            if isinstance(error.__cause__, asyncio.CancelledError):
+                raise
+            self.unanswered[cluster] = update_id
+            activity.logger.info("the quarantine of cluster %s gives no answer", cluster)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

@@ -10,6 +10,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.janitor_activities import JanitorActivities
 from everstep.backends.fake.backend import FakeBackend
+from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import GoneState, JobRef, Leftover
 from tests.support.devserver import DevServer
@@ -56,6 +57,20 @@ async def test_a_job_that_cannot_be_removed_keeps_the_janitor_from_no_other(
     sweep = ActivityEnvironment().run(janitor.sweep, "local")
     assert await asyncio.wait_for(sweep, HUNG_S) == ["b", "c"]
     assert backend.left == ["a"]
+
+
+async def test_a_quarantine_that_does_not_answer_keeps_the_janitor_from_nothing(
+    server: DevServer, namespace: str
+) -> None:
+    backend, client = Leftovers(None), await server.connect(namespace)
+    quarantine = await client.start_workflow(
+        names.NODE_QUARANTINE, id=names.quarantine_id("local"), task_queue="without a worker"
+    )
+    janitor = JanitorActivities(backend=backend, client=client, server="this one")
+    for removed in (["b", "c"], []):
+        sweep = ActivityEnvironment().run(janitor.sweep, "local")
+        assert await asyncio.wait_for(sweep, HUNG_S) == removed
+    await quarantine.terminate()
 
 
 async def test_the_janitor_reports_once_why_a_job_cannot_be_removed(
