@@ -34,7 +34,7 @@ class LocalActivities:
     def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
         """The document with a fragment of its spec changed, if that is a valid one."""
         with translated():
-            changed = patch(document, fragment)
+            changed = patch(document, fragment, has_pods=self.has_pods)
             compile_document(changed, has_pods=self.has_pods)
             return changed
 

@@ -39,8 +39,8 @@ class Dialect:
     as_pyyaml: str | None = None  # texts with this key are read as PyYAML reads them
     # Whether a document may share its file with others, which are read as one Kubernetes List.
     may_share: Callable[[object], bool] = lambda _document: False
-    # Adds a name to each phase, in a dialect whose phases may have none.
-    name_phases: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document
+    # The document with its whole overlay at one place, the key `overlay`, and a name for each phase there.
+    with_whole_overlay: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document
     fragment: Callable[[dict[str, Any]], dict[str, Any]] = lambda document: document["spec"]
 
 

@@ -34,6 +34,14 @@ def overlay(annotations: Mapping[str, str], block: Mapping[str, Any]) -> tuple[s
     return (BLOCK if block else root), merge.merged(fragment, block)
 
 
+def with_whole_block(
+    document: dict[str, Any], *, fragment: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """The document with all of its overlay in the block, what its annotation says included."""
+    whole = fragment(document)
+    return {**document, BLOCK: whole} if whole else document
+
+
 def place(root: str, fragment: Mapping[str, Any], phase: int, *keys: str) -> str | None:
     """The path of a field of this phase in the overlay, None where the overlay does not set it."""
     phases = fragment.get("phases")

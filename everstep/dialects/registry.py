@@ -22,10 +22,11 @@ from everstep.dialects.cerebras.dialect import CEREBRAS
 from everstep.dialects.dialect import Dialect, HasPods, has_pods_by_name
 from everstep.dialects.mindcluster.dialect import MINDCLUSTER
 from everstep.dialects.modelarts.dialect import MODELARTS
+from everstep.dialects.moves import moves
 from everstep.dialects.native.dialect import NATIVE
 from everstep.documents import merge
 from everstep.documents import text as texts
-from everstep.documents.plain import plain_document
+from everstep.documents.plain import plain_document, plain_fragment
 from everstep.documents.problems import refusal
 
 LARGE = "comes to {size:.1f} MB when it is read; a job may have {most:.1f} MB: keep data in files"
@@ -122,11 +123,19 @@ def laid_over(document: dict[str, Any], change: Mapping[str, Any]) -> dict[str, 
     return merge.merged(document, {dialect_of(document).overlay: change})
 
 
-def patch(document: object, fragment: object) -> dict[str, Any]:
+def patch(
+    document: object, fragment: object, *, has_pods: HasPods = has_pods_by_name
+) -> dict[str, Any]:
     """Lay the fragment over the document of a running job. Raises `InvalidSpec` for what may not change."""
     plain = plain_document(document)
     dialect = dialect_of(plain)
-    return merge.patch(dialect.name_phases(plain), fragment, under=dialect.overlay)
+    whole = dialect.with_whole_overlay(plain)
+    changed = merge.patch(whole, fragment, under=dialect.overlay)
+    before, after = (_compiled(each, dialect, has_pods) for each in (plain, changed))
+    change = plain_fragment(fragment, "patch")
+    if problems := list(moves(before, after, change)):
+        raise refusal(problems)
+    return changed
 
 
 def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,42 @@ from everstep.dialects.registry import compile_document, patch
 from everstep.documents.text import read_text
 
 FULL = read_text(Path(__file__).with_name("full.yaml").read_bytes())
+
+RELATIVE = {
+    "apiVersion": "everstep/v1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "demo"},
+    "spec": {
+        "command": "train",
+        "workdir": "/code/1",
+        "model_dir": "out",
+        "checkpoints": {"path": "/data/saved"},
+        "phases": [{"name": "warmup"}, {"name": "main", "model_dir": "/data/main"}],
+    },
+}
+MODELARTS = {
+    "kind": "job",
+    "metadata": {"name": "demo"},
+    "algorithm": {"command": "train", "outputs": [{"name": "ckpt", "local_dir": "/data/ckpt"}]},
+}
+CEREBRAS = {"trainer": {"init": {"model_dir": "/data/out", "checkpoint": {"steps": 10}}, "fit": {}}}
+POD = {"spec": {"containers": [{"name": "ascend", "command": ["train"]}]}}
+MINDCLUSTER = {
+    "apiVersion": "mindxdl.gitee.com/v1",
+    "kind": "AscendJob",
+    "metadata": {"name": "demo", "namespace": "team"},
+    "spec": {"replicaSpecs": {"Master": {"template": POD}}},
+}
+OVERLAY = {
+    "cluster": "gpu",
+    "model_dir": "/data/out",
+    "phases": [{"name": "warmup"}, {"name": "main", "env": {"LR": "1"}}],
+}
+
+
+def with_annotation(document: dict[str, Any], overlay: dict[str, Any]) -> dict[str, Any]:
+    metadata = {**document["metadata"], "annotations": {"everstep/overlay": json.dumps(overlay)}}
+    return {**document, "metadata": metadata}
 
 
 def test_mappings_merge_and_the_rest_is_replaced() -> None:
@@ -123,3 +160,75 @@ def test_where_a_variable_comes_from_may_change_like_its_value() -> None:
     second_patch = patch(first_patch, {"env": {"HF_TOKEN": "none"}})
     assert compile_document(second_patch).phases[1].env["HF_TOKEN"] == "none"
     assert "HF_TOKEN" not in compile_document(second_patch).phases[1].env_from
+
+
+MOVES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "workdir": (RELATIVE, "patch.workdir", {"workdir": "/code/2"}),
+    "workdir of a phase": (
+        RELATIVE,
+        "patch.phases.0.workdir",
+        {"phases": [{"name": "warmup", "workdir": "/code/2"}]},
+    ),
+    "an output": (MODELARTS, "patch.checkpoints", {"checkpoints": None}),
+    "a trainer's checkpoints": (CEREBRAS, "patch.checkpoints", {"checkpoints": None}),
+    "a trainer's folder": (CEREBRAS, "patch.model_dir", {"model_dir": None}),
+    "a trainer's folder, by its phase": (
+        CEREBRAS,
+        "patch.phases.0.model_dir",
+        {"phases": [{"name": "main", "model_dir": None}]},
+    ),
+    "a manifest's namespace": (
+        {**MINDCLUSTER, "everstep": {"cluster": "gpu"}},
+        "patch.namespace",
+        {"namespace": None},
+    ),
+    **{
+        f"the annotation's {field}, {document['kind']}": (
+            with_annotation(document, OVERLAY),
+            f"patch.{field}",
+            fragment,
+        )
+        for document in (MODELARTS, MINDCLUSTER)
+        for field, fragment in (
+            ("cluster", {"cluster": "local"}),
+            ("model_dir", {"model_dir": None}),
+            ("phases.0.name", {"phases": [{"name": "other"}]}),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("way", MOVES)
+def test_nothing_that_a_job_writes_moves_whoever_named_it(way: str) -> None:
+    """Folders are named by the dialect's own keys or its annotation, or begin in the working directory."""
+    document, field, fragment = MOVES[way]
+    with pytest.raises(InvalidSpec) as caught:
+        patch(document, fragment)
+    ((said_field, message),) = caught.value.problems
+    assert said_field == field
+    assert "while the job runs" in message
+
+
+def test_a_working_directory_may_change_where_no_folder_moves_with_it() -> None:
+    fragment = {"phases": [{"name": "main", "workdir": "/code/2"}]}
+    first, second = compile_document(patch(RELATIVE, fragment)).phases
+    assert (first.workdir, second.workdir) == ("/code/1", "/code/2")
+    assert (first.model_dir, second.model_dir) == ("/code/1/out", "/data/main")
+
+
+@pytest.mark.parametrize("document", [MODELARTS, MINDCLUSTER], ids=["modelarts", "mindcluster"])
+def test_a_phase_of_the_annotation_is_found_by_its_name(document: dict[str, Any]) -> None:
+    annotated = with_annotation(document, OVERLAY)
+    changed = patch(annotated, {"phases": [{"name": "main", "env": {"WD": "2"}}]})
+    first, second = compile_document(changed).phases
+    assert (first.name, dict(first.env)) == ("warmup", {})
+    assert (second.name, dict(second.env)) == ("main", {"LR": "1", "WD": "2"})
+
+
+def test_a_change_reaches_the_job_of_a_list_that_has_a_block_of_its_own() -> None:
+    job = {**MINDCLUSTER, "everstep": {"env": {"LR": "1"}, "model_dir": "/data/out"}}
+    several = {"apiVersion": "v1", "kind": "List", "items": [job]}
+    (phase,) = compile_document(patch(several, {"env": {"LR": "2"}})).phases
+    assert (phase.env["LR"], phase.model_dir) == ("2", "/data/out")
+    with pytest.raises(InvalidSpec, match=r"patch\.model_dir: cannot change"):
+        patch(several, {"model_dir": "/elsewhere"})

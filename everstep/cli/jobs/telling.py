@@ -140,7 +140,8 @@ def hot_update(
 ) -> None:
     """Change the document of a job that runs: its size, limits, environment, rules.
 
-    The folders in which it runs and saves cannot change. A change with an error is refused as a whole.
+    The folders in which it writes cannot change, nor a `workdir` in which they begin. A change with an
+    error is refused as a whole.
     """
     if file is None and not settings:
         problem = "change what? Give a FILE with a fragment of `spec`, or --set KEY=VALUE"

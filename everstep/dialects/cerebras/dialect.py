@@ -43,6 +43,6 @@ CEREBRAS = Dialect(
     compiles=_compile,
     command=COMMAND,
     as_pyyaml="trainer",
-    name_phases=_with_named_phases,
+    with_whole_overlay=_with_named_phases,
     fragment=_fragment,
 )

@@ -6,9 +6,11 @@ What compiles them is imported with the first such document: most processes neve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from everstep.core.spec import JobSpec
+from everstep.dialects import overlays
 from everstep.dialects.dialect import Dialect, HasPods
 from everstep.dialects.mindcluster import COMMAND, objects
 
@@ -37,5 +39,6 @@ MINDCLUSTER = Dialect(
     compiles=_compile,
     command=COMMAND,
     may_share=objects.may_share,
+    with_whole_overlay=partial(overlays.with_whole_block, fragment=_fragment),
     fragment=_fragment,
 )

@@ -69,12 +69,12 @@ def job_object(document: dict[str, Any]) -> JobObject:
         raise refusal([(jobs[1][0], f"is a second job ({names}): keep one in a file")])
     ((at, job),) = jobs
     other_objects = tuple(other for other in items if other[0] != at)
-    return JobObject(merged(_block(document), job), at, other_objects)
+    return JobObject(merged(job, _block(document)), at, other_objects)
 
 
 def _block(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The overlay of the whole file, which may stand beside the items."""
-    return {key: document[key] for key in (BLOCK,) if key in document}
+    """The overlay of the whole file, which may stand beside the items: it is laid over the job's own."""
+    return {} if document.get(BLOCK) is None else {BLOCK: document[BLOCK]}
 
 
 def notes(job: JobObject) -> Iterator[Problem]:

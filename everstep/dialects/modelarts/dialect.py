@@ -6,9 +6,11 @@ What compiles them is imported with the first such document: most processes neve
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from everstep.core.spec import JobSpec
+from everstep.dialects import overlays
 from everstep.dialects.dialect import Dialect, HasPods
 from everstep.dialects.modelarts import COMMAND, KINDS
 
@@ -53,5 +55,6 @@ MODELARTS = Dialect(
     right_kind="must be one that a ModelArts document has, for example kind: job",
     compiles=_compile,
     command=COMMAND,
+    with_whole_overlay=partial(overlays.with_whole_block, fragment=_fragment),
     fragment=_fragment,
 )
