@@ -298,7 +298,7 @@ def is_stopped(state: AgentState, command: StopCommand) -> bool:
 class FenceCommand(TypedDict):
     """Write the generation into these folders, unless they have a newer one or belong to another job.
 
-    A folder inside the first one gets no fence of its own.
+    A folder inside the first one, on the same volume, gets no fence of its own.
     """
 
     generation: int

@@ -7,6 +7,7 @@ nor the reading of another folder. A reading that does not return counts as fail
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -34,16 +35,23 @@ class Reading:
     answer: Future[int] | None = None  # of the one that is on its way
 
 
-def _generation(folder: str, owner: fence.FenceOwner, newest: int) -> int:
-    """The newest of the owner. Raises OSError."""
+def _generation(folder: str, owner: fence.FenceOwner, newest: int, first: str) -> int:
+    """The newest of the owner. Raises OSError.
+
+    `first`: the first of the owner's folders. One inside it may have no fence: it says nothing then.
+    """
     with contextlib.suppress(FileNotFoundError):
         own_fence = fence.read(folder).get(owner)
         if own_fence is not None:
             return max(newest, own_fence.generation)
     # Before the first fence there is only the folder; one that vanished is not read.
-    if newest or not Path(folder).is_dir():
+    if newest or not Path(folder).is_dir() or (folder != first and _is_inside(folder, first)):
         raise FileNotFoundError(folder)
     return 0
+
+
+def _is_inside(folder: str, first: str) -> bool:
+    return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(first))
 
 
 class FenceWatch:
@@ -54,6 +62,7 @@ class FenceWatch:
         self.fence_s = 0.0
         self._was_read = was_read
         self._readings: dict[tuple[str, fence.FenceOwner], Reading] = {}
+        self._first_folder = ""
         self._dark_s = 0.0
         self._looked = time.monotonic()
 
@@ -66,6 +75,7 @@ class FenceWatch:
         job, cluster = order["owner"]
         places = [(folder, (job, cluster)) for folder in order["folders"]]
         self._readings = {key: self._readings.get(key) or Reading() for key in places}
+        self._first_folder = next(iter(order["folders"]), "")
 
     def polled(self) -> None:
         self._dark_s = 0.0
@@ -103,7 +113,7 @@ class FenceWatch:
         if one.answer is None and now >= one.due:
             one.due = now + TICK_S
             with contextlib.suppress(reading.StorageHangs):
-                work = partial(_generation, folder, owner, one.newest)
+                work = partial(_generation, folder, owner, one.newest, self._first_folder)
                 one.answer = reading.begin(folder, work)
                 one.answer.add_done_callback(lambda _: self._was_read())
         return came_back

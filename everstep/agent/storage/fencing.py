@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +36,8 @@ def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
         "no_folder": "",
         "listing": None,
     }
-    to_fence = _in_need_of_fence({folder: real[folder] for folder in folders})
+    volumes = {folder: in_time(folder, volume_of) for folder in folders}
+    to_fence = _in_need_of_fence({folder: (real[folder], volumes[folder]) for folder in folders})
     answer["no_folder"] = _why_no_folder(in_time, command, to_fence)
     if answer["no_folder"]:
         return answer
@@ -94,13 +97,25 @@ def _no_folder(folder: str) -> str:
     return ""
 
 
-def _in_need_of_fence(real: Mapping[str, str]) -> list[str]:
-    """The folders but for those inside the first one, which share its fence. `real`: the path of each."""
-    first = next(iter(real.values()), "")
+def volume_of(folder: str) -> int:
+    """The device of the folder, or of the nearest one above it that is there. Raises OSError."""
+    for path in (Path(folder), *Path(folder).parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return path.stat().st_dev
+    raise FileNotFoundError(errno.ENOENT, "no folder above it is there", folder)
+
+
+def _in_need_of_fence(places: Mapping[str, tuple[str, int]]) -> list[str]:
+    """The folders but for those inside the first one, which share its fence.
+
+    `places`: the path and the volume of each. One on another volume, mounted there, shares no fence:
+    processes may be cut off from one of the two and write to the other.
+    """
+    first, volume = next(iter(places.values()), ("", 0))
     return [
         folder
-        for number, (folder, path) in enumerate(real.items())
-        if not number or not Path(path).is_relative_to(first)
+        for number, (folder, (path, own_volume)) in enumerate(places.items())
+        if not number or own_volume != volume or not Path(path).is_relative_to(first)
     ]
 
 
