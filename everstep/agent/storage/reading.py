@@ -47,8 +47,13 @@ def begin(folder: str, work: Callable[[], T]) -> Future[T]:
 
 def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
     """Return what the work returns, or raise what it raises. Raises StorageHangs if it takes too long."""
+    return result_of(folder, begin(folder, work), within_s=within_s)
+
+
+def result_of(folder: str, work: Future[T], *, within_s: float) -> T:
+    """Return what work that was begun returns, as `read` does."""
     try:
-        return begin(folder, work).result(within_s)
+        return work.result(within_s)
     except TooLate:
         raise StorageHangs(folder) from None
 

@@ -14,14 +14,23 @@ from functools import partial
 
 from everstep.agent import commands, wire
 from everstep.agent.storage import fence, reading
+from everstep.agent.storage.fencing import time_left
 
 
 def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:
-    """Release all folders; return those that cannot be reached, and why. Repeatable."""
-    problems = {}
+    """Release all folders at once; return those that cannot be reached, and why. Repeatable.
+
+    However many folders hang, this takes no longer than `within_s`.
+    """
+    problems, begun, left_s = {}, {}, time_left(within_s)
     for folder in command["folders"]:
         try:
-            reading.read(folder, partial(_release, folder, command), within_s=within_s)
+            begun[folder] = reading.begin(folder, partial(_release, folder, command))
+        except OSError as error:
+            problems[folder] = str(error)
+    for folder, released in begun.items():
+        try:
+            reading.result_of(folder, released, within_s=left_s())
         except OSError as error:
             problems[folder] = str(error)
     return problems

@@ -28,7 +28,7 @@ WITHIN_S = 60.0
 """Time limit of a read; storage with many checkpoints may be slow."""
 READ_S = 10.0
 """Time limit of reading a fence; storage that takes longer counts as unreadable."""
-_START_S = 20.0
+_START_S = 15.0
 """Time limit for the start of the process that releases fences."""
 
 
@@ -47,7 +47,7 @@ async def release(agent: Path, command: wire.ReleaseCommand) -> None:
     """Release the folders of an ended job. One that cannot be reached stays the job's."""
     words = [sys.executable, "-I", "-S", str(build.ensure(agent)), "release", json.dumps(command)]
     process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE)
-    within_s = _START_S + reading.WITHIN_S * len(command["folders"])
+    within_s = _START_S + reading.WITHIN_S
     try:
         async with asyncio.timeout(within_s):
             output, _ = await process.communicate()
