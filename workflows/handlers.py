@@ -27,7 +27,8 @@ from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
-from everstep.core.state import Command, JobState, Wait
+from everstep.core.spec import PhaseSpec
+from everstep.core.state import Command, JobState, Mode, Wait
 from everstep.dialects import responses
 from workflows import attributes, commanding, opening
 
@@ -251,13 +252,14 @@ class JobHandlers:
             await workflow.wait_condition(lambda: self._state is not None)
             if self._is_applied(args):
                 return self._answer(again=True)
-            before, document = self.state.phase, self._document
-            await self._respecify(args["patch"])
+            document = self._document
+            before = await self._respecify(args["patch"])
             if self._document != document:
                 self._note_change(args)
             # Its work is done; only its id is to be remembered.
             self._state = operators.commanded(self.state, Command(name="note", args=args))
-            if args.get("when") == "now":
+            # A phase that has not begun to start follows the new document anyway.
+            if args.get("when") == "now" and self.state.mode is not Mode.PENDING:
                 restart = operators.restart_for(before, self.state.phase)
                 self._accept(Command(name="restart", args=restart))
             return self._answer(again=False)
@@ -328,9 +330,13 @@ class JobHandlers:
         now, reported = workflow.time(), self.state.now
         return reported if reported and abs(now - reported) >= shapes.CLOCKS_DIFFER_S else now
 
-    async def _respecify(self, fragment: Any) -> None:
-        """The changed document, compiled; a wrong one fails this update and nothing else."""
+    async def _respecify(self, fragment: Any) -> PhaseSpec:
+        """The changed document, compiled; a wrong one fails this update and nothing else.
+
+        Returns the phase as it was: while the document was compiled the next one may have begun.
+        """
         document = await opening.patched(self._document, fragment)
         spec = await opening.compiled(document)
-        self._document = document
+        self._document, before = document, self.state.phase
         self._state = operators.respecified(self.state, spec)
+        return before

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio import activity
+from temporalio.client import Client, WorkflowFailureError
 
+from activities.local_activities import LocalActivities
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.moments import StandingClock
+from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, refusal, tell, until, until_state
 
 BUDGET = {"recovery": {"budgets": {"nights": {"limit": 5}}}}
@@ -29,6 +37,46 @@ async def test_a_hot_update_of_a_phase_changes_that_phase_alone(scene: Scene) ->
     report = await scene.end(job)
     assert [phase["last_checkpoint_step"] for phase in report["phases"]] == [80, 90]
     assert [len(phase["restarts"]) for phase in report["phases"]] == [1, 0]
+
+
+class Slow:
+    """`patch` of a worker that waits for `go` before it changes the document."""
+
+    def __init__(self) -> None:
+        self.began, self.go = asyncio.Event(), asyncio.Event()
+
+    @activity.defn(name="patch")
+    async def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
+        self.began.set()
+        await self.go.wait()
+        return LocalActivities().patch(document, fragment)
+
+
+async def test_a_hot_update_that_the_end_of_a_phase_overtakes_restarts_nothing(
+    client: Client,
+) -> None:
+    """The next phase starts with the changed document anyway."""
+    backend, slow, local = FakeBackend(FakeSettings(nodes=6)), Slow(), LocalActivities()
+    clock = StandingClock(backend)
+    await clock.hold()
+    calls = await backend.admin.calls()
+    thinks = thinker(client, local.compile, slow.patch, local.decide)
+    async with at_work(thinks, actor(client, backend)):
+        job = await submit(client, body("overtaken"))
+        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
+            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        await clock.pass_to(30)
+        await until_state(job, "running")
+        patch = {"limits": {"grace_s": 5}}
+        update = asyncio.create_task(tell(job, "hot_update", patch=patch, when="now"))
+        await asyncio.wait_for(slow.began.wait(), HUNG_S)
+        await clock.let_go()
+        await until(job, lambda status: bool(status["phase"] == "phase-2"))
+        slow.go.set()
+        await update
+        report = await asyncio.wait_for(job.result(), HUNG_S)
+    assert [phase["state"] for phase in report["phases"]] == ["completed", "completed"]
+    assert [phase["restarts"] for phase in report["phases"]] == [[], []]
 
 
 async def test_the_restarts_without_a_checkpoint_are_changed_by_a_hot_update(scene: Scene) -> None:
