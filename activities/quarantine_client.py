@@ -20,8 +20,8 @@ from temporalio.service import RPCError
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.recovering.quarantine import (
-    FaultNotes,
-    NotedFaults,
+    DeviceAnswer,
+    DeviceReport,
     QuarantineAnswer,
     Request,
     scaled,
@@ -68,9 +68,9 @@ class TemporalQuarantine:
             cluster, "isolate", scaled(request, self.time_scale), QuarantineAnswer
         )
 
-    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, report: DeviceReport) -> tuple[FaultCount, ...]:
         """The same for faults that are to be counted: a report that comes twice counts once."""
-        return (await self._update(cluster, "note_faults", notes, NotedFaults)).counts
+        return (await self._update(cluster, "note_faults", report, DeviceAnswer)).counts
 
     async def _update(self, cluster: str, name: str, argument: Any, result_type: type[T]) -> T:
         gives_up_at = time.monotonic() + self.patience.total_seconds()

@@ -34,7 +34,7 @@ from everstep.core.loop.next_actions import (
     Watched,
 )
 from everstep.core.recovering import quarantine, recovery
-from everstep.core.recovering.quarantine import FaultNotes, Quarantine, QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import DeviceReport, Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Wait
 from everstep.core.world import JobRef
@@ -66,11 +66,11 @@ class QuarantineInMemory(QuarantineClient):
         book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
         self.quarantines[cluster], _ = quarantine.isolate(book, request)
 
-    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, report: DeviceReport) -> tuple[FaultCount, ...]:
         if not self.is_reachable:
             raise QuarantineUnreachable
         book = self.quarantines.get(cluster, Quarantine(cluster=cluster))
-        after, counts = quarantine.noted(book, notes)
+        after, counts = quarantine.take_report(book, report)
         self.quarantines[cluster] = after
         if self.backend is not None:
             for name in after.nodes.keys() - book.nodes.keys():

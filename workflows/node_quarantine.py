@@ -14,7 +14,7 @@ from everstep.core import names
 from everstep.core.errors import CommandRejected
 from everstep.core.escaping import in_markdown
 from everstep.core.recovering import fault_counts, quarantine
-from everstep.core.recovering.quarantine import NotedFaults, Quarantine, QuarantineAnswer
+from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options
 from workflows.inputs import read, required
@@ -69,7 +69,7 @@ class NodeQuarantine:
         )
         marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
         earlier = replace(earlier, cluster=self._book.cluster)
-        self._book = quarantine.learned(earlier, marks, workflow.time())
+        self._book = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
         self._is_known = True
         self._show()
         for node in sorted(earlier.nodes.keys() - marks.keys()):
@@ -77,13 +77,13 @@ class NodeQuarantine:
 
     async def _wait_until_due(self) -> None:
         """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
-        due = quarantine.due(self._book)
+        due = quarantine.next_change_at(self._book)
         wait_s = None if due is None else LEAST_WAIT_S
         if due is not None and self._cluster_time:
             wait_s = max(due - self._cluster_time, LEAST_WAIT_S)
         try:
             await workflow.wait_condition(
-                lambda: self._is_full() or quarantine.due(self._book) != due,
+                lambda: self._is_full() or quarantine.next_change_at(self._book) != due,
                 timeout=wait_s,
                 timeout_summary="until the next node is due",
             )
@@ -97,7 +97,7 @@ class NodeQuarantine:
         """Isolate and release what is due; the names that were released."""
         before, self._cluster_time = self._book, now
         self._book = quarantine.pass_time(self._book, now)
-        for node in quarantine.expired(self._book, now):
+        for node in quarantine.expired_nodes(self._book, now):
             self._book, _ = quarantine.release(self._book, node)
         await self._settle_changed(before)
         return sorted(before.nodes.keys() - self._book.nodes.keys())
@@ -196,7 +196,7 @@ class NodeQuarantine:
 
     @workflow.update(name="release", description="let a node be used again: {node}")
     async def release(self, argument: Any = None) -> dict[str, Any]:
-        node = quarantine.released_from(argument)
+        node = quarantine.node_from(argument)
         await workflow.wait_condition(lambda: self._is_known)
         self._book, was_isolated = quarantine.release(self._book, node)
         self._show()
@@ -204,13 +204,13 @@ class NodeQuarantine:
         return {"released": was_isolated, "node": node}
 
     @workflow.update(name="note_faults", description="count device faults: {faults}")
-    async def note_faults(self, argument: Any = None) -> NotedFaults:
-        notes = quarantine.notes_from(argument, now=workflow.time())
+    async def note_faults(self, argument: Any = None) -> DeviceAnswer:
+        report = quarantine.device_report_from(argument, now=workflow.time())
         await workflow.wait_condition(lambda: self._is_known)
-        before, self._cluster_time = self._book, notes.now
-        self._book, counts = quarantine.noted(self._book, notes)
+        before, self._cluster_time = self._book, report.now
+        self._book, answer = quarantine.take_report(self._book, report)
         await self._settle_changed(before)
-        return counts
+        return answer
 
     @workflow.update(name="expire", description="release what was isolated only until now: {now}")
     async def expire(self, argument: Any = None) -> dict[str, Any]:
@@ -225,11 +225,11 @@ class NodeQuarantine:
 
     @release.validator
     def _release_is_sensible(self, argument: Any = None) -> None:
-        quarantine.released_from(argument)
+        quarantine.node_from(argument)
 
     @note_faults.validator
     def _faults_are_sensible(self, argument: Any = None) -> None:
-        quarantine.notes_from(argument, now=workflow.time())
+        quarantine.device_report_from(argument, now=workflow.time())
 
     @expire.validator
     def _time_is_sensible(self, argument: Any = None) -> None:

@@ -12,7 +12,7 @@ from everstep.core.deciding.repeats import SHARED_WITHIN_S
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.recovering.fault_counts import REPORT_MOST, FaultReport, SoundReport
-from everstep.core.recovering.quarantine import FaultNotes
+from everstep.core.recovering.quarantine import DeviceReport
 from everstep.core.spec import DurationRule, RepeatRule
 from everstep.faults.meanings import with_meaning
 from everstep.steps.looking import QuarantineUnreachable, StepContext
@@ -70,14 +70,14 @@ async def count_faults(context: StepContext, order: CountOrder) -> tuple[FaultCo
     if not reports and not sound:
         return ()
     nodes = await context.backend.nodes()
-    notes = FaultNotes(
+    report = DeviceReport(
         faults=reports,
         sound=sound,
         now=await context.backend.clock(),
         cluster_size=len(nodes),
     )
     try:
-        return await context.quarantine.note_faults(order.cluster, notes)
+        return await context.quarantine.note_faults(order.cluster, report)
     except QuarantineUnreachable:
         return ()
 

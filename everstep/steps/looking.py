@@ -21,7 +21,7 @@ from everstep.core.deciding.decision import (
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
-from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.state import Wait
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
@@ -52,7 +52,7 @@ class QuarantineClient(Protocol):
     async def hand_over(self, cluster: str, request: Request) -> None:
         """Leave the request where the quarantine finds it whenever it is back; there is no answer."""
 
-    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, report: DeviceReport) -> tuple[FaultCount, ...]:
         """Count these faults and return their counts over all jobs. Raises `QuarantineUnreachable`."""
 
 

@@ -305,9 +305,11 @@ def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, A
         sent(answer)
     with contextlib.suppress(CommandRejected):
         quarantine.check_now(request)
-        book, _ = quarantine.release(book, quarantine.released_from(request))
-        quarantine.expired(book, quarantine.now_from(request))
+        book, _ = quarantine.release(book, quarantine.node_from(request))
+        quarantine.expired_nodes(book, quarantine.now_from(request))
     with contextlib.suppress(CommandRejected):
-        book, notes = quarantine.noted(book, quarantine.notes_from(request, now=1.0))
-        sent(notes)
+        book, device_answer = quarantine.take_report(
+            book, quarantine.device_report_from(request, now=1.0)
+        )
+        sent(device_answer)
     assert sent(sent(book)) == sent(book)

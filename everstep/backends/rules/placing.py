@@ -15,7 +15,7 @@ from everstep.core.recovering.placement import (
     broken_devices,
     choose,
     free_devices,
-    room,
+    room_sentence,
     shortage,
 )
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
@@ -102,7 +102,7 @@ def standing(
 ) -> PlaceState:
     """How far the pods are that are to stand by."""
     if missing or unready:
-        wait = room(len(missing), len(missing)) if missing else f"{unready[0]} to be ready"
+        wait = room_sentence(len(missing), len(missing)) if missing else f"{unready[0]} to be ready"
         return PlaceState(placed=False, places=len(pods), waiting_for=wait)
     return PlaceState(placed=True, pods=pods, places=len(pods))
 
@@ -177,7 +177,7 @@ class PlaceRequest:
 
     def _wanting(self, places: int) -> str:
         """What would have to happen, the nearest first."""
-        needs = room(self._least - places, len(self.order.slots) - places)
+        needs = room_sentence(self._least - places, len(self.order.slots) - places)
         if why := self._shortage:
             return f"{needs} ({why}: it never fits here)"
         if going := self._going():

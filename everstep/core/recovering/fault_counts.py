@@ -34,11 +34,11 @@ class FaultReport:
     job: str = ""
     times: int  # so often within the window isolates the device
     window_s: float
-    release_s: float | None = None  # quiet for so long releases it; None: an operator does
+    release_s: float | None = None  # released once quiet for so long; None: by an operator
     shared_s: float = SHARED_WITHIN_S
-    isolates: bool = True  # False: the code is counted, and says nothing of the device
-    longer_than_s: float | None = None  # only one that lasts for longer is counted
-    sound_for_s: float = 0.0
+    isolates: bool = True  # False: the code is only counted
+    longer_than_s: float | None = None  # counted only if it lasts for longer
+    sound_for_s: float = 0.0  # without a code for so long the device counts as sound
 
     @property
     def place(self) -> str:
@@ -54,11 +54,11 @@ class CountedFault:
     code: str
     at: float
     job: str
-    counts_at: float  # a time to come is none: it counts as of its report
+    counts_at: float  # `at`, but no later than its report
     times: int
-    has_isolated: bool = False  # the count of its code on its device began again behind it
-    limit: int = 0  # times that isolate the device, by the rule of its report
-    window_s: float = 0.0  # of the same rule
+    has_isolated: bool = False  # the count of its code on its device began again after it
+    limit: int = 0  # by the rule of its report: this many times isolate the device
+    window_s: float = 0.0  # by the same rule
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -77,10 +77,10 @@ class CountedFault:
         )
 
 
-def counted(
+def count_fault(
     faults: tuple[CountedFault, ...], report: FaultReport, now: float
 ) -> tuple[tuple[CountedFault, ...], CountedFault]:
-    """The faults with this one among them, and what was counted for it, now or at an earlier report."""
+    """Add the fault to the others; return all, and this one as it was counted now or at an earlier report."""
     key = (report.node, report.device, report.code)
     same = [fault for fault in faults if fault.key == key]
     if (before := next((fault for fault in same if fault.at == report.at), None)) is not None:
@@ -130,8 +130,10 @@ def standing(faults: tuple[CountedFault, ...], now: float) -> tuple[CountedFault
     )
 
 
-def isolating(faults: tuple[CountedFault, ...], fault: CountedFault) -> tuple[CountedFault, ...]:
-    """The same faults once this one has isolated its device: its code counts from the beginning there."""
+def mark_isolating(
+    faults: tuple[CountedFault, ...], fault: CountedFault
+) -> tuple[CountedFault, ...]:
+    """Mark the fault that isolated its device: the count of its code there begins again after it."""
     return tuple(replace(one, has_isolated=True) if one is fault else one for one in faults)
 
 

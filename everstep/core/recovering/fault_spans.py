@@ -40,7 +40,7 @@ class FaultSpan:
 Spans = tuple[FaultSpan, ...]
 
 
-def began(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
+def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
     """The spans once a device shows a code; a report from before the end of the newest changes nothing."""
     new = FaultSpan(report=report, cluster_size=cluster_size)
     before = next((span for span in spans if span.key == new.key), None)
@@ -49,7 +49,7 @@ def began(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
     return (*(span for span in spans if span is not before), new)[-SPANS_KEPT:]
 
 
-def ended(spans: Spans, node: str, device: int, at: float) -> Spans:
+def end(spans: Spans, node: str, device: int, at: float) -> Spans:
     """The spans once a device is sound: it shows none of its codes any more."""
     place = (node, device)
     return tuple(

@@ -68,7 +68,7 @@ def could_hold(node: NodeView, need: Need) -> bool:
     return len(node.devices) >= (1 if need.accelerators == "all" else need.accelerators)
 
 
-def room(least: int, most: int) -> str:
+def room_sentence(least: int, most: int) -> str:
     """How many more pods need a place: so many at least, so many at most."""
     span = f"{least} to {most} more pods" if 0 < least < most else _count(most, "more pod")
     return f"room for {span}"
@@ -201,18 +201,21 @@ def _next_try(
 ) -> GoOnWith | NoPlace:
     """Where places are unknown: all wanted slots first, then each smaller number, then again.
 
-    Each has its time from its order on, however long no worker was there to give that.
+    The time of an attempt counts from its order, even if no worker was there to follow it.
     """
-    numbers = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)
-    index = numbers.index(len(attempt.slots)) if len(attempt.slots) in numbers else -1
-    until = attempt.since + TRY_S if index else max(attempt.since + TRY_S, since + rules.spare_s)
-    if index >= 0 and now < until:
+    sizes = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)
+    largest, smallest, tried = sizes[0], sizes[-1], len(attempt.slots)
+    until = attempt.since + TRY_S
+    if tried == largest:
+        until = max(until, since + rules.spare_s)
+    if tried in sizes and now < until:
         return GoOnWith(slots=attempt.slots, until=until)
-    is_last = index == len(numbers) - 1
-    if is_last and rules.wait_s is not None and now >= since + rules.wait_s:
+    if tried == smallest and rules.wait_s is not None and now >= since + rules.wait_s:
         return NoPlace(waited_s=now - since)
-    count = numbers[(index + 1) % len(numbers)]
-    return GoOnWith(slots=first(count, wanted, staying=staying), until=now + TRY_S)
+    next_size = largest
+    if tried in sizes and tried != smallest:
+        next_size = sizes[sizes.index(tried) + 1]
+    return GoOnWith(slots=first(next_size, wanted, staying=staying), until=now + TRY_S)
 
 
 def node_ranks(living: Iterable[int]) -> dict[int, int]:

@@ -26,8 +26,8 @@ from everstep.core.recovering.fault_counts import (
     CountedFault,
     FaultReport,
     SoundReport,
-    counted,
-    isolating,
+    count_fault,
+    mark_isolating,
 )
 from everstep.core.recovering.fault_spans import FaultSpan
 
@@ -80,17 +80,17 @@ class QuarantineAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultNotes:
-    """What a job reports of devices: faults, and those that are sound again, at a time of the cluster."""
+class DeviceReport:
+    """What a job reports of devices, at a time of the cluster."""
 
     faults: tuple[FaultReport, ...] = ()
-    sound: tuple[SoundReport, ...] = ()
+    sound: tuple[SoundReport, ...] = ()  # devices that show no fault any more
     now: float
     cluster_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedFaults:
+class DeviceAnswer:
     """The counts of the faults of a report, in its order, and the devices that they isolated."""
 
     counts: tuple[FaultCount, ...]
@@ -198,7 +198,7 @@ def scaled(request: Request, time_scale: float) -> Request:
     return replace(request, window_s=request.window_s / time_scale)
 
 
-def released_from(raw: object) -> str:
+def node_from(raw: object) -> str:
     """The node that is to be used again."""
     node = raw.get("node") if isinstance(raw, Mapping) else None
     if not isinstance(node, str) or not node:
@@ -214,11 +214,11 @@ def now_from(raw: object) -> float:
     return now
 
 
-def notes_from(raw: object, *, now: float) -> FaultNotes:
-    """What a job reports of devices, a JSON object; a sentence if it is none."""
+def device_report_from(raw: object, *, now: float) -> DeviceReport:
+    """The report of a job, a JSON object; a sentence if it is none."""
     faults, sound = fault_counts.reports_from(raw), fault_counts.sound_from(raw)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
-    return FaultNotes(
+    return DeviceReport(
         faults=faults,
         sound=sound,
         now=_checked_time("note_faults", "now", entry.get("now")) or now,
@@ -226,19 +226,19 @@ def notes_from(raw: object, *, now: float) -> FaultNotes:
     )
 
 
-def noted(quarantine: Quarantine, notes: FaultNotes) -> tuple[Quarantine, NotedFaults]:
-    """Take in what a job reports of devices, up to its time."""
-    quarantine, answer = note_faults(
-        quarantine, notes.faults, now=notes.now, cluster_size=notes.cluster_size
+def take_report(quarantine: Quarantine, report: DeviceReport) -> tuple[Quarantine, DeviceAnswer]:
+    """Count what a job reports of devices, and do what is due by the time of its report."""
+    quarantine, answer = count_faults(
+        quarantine, report.faults, now=report.now, cluster_size=report.cluster_size
     )
-    return pass_time(note_sound(quarantine, notes.sound), notes.now), answer
+    return pass_time(end_faults(quarantine, report.sound), report.now), answer
 
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
     """Isolate the node, unless that would take the last one or too many on mere suspicion."""
     quarantine = _without_suspicion(quarantine, request)
     entry = quarantine.nodes.get(request.node)
-    if entry is not None and request.by == OPERATOR:  # who knows better: why, and until when
+    if entry is not None and request.by == OPERATOR:
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
         again = {**quarantine.nodes, request.node: entry}
         answer = QuarantineAnswer(
@@ -277,20 +277,19 @@ def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
 
 
 def _outlasts(request: Request, entry: IsolatedNode) -> bool:
-    """Whether the request keeps the node isolated for longer than it is.
+    """Whether the request keeps the node isolated for longer than its entry does."""
+    if request.by == DURATION:  # until the device is sound, which may be at any time
+        return False
+    if entry.by == DURATION:
+        return True
+    if entry.until is None or (request.until is not None and request.until <= entry.until):
+        return False
+    return request.proven or entry.by == COUNTS  # a suspicion does not outlast an operator's end
 
-    A device that is isolated until it is sound may be sound at any time. Only proof outlasts the end that an
-    operator named.
-    """
-    if DURATION in (request.by, entry.by):
-        return request.by != DURATION
-    is_later = entry.until is not None and (request.until is None or request.until > entry.until)
-    return is_later and (request.proven or entry.by == COUNTS)
 
-
-def note_faults(
+def count_faults(
     quarantine: Quarantine, reports: Iterable[FaultReport], *, now: float, cluster_size: int
-) -> tuple[Quarantine, NotedFaults]:
+) -> tuple[Quarantine, DeviceAnswer]:
     """Count device faults; isolate each device whose count reaches its rule.
 
     A report that came before changes nothing and is answered as it was then.
@@ -299,10 +298,10 @@ def note_faults(
     isolated: list[str] = []
     for report in reports:
         if report.longer_than_s is not None:
-            spans = fault_spans.began(quarantine.spans, report, cluster_size=cluster_size)
+            spans = fault_spans.begin(quarantine.spans, report, cluster_size=cluster_size)
             quarantine = replace(quarantine, spans=spans)
             continue
-        faults, fault = counted(quarantine.faults, report, now)
+        faults, fault = count_fault(quarantine.faults, report, now)
         is_new = faults is not quarantine.faults
         quarantine = replace(quarantine, faults=faults)
         counts.append(fault.count)
@@ -310,20 +309,21 @@ def note_faults(
             continue
         entry = quarantine.nodes.get(report.place)
         if report.isolates and fault.times >= report.times:
-            quarantine, answer = isolate(quarantine, _device(report, fault, cluster_size))
+            request = _device_request(report, fault, cluster_size)
+            quarantine, answer = isolate(quarantine, request)
             if answer.verdict == "isolated":
-                quarantine = replace(quarantine, faults=isolating(quarantine.faults, fault))
+                quarantine = replace(quarantine, faults=mark_isolating(quarantine.faults, fault))
                 isolated.append(report.place)
         elif entry is not None and entry.by == COUNTS:
-            quarantine = _longer(quarantine, entry, report, fault)
-    return quarantine, NotedFaults(counts=tuple(counts), isolated=tuple(isolated))
+            quarantine = _extend(quarantine, entry, report, fault)
+    return quarantine, DeviceAnswer(counts=tuple(counts), isolated=tuple(isolated))
 
 
-def note_sound(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quarantine:
+def end_faults(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quarantine:
     """The quarantine once these devices show no fault any more."""
     spans = quarantine.spans
     for device in devices:
-        spans = fault_spans.ended(spans, device.node, device.device, device.at)
+        spans = fault_spans.end(spans, device.node, device.device, device.at)
     return replace(quarantine, spans=spans)
 
 
@@ -331,7 +331,7 @@ def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
     """Count faults that have lasted for too long, isolate their devices, release those that are sound."""
     for span in quarantine.spans:
         if not span.was_long and span.is_long(now):
-            quarantine = _too_long(quarantine, span, now)
+            quarantine = _count_long_fault(quarantine, span, now)
     for span in quarantine.spans:
         entry = quarantine.nodes.get(span.report.place)
         is_over = span.sound_at is not None and span.sound_at <= now
@@ -340,12 +340,12 @@ def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
     return quarantine
 
 
-def _too_long(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine:
-    """One occurrence of its code; until it is sound the device takes no new pod."""
+def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine:
+    """Count one occurrence of its code, and isolate the device until it is sound."""
     spans = tuple(replace(one, was_long=True) if one is span else one for one in quarantine.spans)
     quarantine, place = replace(quarantine, spans=spans), span.report.place
     report = replace(span.report, at=span.long_at, longer_than_s=None)
-    quarantine, _ = note_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
+    quarantine, _ = count_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
     request = Request(
         node=place,
         reason=f"{report.code} lasts longer than {span.report.longer_than_s:g} s",
@@ -356,25 +356,21 @@ def _too_long(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine
     return isolate(quarantine, request)[0]
 
 
-def due(quarantine: Quarantine) -> float | None:
+def next_change_at(quarantine: Quarantine) -> float | None:
     """When `pass_time` has something to do next."""
-    times = [
-        time
-        for span in quarantine.spans
-        for time in (_due(span, quarantine.nodes.get(span.report.place)),)
-        if time is not None
-    ]
-    return min(times, default=None)
+    nodes = quarantine.nodes
+    times = (_change_at(span, nodes.get(span.report.place)) for span in quarantine.spans)
+    return min((time for time in times if time is not None), default=None)
 
 
-def _due(span: FaultSpan, entry: IsolatedNode | None) -> float | None:
+def _change_at(span: FaultSpan, entry: IsolatedNode | None) -> float | None:
     if not span.was_long and (span.ended is None or span.is_long(span.ended)):
         return span.long_at
     return span.sound_at if entry is not None and entry.by == DURATION else None
 
 
-def _device(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
-    """The device whose count is full; the request of an inference, which the brake may hold."""
+def _device_request(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
+    """Isolate the device whose count is full. That is inferred, so the brake may hold the request."""
     return Request(
         node=report.place,
         reason=f"{report.code} came {fault.times} times within {report.window_s:g} s",
@@ -390,15 +386,15 @@ def _quiet_until(report: FaultReport, fault: CountedFault) -> float | None:
     return None if report.release_s is None else fault.counts_at + report.release_s
 
 
-def _longer(
+def _extend(
     quarantine: Quarantine, entry: IsolatedNode, report: FaultReport, fault: CountedFault
 ) -> Quarantine:
-    """A device that shows its code again stays isolated until it is quiet for as long as its rule says."""
+    """Keep a device that shows its code again isolated until it is quiet for as long as its rule says."""
     until = _quiet_until(report, fault)
     if entry.until is None or until is None or until <= entry.until:
         return quarantine
-    longer = replace(entry, until=until)
-    return replace(quarantine, nodes={**quarantine.nodes, entry.node: longer})
+    nodes = {**quarantine.nodes, entry.node: replace(entry, until=until)}
+    return replace(quarantine, nodes=nodes)
 
 
 def _brake(quarantine: Quarantine, request: Request) -> bool:
@@ -427,7 +423,7 @@ def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
     return replace(quarantine, nodes=nodes, held=held), was_there
 
 
-def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
+def expired_nodes(quarantine: Quarantine, now: float) -> tuple[str, ...]:
     """The nodes whose time is over; a device that shows a fault is not released by time."""
     faulty = {span.report.place for span in quarantine.spans if span.ended is None}
     return tuple(
@@ -437,8 +433,10 @@ def expired(quarantine: Quarantine, now: float) -> tuple[str, ...]:
     )
 
 
-def learned(quarantine: Quarantine, marks: Mapping[str, str], now: float) -> Quarantine:
-    """The quarantine after reading the cluster's own marks: nothing isolated is ever forgotten."""
+def with_marks_of_cluster(
+    quarantine: Quarantine, marks: Mapping[str, str], now: float
+) -> Quarantine:
+    """Isolate the nodes that are marked on the cluster, too: an isolation is never forgotten."""
     missing = {
         node: IsolatedNode(
             node=node, reason=reason or "marked on the cluster", by="cluster", since=now

@@ -127,7 +127,7 @@ def test_a_proven_fault_outlasts_the_end_that_an_operator_named_before() -> None
     book, _ = ask(EMPTY, "n1", by=quarantine.OPERATOR, reason="new cables", until=50.0)
     book, verdict = ask(book, "n1", reason="XID 79 on n1/3")
     assert (verdict, book.nodes["n1"].reason) == ("isolated", "XID 79 on n1/3")
-    assert quarantine.expired(book, 51.0) == ()
+    assert quarantine.expired_nodes(book, 51.0) == ()
 
 
 def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
@@ -237,12 +237,15 @@ def test_a_released_node_is_open_again() -> None:
 
 def test_isolations_end_with_their_time() -> None:
     book, _ = ask(EMPTY, "n1", until=100.0)
-    assert (quarantine.expired(book, 99.0), quarantine.expired(book, 100.0)) == ((), ("n1",))
+    assert (quarantine.expired_nodes(book, 99.0), quarantine.expired_nodes(book, 100.0)) == (
+        (),
+        ("n1",),
+    )
 
 
 def test_marks_of_the_cluster_are_never_forgotten() -> None:
     book, _ = ask(EMPTY, "n1", reason="ours")
-    after = quarantine.learned(book, {"n1": "theirs", "n2": ""}, now=5.0)
+    after = quarantine.with_marks_of_cluster(book, {"n1": "theirs", "n2": ""}, now=5.0)
     assert after.nodes["n1"].reason == "ours"
     assert after.nodes["n2"].reason == "marked on the cluster"
 

@@ -24,7 +24,7 @@ def note(
 ) -> tuple[Quarantine, list[int], list[str]]:
     """The book afterwards, the count of each report, what was isolated."""
     latest = max(report.at for report in reports) if now is None else now
-    book, changes = quarantine.note_faults(book, reports, now=latest, cluster_size=cluster_size)
+    book, changes = quarantine.count_faults(book, reports, now=latest, cluster_size=cluster_size)
     return book, [count.times for count in changes.counts], list(changes.isolated)
 
 
@@ -96,12 +96,12 @@ def test_a_device_is_released_once_its_code_was_quiet_for_as_long_as_the_rule_sa
     rule = {"times": 5, "release_s": 2 * DAY_S, "code": "81078603"}
     book, _, isolated = note(EMPTY, *at(1.0, 101.0, 201.0, 301.0, 401.0, **rule))
     assert isolated == ["n2/3"]
-    assert quarantine.expired(book, 400.0 + 2 * DAY_S) == ()
-    assert quarantine.expired(book, 401.0 + 2 * DAY_S) == ("n2/3",)
+    assert quarantine.expired_nodes(book, 400.0 + 2 * DAY_S) == ()
+    assert quarantine.expired_nodes(book, 401.0 + 2 * DAY_S) == ("n2/3",)
     book, times, _ = note(book, *at(1_000.0, **rule))  # it was seen once more
     assert times == [1]
-    assert quarantine.expired(book, 401.0 + 2 * DAY_S) == ()
-    assert quarantine.expired(book, 1_000.0 + 2 * DAY_S) == ("n2/3",)
+    assert quarantine.expired_nodes(book, 401.0 + 2 * DAY_S) == ()
+    assert quarantine.expired_nodes(book, 1_000.0 + 2 * DAY_S) == ("n2/3",)
 
 
 def test_what_an_operator_isolated_has_the_end_that_the_operator_gave_it() -> None:

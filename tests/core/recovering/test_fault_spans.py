@@ -30,13 +30,13 @@ PLACE, DAY_S = "n2/3", 86_400.0
 
 
 def down(book: Quarantine, at: float) -> Quarantine:
-    book, _ = quarantine.note_faults(book, [replace(DOWN, at=at)], now=at, cluster_size=8)
+    book, _ = quarantine.count_faults(book, [replace(DOWN, at=at)], now=at, cluster_size=8)
     return quarantine.pass_time(book, at)
 
 
 def up(book: Quarantine, at: float) -> Quarantine:
     return quarantine.pass_time(
-        quarantine.note_sound(book, [SoundReport(node="n2", device=3, at=at)]), at
+        quarantine.end_faults(book, [SoundReport(node="n2", device=3, at=at)]), at
     )
 
 
@@ -67,16 +67,16 @@ def test_a_device_is_left_once_its_fault_lasted_longer_than_20_s(
 
 def test_it_is_left_while_the_fault_lasts_and_comes_back_60_s_after_its_end() -> None:
     book = down(EMPTY, 1_000)
-    assert quarantine.due(book) == 1_020
+    assert quarantine.next_change_at(book) == 1_020
     book = quarantine.pass_time(book, 1_020)
     assert isolated_by(book) == DURATION
-    assert quarantine.due(book) is None
+    assert quarantine.next_change_at(book) is None
     book = up(book, 5_000)
-    assert quarantine.due(book) == 5_060
+    assert quarantine.next_change_at(book) == 5_060
     assert isolated_by(quarantine.pass_time(book, 5_059)) == DURATION
     book = quarantine.pass_time(book, 5_060)
     assert isolated_by(book) is None
-    assert quarantine.due(book) is None
+    assert quarantine.next_change_at(book) is None
 
 
 def test_one_that_is_down_again_within_60_s_is_not_sound() -> None:
@@ -94,8 +94,8 @@ def test_the_fifth_within_a_day_isolates_until_it_was_quiet_for_two_days() -> No
     assert isolated_by(book) == COUNTS
     ends_at = 41_020.0 + 2 * DAY_S
     assert book.nodes[PLACE].until == ends_at
-    assert quarantine.expired(book, ends_at - 1) == ()
-    assert quarantine.expired(book, ends_at) == (PLACE,)
+    assert quarantine.expired_nodes(book, ends_at - 1) == ()
+    assert quarantine.expired_nodes(book, ends_at) == (PLACE,)
 
 
 def test_short_ones_and_those_of_other_days_are_not_among_the_five() -> None:
@@ -113,8 +113,8 @@ def test_a_device_that_still_shows_the_fault_is_not_released_by_time() -> None:
         book = spell(book, 1_000.0 + n * 1_000, 30)
     book = quarantine.pass_time(down(book, 6_000), 6_020)
     assert isolated_by(book) == COUNTS
-    assert quarantine.expired(book, 10 * DAY_S) == ()
-    assert quarantine.expired(up(book, 9 * DAY_S), 10 * DAY_S) == (PLACE,)
+    assert quarantine.expired_nodes(book, 10 * DAY_S) == ()
+    assert quarantine.expired_nodes(up(book, 9 * DAY_S), 10 * DAY_S) == (PLACE,)
 
 
 def test_reports_that_come_again_or_late_change_nothing() -> None:
@@ -142,10 +142,10 @@ def test_a_full_count_of_another_code_outlasts_what_isolates_its_device_already(
     ecc = replace(DOWN, code="80E01801", times=2, release_s=None, longer_than_s=None)
     reports = [replace(ecc, at=1_841.0), replace(ecc, at=1_842.0)]
     book = quarantine.pass_time(down(book, 1_810), 1_840) if first == "duration" else book
-    book, answer = quarantine.note_faults(book, reports, now=1_842.0, cluster_size=8)
+    book, answer = quarantine.count_faults(book, reports, now=1_842.0, cluster_size=8)
     assert answer.isolated == (PLACE,)
     book = quarantine.pass_time(up(book, 1_850), 9_000)
-    assert (isolated_by(book), quarantine.expired(book, 10 * DAY_S)) == (COUNTS, ())
+    assert (isolated_by(book), quarantine.expired_nodes(book, 10 * DAY_S)) == (COUNTS, ())
     assert book.nodes[PLACE].reason.startswith("80E01801 came 2 times")
 
 

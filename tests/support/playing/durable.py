@@ -40,7 +40,7 @@ from everstep.core import names
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import job_memo
@@ -89,10 +89,10 @@ class MoodyQuarantine:
     async def hand_over(self, cluster: str, request: Request) -> None:
         await self.quarantine.hand_over(cluster, request)
 
-    async def note_faults(self, cluster: str, notes: FaultNotes) -> tuple[FaultCount, ...]:
+    async def note_faults(self, cluster: str, report: DeviceReport) -> tuple[FaultCount, ...]:
         if not self.is_open:
             raise QuarantineUnreachable
-        return await self.quarantine.note_faults(cluster, notes)
+        return await self.quarantine.note_faults(cluster, report)
 
 
 class Patient(Attentive):

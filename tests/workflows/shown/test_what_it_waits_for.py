@@ -28,7 +28,7 @@ from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import BackendUnavailable
-from everstep.core.recovering.quarantine import FaultNotes, QuarantineAnswer, Request
+from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, PlaceState
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
@@ -377,7 +377,7 @@ class Silent:
     async def isolate(self, _cluster: str, _request: Request) -> QuarantineAnswer:
         raise QuarantineUnreachable
 
-    async def note_faults(self, _cluster: str, _notes: FaultNotes) -> tuple[FaultCount, ...]:
+    async def note_faults(self, _cluster: str, _report: DeviceReport) -> tuple[FaultCount, ...]:
         raise QuarantineUnreachable
 
     async def hand_over(self, _cluster: str, _request: Request) -> None:
