@@ -57,7 +57,7 @@ def _added(
 def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
     """The entry's details, with the level that the cluster reports if that is one of MindCluster's.
 
-    A device that the cluster takes out of service is faulty, whoever caused its code.
+    A device that the cluster takes out of service is faulty, whatever caused its code.
     """
     if level not in LEVELS:
         return entry.details
