@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -182,7 +183,10 @@ async def _older_pods(cluster: AgentCluster, order: FenceOrder) -> tuple[list[Po
 async def _unproven(
     cluster: AgentCluster, pods: Sequence[Pod], order: FenceOrder, *, may_ask: bool
 ) -> list[Pod]:
-    return [pod for pod in pods if not await _is_proven(cluster, pod, order, may_ask=may_ask)]
+    """Those of the pods in which something older may run. All of them are checked at once."""
+    checks = (_is_proven(cluster, pod, order, may_ask=may_ask) for pod in pods)
+    are_proven = await asyncio.gather(*checks)
+    return [pod for pod, is_proven in zip(pods, are_proven, strict=True) if not is_proven]
 
 
 async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_ask: bool) -> bool:
