@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from itertools import takewhile
 
@@ -19,6 +20,9 @@ from everstep.core.world import (
 from everstep.steps.looking import StepRun, look_then_report
 
 STORAGE_POLL_S = 5.0
+LISTING_BEAT_S, LISTING_BEATS = 5.0, 18
+"""Real seconds between two signs of life while checkpoints are listed, and how many there are at most: an
+agent has a minute for a folder with many of them."""
 SET_ASIDE = ".everstep/set_aside"
 NO_CHECKPOINTS = CheckpointListing(checkpoints=())
 
@@ -132,10 +136,22 @@ async def _list_checkpoints(step: StepRun) -> CheckpointListing:
         return NO_CHECKPOINTS  # checkpoints of the phase before do not count
     while True:
         try:
-            checkpoints = await step.context.backend.checkpoints(step.order.plan.job)
-            return CheckpointListing(checkpoints=checkpoints)
+            return CheckpointListing(checkpoints=await _checkpoints(step))
         except NobodyToAsk as error:
             await look_then_report(step, step.now + STORAGE_POLL_S, str(error))
+
+
+async def _checkpoints(step: StepRun) -> tuple[Checkpoint, ...]:
+    """The backend's answer, which may take a minute: meanwhile the step shows that it is not stuck."""
+    answer = asyncio.ensure_future(step.context.backend.checkpoints(step.order.plan.job))
+    try:
+        for _ in range(LISTING_BEATS):
+            if (await asyncio.wait({answer}, timeout=LISTING_BEAT_S))[0]:
+                break
+            step.context.beat(step.order.step, step.now)
+        return await answer
+    finally:
+        answer.cancel()
 
 
 async def _result_after_renaming(
