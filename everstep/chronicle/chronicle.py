@@ -38,6 +38,7 @@ class Start(NamedTuple):
     worker: int | None = None  # the slot that caused the end
     starting_step: int | None = None  # None: unknown
     step: int | None = None  # the newest one that was seen before the end
+    paused_at: float | None = None  # a pause after the end, before another start
 
 
 class PhaseSpan(NamedTuple):

@@ -44,7 +44,8 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         case PhaseEnded(at=at, reason=reason, worker=worker, step=step):
             return _ended(_phase_ended(chronicle, at), at, reason, worker, step=step)
         case Paused(at=at, reason=reason, step=step):
-            return _ended(chronicle, at, f"paused: {reason}" if reason else "paused", step=step)
+            why = f"paused: {reason}" if reason else "paused"
+            return _ended(_with_pause(chronicle, at), at, why, step=step)
         case JobEnding(at=at, reason=reason, step=step):
             why = f"stopped: {reason}" if reason else "stopped"
             return _ended(_phase_ended(chronicle, at), at, why, step=step)
@@ -106,6 +107,14 @@ def _ended(
         return chronicle
     end = chronicle.starts[-1]._replace(ended_at=at, why=why[:WHY_KEPT], worker=worker, step=step)
     return _newest(chronicle, end)
+
+
+def _with_pause(chronicle: Chronicle, at: float) -> Chronicle:
+    """The newest start with this pause, if that was over already and had none yet."""
+    newest = chronicle.starts[-1] if chronicle.starts else None
+    if newest is None or newest.ended_at is None or newest.paused_at is not None:
+        return chronicle
+    return _newest(chronicle, newest._replace(paused_at=at))
 
 
 def _phase_ended(chronicle: Chronicle, at: float) -> Chronicle:

@@ -5,7 +5,7 @@ The report of a job and the totals of all jobs divide time by these same rules. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -29,9 +29,15 @@ class Run:
     step: int | None = None
     is_open: bool = False  # still running
     is_paused: bool = False  # ended by a pause
+    paused_at: float | None = None  # an operator paused the job after it had ended
     detect_s: float = 0.0  # from the fault that ended it until the decision
-    lost_steps: int | None = 0  # done again by the next run; None: unknown
+    lost_steps: int | None = 0  # done again by the next run, of earlier ones too; None: unknown
     lost_s: float | None = 0.0
+
+    @property
+    def recorded_end(self) -> float:
+        """Its end in the record of the restart that ended it."""
+        return self.ended_at + self.detect_s
 
     @property
     def training_from(self) -> float:
@@ -56,52 +62,80 @@ class Gap:
 class Cause:
     """What a restart record says of the end of a run."""
 
-    decided_at: float
-    detect_s: float  # from the fault to the decision
+    recorded_end: float
+    detect_s: float  # until then, from the fault: nothing was trained
     fault_class: str
 
-    @property
-    def detected_at(self) -> float:
-        return self.decided_at - self.detect_s
+
+def cause_of(*, decided_at: float, stages_s: Mapping[str, float | None], fault_class: str) -> Cause:
+    """The cause in a record. Until a backup pod is ready, training goes on."""
+    standby_s, detect_s = stages_s.get("standby"), stages_s.get("detect") or 0.0
+    return Cause(
+        recorded_end=decided_at + (standby_s or 0.0),
+        detect_s=0.0 if standby_s else detect_s,
+        fault_class=fault_class,
+    )
 
 
 def until_fault(run: Run, causes: Sequence[Cause]) -> Run:
     """The run until its fault: what came between fault and decision trained nothing."""
-    late = next((c.detect_s for c in causes if is_close(c.decided_at, run.ended_at)), 0.0)
-    return replace(run, ended_at=max(run.ended_at - late, run.training_from), detect_s=late)
+    late = next((c.detect_s for c in causes if is_close(c.recorded_end, run.ended_at)), 0.0)
+    until = max(run.ended_at - late, run.training_from)
+    return replace(run, ended_at=until, detect_s=max(run.ended_at - until, 0.0))
 
 
 def is_close(one: float, other: float) -> bool:
     return abs(one - other) <= CLOSE_S
 
 
-def near(at: float, times: Iterable[float]) -> float | None:
-    """The one of these times that is the same, apart from rounding."""
-    return next((time for time in times if is_close(time, at)), None)
+@dataclass(slots=True)
+class _Stretch:
+    """Steps of a run that no later one has done again."""
+
+    begin: int
+    end: int
+    s: float
 
 
 def with_losses(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Each run with the steps that the next one of its phase did again."""
-    with_next = [
-        _with_loss(run, following) if run.phase == following.phase else run
-        for run, following in pairwise(runs)
-    ]
+    """Each run with the steps, of it and of earlier runs of its phase, that the next one did again."""
+    stretches: list[_Stretch] = []
+    with_next: list[Run] = []
+    for run, following in pairwise(runs):
+        if run.phase == following.phase:
+            with_next.append(_with_loss(run, following, stretches))
+        else:
+            with_next.append(run)
+            stretches.clear()
     return (*with_next, *runs[len(with_next) :])
 
 
-def _with_loss(run: Run, following: Run) -> Run:
-    if run.first_step_at is None:
-        return run  # it made no step
+def _with_loss(run: Run, following: Run, stretches: list[_Stretch]) -> Run:
+    """The run with its loss. `stretches` are those until it began, then those that the following run left."""
+    has_steps = run.first_step_at is not None
+    if not has_steps and not stretches:
+        return run
     begin, reached, resumed = run.starting_step, run.step, following.starting_step
-    if reached is None or resumed is None:
+    if resumed is None or (has_steps and reached is None):
+        stretches.clear()
         return replace(run, lost_steps=None, lost_s=None)
-    lost = max(reached - resumed, 0)
-    trained = max(run.ended_at - run.training_from, 0.0)
-    made = reached - begin if begin is not None else None
-    if lost and not made:
-        return replace(run, lost_steps=lost, lost_s=None)
-    share = min(lost / made, 1.0) if made and made > 0 else 0.0
-    return replace(run, lost_steps=lost, lost_s=share * trained)
+    if has_steps and begin is not None and reached is not None and reached > begin:
+        stretches.append(_Stretch(begin, reached, max(run.ended_at - run.training_from, 0.0)))
+    again = [_take(part, resumed) for part in stretches if part.end > resumed]
+    stretches[:] = [part for part in stretches if part.begin < part.end]
+    steps = sum(part.end - part.begin for part in again)
+    lost = max(steps, reached - resumed) if has_steps and reached is not None else steps
+    lost_s = sum((part.s for part in again), 0.0) if again or not lost else None
+    return replace(run, lost_steps=lost, lost_s=lost_s)
+
+
+def _take(part: _Stretch, resumed: int) -> _Stretch:
+    """Take from this part what is done again from this step on; returns that."""
+    begin = max(part.begin, resumed)
+    lost_s = part.s * (part.end - begin) / (part.end - part.begin)
+    again = _Stretch(begin, part.end, lost_s)
+    part.end, part.s = begin, part.s - lost_s
+    return again
 
 
 def gaps(runs: Sequence[Run], created: float, end: float) -> tuple[Gap, ...]:
@@ -109,19 +143,27 @@ def gaps(runs: Sequence[Run], created: float, end: float) -> tuple[Gap, ...]:
     if not runs:
         return (Gap(kind="wait", began_at=created, ended_at=end),)
     first = Gap(kind="wait", began_at=created, ended_at=runs[0].training_from)
-    between = (gap(run, following) for run, following in pairwise(runs))
-    last = () if runs[-1].is_open else (last_gap(runs[-1], end),)
+    between = (gap for run, following in pairwise(runs) for gap in gaps_between(run, following))
+    last = () if runs[-1].is_open else gaps_at_end(runs[-1], end)
     return (first, *between, *last)
 
 
-def gap(run: Run, following: Run) -> Gap:
+def gaps_between(run: Run, following: Run) -> tuple[Gap, ...]:
     kind = "down" if run.phase == following.phase else "wait"
-    return Gap(
-        kind=PAUSED if run.is_paused else kind,
-        began_at=run.ended_at,
-        ended_at=following.training_from,
+    return _gaps_after(run, kind, following.training_from)
+
+
+def gaps_at_end(run: Run, end: float) -> tuple[Gap, ...]:
+    return _gaps_after(run, "down", end)
+
+
+def _gaps_after(run: Run, kind: str, until: float) -> tuple[Gap, ...]:
+    """The time after a run: paused from when it was, of this kind before."""
+    if run.is_paused:
+        return (Gap(kind=PAUSED, began_at=run.ended_at, ended_at=until),)
+    if run.paused_at is None:
+        return (Gap(kind=kind, began_at=run.ended_at, ended_at=until),)
+    return (
+        Gap(kind=kind, began_at=run.ended_at, ended_at=run.paused_at),
+        Gap(kind=PAUSED, began_at=run.paused_at, ended_at=until),
     )
-
-
-def last_gap(run: Run, end: float) -> Gap:
-    return Gap(kind=PAUSED if run.is_paused else "down", began_at=run.ended_at, ended_at=end)

@@ -19,9 +19,10 @@ from everstep.chronicle.time_use import (
     Cause,
     Gap,
     Run,
-    gap,
+    cause_of,
+    gaps_at_end,
+    gaps_between,
     is_close,
-    last_gap,
     until_fault,
     with_losses,
 )
@@ -124,10 +125,18 @@ def _with_time(chronicle: Chronicle) -> Chronicle:
         chronicle = _spent(replace(chronicle, timed=starts[0].at), wait=wait_s)
     for start, following in pairwise(starts):
         if chronicle.timed == start.at and _is_final(following):
-            runs = until_fault(_run(start), _causes(chronicle)), _run(following)
-            run = with_losses(runs)[0]
-            chronicle = _with_run(replace(chronicle, timed=following.at), run, gap(*runs))
+            run, next_run = _runs_until(chronicle, following)
+            gaps = gaps_between(run, next_run)
+            chronicle = _with_run(replace(chronicle, timed=following.at), run, gaps)
     return chronicle
+
+
+def _runs_until(chronicle: Chronicle, last: Start) -> tuple[Run, Run]:
+    """This run and the one before it, with what it did again of that one and of those before."""
+    runs = [until_fault(_run(start), _causes(chronicle)) for start in chronicle.starts]
+    at = chronicle.starts.index(last)
+    with_loss = with_losses([*runs[:at], _run(last)])
+    return with_loss[-2], with_loss[-1]
 
 
 def _with_last_time(chronicle: Chronicle, at: float) -> Chronicle:
@@ -137,7 +146,7 @@ def _with_last_time(chronicle: Chronicle, at: float) -> Chronicle:
     if not chronicle.starts:
         return _spent(chronicle, wait=max(end - _created(chronicle), 0.0))
     run = until_fault(_run(chronicle.starts[-1]), _causes(chronicle))
-    return _with_run(chronicle, run, last_gap(run, end))
+    return _with_run(chronicle, run, gaps_at_end(run, end))
 
 
 def _created(chronicle: Chronicle) -> float:
@@ -158,29 +167,35 @@ def _run(start: Start) -> Run:
         starting_step=start.starting_step,
         step=start.step,
         is_paused=start.why.startswith(PAUSED),
+        paused_at=start.paused_at,
     )
 
 
 def _causes(chronicle: Chronicle) -> tuple[Cause, ...]:
     return tuple(
-        Cause(
+        cause_of(
             decided_at=record.decision.at,
-            detect_s=record.stages_s.get("detect", 0.0),
+            stages_s=record.stages_s,
             fault_class=str(record.decision.fault.cls),
         )
         for record in chronicle.records
     )
 
 
-def _with_run(chronicle: Chronicle, run: Run, after: Gap) -> Chronicle:
-    """The time of a run and of the gap after it."""
+def _with_run(chronicle: Chronicle, run: Run, after: tuple[Gap, ...]) -> Chronicle:
+    """The time of a run and of the gaps after it. A run may lose more than its own steps took."""
     lost_s = run.lost_s or 0.0
     training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
-    chronicle = _spent(chronicle, training=training_s, lost=lost_s, **{after.kind: after.s})
-    is_down = after.kind == "down"  # a pause is claimed by no restart, although one may follow it
-    claims = (c for c in _causes(chronicle) if is_down and is_close(c.detected_at, after.began_at))
+    for gap in after:
+        chronicle = _spent(chronicle, **{gap.kind: gap.s})
+    chronicle = _spent(chronicle, training=training_s, lost=lost_s)
+    down_s = sum(gap.s for gap in after if gap.kind == "down")
+    # A pause is claimed by no restart, although one may follow it.
+    is_claimed = any(gap.kind == "down" for gap in after)
+    claims = (
+        c for c in _causes(chronicle) if is_claimed and is_close(c.recorded_end, run.recorded_end)
+    )
     cause = next((c.fault_class for c in claims), NO_RECORD)
-    down_s = after.s if is_down else 0.0
     lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
     before = chronicle.totals
     totals = replace(

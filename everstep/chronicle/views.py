@@ -336,6 +336,7 @@ def run(start: Start) -> dict[str, Any]:
         "starting_step": start.starting_step,
         "step": start.step,
         "why": start.why or None,
+        "paused_at": moment(start.paused_at),
     }
 
 

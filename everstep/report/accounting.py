@@ -16,8 +16,9 @@ from everstep.chronicle.time_use import (
     Cause,
     Gap,
     Run,
+    cause_of,
     gaps,
-    near,
+    is_close,
     until_fault,
     with_losses,
 )
@@ -113,9 +114,9 @@ def _runs(report: Value, records: Sequence[Value], end: float) -> tuple[Run, ...
 
 def _causes(records: Sequence[Value]) -> tuple[Cause, ...]:
     return tuple(
-        Cause(
+        cause_of(
             decided_at=seconds(record["at"]) or 0.0,
-            detect_s=record["stages_s"].get("detect") or 0.0,
+            stages_s=record["stages_s"],
             fault_class=record["fault"]["class"],
         )
         for record in records
@@ -134,6 +135,7 @@ def _run(row: Value, end: float) -> Run:
         step=row["step"],
         is_open=ended is None,
         is_paused=(row["why"] or "").startswith(PAUSED),
+        paused_at=seconds(row.get("paused_at")),
     )
 
 
@@ -206,15 +208,17 @@ def _restarts(
     fault the first carries the gap.
     """
     restarts: list[Restart] = []
-    unclaimed = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
+    down_s = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
+    unclaimed = [run for run in runs if run.ended_at in down_s]
     for record, cause in zip(records, _causes(records), strict=True):
-        began = near(cause.detected_at, unclaimed)
-        if began is None:
+        ends = (r for r in unclaimed if is_close(r.recorded_end, cause.recorded_end))
+        run = next(ends, None)
+        if run is None:
             restarts.append(Restart(record=record))
             continue
-        run = next(r for r in runs if r.ended_at == began)
-        down_s = unclaimed.pop(began)
+        unclaimed.remove(run)
+        gap_s = down_s[run.ended_at]
         restarts.append(
-            Restart(record=record, down_s=down_s, lost_steps=run.lost_steps, lost_s=run.lost_s)
+            Restart(record=record, down_s=gap_s, lost_steps=run.lost_steps, lost_s=run.lost_s)
         )
     return tuple(restarts)

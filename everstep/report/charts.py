@@ -64,7 +64,7 @@ def steps_over_time(report: Value) -> str:
         return ""
     most = max(max(line.step, line.starting_step) for line in lines) or 1
     drawn = [shape for line in lines for shape in _shapes(line, axis, most)]
-    lost = sum(line.lost for line in lines)
+    lost = sum(run["lost_steps"] or 0 for run in report["runs"])
     about = f"{len(lines)} runs; the highest step is {most}; {lost} steps were done again."
     grid = [*_step_grid(most), *_time_grid(axis, STEPS_HEIGHT)]
     return _svg("Step over time", about, STEPS_HEIGHT, [*grid, *drawn])

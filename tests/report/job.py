@@ -25,6 +25,7 @@ def run(
     generation: int = 1,
     phase: str = "main",
     why: str | None = None,
+    paused: float | None = None,
 ) -> dict[str, Any]:
     return {
         "phase": phase,
@@ -36,6 +37,7 @@ def run(
         "starting_step": steps[0],
         "step": steps[1],
         "why": why,
+        "paused_at": at(paused),
     }
 
 

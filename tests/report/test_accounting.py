@@ -56,6 +56,50 @@ WAYS: dict[
         100.0,
         {"wait_s": 10.0, "down_s": 8.0, "lost_s": 10.0, "training_s": 72.0},
     ),
+    "a checkpoint was bad: steps of the run before the last one are done again too": (
+        [
+            run(0, 0, 105, steps=(0, 105)),
+            run(110, None, 112, steps=(100, None), generation=2),
+            run(120, 120, 200, steps=(50, 130), generation=3),
+        ],
+        [
+            record(1, 105, step=105, resume_step=100, stop=1, start=4),
+            record(2, 112, resume_step=50, stop=1, start=7),
+        ],
+        200.0,
+        {"down_s": 13.0, "lost_s": 55.0, "training_s": 132.0},
+    ),
+    "back behind the beginning of the newest run": (
+        [
+            run(0, 0, 100, steps=(0, 100)),
+            run(110, 110, 115, steps=(100, 105), generation=2),
+            run(120, 120, 200, steps=(50, 130), generation=3),
+        ],
+        [
+            record(1, 100, step=100, resume_step=100, stop=1, start=9),
+            record(2, 115, step=105, resume_step=50, stop=1, start=4),
+        ],
+        200.0,
+        {"down_s": 15.0, "lost_s": 55.0, "training_s": 130.0},
+    ),
+    "a pause while a restart is under way": (
+        [
+            run(8, 10, 60, steps=(0, 50), paused=65),
+            run(80, 82, 100, steps=(50, 90), generation=2),
+        ],
+        [record(1, 60, result="terminated", step=50, stop=1)],
+        100.0,
+        {"wait_s": 10.0, "down_s": 5.0, "paused_s": 17.0, "training_s": 68.0},
+    ),
+    "a pause between phases": (
+        [
+            run(8, 10, 50, steps=(0, 40), phase="warmup", paused=52),
+            run(84, 85, 100, steps=(40, 80), generation=2),
+        ],
+        [],
+        100.0,
+        {"wait_s": 12.0, "paused_s": 33.0, "training_s": 55.0},
+    ),
     "a pause": (
         [
             run(8, 10, 60, steps=(0, 50), why="paused: new switch"),

@@ -70,6 +70,39 @@ def test_steps_that_were_done_again_are_in_the_totals_and_in_the_status(
     assert views.status(job.state, job.chronicle)["lost_steps"] == lost
 
 
+def test_steps_of_earlier_runs_that_are_done_again_are_in_the_totals() -> None:
+    """The newest checkpoint was bad: the second run made no step, the third goes back further."""
+    job = running()
+    job.report(step=105, first_step_at=job.state.now)
+    job.see(sighting(FaultClass.CRASH, at=job.state.now + 9.0))
+    job.succeeds(resume=Checkpoint(step=100, path="step-100"))
+    job.see(sighting(FaultClass.CRASH, at=job.state.now + 9.0))
+    job.succeeds(resume=Checkpoint(step=50, path="step-50"))
+    job.report(first_step_at=job.state.now + 1.0)
+    totals = job.chronicle.totals
+    assert totals.lost_steps == 55
+    assert totals.lost_s["crash/again"] == totals.time_s["lost"] > 0.0
+    assert sum(totals.time_s.values()) == pytest.approx(
+        (job.chronicle.starts[-1].first_step_at or 0.0) - (job.chronicle.created_at or 0.0)
+    )
+
+
+def test_a_pause_of_a_job_whose_restart_is_under_way_is_no_down_time() -> None:
+    job = running()
+    job.report(step=10, first_step_at=job.state.now)
+    job.see(sighting(FaultClass.NODE))
+    job.command("pause", reason="a long weekend")
+    job.interrupted()
+    job.succeeds(now=job.state.now + 3.0)
+    job.command("resume")
+    job.report("interrupted", now=job.state.now + 200_000.0)
+    job.succeeds(now=job.state.now + 5.0)
+    job.report(first_step_at=job.state.now + 1.0)
+    totals = job.chronicle.totals
+    assert totals.time_s["paused"] > 200_000.0
+    assert totals.time_s["down"] == sum(totals.lost_s.values()) < 100.0
+
+
 def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:
     job = running()
     job.see(sighting(FaultClass.CRASH))
