@@ -328,7 +328,9 @@ class JobHandlers:
     def _time(self) -> float:
         """The server's time, unless the cluster's clock is a virtual one: then the last time of that."""
         now, reported = workflow.time(), self.state.now
-        return reported if reported and abs(now - reported) >= shapes.CLOCKS_DIFFER_S else now
+        run_began = workflow.info().workflow_start_time.timestamp()
+        is_virtual = reported and shapes.is_virtual(reported, now, run_began=run_began)
+        return reported if is_virtual else now
 
     async def _respecify(self, fragment: Any) -> PhaseSpec:
         """The changed document, compiled; a wrong one fails this update and nothing else.

@@ -91,6 +91,14 @@ CLOCKS_DIFFER_S = 86_400.0
 """A cluster whose clock is further from the server's has a virtual one."""
 
 
+def is_virtual(cluster_time: float, now: float, *, run_began: float) -> bool:
+    """Whether the time that a cluster showed last is of a virtual clock; `now` is the server's time.
+
+    A job that waits for days learns no newer time, but what it knows is not much older than its run.
+    """
+    return not run_began - CLOCKS_DIFFER_S <= cluster_time <= now + CLOCKS_DIFFER_S
+
+
 def with_age(status: Mapping[str, Any], now: float, *, run_began: float) -> dict[str, Any]:
     """The status of a job that has not ended, with its duration until now, by the server's clock.
 
@@ -99,8 +107,7 @@ def with_age(status: Mapping[str, Any], now: float, *, run_began: float) -> dict
     as_of, created_at = status.get("as_of"), status.get("created_at")
     if not as_of or not created_at:
         return {**status}
-    is_virtual = not run_began - CLOCKS_DIFFER_S <= seconds(as_of) <= now + CLOCKS_DIFFER_S
-    if is_virtual:
+    if is_virtual(seconds(as_of), now, run_began=run_began):
         return {**status}
     return {**status, "duration_s": round(max(0.0, now - seconds(created_at)), 3)}
 
