@@ -119,6 +119,7 @@ class Backend(Protocol):
     ) -> HealState:
         """Let the device repair itself; call again until it is healed or failed.
 
+        The time of the first call is in the answer where the cluster records it.
         Asking again after a failure repeats the failure; a device without a fault is healed.
         """
 

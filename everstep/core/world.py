@@ -250,6 +250,7 @@ class HealState:
 
     state: Literal["healing", "healed", "failed"]
     message: str = ""
+    began_at: float | None = None  # when it was ordered first, where the cluster records that
 
 
 class PodRef(NamedTuple):

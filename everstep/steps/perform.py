@@ -161,7 +161,6 @@ def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
 
 
 async def _heal(step: StepRun) -> StepResult:
-    deadline = step.order.since + HEAL_S_MAX
     for ref in step.order.plan.remedy.heal:
         what = f"device {ref.node}/{ref.device} to heal"
         while True:
@@ -174,6 +173,8 @@ async def _heal(step: StepRun) -> StepResult:
             if state.state == "healed":
                 await step.count_past_wait(what)
                 break
+            # After a time without a worker the step is old, but the device may have begun just now.
+            deadline = max(step.order.since, state.began_at or 0.0) + HEAL_S_MAX
             if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)

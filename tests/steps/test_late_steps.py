@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.deciding.decision import Outcome
+from everstep.core.deciding.decision import DeviceRef, Outcome
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.simulation import QuarantineInMemory
@@ -17,11 +17,15 @@ from tests.steps.test_keeping_ranks import cluster, launched
 GRACE_S = 5.0
 
 
-@pytest.mark.parametrize(("late", "late_s"), [(Step.STOP, 60.0), (Step.START, 2_000.0)])
+@pytest.mark.parametrize(
+    ("late", "late_s"), [(Step.STOP, 60.0), (Step.HEAL, 2_000.0), (Step.START, 2_000.0)]
+)
 async def test_a_step_that_begins_late_has_as_long_as_ever(late: Step, late_s: float) -> None:
     backend = cluster()
     plan, past = await launched(backend)
-    remedy = replace(plan.remedy, steps=(Step.STOP, Step.PLACE, Step.START), grace_s=GRACE_S)
+    await backend.admin.fault("device n1 0 80E01801 heals")
+    steps, broken = (Step.STOP, Step.HEAL, Step.PLACE, Step.START), DeviceRef(node="n1", device=0)
+    remedy = replace(plan.remedy, steps=steps, heal=(broken,), gives_way_to=(), grace_s=GRACE_S)
     restart = replace(
         plan,
         key="main/recovery-1-planned",

@@ -209,12 +209,12 @@ def heal(scene: Scene[N], node: N, device: Device, *, takes_s: float) -> HealSta
         return HealState(state="failed", message=f"{node.name} is down")
     if not node.answers:
         return HealState(state="healing", message=f"{node.name} does not answer")
+    takes_s = takes_s if device.heal_s is None else device.heal_s
     if device.heals_at is None:
-        takes_s = takes_s if device.heal_s is None else device.heal_s
         device.heals_at = round(scene.now + takes_s, 6)
         scene.keep(node)
     if scene.now < device.heals_at:
-        return HealState(state="healing")
+        return HealState(state="healing", began_at=device.heals_at - takes_s)
     return end_heal(scene, node, device)
 
 
