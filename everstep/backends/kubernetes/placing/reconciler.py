@@ -35,6 +35,13 @@ class PodDeletion(NamedTuple):
     grace_s: int
 
 
+class EntryChange(NamedTuple):
+    """What becomes of one entry of the record, and of its pod."""
+
+    entry: PodEntry | None  # None: nothing is left of the pod, and the record drops it
+    deletion: PodDeletion | None = None  # None: the pod stays, or is being deleted already
+
+
 class JobSight(NamedTuple):
     """A job, and its pods as they were before its record was read: each that the record does not name leaves.
 
@@ -72,18 +79,22 @@ class PodReconciler:
         """
         pods, stored = await self.sight(job_id) if sight is None else sight
         deletions = self._strays(stored, pods)
+        for stray in deletions:
+            self.agents.forget(stray.uid)
         changes: dict[str, PodEntry | None] = {}
         uids = {entry.name: entry.uid for entry in stored.document.pods}
         for entry in stored.document.pods:
-            change = await self._synced(entry, stored, deletions)
-            if change != entry:
-                changes[entry.name] = change
+            change = await self._change_of(entry, stored)
+            if change.entry != entry:
+                changes[entry.name] = change.entry
+            if change.deletion is not None:
+                deletions.append(change.deletion)
         faults = [*self._pod_ends(stored), *self._node_faults(stored)]
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
                 if entry.name in changes and entry.uid == uids[entry.name]:
-                    _update(session, entry, changes[entry.name])
+                    _store_change(session, entry, changes[entry.name])
             for fault in faults:
                 session.add_fact(fault)
 
@@ -100,41 +111,62 @@ class PodReconciler:
         self.watch_agents(stored)
         return stored
 
-    async def _synced(
-        self, entry: PodEntry, stored: Stored, deletions: list[PodDeletion]
-    ) -> PodEntry | None:
-        """The entry as it is now; None: nothing is left of it.
+    async def _change_of(self, entry: PodEntry, stored: Stored) -> EntryChange:
+        """What becomes of the entry, by what the API server reports of its pod now."""
+        pod = self.watch.pod(entry.uid)
+        if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
+            pod = await self._pod_on_server(entry)
+        if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
+            entry = replace(entry, uid=pod["metadata"]["uid"])
+        if entry.is_withdrawn:
+            return self._change_of_withdrawn(entry, pod)
+        if self._has_failed(entry, stored):
+            return self._change_of_failed(entry, pod)
+        return self._change_of_other(entry, pod)
+
+    def _change_of_withdrawn(self, entry: PodEntry, pod: Json | None) -> EntryChange:
+        """Remove the pod. Once it is gone, its name is free and the pod is created again."""
+        self.agents.forget(entry.uid)
+        if pod is None:
+            free = replace(entry, uid="", node="", has_answered=False, is_withdrawn=False)
+            return EntryChange(free)
+        return EntryChange(entry, _first_deletion(entry, pod, _LEAST_GRACE_S))
+
+    def _change_of_failed(self, entry: PodEntry, pod: Json | None) -> EntryChange:
+        """Remove the pod. Once it is gone, its name is free and the failure counts."""
+        self.agents.forget(entry.uid)
+        if pod is None:
+            now = self.agents.clock()
+            failures = entry.failures + 1
+            return EntryChange(replace(entry, uid="", node="", failures=failures, failed_at=now))
+        deletion = _first_deletion(entry, pod, _LEAST_GRACE_S)
+        return EntryChange(replace(entry, failure=trouble(pod)), deletion)
+
+    def _change_of_other(self, entry: PodEntry, pod: Json | None) -> EntryChange:
+        """Store the pod's node; remove the pod if it leaves.
 
         An object that is gone proves no end: a deletion by force does not wait for the kubelet. Such a pod
         leaves the job, and the next fence waits for what may run there.
         """
-        pod = self.watch.pod(entry.uid)
-        if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
-            pod = await self._confirmed(entry)
-        if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
-            entry = replace(entry, uid=pod["metadata"]["uid"])
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
         service, _ = self.watch.service(node)
-        if self._has_failed(entry, stored) or entry.is_withdrawn:
-            return self._removed(entry, pod, deletions)
         # A pod without a node never had a process.
         is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
-        vanished = pod is None and not is_proven
-        is_leaving = entry.is_leaving or vanished
-        entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=vanished)
-        if not entry.is_leaving:
-            return entry
+        has_vanished = pod is None and not is_proven
+        is_leaving = entry.is_leaving or has_vanished
+        entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=has_vanished)
+        if not is_leaving:
+            return EntryChange(entry)
         if pod is None:
             self.agents.forget(entry.uid)
-            return entry if vanished else None
+            return EntryChange(entry if has_vanished else None)
         if entry.dead_at is None and is_proven:
             entry = replace(entry, dead_at=self.agents.clock())
-        if "deletionTimestamp" not in pod["metadata"]:
-            grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
-            deletions.append(PodDeletion(entry.name, entry.uid, grace_s))
-        elif service == "down":  # no kubelet will ever confirm it
-            deletions.append(PodDeletion(entry.name, entry.uid, 0))
-        return entry
+        grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
+        deletion = _first_deletion(entry, pod, grace_s)
+        if deletion is None and service == "down":  # no kubelet will ever confirm it
+            deletion = PodDeletion(entry.name, entry.uid, 0)
+        return EntryChange(entry, deletion)
 
     def _has_failed(self, entry: PodEntry, stored: Stored) -> bool:
         """Whether the pod of a wanted entry ended before its agent answered: no rank ever ran in it."""
@@ -149,23 +181,6 @@ class PodReconciler:
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
         return has_answered or stored.document.record.started >= entry.generation
 
-    def _removed(self, entry: PodEntry, pod: Json | None, deletions: list[PodDeletion]) -> PodEntry:
-        """Remove a pod that failed. The entry without it, once its name is free for another."""
-        self.agents.forget(entry.uid)
-        deletion = PodDeletion(entry.name, entry.uid, _LEAST_GRACE_S)
-        if entry.is_withdrawn:
-            if pod is None:
-                return replace(entry, uid="", node="", has_answered=False, is_withdrawn=False)
-            if "deletionTimestamp" not in pod["metadata"]:
-                deletions.append(deletion)
-            return entry
-        if pod is None:
-            now = self.agents.clock()
-            return replace(entry, uid="", node="", failures=entry.failures + 1, failed_at=now)
-        if "deletionTimestamp" not in pod["metadata"]:
-            deletions.append(deletion)
-        return replace(entry, failure=trouble(pod))
-
     def _strays(self, stored: Stored, pods: Collection[Json]) -> list[PodDeletion]:
         """The pods that the books no longer name: the fence dropped them, or their job is gone."""
         entries = {entry.name for entry in stored.document.pods}
@@ -177,10 +192,9 @@ class PodReconciler:
             if name not in entries and (is_down or not is_leaving):
                 uid = pod["metadata"]["uid"]
                 deletions.append(PodDeletion(name, uid, 0 if is_down else _LEAST_GRACE_S))
-                self.agents.forget(uid)
         return deletions
 
-    async def _confirmed(self, entry: PodEntry) -> Json | None:
+    async def _pod_on_server(self, entry: PodEntry) -> Json | None:
         """The pod as the API server itself has it: a watch may be behind. None: there is none."""
         try:
             pod = await self.api.get(f"{self._path}/pods/{entry.name}")
@@ -275,8 +289,14 @@ class PodReconciler:
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
 
 
-def _update(session: JobSession, entry: PodEntry, change: PodEntry | None) -> None:
-    """Only what the API server reports: another worker may have changed the rest meanwhile."""
+def _first_deletion(entry: PodEntry, pod: Json, grace_s: int) -> PodDeletion | None:
+    """The deletion of the entry's pod; None: it is being deleted already."""
+    is_deleted = "deletionTimestamp" in pod["metadata"]
+    return None if is_deleted else PodDeletion(entry.name, entry.uid, grace_s)
+
+
+def _store_change(session: JobSession, entry: PodEntry, change: PodEntry | None) -> None:
+    """Store only what the API server reports: another worker may have changed the rest meanwhile."""
     if change is None:
         if entry.is_leaving:
             session.remove(entry.name)
