@@ -113,8 +113,8 @@ class ClusterActivities:
             log_with(generation=order.generation)
             async with heartbeating() as heartbeat, visible(str(order.step), plan.job.id, plan.key):
                 context = self._context(heartbeat)
-                waits = partial(tell_wait, plan.job.id, plan.key)
-                return await perform(replace(context, waits=waits), order)
+                send_wait = partial(tell_wait, plan.job.id, plan.key)
+                return await perform(replace(context, send_wait=send_wait), order)
 
         return carry_out
 
@@ -125,7 +125,7 @@ class ClusterActivities:
         async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
             if activity.info().attempt > FAILS_VISIBLY_FROM:
-                context = replace(context, waits=partial(tell_wait, order.job.id, None))
+                context = replace(context, send_wait=partial(tell_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
             saved = saved_in(before)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None

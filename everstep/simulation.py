@@ -155,9 +155,11 @@ class Simulation:
         return Cleared(isolated=await hand_over(context, job, self.spec.cluster, deferred))
 
     def _context(self) -> StepContext:
-        return StepContext(backend=self.backend, quarantine=self.quarantine, waits=self._waits)
+        return StepContext(
+            backend=self.backend, quarantine=self.quarantine, send_wait=self._note_wait
+        )
 
-    async def _waits(self, wait: Wait | None) -> None:
+    async def _note_wait(self, wait: Wait | None) -> None:
         self.state = lifecycle.waits(self.state, wait)
 
 

@@ -35,7 +35,7 @@ WAITED_S = 1.0
 WAITS_KEPT, WAIT_MOST = 5, 120
 ANSWER_S = 60.0
 """Least time for an answer."""
-WORTH_SAYING_S = 3.0
+REPORT_AFTER_S = 3.0
 """A fence or a start that takes longer reports what it waits for."""
 
 
@@ -71,8 +71,8 @@ class StepContext:
     backend: Backend
     quarantine: QuarantineClient
     beat: Callable[..., None] = _silent  # called after every observation
-    # Called with what a step waits for when that changes.
-    waits: Callable[[Wait | None], Awaitable[None]] = _no_report
+    # Called with the current wait of the step when that changes; None: it does not wait.
+    send_wait: Callable[[Wait | None], Awaitable[None]] = _no_report
 
 
 # -- Looking --------------------------------------------------------------------------------------
@@ -102,10 +102,10 @@ class StepRun:
     facts: list[Fact] = field(default_factory=list)
     nodes: frozenset[str] = frozenset()  # where this plan has created pods
     needs: frozenset[int] = frozenset()  # slots that must have a living container
-    waiting_for: str | None = None  # what it waits for
-    waits: dict[str, float] = field(default_factory=dict)  # past waits: what for, and how long
+    waiting_for: str | None = None  # the current wait; None: it does not wait
+    past_waits: dict[str, float] = field(default_factory=dict)  # seconds, by what it waited for
     observation: Observation | None = None  # the newest
-    first_asked: float | None = None  # see `asked_at`
+    first_asked: float | None = None  # the result of `asked_at`, once that was called
 
     @classmethod
     def of(cls, context: StepContext, order: StepOrder) -> StepRun:
@@ -156,33 +156,37 @@ class StepRun:
         The step fails at `until` if that has not come.
         """
         if what != self.waiting_for:
-            self._count_wait()
+            self._count_current_wait()
             since = max(self.now, self.order.since)
             wait = None if what is None else Wait(what=what, since=since, until=until)
-            await self.context.waits(wait)
+            await self.context.send_wait(wait)
             self.waiting_for = what
 
-    async def count_past_wait(self, what: str) -> None:
-        """Count the time since the step began as a wait for `what`, which an earlier try waited for."""
+    async def resume_wait(self, what: str) -> None:
+        """Take up the wait of an earlier try of the step, which began with the step.
+
+        Does nothing if this try has a wait of its own, or none was long.
+        """
         now = await self.context.backend.clock()
-        if self.waiting_for is None and now - self._began() >= WAITED_S:
+        if self.waiting_for is None and now - self._wait_began() >= WAITED_S:
             self.now, self.waiting_for = max(self.now, now), what
 
-    def waited(self) -> tuple[Waited, ...]:
-        """Long waits, the longest first. A step that is repeated counts from its first try."""
-        self._count_wait()
-        long = [w for w in self.waits.items() if w[1] >= WAITED_S]
-        longest = sorted(long, key=lambda w: -w[1])[:WAITS_KEPT]
+    def long_waits(self) -> tuple[Waited, ...]:
+        """The longest waits of the step, the longest first. It ends the current one."""
+        self._count_current_wait()
+        waits = [w for w in self.past_waits.items() if w[1] >= WAITED_S]
+        longest = sorted(waits, key=lambda w: -w[1])[:WAITS_KEPT]
         return tuple(Waited(what=cut(what, WAIT_MOST), s=round(s, 3)) for what, s in longest)
 
-    def _count_wait(self) -> None:
+    def _count_current_wait(self) -> None:
+        """Add the current wait, up to now, to the past ones."""
         if self.waiting_for is not None:
-            waited_s = max(self.now - self._began(), 0.0)
-            self.waits[self.waiting_for] = self.waits.get(self.waiting_for, 0.0) + waited_s
+            wait_s = max(self.now - self._wait_began(), 0.0)
+            self.past_waits[self.waiting_for] = self.past_waits.get(self.waiting_for, 0.0) + wait_s
 
-    def _began(self) -> float:
+    def _wait_began(self) -> float:
         """When the current wait began: the first wait begins with the first try of the step."""
-        return self.order.since + sum(self.waits.values())
+        return self.order.since + sum(self.past_waits.values())
 
     def _lost_slots(self, observation: Observation) -> tuple[int, ...]:
         """Needed slots whose container is lost or was removed by others."""
@@ -264,9 +268,9 @@ async def look_then_report(
 
     Each report wakes the job's workflow. The step looks again at `until` and fails at `deadline`.
     """
-    said_at = step.order.since + WORTH_SAYING_S
-    if step.now >= said_at:
+    report_at = step.order.since + REPORT_AFTER_S
+    if step.now >= report_at:
         await step.report_wait(what, until=deadline)
         await step.look(until)
     else:
-        await step.look(said_at if until is None else min(until, said_at))
+        await step.look(report_at if until is None else min(until, report_at))

@@ -71,15 +71,15 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
         result = await STEP[order.step](step)
         await step.report_wait(None)
     except GivesWay:
-        return replace(step.superseded(), waited=step.waited())
+        return replace(step.superseded(), waited=step.long_waits())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
         failed = step.failed(step.cause("pod.gone", message, slot=slot))
-        return replace(failed, gone=error.slots, waited=step.waited())
+        return replace(failed, gone=error.slots, waited=step.long_waits())
     # A repeated step may find everything done without an observation; its time counts all the same.
     now = max(result.now, await context.backend.clock())
-    return replace(result, now=now, waited=step.waited())
+    return replace(result, now=now, waited=step.long_waits())
 
 
 async def _standby(step: StepRun) -> StepResult:
@@ -171,7 +171,7 @@ async def _heal(step: StepRun) -> StepResult:
                 device=ref.device,
             )
             if state.state == "healed":
-                await step.count_past_wait(what)
+                await step.resume_wait(what)
                 break
             # After a time without a worker the step is old, but the device may have begun just now.
             deadline = max(step.order.since, state.began_at or 0.0) + HEAL_S_MAX
@@ -296,27 +296,32 @@ def _leaving_slots(order: StepOrder) -> Slots:
 
 
 async def _place(step: StepRun) -> StepResult:
+    """Have a pod for every slot of the job, or for as many as the plan's rules allow.
+
+    Slots that keep their pods come first: they are the last ones that a smaller job gives up.
+    """
     order, plan = step.order, step.order.plan
     rules = plan.places
     assert rules is not None, "a plan that places pods has rules for places"
-    staying = tuple(sorted(set(order.living) - set(_leaving_slots(order))))
-    wanted_slots = slots = first(rules.wanted, order.living, staying=staying)
-    staying = tuple(sorted(set(wanted_slots) & set(staying)))
+    can_stay = set(order.living) - set(_leaving_slots(order))
+    job_slots = first(rules.wanted, order.living, staying=can_stay)
+    staying = tuple(sorted(can_stay & set(job_slots)))
+    slots = job_slots  # those of the newest order: fewer where not all of them find a place
     since, not_before, attempt = order.since - order.missing_s, None, None
     deadline = None if rules.wait_s is None else since + rules.wait_s
     while True:
         state, attempt = await _order(step, slots, attempt)
         step.needs = frozenset(slots)
         if state.placed:
-            new = {*plan.remedy.recreate, *(await step.pods_now())}
-            pods = {slot: pod for slot, pod in state.pods.items() if slot in new}
+            new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
+            pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
         if not_before is None:
             not_before = await _settles_at(step, since)
         choice = size(
             rules,
             staying=staying,
-            wanted=wanted_slots,
+            wanted=job_slots,
             attempt=attempt,
             places=state.places,
             since=since,
@@ -325,7 +330,7 @@ async def _place(step: StepRun) -> StepResult:
         )
         match choice:
             case NoPlace(waited_s=waited_s):
-                message = in_vain(rules, state, wanted=len(wanted_slots), waited_s=waited_s)
+                message = in_vain(rules, state, wanted=len(job_slots), waited_s=waited_s)
                 return step.failed(step.cause("place.none", message))
             case GoOnWith(slots=fewer) if fewer != slots:
                 slots = fewer

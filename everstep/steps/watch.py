@@ -64,7 +64,9 @@ async def _watched(
     grows_at: float | None = None
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if observation is None:
-            await context.waits(None)  # an earlier try may have reported a wait for an observation
+            await context.send_wait(
+                None
+            )  # an earlier try may have reported a wait for an observation
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
         context.beat(watching.glance(order, memory, fresh))

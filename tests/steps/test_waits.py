@@ -72,7 +72,7 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     await step.report_wait("a place")  # as the first try did, which was killed
     step.now = order.since + 30.0
     await step.report_wait(None)
-    assert step.waited() == (Waited(what="a place", s=30.0),)
+    assert step.long_waits() == (Waited(what="a place", s=30.0),)
 
 
 @pytest.mark.parametrize(("took_s", "is_reported"), [(10.0, True), (0.2, False)])
@@ -86,9 +86,9 @@ async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
     context = StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory())
     began = await context.backend.clock() - took_s
     step = StepRun.of(context, replace(order, since=began))
-    await step.count_past_wait("device n1/0 to heal")
+    await step.resume_wait("device n1/0 to heal")
     await step.report_wait(None)
-    assert [waited.what for waited in step.waited()] == ["device n1/0 to heal"] * is_reported
+    assert [waited.what for waited in step.long_waits()] == ["device n1/0 to heal"] * is_reported
 
 
 async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
