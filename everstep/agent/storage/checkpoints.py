@@ -146,31 +146,34 @@ class CheckpointWatch:
     ) -> None:
         self._layout = Layout(path, format, pattern, phase)
         self._is_open = is_open
-        self._since: dict[Path, tuple[Item, float]] = {}
+        # Files whose format does not show that they are complete, and since when each is as it is.
+        self._unchanged: dict[Path, tuple[Item, float]] = {}
         self._verdicts = Verdicts()
 
     def newest(self, ticks: float) -> wire.SavedState | None:
         """The newest complete checkpoint; `ticks` is a monotonic clock."""
 
+        unchanged: dict[Path, tuple[Item, float]] = {}
+
         def has_settled(item: Item) -> bool:
-            return self._has_settled(item, ticks)
+            before = self._unchanged.get(item.path)
+            if before is None or before[0] != item:
+                unchanged[item.path] = (item, ticks)
+                return False
+            unchanged[item.path] = before
+            return ticks - before[1] >= SETTLED_S and not self._is_open(item.path)
 
         with (
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
             contextlib.closing(self._look(has_settled)) as checkpoints,
         ):
-            return next((one.saved for one in checkpoints if one.is_good), None)
+            newest = next((one.saved for one in checkpoints if one.is_good), None)
+            self._unchanged = unchanged  # files of checkpoints that were not looked at are dropped
+            return newest
         return None
 
     def _look(self, has_settled: Settled) -> Generator[FoundCheckpoint, None, None]:
         return _checkpoints(self._layout, has_settled, self._verdicts)
-
-    def _has_settled(self, item: Item, ticks: float) -> bool:
-        before = self._since.get(item.path)
-        if before is None or before[0] != item:
-            self._since[item.path] = (item, ticks)
-            return False
-        return ticks - before[1] >= SETTLED_S and not self._is_open(item.path)
 
 
 class Pace:

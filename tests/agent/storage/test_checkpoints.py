@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import struct
@@ -360,6 +361,23 @@ def test_the_files_of_one_checkpoint_settle_together(tmp_path: Path) -> None:
     watch = CheckpointWatch(str(tmp_path), "auto", lambda _: False)
     assert watch.newest(100.0) is None
     assert watch.newest(101.0) is not None
+
+
+def test_a_watch_keeps_nothing_of_checkpoints_that_are_gone(tmp_path: Path) -> None:
+    """A run saves for weeks, in hundreds of files each time."""
+    watch, ticks = CheckpointWatch(str(tmp_path), "auto", lambda _: False), 100.0
+    for step in range(1, 4):
+        (tmp_path / f"step-{step}.weights").write_bytes(b"data")
+        (tmp_path / f"step-{step - 1}.weights").unlink(missing_ok=True)
+        watch.newest(ticks)
+        newest = watch.newest(ticks + 1.0)
+        ticks += 2.0
+        assert newest is not None
+        assert newest["step"] == step
+    gc.collect()
+    items = [one for one in gc.get_objects() if isinstance(one, checkpoint_formats.Item)]
+    names = {item.path.name for item in items if item.path.parent == tmp_path}
+    assert names == {"step-3.weights"}
 
 
 def test_agent_tells_the_newest_checkpoint_of_the_run(pod: Pod, tmp_path: Path) -> None:
