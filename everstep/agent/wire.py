@@ -116,6 +116,7 @@ class RunSeen(TypedDict):
     output_at: float | None  # last output of any rank
     io_at: float | None  # last I/O of any process of the run; None: unknown
     busy_at: float | None  # last change of its devices' utilisation; None: unknown
+    watched_since: float | None  # its agent did not stand still since then
     # The newest complete one under its checkpoints path; if none is left, the last one there was.
     checkpoint: SavedState | None
     saved_at: float | None  # when it was noticed, if that was in this run

@@ -104,6 +104,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         output_at=run.get("output_at"),  # an agent of an earlier version has none
         io_at=run.get("io_at"),
         devices_at=run.get("busy_at"),
+        watched_since=run.get("watched_since"),  # nor this
         unmatched_since=run.get("unmatched_since"),
         unread=run.get("unread", False),
         unrecognised=_unrecognised(run.get("unrecognised")),

@@ -296,6 +296,7 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
         run["output_at"] = translate(run.get("output_at"))
         run["io_at"] = translate(run.get("io_at"))
         run["busy_at"] = translate(run.get("busy_at"))
+        run["watched_since"] = translate(run.get("watched_since"))
         run["saved_at"] = translate(run.get("saved_at"))
         run["unmatched_since"] = translate(run.get("unmatched_since"))
         if strange := run.get("unrecognised"):

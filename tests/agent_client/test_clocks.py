@@ -39,6 +39,7 @@ def run_at(*, now: float) -> wire.RunSeen:
         "output_at": now - 5,
         "io_at": now - 5,
         "busy_at": None,
+        "watched_since": now - 6,
         "checkpoint": None,
         "saved_at": now - 3,
         "save_every_s": None,

@@ -30,6 +30,8 @@ STILL_S = 60.0
 """Least time without I/O after which a run is judged, unless its command sets another."""
 LOOKS = 4
 """Least number of looks in the time after which a run counts as suspended."""
+AWAY_S = 10.0
+"""After so long without a look this process, or the machine, stood still: what happened then is unknown."""
 SHARE = 50
 """Looks take at most this part of a processor, unless a run would be judged by too few of them."""
 
@@ -69,6 +71,7 @@ class Samples:
         self._tools: dict[str, device_tool.Tool | None] = {}
         self._sooner = 0.0
         self._looked: float | None = None
+        self._called = self._watched_since = clock.now()
         self._saves = Saves(agent)
 
     def prepare(self, run: Run) -> None:
@@ -81,16 +84,21 @@ class Samples:
         self.look()
 
     def look(self) -> None:
+        now, before = clock.now(), self._called
+        self._called = now
+        if now - before > AWAY_S:
+            self._watched_since = now
         run = self._agent.run
         if run is None:
             return
+        run.watched_since = self._watched_since
         before, worked = time.monotonic(), time.thread_time()
         if before >= self._next and run.is_alive:
             self._sample(run)
             self._next = before + rest_s(time.thread_time() - worked, run.still_s)
         self._saves.follow(run)
         run_state = run.state()
-        signs = (run_state["moved_at"], run_state["io_at"], run_state["busy_at"])
+        signs = [run_state[name] for name in ("moved_at", "io_at", "busy_at", "watched_since")]
         if signs != self._published:
             self._published = signs
             self._agent.publish(goes_on=True)

@@ -47,6 +47,7 @@ class Run:
         self.storage_was_checked = False  # what is wrong with it
         self.steps = steps.Steps()
         self.moved_at: float | None = None
+        self.watched_since: float | None = None
         self.io = Still()
         self.use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
@@ -130,6 +131,7 @@ class Run:
             "output_at": max(wrote, default=None),
             "io_at": self.io.since,
             "busy_at": self.use.since,
+            "watched_since": self.watched_since,
             "checkpoint": self.checkpoint,
             "saved_at": self.saved_at,
             "save_every_s": self.save_every_s,

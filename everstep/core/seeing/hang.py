@@ -91,7 +91,7 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
 _STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))
 """All fields but those that identify the pod, which come first."""
 
-_JUDGED = "started_at exits ranks step_at moved_at output_at io_at devices_at"
+_JUDGED = "started_at exits ranks step_at moved_at output_at io_at devices_at watched_since"
 _SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
 """The fields by which `suspects` judges a pod."""
 
@@ -218,11 +218,12 @@ def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
     """When the pod made its last step; where it shows none, when anything of it moved last.
 
     Nothing counts but the start while no slot has stepped in this generation and older ones did: a first
-    step may take its own limit.
+    step may take its own limit. A time that nothing watched, as where the machine slept, counts as movement.
     """
+    watched_since = pod.watched_since or 0.0
     if pod.step_at is not None:
-        return pod.step_at
-    started_at = pod.started_at or 0.0
+        return max(pod.step_at, watched_since)
+    started_at = max(pod.started_at or 0.0, watched_since)
     if learned.steps_seen and not has_stepped:
         return started_at
     return max(started_at, pod.moved_at or 0.0)

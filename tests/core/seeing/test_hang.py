@@ -91,6 +91,15 @@ def test_where_steps_are_seen_other_movement_is_no_life() -> None:
     assert due(pod(0, step=5, step_at=80.0, moved_at=99.0)) == [(0, 140.0)]
 
 
+def test_a_time_that_nothing_watched_is_none_in_which_a_slot_stood_still() -> None:
+    """The machine slept for an hour, or all of it was stopped: the next step is still to come."""
+    stepped = pod(0, step=5, step_at=-3_600.0, io_at=100.0, watched_since=100.0)
+    assert due(stepped) == [(0, 160.0)]
+    assert due(pod(0, moved_at=-3_600.0, watched_since=100.0), learned=Learned()) == [(0, 400.0)]
+    assert due(pod(0, started_at=-3_600.0, watched_since=100.0)) == [(0, 400.0)]
+    assert due(pod(0, step=5, step_at=80.0, watched_since=70.0)) == [(0, 140.0)]
+
+
 def test_where_no_step_was_ever_seen_any_movement_is_life() -> None:
     assert due(pod(0, moved_at=99.0), learned=Learned()) == [(0, 399.0)]
 
