@@ -94,7 +94,7 @@ CLOCKS_DIFFER_S = 86_400.0
 def is_virtual(cluster_time: float, now: float, *, run_began: float) -> bool:
     """Whether the time that a cluster showed last is of a virtual clock; `now` is the server's time.
 
-    A job that waits for days learns no newer time, but what it knows is not much older than its run.
+    A job that waits for days gets no newer time, but the one that it has is not much older than its run.
     """
     return not run_began - CLOCKS_DIFFER_S <= cluster_time <= now + CLOCKS_DIFFER_S
 

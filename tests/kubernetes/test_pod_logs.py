@@ -27,11 +27,11 @@ async def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time()
         RankLog(generation=1, rank=0, source="path"),
         RankLog(generation=2, rank=3, source="path"),
     )
-    assert [(line.text, line.at) for line in log.lines[first]] == [
+    assert [(line.text, line.at) for line in log.lines[first].from_start] == [
         ("step 1\n", 1769860800.5),
         ("no time\n", None),
     ]
-    assert log.lines[second][0].text == "[rank 1] of its own\n"
+    assert log.lines[second].from_start[0].text == "[rank 1] of its own\n"
 
 
 LINES = [b"2026-01-31T12:00:0%d.5Z [g1 rank 0] step %d\n" % (n // 2, n) for n in range(6)]
@@ -99,7 +99,7 @@ async def test_a_log_is_read_once_whatever_ends_its_streams(
             await log.following
     assert api.streams == []
     assert log.is_over == (streams[-1] != [NOT_FOUND])
-    printed = [line.text for of_rank in log.lines.values() for line in of_rank]
+    printed = [line.text for of_rank in log.lines.values() for line in of_rank.from_start]
     assert printed == [f"step {number}\n" for number in range(lines)]
 
 
@@ -125,4 +125,28 @@ async def test_lines_without_their_times_are_read_once_as_well() -> None:
         if log.following is not None:
             await log.following
     (lines,) = log.lines.values()
-    assert [line.text for line in lines] == ["step 1\n"] * 3
+    assert [line.text for line in lines.from_start] == ["step 1\n"] * 3
+
+
+async def test_lines_that_were_read_or_have_no_reader_are_not_kept() -> None:
+    """One rank is followed, the other was left out."""
+    chunks: list[bytes | Exception] = [
+        b"2026-01-31T12:00:0%d.5Z [g1 rank %d] step\n" % (second, rank)
+        for second in range(3)
+        for rank in (0, 1)
+    ]
+    api = ScriptedApi(chunks[:2], chunks[:4], chunks)
+    api.pods = [{"metadata": {"name": "demo-0-g1", "uid": "1"}, "status": {"phase": "Running"}}]
+    logs = PodLogs(cast("KubernetesApi", api), ["team-a"])
+    first, second = await logs.of_job("demo")
+    reader = logs.reader(first)
+    printed = [line.text async for line in reader.lines()]
+    (pod,) = logs.pods.values()
+    while api.streams:
+        await logs.of_job("demo")
+        if pod.following is not None:
+            await pod.following
+        printed += [line.text async for line in reader.lines()]
+    assert printed == ["step\n"] * 3
+    assert not reader.unread
+    assert pod.lines[first].from_start == pod.lines[second].from_start == []

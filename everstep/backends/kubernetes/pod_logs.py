@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from weakref import WeakSet
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
@@ -27,6 +28,33 @@ _SILENCE_S = 3600.0  # of ranks that print nothing
 
 
 @dataclass(slots=True)
+class RankLines:
+    """Lines of one rank: all of them until it is known who reads them, then for its readers alone."""
+
+    from_start: list[LogLine] = field(default_factory=list)
+    is_listed: bool = False  # a caller can open it
+    is_complete: bool = True
+    readers: WeakSet[PodLogReader] = field(default_factory=WeakSet)
+
+    def add(self, line: LogLine) -> None:
+        if self.is_complete:
+            self.from_start.append(line)
+        for reader in self.readers:
+            reader.unread.append(line)
+
+    def open(self, log: RankLog, *, newest: int | None) -> PodLogReader:
+        begin = 0 if newest is None else max(0, len(self.from_start) - newest)
+        reader = PodLogReader(log, self.from_start[begin:])
+        self.readers.add(reader)
+        return reader
+
+    def keep_unread(self) -> None:
+        """Free what no reader needs: a log is opened as soon as it is listed, or never."""
+        if self.is_listed and self.is_complete:
+            self.is_complete, self.from_start = False, []
+
+
+@dataclass(slots=True)
 class PodLog:
     """The log of one pod: read once as it is, and followed from the next look on until it ends.
 
@@ -36,7 +64,7 @@ class PodLog:
 
     api: KubernetesApi
     path: str
-    lines: dict[RankLog, list[LogLine]] = field(default_factory=dict)
+    lines: dict[RankLog, RankLines] = field(default_factory=dict)
     newest_second: int = 0  # since 1970; 0: no line was read
     read_since: Counter[bytes] = field(default_factory=Counter)  # the lines of that second or later
     is_read: bool = False
@@ -90,7 +118,7 @@ class PodLog:
         log = RankLog(generation=int(generation), rank=int(rank), source=self.path)
         when = None if at is None else datetime.fromisoformat(at.decode()).timestamp()
         printed = LogLine(rank=log.rank, text=f"{line.decode(errors='replace')}\n", at=when)
-        self.lines.setdefault(log, []).append(printed)
+        self.lines.setdefault(log, RankLines()).add(printed)
         self._note(text, self.newest_second if when is None else int(when))
 
     def _note(self, text: bytes, second: int) -> None:
@@ -111,7 +139,12 @@ class PodLogs:
     pods: dict[str, PodLog] = field(default_factory=dict)
 
     async def of_job(self, job: str) -> list[RankLog]:
-        """Read what has come. All logs, oldest generation first. Raises Refused, Unreachable."""
+        """Read what has come. All logs, oldest generation first. Raises Refused, Unreachable.
+
+        A log that is listed is opened before the next call, or its lines are lost.
+        """
+        for lines in self._lines():
+            lines.keep_unread()
         query = {"labelSelector": f"{names.JOB}={names.job_label(job)}"}
         looks = []
         for namespace in self.namespaces:
@@ -124,12 +157,17 @@ class PodLogs:
                 looks.append(log.look(has_ended=phase in _ENDED))
         # A pod that is not there any more is left out: another one may have its name.
         await asyncio.gather(*looks)
+        for lines in self._lines():
+            lines.is_listed = True
         return sorted({log for pod in self.pods.values() for log in pod.lines})
+
+    def _lines(self) -> Iterator[RankLines]:
+        return (lines for pod in self.pods.values() for lines in pod.lines.values())
 
     def reader(self, log: RankLog, *, newest: int | None = None) -> PodLogReader:
         """A reader of the newest such pod: from the beginning, or from the `newest` lines on."""
         lines = next(pod.lines[log] for pod in reversed(self.pods.values()) if log in pod.lines)
-        return PodLogReader(log, lines, 0 if newest is None else max(0, len(lines) - newest))
+        return lines.open(log, newest=newest)
 
     async def close(self) -> None:
         tasks = [pod.following for pod in self.pods.values() if pod.following is not None]
@@ -142,16 +180,14 @@ class PodLogs:
 class PodLogReader:
     """Reads the lines that have come, on and on."""
 
-    def __init__(self, log: RankLog, lines: Sequence[LogLine], begin: int) -> None:
+    def __init__(self, log: RankLog, lines: Iterable[LogLine]) -> None:
         self.log = log
-        self._lines = lines
-        self._next = begin
+        self.unread = deque(lines)
 
     async def lines(
         self,
         *,
         whole: bool = True,  # noqa: ARG002  # a line without its end is kept back here in any case
     ) -> AsyncIterator[LogLine]:
-        while self._next < len(self._lines):
-            self._next += 1
-            yield self._lines[self._next - 1]
+        while self.unread:
+            yield self.unread.popleft()
