@@ -92,7 +92,7 @@ class RankMonitor:
             if pid == 0:
                 break
             someone = True
-            rank = self._agent.run.with_pid(pid) if self._agent.run is not None else None
+            rank = self._agent.run.living_with_pid(pid) if self._agent.run is not None else None
             if self._agent.run is not None and rank is not None:
                 self._exited(self._agent.run, rank, os.waitstatus_to_exitcode(status))
             elif (ended := self._agent.leave_alone(pid)) is not None:

@@ -105,8 +105,9 @@ class Run:
             return None
         return all(rank.is_forked for rank in self.ranks)
 
-    def with_pid(self, pid: int) -> Rank | None:
-        return next((rank for rank in self.ranks if rank.pid == pid), None)
+    def living_with_pid(self, pid: int) -> Rank | None:
+        """The living rank of this number. That of one that has ended may be an orphan's by now."""
+        return next((rank for rank in self.ranks if rank.is_alive and rank.pid == pid), None)
 
     def moved(self) -> None:
         self.moved_at = clock.now()
