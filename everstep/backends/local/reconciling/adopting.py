@@ -14,18 +14,21 @@ from functools import partial
 from everstep.agent.processes import members, proc
 from everstep.agent.storage import fence
 from everstep.backends.local.database.placing import is_pod_of
-from everstep.backends.local.reconciling.storage import READ_S, read
+from everstep.backends.local.reconciling.storage import read
 from everstep.core.errors import BackendUnavailable, CommandRejected
 
 END_S = 10.0
 """Processes that take longer to end than this cannot be ended by this worker."""
 LOOK_S = 0.02
+FENCES_S = 5.0
+"""Time limit of one pass over the fences of all folders. All passes, and the end of the processes, have to
+fit into the time after which a worker gives up a call."""
 
 
 async def refuse_elsewhere(folders: Sequence[str], owner: fence.FenceOwner) -> None:
     """Raise CommandRejected if relative folders of the owner are readable and none has a fence of it."""
     try:
-        if not folders or any([await _has_fence(folder, owner) for folder in folders]):
+        if not folders or any(await asyncio.gather(*(_has_fence(one, owner) for one in folders))):
             return
     except BackendUnavailable:
         return
@@ -42,21 +45,29 @@ async def _has_fence(folder: str, owner: fence.FenceOwner) -> bool:
         except FileNotFoundError:
             return False
 
-    return await read(folder, look, within_s=READ_S)
+    return await read(folder, look, within_s=FENCES_S)
 
 
 async def outdate(folders: Collection[str], owner: fence.FenceOwner, *, generation: int) -> int:
     """Outdate every generation of the owner up to this one; return the newest that it had."""
-    for folder in folders:
-        # A process that cannot read the folder either ends after `fence_s`.
-        with contextlib.suppress(OSError, BackendUnavailable):
-            fences = await read(folder, partial(fence.read, folder), within_s=READ_S)
-            generation = max([generation, *(fences[o].generation for o in fences if o == owner)])
+    fences = await asyncio.gather(*(_fence_of(folder, owner) for folder in folders))
+    generation = max([generation, *(one.generation for one in fences if one is not None)])
     newer = fence.Fence(owner[0], "", owner[1], generation + 1)
-    for folder in folders:
-        with contextlib.suppress(OSError, BackendUnavailable):
-            await read(folder, partial(fence.outdate, folder, newer), within_s=READ_S)
+    await asyncio.gather(*(_outdate_one(folder, newer) for folder in folders))
     return generation
+
+
+async def _fence_of(folder: str, owner: fence.FenceOwner) -> fence.Fence | None:
+    """The owner's fence in this folder; None where there is none, or it cannot be read."""
+    # A process that cannot read the folder either ends after `fence_s`.
+    with contextlib.suppress(OSError, BackendUnavailable):
+        return (await read(folder, partial(fence.read, folder), within_s=FENCES_S)).get(owner)
+    return None
+
+
+async def _outdate_one(folder: str, newer: fence.Fence) -> None:
+    with contextlib.suppress(OSError, BackendUnavailable):
+        await read(folder, partial(fence.outdate, folder, newer), within_s=FENCES_S)
 
 
 async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> None:
