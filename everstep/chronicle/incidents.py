@@ -56,12 +56,18 @@ def _summary(chronicle: Chronicle, closing: Record) -> IncidentSummary:
         cause=fault.label,
         code=fault.code,
         node=fault.node,
-        began=fault.at,
+        began=next(filter(None, map(_began, records)), fault.at),
         restarts=tuple(
             RestartLine(n=record.n, level=str(record.decision.level), result=record.result)
             for record in records
         ),
     )
+
+
+def _began(record: Record) -> float | None:
+    """When the time began that its fault cost; None in a record that has not the first fact."""
+    detect_s = record.stages_s.get("detect")
+    return None if detect_s is None else record.decision.at - detect_s
 
 
 def _are_of_one_incident(record: Record, other: Record) -> bool:

@@ -78,7 +78,6 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
     decision = event.decision
     is_refused = isinstance(event, LevelRefused)
     is_new = decision.new_incident and not is_refused
-    detected_s = round(max(decision.at - decision.fault.at, 0.0), 6)
     return Record(
         n=event.n,
         incident=event.incident,
@@ -88,12 +87,27 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
         bills=dict(decision.bills),
         # What the restart is to do; `_ended` replaces it by what was done.
         isolated=bool(decision.remedy.isolate) and not is_refused,
-        stages_s={"detect": detected_s, "decide": 0.0} if is_new else {},
+        stages_s={"detect": _detect_s(chronicle, event), "decide": 0.0} if is_new else {},
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
         worker=event.worker,
         step=_step(event),
         **fields,
     )
+
+
+def _detect_s(chronicle: Chronicle, event: LevelRefused | RestartDecided) -> float:
+    """Seconds from the fault until the decision, as far as they are lost.
+
+    An observer may date a fault before the phase, before the run that it ended, or before that saved last.
+    """
+    at, begun = event.decision.at, [event.decision.fault.at]
+    if chronicle.phase is not None:
+        begun.append(chronicle.phase.began)
+        begun += [s.at for s in chronicle.starts[-1:] if s.phase == chronicle.phase.name]
+    saved = event.saved if isinstance(event, RestartDecided) else None
+    if saved is not None and saved.at <= at:  # else its clock is another one
+        begun.append(saved.at)
+    return round(max(at - max(begun), 0.0), 6)
 
 
 def _step(event: LevelRefused | RestartDecided) -> int | None:

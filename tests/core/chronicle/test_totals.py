@@ -103,6 +103,40 @@ def test_a_pause_of_a_job_whose_restart_is_under_way_is_no_down_time() -> None:
     assert totals.time_s["down"] == sum(totals.lost_s.values()) < 100.0
 
 
+HOUR_S = 3_600.0
+
+
+@pytest.mark.parametrize(
+    ("fault_age_s", "saved_ago_s", "detect_s"),
+    [
+        (30.0, None, 30.0),
+        (48 * HOUR_S, None, HOUR_S),  # the run began an hour ago
+        (48 * HOUR_S, 60.0, 60.0),  # the training went on until it saved, at least
+        (30.0, 60.0, 30.0),
+        (-5.0, None, 0.0),
+        (30.0, -60.0, 30.0),  # the storage's clock is ahead of the cluster's
+    ],
+)
+def test_a_fault_is_detected_from_when_training_may_have_ended_at_most(
+    fault_age_s: float, saved_ago_s: float | None, detect_s: float
+) -> None:
+    """An observer dates a fault from when the code first came: even before the job."""
+    job = running()
+    began = job.chronicle.starts[-1].at
+    job.report(step=1, first_step_at=began, now=began)
+    at = began + HOUR_S
+    if saved_ago_s is not None:
+        saved = Checkpoint(step=90, path="step-90", at=at - saved_ago_s)
+        job.report(step=90, checkpoint=saved, now=at - 10.0)
+    job.see(sighting(FaultClass.DEVICE, at=at - fault_age_s), now=at)
+    assert job.record.stages_s["detect"] == pytest.approx(detect_s)
+    job.succeeds(now=at + 5.0)
+    job.report(first_step_at=at + 6.0, now=at + 6.0)
+    totals = job.chronicle.totals
+    assert totals.lost_s["device/down"] == pytest.approx(detect_s + 6.0)
+    assert totals.time_s["down"] == totals.lost_s["device/down"]
+
+
 def test_a_level_that_failed_counts_as_what_it_is_once_that_is_known() -> None:
     job = running()
     job.see(sighting(FaultClass.CRASH))
