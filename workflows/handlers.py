@@ -46,7 +46,7 @@ def _update(name: str, description: str) -> Handler:
 
     @workflow.update(name=name, description=description)
     async def handler(job: Any, argument: Any = None) -> dict[str, Any]:
-        result: dict[str, Any] = await job.carry_out(name, argument)
+        result: dict[str, Any] = await job.obey_update(name, argument)
         return result
 
     @handler.validator
@@ -181,7 +181,7 @@ class JobHandlers:
             if len(arguments) > 1:
                 raise CommandRejected(f"{name} takes one JSON object, not {len(arguments)}")
             self.check(name, argument)
-            await self.carry_out(name, argument)
+            await self.obey_update(name, argument)
         except (CommandRejected, *opening.LOCAL_FAILURES) as error:
             why = error.message if isinstance(error, ApplicationError) else error
             await self._refuse(f"the signal {name} was refused: {why}")
@@ -217,15 +217,15 @@ class JobHandlers:
     hot_update_signal = _signal("hot_update")
     adopt_signal = _signal("adopt")
 
-    async def carry_out(self, name: str, argument: Any) -> dict[str, Any]:
-        """Carry out an update after its check."""
+    async def obey_update(self, name: str, argument: Any) -> dict[str, Any]:
+        """Obey an update after its check."""
         match name:
             case "hot_update":
-                return await self._change(argument)
+                return await self._change_document(argument)
             case "adopt":
                 return await self._adopt(argument)
             case _:
-                return await self._tell(name, argument)
+                return await self._accept_update(name, argument)
 
     async def _adopt(self, argument: Any) -> dict[str, Any]:
         args = commanding.only_object(argument)
@@ -239,14 +239,14 @@ class JobHandlers:
             self._accept(Command(name="adopt", args=args))
             return self._answer(again=False)
 
-    async def _change(self, argument: Any) -> dict[str, Any]:
+    async def _change_document(self, argument: Any) -> dict[str, Any]:
         self._changes += 1
         try:
-            return await self._change_in_turn(argument)
+            return await self._change_document_in_turn(argument)
         finally:
             self._changes -= 1
 
-    async def _change_in_turn(self, argument: Any) -> dict[str, Any]:
+    async def _change_document_in_turn(self, argument: Any) -> dict[str, Any]:
         async with self._changing:
             args = commanding.only_object(argument)
             await workflow.wait_condition(lambda: self._state is not None)
@@ -276,8 +276,11 @@ class JobHandlers:
         elif not self._is_applied(args):
             commands.accept(self._state, name, args, now=workflow.time())
 
-    async def _tell(self, name: str, argument: Any) -> dict[str, Any]:
-        """The validator has judged it; were it judged here too, a replay by newer rules might differ."""
+    async def _accept_update(self, name: str, argument: Any) -> dict[str, Any]:
+        """Hand an update to the loop.
+
+        The validator has checked it. A second check here could end otherwise when newer rules replay it.
+        """
         args = commanding.only_object(argument)
         if self._state is None:
             await workflow.wait_condition(lambda: self._state is not None)

@@ -23,7 +23,7 @@ from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
 from everstep.core.world import GoneState
-from workflows import attending, attributes
+from workflows import attributes, missing_workers
 from workflows.inputs import read, required, typed
 
 
@@ -78,23 +78,23 @@ def _close(plan: Plan, result: str) -> None:
 # -- Plans as activities --------------------------------------------------------------------------
 
 
-async def carry_out(plan: Plan, show: attending.Show) -> Outcome:
-    """Drives the machine in `core.recovery` until it has an outcome; cancelling it cancels its step."""
+async def carry_out(plan: Plan, show: missing_workers.Show) -> Outcome:
+    """The outcome of the plan, whose steps follow `core.recovering.recovery`. A cancel reaches its step."""
     progress = recovery.begin(plan)
     while True:
         order = recovery.next_step(progress)
         if isinstance(order, Outcome):
             return order
-        if is_cancelled():  # a step that ended well all the same swallowed it
+        if is_cancelled():  # a step that ended well although it was cancelled swallowed that
             raise asyncio.CancelledError
-        result = await attending.attended(partial(_step, order), show)
-        following = recovery.after(progress, result)
-        if isinstance(following, Outcome):
-            return following
-        progress = following
+        result = await missing_workers.run_step(partial(_step, order), show)
+        progress_or_outcome = recovery.after(progress, result)
+        if isinstance(progress_or_outcome, Outcome):
+            return progress_or_outcome
+        progress = progress_or_outcome
 
 
-async def clear_away(order: Clear, cluster: str, show: attending.Show, *, why: str) -> None:
+async def clear_away(order: Clear, cluster: str, show: missing_workers.Show, *, why: str) -> None:
     """Remove everything of the job. If another run took a generation since, take a newer one.
 
     A Recovery under way outlives the reset of its job, so it may take a generation after this call did.
@@ -102,7 +102,7 @@ async def clear_away(order: Clear, cluster: str, show: attending.Show, *, why: s
     key: str | None = None
     for time in itertools.count(1):
         try:
-            await attending.attended(partial(_clear, order, cluster, key, why), show)
+            await missing_workers.run_step(partial(_clear, order, cluster, key, why), show)
         except ActivityError as error:
             if _behind(error, "StaleGeneration") is None:
                 raise

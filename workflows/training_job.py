@@ -35,7 +35,7 @@ from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
 from everstep.steps.counting import CountOrder, count_order
-from workflows import attending, attributes, commanding, opening, options
+from workflows import attributes, commanding, missing_workers, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
 from workflows.recovery import (
@@ -75,8 +75,9 @@ class TrainingJob(JobHandlers):
         self._publishing = asyncio.create_task(self._publisher.work())
         end = await self._shielded(self._live())
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
-        if end is None and operators.is_told_to_end(self.state):
-            # A workflow can be cancelled only in the run that the cancel was sent to.
+        if end is None and operators.is_told_to_end(
+            self.state
+        ):  # a cancel does not reach a next run
             end = await self._shielded(self._live())
         if end is None:
             # `everstep list` shows the newest run, and the server does not pass the memo on to it.
@@ -84,9 +85,10 @@ class TrainingJob(JobHandlers):
         return self._close(end)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """A cancel is a stop: what runs is ended in order before the workflow closes.
+        """The result of the work. A cancel is a stop: what runs is ended in order before the workflow closes.
 
-        One that comes while a run waits to go on as another ends this one.
+        A cancel that comes while this run waits to continue as new is obeyed in this run: it does not reach
+        the next one.
         """
         task = asyncio.create_task(work)
         while True:
@@ -98,7 +100,7 @@ class TrainingJob(JobHandlers):
                 self._accept(commanding.CANCEL)
 
     async def _live(self) -> next_actions.End | None:
-        """Until the end, or None where a new run is to go on."""
+        """Live until the job ends. None: a new run is to go on."""
         self._publisher.open()
         end = await self._loop()
         if end is not None:
@@ -138,7 +140,7 @@ class TrainingJob(JobHandlers):
                 return next_actions.Undecided() if counted is None else await self._decide(counted)
             case next_actions.RunPlan(plan=plan):
                 work = self._recovery(plan) if plan.n else carry_out(plan, self._show_wait)
-                return await self._carried_out(work)
+                return await self._plan_ended(work)
             case next_actions.WatchAction(order=order):
                 return next_actions.Watched(report=await self._watch(order))
             case next_actions.Look(order=order):
@@ -155,15 +157,15 @@ class TrainingJob(JobHandlers):
                 if not self.state.deferred:
                     return next_actions.Cleared()
                 over = partial(commanding.hand_over, self.state)
-                isolated = await attending.attended_call(over, self._show_wait)
+                isolated = await missing_workers.run_call(over, self._show_wait)
                 return next_actions.Cleared(isolated=isolated)
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
 
     # -- doing ---------------------------------------------------------------------------------
 
-    async def _carried_out(self, work: Coroutine[Any, Any, Outcome]) -> next_actions.PlanEnded:
-        """The outcome of a plan, or none if it was taken away: by hand, by a reset, by a command."""
+    async def _plan_ended(self, work: Coroutine[Any, Any, Outcome]) -> next_actions.PlanEnded:
+        """The outcome of a plan, or none if it was ended from outside: by hand, a reset or a command."""
         try:
             return next_actions.PlanEnded(outcome=await self._interruptible(work))
         except (ActivityError, ChildWorkflowError, asyncio.CancelledError) as error:
@@ -242,7 +244,7 @@ class TrainingJob(JobHandlers):
             return await self._interruptible(watching, or_by=self._should_renew)
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
-            if why := attending.not_begun(error):
+            if why := missing_workers.not_begun(error):
                 await self._show_wait(why)
             if operators.is_told_to_end(self.state):  # whatever there is to see
                 return commanding.nothing_seen(order)
@@ -250,7 +252,7 @@ class TrainingJob(JobHandlers):
 
     async def _look(self, order: WatchOrder) -> WatchReport:
         look = partial(self._see, "look", order, "look at the world")
-        return await attending.attended(look, self._show_wait)
+        return await missing_workers.run_step(look, self._show_wait)
 
     async def _show_wait(self, what: str | None) -> None:
         """Show what the job waits for where no activity began that could report it."""
@@ -273,7 +275,7 @@ class TrainingJob(JobHandlers):
                     **how,
                 )
             except ActivityError as error:
-                saved = saved_in(attending.newest_heartbeat(error)) or self.state.saved
+                saved = saved_in(missing_workers.newest_heartbeat(error)) or self.state.saved
                 self._state = replace(self.state, saved=saved)
                 raise
             return report
@@ -288,7 +290,7 @@ class TrainingJob(JobHandlers):
         order = count_order(inputs, cluster=self.state.spec.cluster, job=self.state.job.id)
         if order is None:
             return inputs
-        counts = attending.attended_call(partial(_counts, order), self._show_wait)
+        counts = missing_workers.run_call(partial(_counts, order), self._show_wait)
 
         def is_needless() -> bool:
             return operators.needs_no_decision(self.state)

@@ -1,6 +1,6 @@
-"""Activities that no worker takes or that none can start: the job shows that, and they are ordered again.
+"""Run activities of which no worker may take the first try: the job shows that, and they are ordered again.
 
-An activity that began reports its failures itself. One that did not begin is known to the server alone.
+An activity that began reports its failures itself; from the server comes the failure of one that did not.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ Show = Callable[[str | None], Awaitable[None]]
 WHY_MOST = 120
 
 
-async def attended(
+async def run_step(
     call: Call[T],
     show: Show,
     *,
     first: Mapping[str, Any] = options.FIRST_STEP,
     usual: Mapping[str, Any] = options.STEP,
 ) -> T:
-    """The result of the activity. `show` gets what it waits for where no worker begins it at once."""
+    """The result of the activity. If no worker begins it soon, `show` gets what it waits for.
+
+    The first try ends when no worker takes it in time; the second one waits for a worker without limit.
+    """
     try:
         return await call(first)
     except ActivityError as error:
@@ -42,9 +45,9 @@ async def attended(
     return result
 
 
-async def attended_call(call: Call[T], show: Show) -> T:
+async def run_call(call: Call[T], show: Show) -> T:
     """The same for a short call that touches the cluster."""
-    return await attended(call, show, first=options.FIRST_CALL, usual=options.CALL)
+    return await run_step(call, show, first=options.FIRST_CALL, usual=options.CALL)
 
 
 def not_begun(error: BaseException) -> str | None:
