@@ -146,17 +146,12 @@ class Handlers:
     ) -> wire.CheckpointListing | None:
         """The checkpoints of a folder, and what was set aside. None if they could not be read in time."""
         moved_before = partial(
-            set_aside.ensure,
-            Path(question["path"]),
-            [],
-            resume=None,
-            generation=generation,
-            pattern=question["pattern"],
+            set_aside.moved, Path(question["path"]), generation, question["pattern"]
         )
         left_s = fencing.time_left(LISTING_S)
         try:
             saved = self._saved(question, within_s=left_s())
-            moved, _ = reading.read(question["path"], moved_before, within_s=left_s())
+            moved = reading.read(question["path"], moved_before, within_s=left_s())
         except OSError:
             return None
         return {"checkpoints": saved, "set_aside": moved}
@@ -203,17 +198,23 @@ class Handlers:
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)
         path = command["path"]
-        self.agent.loop.call(lambda: self.agent.require_stopped(command["generation"]))
+        require_stopped = self._requires_stopped(command["generation"])
+        require_stopped()
         move = partial(
             set_aside.ensure,
             Path(path),
             command["checkpoints"],
             resume=command["resume"],
             generation=command["generation"],
+            require_stopped=require_stopped,
             pattern=command["pattern"],
         )
         moved, why = reading.read(path, move, within_s=wire.STORAGE_S)
         return {"moved": moved, "why": why}
+
+    def _requires_stopped(self, generation: int) -> Callable[[], object]:
+        """A function that raises Stale once ranks of this generation may run, for any thread."""
+        return lambda: self.agent.loop.call(lambda: self.agent.require_stopped(generation))
 
     def journal(self, _query: Fields, body: Fields) -> Any:
         command: wire.JournalCommand = commands.read(body, wire.JournalCommand)

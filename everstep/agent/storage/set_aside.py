@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from everstep.agent import wire
@@ -26,25 +26,36 @@ def ensure(
     *,
     resume: str | None,
     generation: int,
+    require_stopped: Callable[[], object],
     pattern: str | None = None,
 ) -> tuple[list[str], str]:
     """Set these aside. Return the paths of all that this generation has set aside, and the error, if any.
 
     A repeated call returns the same paths, as they are read from the names in the folder.
+
+    `require_stopped` is called before each change, and raises once ranks of this generation may run: nothing
+    waits for slow storage, and they may save under the same names.
     """
     record, why = folder / wire.FENCE_FOLDER / SET_ASIDE, ""
     try:
         if checkpoints:
             permissions.users_folder(record)
             for tracker in sorted(TRACKERS):
-                _point(folder / tracker, record / f"{generation}-{tracker}", resume, pattern)
+                copy = record / f"{generation}-{tracker}"
+                _point(folder / tracker, copy, resume, pattern, require_stopped)
         for name in (
             name for path in checkpoints for name in _entries(folder, Path(path), pattern)
         ):
+            require_stopped()
             os.rename(folder / name, record / f"{generation}-{name}")  # noqa: PTH104  # by name as all here
     except OSError as error:
         why = error.strerror or str(error)
-    return [*_moved(record, f"{generation}-", pattern)], why
+    return moved(folder, generation, pattern), why
+
+
+def moved(folder: Path, generation: int, pattern: str | None) -> list[str]:
+    """The paths of all that this generation has set aside."""
+    return [*_moved(folder / wire.FENCE_FOLDER / SET_ASIDE, f"{generation}-", pattern)]
 
 
 def _moved(record: Path, before: str, pattern: str | None) -> Iterator[str]:
@@ -67,7 +78,13 @@ def _entries(folder: Path, checkpoint: Path, pattern: str | None) -> Iterator[st
             yield entry
 
 
-def _point(tracker: Path, copy: Path, resume: str | None, pattern: str | None) -> None:
+def _point(
+    tracker: Path,
+    copy: Path,
+    resume: str | None,
+    pattern: str | None,
+    require_stopped: Callable[[], object],
+) -> None:
     """Make the tracker name no later checkpoint than the one to resume from."""
     try:
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
@@ -78,6 +95,7 @@ def _point(tracker: Path, copy: Path, resume: str | None, pattern: str | None) -
     if step is None or step.step is None or (chosen is not None and step <= chosen):
         return
     files.replace(copy, text, mode=0o644)
+    require_stopped()
     if resume is None or chosen is None or chosen.step is None:
         tracker.unlink()
         return

@@ -69,6 +69,7 @@ def test_newer_ones_are_set_aside_by_the_same_names(tmp_path: Path) -> None:
         [str(tmp_path / "state_4.json")],
         resume=str(tmp_path / "state_3.json"),
         generation=2,
+        require_stopped=lambda: None,
         pattern=STATE,
     )
     assert not why

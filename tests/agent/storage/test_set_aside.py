@@ -23,6 +23,7 @@ def ensure(folder: Path, *names: str, resume: str | None, generation: int = 5) -
         [str(folder / name) for name in names],
         resume=None if resume is None else str(folder / resume),
         generation=generation,
+        require_stopped=lambda: None,
     )
     assert not why
     return [str(Path(path).relative_to(folder / SET_ASIDE_FOLDER)) for path in moved]
@@ -120,7 +121,11 @@ def test_what_cannot_be_renamed_stays_and_is_said(tmp_path: Path) -> None:
     layouts.save("deepspeed", tmp_path, 3)
     with without_descriptors(os.getpid()):
         moved, why = set_aside.ensure(
-            tmp_path, [str(tmp_path / "global_step3")], resume=None, generation=5
+            tmp_path,
+            [str(tmp_path / "global_step3")],
+            resume=None,
+            generation=5,
+            require_stopped=lambda: None,
         )
     assert (moved, why) == ([], "Too many open files")
     assert (tmp_path / "global_step3").is_dir()
@@ -130,7 +135,11 @@ def test_a_folder_of_ours_that_is_somebodys_file_is_said(tmp_path: Path) -> None
     layouts.save("deepspeed", tmp_path, 3)
     (tmp_path / wire.FENCE_FOLDER).write_text("somebody's own")
     moved, why = set_aside.ensure(
-        tmp_path, [str(tmp_path / "global_step3")], resume=None, generation=5
+        tmp_path,
+        [str(tmp_path / "global_step3")],
+        resume=None,
+        generation=5,
+        require_stopped=lambda: None,
     )
     assert (moved, bool(why)) == ([], True)
     assert (tmp_path / "global_step3").is_dir()
@@ -163,3 +172,39 @@ def test_nothing_is_renamed_while_ranks_may_run_and_by_no_older_generation(
     assert (saves / "global_step3").is_dir()
     ask(4)
     assert not (saves / "global_step3").exists()
+
+
+class Began(Exception):
+    """Ranks of the generation have begun."""
+
+
+@pytest.mark.parametrize("changes", range(3))
+def test_nothing_is_set_aside_any_more_once_the_ranks_of_its_generation_have_begun(
+    tmp_path: Path, changes: int
+) -> None:
+    """Slow storage carries out the changes late: what they save under the same names is theirs."""
+    for name in ("step_2.pt", "step_3.pt", "step_4.pt"):
+        (tmp_path / name).touch()
+    tracker = tmp_path / "latest_checkpointed_iteration.txt"
+    tracker.write_text("4")
+    left = changes
+
+    def require_stopped() -> None:
+        nonlocal left
+        if not left:
+            tracker.write_text("3")
+            raise Began
+        left -= 1
+
+    newer = [str(tmp_path / name) for name in ("step_4.pt", "step_3.pt")]
+    with pytest.raises(Began):
+        set_aside.ensure(
+            tmp_path,
+            newer,
+            resume=str(tmp_path / "step_2.pt"),
+            generation=5,
+            require_stopped=require_stopped,
+        )
+    assert tracker.read_text() == "3"
+    assert (tmp_path / "step_4.pt").exists() == (changes < 2)
+    assert (tmp_path / "step_3.pt").exists()
