@@ -326,6 +326,18 @@ def page_of(value: Value) -> Page:
     yield f"{value['id']}: {value['command']} accepted, state {shown(value.get('state'))}{again}"
 
 
+def reported(value: Value) -> Page:
+    faults = "1 fault is" if value["reported"] == 1 else f"{value['reported']} faults are"
+    elsewhere = value["elsewhere"]
+    rest = f"; {are(elsewhere)} on nodes that it does not have" if elsewhere else ""
+    yield f"{value['id']}: {faults} reported{rest}"
+
+
+def are(count: int) -> str:
+    """`1 is`, `2 are`."""
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
 # -- nodes --------------------------------------------------------------------------------------
 
 

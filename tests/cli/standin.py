@@ -102,6 +102,10 @@ def status(job_id: str, state: str) -> dict[str, Any]:
     }
 
 
+REFUSED = "it is too old"
+"""The message of a fault that the job refuses."""
+
+
 @activity.defn(name="monitor")
 async def monitor() -> None:
     while True:
@@ -220,6 +224,11 @@ class StandIn:
     @workflow.update(name="report_fault")
     async def report_fault(self, argument: dict[str, Any]) -> dict[str, Any]:
         return self._take("report_fault", argument)
+
+    @report_fault.validator
+    def _fault_is_sensible(self, argument: dict[str, Any]) -> None:
+        if argument.get("message") == REFUSED:
+            raise ApplicationError(REFUSED)
 
     @workflow.update(name="hot_update")
     async def hot_update(self, argument: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -103,7 +104,10 @@ async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
 
 
 def _report_file(job_id: str, file: str, *, as_json: bool) -> None:
-    """Report every fault of a public fault message, one after the other."""
+    """Report the faults of a public fault message that are on the job's nodes, one after the other.
+
+    A message names the nodes of many jobs, and may be old in part: one fault keeps no other from the job.
+    """
     from everstep.dialects.mindcluster import public_faults  # for this option alone
 
     document = fragment(read(file), called=file)
@@ -113,13 +117,30 @@ def _report_file(job_id: str, file: str, *, as_json: bool) -> None:
         field, message = error.problems[0]
         raise Failed(Exit.USAGE, f"{file}: {field}: {message}") from None
 
-    async def report(job: FoundJob) -> None:
-        for fault in reports:
-            await job.tell("report_fault", fault)
+    reported, elsewhere = of_job(job_id, lambda job: _report_each(job, reports))
+    answer = {"id": job_id, "command": "report_fault", "reported": reported, "elsewhere": elsewhere}
+    show(answer, pages.reported, as_json=as_json)
 
-    of_job(job_id, report)
-    answer = {"id": job_id, "command": "report_fault", "reported": len(reports)}
-    show(answer, pages.page_of, as_json=as_json)
+
+async def _report_each(job: FoundJob, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many were reported, and how many are on nodes that the job does not have."""
+    status = await job.answer("status") or {}
+    in_use = {pod["node"] for pod in status.get("pods", ()) if pod["node"]}
+    nodes = {*in_use, *status.get("isolated_nodes", ())}
+    concerning = [each for each in reports if not in_use or each["node"] in nodes]
+    refusals: list[Failed] = []
+    for fault in concerning:
+        try:
+            await job.tell("report_fault", fault)
+        except Failed as error:
+            if error.code is not Exit.USAGE:
+                raise
+            refusals.append(error)
+    reported = len(concerning) - len(refusals)
+    if refusals:
+        rest = f"; of the other faults {pages.are(reported)} reported" if reported else ""
+        raise Failed(Exit.USAGE, f"{refusals[0]}{rest}")
+    return reported, len(reports) - len(concerning)
 
 
 def hot_update(

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 from tests.cli.conftest import AsyncCli, Cli
-from tests.cli.standin import document, working
+from tests.cli.standin import REFUSED, document, working
 from tests.documents.test_public_faults import message
 
 FAULT = {"kind": "device.fault", "node": "gpu-07", "device": 3, "code": "XID 79"}
@@ -82,7 +82,7 @@ async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
     served: AsyncCli, client: Client, tmp_path: Path
 ) -> None:
     file = tmp_path / "faults.json"
-    file.write_text(json.dumps(message({"nodeName": "n1", "deviceIds": [0, 3]})))
+    file.write_text(json.dumps(message({"nodeName": "gpu-01", "deviceIds": [0, 3]})))
     async with working(client):
         await served("submit", "-", stdin=json.dumps(document()).encode())
         for _ in range(2):
@@ -91,13 +91,51 @@ async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
         updates = await client.get_workflow_handle("demo").query("told")
         await client.get_workflow_handle("demo").terminate()
     assert [(t["update"], t["node"], t["device"]) for t in updates[:2]] == [
-        ("report_fault", "n1", 0),
-        ("report_fault", "n1", 3),
+        ("report_fault", "gpu-01", 0),
+        ("report_fault", "gpu-01", 3),
     ]
     assert len({t["id"] for t in updates}) == 2
     file.write_text(json.dumps({**message(), "version": "2.0"}))
     ended = await served("report-fault", "demo", "--file", str(file))
     assert (ended.code, "version: must be 1.0" in ended.sentence) == (2, True)
+
+
+async def test_faults_on_nodes_of_other_jobs_keep_none_of_a_message_from_the_job(
+    served: AsyncCli, client: Client, tmp_path: Path
+) -> None:
+    """An observer's message names the nodes of many jobs. This one has gpu-01, and gpu-07 is isolated."""
+    file = tmp_path / "faults.json"
+    places = [{"nodeName": name} for name in ("other", "gpu-07", "another", "gpu-01")]
+    file.write_text(json.dumps(message(*places)))
+    async with working(client):
+        await served("submit", "-", stdin=json.dumps(document()).encode())
+        ended = await served("report-fault", "demo", "--file", str(file))
+        file.write_text(json.dumps(message({"nodeName": "other"})))
+        nothing = await served("report-fault", "demo", "--file", str(file), "--json")
+        updates = await client.get_workflow_handle("demo").query("told")
+        await client.get_workflow_handle("demo").terminate()
+    assert ended.code == 0
+    assert ended.out == "demo: 2 faults are reported; 2 are on nodes that it does not have\n"
+    assert [each["node"] for each in updates] == ["gpu-07", "gpu-01"]
+    assert (nothing.json["reported"], nothing.json["elsewhere"]) == (0, 1)
+
+
+async def test_a_fault_that_the_job_refuses_keeps_no_other_one_from_it(
+    served: AsyncCli, client: Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "faults.json"
+    whole = message({"nodeName": "gpu-01"})
+    (fault,) = whole["faults"]
+    refused = {**fault, "faultId": "f0", "description": REFUSED}
+    file.write_text(json.dumps({**whole, "faults": [refused, fault]}))
+    async with working(client):
+        await served("submit", "-", stdin=json.dumps(document()).encode())
+        ended = await served("report-fault", "demo", "--file", str(file))
+        updates = await client.get_workflow_handle("demo").query("told")
+        await client.get_workflow_handle("demo").terminate()
+    assert ended.code == 2
+    assert ended.sentence == f"demo refuses: {REFUSED}; of the other faults 1 is reported"
+    assert len(updates) == 1
 
 
 @pytest.mark.parametrize(
