@@ -23,6 +23,9 @@ NO_SUCH_PROCESS = (FileNotFoundError, ProcessLookupError)
 
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 
+PAUSES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+"""A process that hangs in the kernel may stay for minutes, and each look reads all of /proc."""
+
 
 @dataclass(frozen=True)
 class Process:
@@ -247,6 +250,11 @@ def kill(victims: Iterable[Process]) -> None:
         if process.is_leader:
             send(process, signal.SIGKILL, to_group=True)
         send(process, signal.SIGKILL)
+
+
+def pause_s(looks: int) -> float:
+    """The pause after so many looks at whether killed processes have gone: most have within milliseconds."""
+    return PAUSES_S[min(looks, len(PAUSES_S)) - 1]
 
 
 def end_child(pid: int) -> None:

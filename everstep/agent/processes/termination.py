@@ -17,7 +17,6 @@ from everstep.agent.loop import Loop
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members, with_families
 
-AGAIN_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 EVIDENCE_S = 1.0
 LOOK_S = 0.05
 
@@ -139,7 +138,7 @@ class Ending:
         self._done = done
         self._grace_s = grace_s
         self._timer: sched.Event | None = None
-        self._tries = 0
+        self._looks = 0
         # A process that starts later gets no SIGTERM.
         self._unasked: set[tuple[int, int]] | None = None
         self._collect = collect
@@ -209,8 +208,8 @@ class Ending:
             self._finish()
             return
         proc.kill(left or ())
-        self._set(AGAIN_S[min(self._tries, len(AGAIN_S) - 1)], self._kill)
-        self._tries += 1
+        self._looks += 1
+        self._set(proc.pause_s(self._looks), self._kill)
 
     def _finish(self) -> None:
         if self._timer is not None:

@@ -9,6 +9,7 @@ writes to its standard output at least once a second; the agent replaces one tha
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -27,7 +28,6 @@ from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 
 FAMILY_S = 5.0
 """Time between two updates of the member list: a stopped agent cannot update it itself."""
-AGAIN_S = 0.02
 SAY_S = 1.0
 FILE = "warden.json"
 POLLED = b"p"
@@ -101,14 +101,14 @@ class Warden:
 
     def _end(self, why: str) -> None:
         """SIGKILL to everything of the guarded generation, until nothing of it is left."""
-        has_said = False
+        looks = 0
         while (victims := self._victims()) and not self._is_told_otherwise():
-            if not has_said:
+            looks += 1
+            if looks == 1:
                 say(self.home, self.generation, why)
-                has_said = True
             _write(1)
             proc.kill(victims)
-            time.sleep(AGAIN_S)
+            time.sleep(proc.pause_s(looks))
 
     def _is_told_otherwise(self) -> bool:
         """Whether the agent has moved to a newer generation, whose processes may be among those found.
@@ -132,10 +132,11 @@ class Warden:
         return [s for s in living if s.pid not in spared_pids and s.identity != self.helper]
 
     def _living(self) -> list[proc.Process]:
-        while True:
+        for looks in itertools.count(1):
             with contextlib.suppress(OSError):
                 return self._members.look(root=self._root).living
-            time.sleep(AGAIN_S)
+            time.sleep(proc.pause_s(looks))
+        raise AssertionError("there is no last number")
 
     def _is_followed(self) -> bool:
         """Whether another agent began in this folder: it writes that down before anything else."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from everstep.agent.processes.members import FILE, MemberList
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database import books, pods
+from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life, agent_of
 from tests.backends.lab import Run, uids_of
 from tests.backends.local_lab import LocalLab
+from tests.support.patience import HUNG_S
 
 
 async def test_a_pod_made_while_strays_are_looked_for_is_none(
@@ -45,6 +48,31 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
         await job.step(1)
     finally:
         await lab.end()
+
+
+@pytest.mark.parametrize("is_stray", [False, True])
+async def test_processes_that_do_not_end_keep_the_worker_from_nothing(
+    local_lab: LocalLab, monkeypatch: pytest.MonkeyPatch, is_stray: bool
+) -> None:
+    """To list all processes of a machine takes its time, again and again while one hangs in the kernel."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000"})
+    await job.launch()
+    (uid,) = uids_of(await job.step(1)).values()
+    sweep, answers, threads = liveness.sweep, [Life.ALIVE] * 5, set[threading.Thread]()
+
+    def slow(folder: Path) -> Life:
+        threads.add(threading.current_thread())
+        return answers.pop() if answers else sweep(folder)
+
+    monkeypatch.setattr(liveness, "sweep", slow)
+    if is_stray:
+        await local_lab.backend.store.run(lambda db: pods.remove(db, uid))
+        await local_lab.backend.reconciler.end_strays()
+    else:
+        async with asyncio.timeout(HUNG_S):
+            await job.gone()
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_older_books_end_no_agent_of_a_generation_that_they_never_gave(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from everstep.agent import wire
+from everstep.agent.processes import proc
 from everstep.agent_client import environment
 from everstep.agent_client.link import NoAnswer, Refused
 from everstep.agent_client.watch import Agents
@@ -169,8 +170,10 @@ class PodReconciler:
             return  # out of reach: what is not proven is not done
         await self._end_agent(uid, grace_s=pod.grace_s)
         path = self.settings.folder(uid).path
-        while liveness.sweep(path) is not Life.GONE:  # noqa: ASYNC110  # the kernel does not report the end of another's child
-            await asyncio.sleep(PROOF_S)
+        for looks in itertools.count(1):  # the kernel does not report the end of another's child
+            if await asyncio.to_thread(liveness.sweep, path) is Life.GONE:
+                break
+            await asyncio.sleep(proc.pause_s(looks))
         await self.store.run(lambda db: self._dead(db, pod))
         self.add_news(pod.job)
         await asyncio.to_thread(tidy, self.settings.folder(uid))
@@ -227,7 +230,7 @@ class PodReconciler:
         for uid in await self.store.run(lambda db: self._from_these_books(db, here - uids)):
             liveness.shut(self.settings.folder(uid).path)
             kill_agent(self.settings.folder(uid))
-            liveness.sweep(self.settings.folder(uid).path)
+            await asyncio.to_thread(liveness.sweep, self.settings.folder(uid).path)
             await asyncio.to_thread(tidy, self.settings.folder(uid))
 
     def _from_these_books(self, db: Db, uids: set[str]) -> list[str]:
