@@ -61,15 +61,15 @@ class Agent:
         self.boot = os.urandom(4).hex()  # short: it is in the identity of every fact
         self.orphan_s = orphan_s
         self.population = Population(Members(home, uid), self.note)
-        self.generation = 0
-        self.stopped_below = 0
+        self.generation = 0  # the newest of all commands
+        self.stopped_below = 0  # every process of an older generation is proven gone
         self.kept_ranks: list[int] = []
         self.run: Run | None = None
         self.evidence: str | None = None
         self.notes: list[str] = []
         self.facts = Facts(self.boot)
         self.works: list[wire.WorkSeen] = []
-        self.polled = time.monotonic()
+        self.polled = time.monotonic()  # when a worker last sent a request
 
         self.before_exit: Callable[[], None] = lambda: None
 
@@ -79,8 +79,8 @@ class Agent:
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
         self._ending: Ending | None = None
         self._after_ending: list[Callable[[], None]] = []
-        self._version = 0
-        self._news = 0
+        self._version = 0  # of the published state
+        self._news = 0  # the newest version with more in it than the training's progress
         self._changed = threading.Condition()
 
     def connect(self, parts: Parts) -> None:
@@ -335,7 +335,7 @@ class Agent:
         self.accept_generation(generation)
         if self.stopped_below >= generation and set(self.kept_ranks) <= set(keep):
             return
-        self._mark_stopped(keep)
+        self._mark_ended_by_command(keep)
         self._end_processes(
             below=generation,
             grace_s=command["grace_s"],
@@ -359,14 +359,15 @@ class Agent:
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
         self.parts.warden.send_orders()
 
-    def _mark_stopped(self, keep: Collection[int]) -> None:
-        """Mark the living ranks that a command ends."""
+    def _mark_ended_by_command(self, keep: Collection[int]) -> None:
+        """Mark the living ranks that a command ends, so that their exits are no facts."""
         for rank in self._ranks:
-            rank.stopped = rank.stopped or (rank.is_alive and rank.number not in keep)
+            if rank.is_alive and rank.number not in keep:
+                rank.ends_by_command = True
 
     def quit(self, grace_s: float) -> None:
         """End every process, then the agent."""
-        self._mark_stopped(())
+        self._mark_ended_by_command(keep=())
         self._end_processes(below=self.generation, grace_s=grace_s, then=self._exit)
 
     def _exit(self) -> None:
@@ -396,12 +397,13 @@ class Agent:
         is still ending processes, this one only adds to it and may shorten its grace.
         """
         self.parts.prefetcher.end()
-        self._after_ending.append(lambda: self._mark_proven(below))
+        self._after_ending.append(partial(self._mark_all_stopped, below))
         if then is not None:
             self._after_ending.append(then)
         for rank in self._ranks:
-            rank.killed = rank.killed or rank.number not in keep
-        going_on = (rank.process for rank in self._ranks if rank.is_alive and not rank.killed)
+            if rank.number not in keep:
+                rank.is_to_end = True
+        going_on = (rank.process for rank in self._ranks if rank.is_alive and not rank.is_to_end)
         self.population.keeps = {process.identity for process in going_on if process is not None}
         if self._ending is None:
             self._begin_ending(grace_s, evidence=evidence)
@@ -410,7 +412,7 @@ class Agent:
 
     def _begin_ending(self, grace_s: float, *, evidence: bool) -> None:
         run = self.run
-        to_end = [rank for rank in self._ranks if rank.is_alive and rank.killed]
+        to_end = [rank for rank in self._ranks if rank.is_alive and rank.is_to_end]
         if grace_s > 0:
             self._request_saves([rank for rank in to_end if rank.process is not None], grace_s)
         self._ending = Ending(
@@ -431,13 +433,14 @@ class Agent:
                     {"generation": rank.incarnation, "do": "save", "grace_s": grace_s}
                 )
 
-    def _mark_proven(self, below: int) -> None:
+    def _mark_all_stopped(self, below: int) -> None:
+        """Record that every process of a generation older than `below` is proven gone."""
         self.stopped_below = max(self.stopped_below, below)
 
     def _finish_ending(self) -> None:
         self._ending = None
         for rank in self._ranks:
-            if not rank.is_alive or rank.killed:
+            if not rank.is_alive or rank.is_to_end:
                 self.parts.ranks.forget(rank)
         after, self._after_ending = self._after_ending, []
         for do in after:

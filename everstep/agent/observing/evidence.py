@@ -58,7 +58,7 @@ class EvidenceCollector:
             permissions.below(home, folder)
             for number, lines in tails.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
-            ending = [rank for rank in run.ranks if rank.is_alive and rank.killed]
+            ending = [rank for rank in run.ranks if rank.is_alive and rank.is_to_end]
             for number, text in self._stacks(run, ending, KEPT_S, may_end=may_end).items():
                 files.replace(folder / f"r{number}.stacks", text, within=home)
         except OSError:

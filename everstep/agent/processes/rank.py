@@ -118,8 +118,8 @@ class Rank:
         self.exited_at: float | None = None
         self.status: int | None = None
         self.failed: str | None = None  # why the command could not be executed
-        self.killed = False  # by the agent
-        self.stopped = False  # by command
+        self.is_to_end = False  # the agent ends it, or has ended it
+        self.ends_by_command = False  # a command ordered its end: that is no fault
         self.is_forked = False  # from the prewarm helper
         self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None

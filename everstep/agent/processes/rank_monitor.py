@@ -107,7 +107,7 @@ class RankMonitor:
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
-        if rank.failed is None and not rank.stopped and run.failed is None:
+        if rank.failed is None and not rank.ends_by_command and run.failed is None:
             self._tell_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
@@ -132,14 +132,18 @@ class RankMonitor:
             "log_path": str(rank.log.path),
             "log_rules": ",".join(rules),
         }
-        if rank.killed and rank.signal == 9:
+        if rank.is_to_end and rank.signal == 9:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # If no step was made the last line explains the end: it is an interpreter's or a parser's error.
         last = logs.last_line(lines) if run.steps.newest is None else None
         why = exception or last
         reason = f": {why}" if why else ""
-        if rank.signal == 9 and not rank.killed and (why := self._agent.parts.warden.why_killed()):
+        if (
+            rank.signal == 9
+            and not rank.is_to_end
+            and (why := self._agent.parts.warden.why_killed())
+        ):
             details["warden"], reason = why, f": ended by the warden, {why}"
         if not all_had_time:
             reason += RULES_TOO_SLOW

@@ -73,13 +73,13 @@ class Run:
         return any(rank.is_alive for rank in self.ranks)
 
     @property
-    def stopped(self) -> bool:
-        return any(rank.stopped for rank in self.ranks)
+    def ends_by_command(self) -> bool:
+        return any(rank.ends_by_command for rank in self.ranks)
 
     @property
     def going_on(self) -> list[Rank]:
         """Living ranks that are not being ended."""
-        return [rank for rank in self.ranks if rank.is_alive and not rank.killed]
+        return [rank for rank in self.ranks if rank.is_alive and not rank.is_to_end]
 
     def admit(self, generation: int) -> list[int]:
         """Move the ranks that go on to this generation, whose start is still to come."""
@@ -123,7 +123,7 @@ class Run:
             "started_at": self.started_at,
             "failed": self.failed,
             "ranks": [rank.state() for rank in self.ranks if rank.pid],
-            "stopped": self.stopped,
+            "stopped": self.ends_by_command,
             "step": self.steps.newest,
             "step_at": stepped,
             "first_step_at": self.steps.first_at,
