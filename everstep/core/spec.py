@@ -290,6 +290,7 @@ class PhaseSpec:
     pod_template: Mapping[str, Any] = field(default_factory=dict)  # merged into each pod
     nodes: int = 1
     nodes_min: int = 1
+    first_nodes_min: int | None = None  # with which the job may begin; None: with nodes_min
     processes_per_node: int = 1
     accelerators_per_node: int | Literal["all"] = 0
     accelerator: Accelerator = "none"

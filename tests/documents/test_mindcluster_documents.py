@@ -254,6 +254,7 @@ def test_a_graceful_end_takes_what_the_pod_is_given_and_900_s_at_most(
         ({"recover-strategy": "recover", "wait-reschedule-timeout": "x"}, None, 270.0),
         ({"recover-strategy": "elastic-training"}, None, 20.0),
         ({"recover-strategy": "elastic-training"}, "3600", 3590.0),
+        ({"recover-strategy": "elastic-training"}, "5", 0.0),
     ],
     ids=str,
 )
@@ -268,7 +269,9 @@ def test_how_long_a_lost_pod_waits_for_its_place(
     assert phase(document).limits.spare_s == spare_s
     wait = annotations.get("wait-reschedule-timeout", "30")
     has_note = "metadata.annotations.wait-reschedule-timeout" in notes(document)
-    assert has_note is (wait != "30")
+    assert has_note is (
+        wait != "30" or (bool(annotations) and "recover-strategy" not in annotations)
+    )
 
 
 STRATEGIES = ("retry", "recover-in-place", "recover", "elastic-training")
@@ -344,6 +347,60 @@ def test_elastic_training_goes_down_to_min_replicas() -> None:
     assert "minReplicas" in notes(document)["metadata.annotations.recover-strategy"]
 
 
+def test_elastic_training_without_fault_scheduling_never_leaves_it_fewer_nodes() -> None:
+    document = ascend_job({"framework": "pytorch"}, {"recover-strategy": "elastic-training"})
+    assert (phase(document).nodes_min, phase(document).nodes) == (4, 4)
+
+
+MIN_AVAILABLE = "huawei.com/schedule_minAvailable"
+ELASTIC = {"recover-strategy": "elastic-training"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "over", "first_nodes_min"),
+    [
+        ({}, {}, 4),
+        (ELASTIC, {}, 4),
+        ({**ELASTIC, "minReplicas": "2"}, {}, 2),
+        ({**ELASTIC, MIN_AVAILABLE: "3"}, {}, 3),
+        ({"minReplicas": "2"}, {}, 4),
+        (ELASTIC, {"everstep": {"nodes": {"min": 2, "wanted": 4}}}, None),
+    ],
+    ids=str,
+)
+def test_with_how_many_nodes_a_job_begins(
+    annotations: dict[str, str], over: dict[str, Any], first_nodes_min: int | None
+) -> None:
+    assert phase(ascend_job(annotations=annotations, **over)).first_nodes_min == first_nodes_min
+
+
+@pytest.mark.parametrize(
+    ("annotations", "run_policy", "field"),
+    [
+        ({"minReplicas": "2"}, {}, "metadata.annotations.minReplicas"),
+        ({MIN_AVAILABLE: "2"}, {}, f"metadata.annotations.{MIN_AVAILABLE}"),
+        ({}, {"schedulingPolicy": {"minAvailable": 2}}, "spec.runPolicy.schedulingPolicy.minAvailable"),
+        (ELASTIC, {"schedulingPolicy": {"minAvailable": 2}}, "spec.runPolicy.schedulingPolicy.minAvailable"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_minimum_with_which_the_job_does_not_begin_is_noted(
+    annotations: dict[str, str], run_policy: dict[str, Any], field: str
+) -> None:
+    document = ascend_job(annotations=annotations)
+    document["spec"]["runPolicy"] = run_policy
+    assert "begins with 4 nodes" in notes(document)[field]
+
+
+def test_a_wait_that_comes_from_the_pod_is_not_judged() -> None:
+    document = ascend_job(annotations=ELASTIC)
+    source = {"configMapKeyRef": {"name": "settings", "key": "wait"}}
+    variables = [{"name": "MINDIO_WAIT_MINDX_TIME", "valueFrom": source}]
+    for role in document["spec"]["replicaSpecs"].values():
+        role["template"]["spec"]["containers"][0]["env"] = variables
+    assert phase(document).limits.spare_s == 20
+
+
 def test_a_type_of_no_replicas_has_no_pods() -> None:
     document = ascend_job(spec={"replicaSpecs": {"Worker": {"replicas": 0}}})
     assert phase(document).nodes == 1
@@ -382,7 +439,6 @@ def test_exit_codes_below_128_end_a_job_of_restart_policy_exit_code() -> None:
     document = ascend_job()
     assert phase(document).policy.rules == ()
     document["spec"]["replicaSpecs"]["Worker"]["restartPolicy"] = "ExitCode"
-    document["spec"]["replicaSpecs"]["Master"]["restartPolicy"] = "ExitCode"
     (rule,) = phase(document).policy.rules
     assert (rule.action, rule.match.exit_code) == ("fail", tuple(range(1, 128)))
 

@@ -452,6 +452,14 @@ def test_what_is_switched_on_and_comes_to_nothing_is_noted() -> None:
     assert f"metadata.annotations.{HANG}" not in notes(document(on, everstep=one_of_two))
 
 
+def test_a_limit_of_minutes_beside_one_of_steps_is_noted() -> None:
+    variables = {"environments": {"MA_HANG_DETECT_TIME": "10"}}
+    by_steps = document({HANG: "true", RETRY: "8"}, algorithm=variables)
+    name = "algorithm.environments.MA_HANG_DETECT_TIME"
+    assert name not in notes(by_steps)
+    assert "hang_s" in notes({**by_steps, "everstep": {"limits": {"hang_s": 60}}})[name]
+
+
 def test_a_running_job_is_changed_through_its_overlay() -> None:
     changed = patch(document(), {"env": {"LR": "2"}})
     assert compile_document(changed).phases[0].env == {"LR": "2"}

@@ -19,6 +19,7 @@ from everstep.core.loop import lifecycle
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.spec import JobSpec, PhaseSpec, Prefetch
+from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.dialects import responses
 from everstep.dialects.registry import compile_document, patch, read_text, validate
@@ -208,6 +209,19 @@ def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
     assert (fit.command[1], fit.checkpoints_path) == ("fit", "out")
     assert validation.checkpoints_path is None
     assert validation.files == {"params.yaml": {"trainer": config}}
+
+
+@pytest.mark.parametrize(("generation", "least"), [(0, 4), (1, 2)])
+def test_fewer_systems_are_for_restarts_the_job_begins_with_all(
+    generation: int, least: int
+) -> None:
+    backend = {"backend_type": "CSX", "cluster_config": {"num_csx": 4}}
+    restart = {"max_num_restarts": 3, "min_num_csx": 2}
+    spec = compile_document(document(trainer(backend=backend, autorestart=restart)))
+    state = JobState(job=JobRef(id="job", run="run"), spec=spec, generation=generation)
+    places = launch_plan(state).places
+    assert places is not None
+    assert (places.least, places.wanted) == (least, 4)
 
 
 def test_each_phase_reads_its_own_configuration() -> None:

@@ -33,7 +33,7 @@ def launch_plan(state: JobState) -> Plan:
             older_than_step=state.ledger.back.below,
         ),
         slots={slot: Counts() for slot in slots},
-        places=_place_rules(state, wait_s=state.phase.limits.queue_s),
+        places=_launch_places(state),
         avoid_devices=state.avoid_devices,
         priority=state.spec.priority,
         restarts=state.ledger.restarts,
@@ -191,6 +191,13 @@ def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | No
         Level.JOB: _place_rules(state, wait_s=limits.requeue_s),
     }
     return by_level.get(decision.level)
+
+
+def _launch_places(state: JobState) -> PlaceRules:
+    """How a launch waits. The job's first one may need more nodes than it goes on with after a fault."""
+    rules = _place_rules(state, wait_s=state.phase.limits.queue_s)
+    first_min = state.phase.first_nodes_min
+    return replace(rules, least=first_min) if first_min and not state.generation else rules
 
 
 def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:

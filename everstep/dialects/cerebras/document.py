@@ -265,6 +265,7 @@ def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
     """The phase, with the trainer's own names for the folders that it chose, and what its program reads."""
     return replace(
         phase,
+        first_nodes_min=None if "nodes" in trainer.overlay else phase.nodes,
         last_step=trainer.shape.init.last_step,
         called=_called(trainer),
         files={PARAMS: trainer.config},

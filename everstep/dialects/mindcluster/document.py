@@ -45,7 +45,11 @@ ONE_TEMPLATE = (
     "its pods are made from {at}, like all pods of the job: only commands and `env` differ"
 )
 RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
-NEVER_EXITS = "exit codes 1 to 127 end the job, 128 to 255 are retried"
+NEVER_EXITS = "exit codes 1 to 127 of any pod end the job, 128 to 255 are retried"
+BEGINS_WITH = (
+    "has no effect: the job begins with {gang} nodes; with elastic-training, minReplicas: "
+    '"{least}" lets it begin and go on with fewer'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,9 @@ class Manifest:
         return max(self.roles, key=lambda role: role.container.resources.devices)
 
     @property
-    def restart_policy(self) -> str | None:
-        return next((role.restart_policy for role in self.roles if role.restart_policy), None)
+    def has_final_exits(self) -> bool:
+        """Whether exit codes below 128 end the job. One role that says so is enough."""
+        return any(role.restart_policy == "ExitCode" for role in self.roles)
 
 
 def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
@@ -121,7 +126,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         recover_strategy=switches.strategies,
         sub_healthy=switches.sub_healthy,
         recover_policy_path_pod=switches.never_job,
-        final_exits=job.restart_policy == "ExitCode",
+        final_exits=job.has_final_exits,
     )
     phases, notes = compile_spec(
         spec, shape, has_pods=has_pods, root=root, base=policy, commands_known=False
@@ -135,7 +140,8 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(
-            _finished(phase, job, start, partial(place, i)) for i, phase in enumerate(phases)
+            _finished(phase, job, switches, start, partial(place, i))
+            for i, phase in enumerate(phases)
         ),
         dialect="mindcluster",
         origin=Origin(kind=job.kind, annotations=job.metadata.annotations),
@@ -267,7 +273,7 @@ def _native(
     """Translate the document to a native `spec`. Every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
     kind = "ascend" if in_pods else "simulated"
-    nodes_min = (switches.nodes_min or 1) if switches.is_elastic else job.nodes
+    nodes_min = (switches.nodes_min or 1) if switches.shrinks else job.nodes
     spec: dict[str, Any] = {
         "nodes": {"min": nodes_min, "wanted": job.nodes} if nodes_min < job.nodes else job.nodes,
         "accelerators_per_node": devices,
@@ -306,21 +312,27 @@ def _spare_s(switches: Switches, env: Mapping[str, str]) -> float:
     if "recover" in switches.strategies:
         return float(switches.wait_s)
     if switches.is_elastic:
-        return float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S
+        return max(0.0, float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S)
     return PENDING_SESSIONS_S
 
 
 def _finished(
     phase: PhaseSpec,
     job: Manifest,
+    switches: Switches,
     start: commands.Start,
     place: overlays.OverlayPlace,
 ) -> PhaseSpec:
-    """The phase with its variables, whose names may be wider than native ones, and theirs for its limits."""
+    """The phase with its variables, whose names may be wider than native ones, and theirs for its limits.
+
+    It begins with what is its gang: all nodes, unless the document says how few will do.
+    """
+    gang = switches.gang or phase.nodes
     called = {"limits.run_s": None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"}
     fields = {name: place(*name.split(".")) or field for name, field in called.items()}
     return replace(
         phase,
+        first_nodes_min=None if place("nodes") else gang,
         env={**start.env, **phase.env},
         called={name: at for name, at in fields.items() if at is not None},
     )
@@ -350,7 +362,9 @@ def _wrong_variables(role: Role) -> Iterator[Problem]:
     for i, variable in enumerate(role.container.env):
         text = variable.value or ""
         is_number = text.isascii() and text.isdecimal() and len(text) < 5
-        if variable.name == WAIT_VARIABLE and not (is_number and 1 <= int(text) <= 3600):
+        if variable.name != WAIT_VARIABLE or variable.has_source:
+            continue
+        if not (is_number and 1 <= int(text) <= 3600):
             at = path(role.container_at, "env", i, "value")
             yield at, f"must be a whole number of seconds from 1 to 3600, not {described(text)}"
 
@@ -380,7 +394,21 @@ def _notes(
         dict.fromkeys(v.name for r in job.roles for v in r.container.env),
     ):
         yield path(job.roles[0].container_at, "env", name), NOT_HANDED_OVER
+    yield from _gang_notes(job, switches)
     yield from _restart_notes(job, switches)
+
+
+def _gang_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
+    """On what would let a job begin with some of its pods elsewhere, and does not here."""
+    gang = switches.gang or job.nodes
+    keys = (labels.MIN_REPLICAS, labels.MIN_AVAILABLE)
+    written = {
+        job.min_available_at: job.min_available,
+        **{labels.at(key): int(job.texts.get(key) or gang) for key in keys},
+    }
+    for at, least in written.items():
+        if least is not None and least < gang:
+            yield at, BEGINS_WITH.format(gang=gang, least=least)
 
 
 def _restart_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:

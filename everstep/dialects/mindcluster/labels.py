@@ -118,6 +118,16 @@ class Switches:
     def is_elastic(self) -> bool:
         return "elastic-training" in self.strategies
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether a fault may leave the job fewer nodes."""
+        return self.is_elastic and self.fault_scheduling != "off"
+
+    @property
+    def gang(self) -> int | None:
+        """The number of nodes with which it may begin; None: all."""
+        return self.nodes_min if self.shrinks else None
+
 
 def read_switches(texts: Texts) -> Switches:
     """What these texts switch on. Raises `InvalidSpec` with every text that has no meaning."""
@@ -231,7 +241,7 @@ def _strategy_notes(texts: Texts, switches: Switches) -> Iterator[Problem]:
     if texts.get(PROCESS_RECOVER) == "on" and not switches.strategies:
         yield at(PROCESS_RECOVER), f"switches nothing on by itself: say which, {STRATEGIES}"
     if switches.is_elastic and switches.nodes_min is None:
-        what = (
-            f"elastic-training: the job may go on with 1 node; {MIN_REPLICAS} says how few will do"
-        )
-        yield at(STRATEGIES), what
+        what = f"the job begins with all nodes and may go on with 1; {MIN_REPLICAS} says how few will do"
+        yield at(STRATEGIES), f"elastic-training: {what}"
+    if texts.get(WAIT) is not None and "recover" not in switches.strategies:
+        yield at(WAIT), f"has no effect without recover in {STRATEGIES}"

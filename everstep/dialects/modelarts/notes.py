@@ -16,6 +16,7 @@ from everstep.documents.problems import Problem, path, suggestion
 WITHOUT_RETRIES = f"has no effect without {ma_shapes.JOB_RETRY}: nothing will be restarted"
 
 NO_OPERATOR_RETRY = "has no effect yet: no collective is run again, the next level answers"
+LIMITED_BY_STEPS = "has no effect: `hang_s` of the overlay limits each step instead"
 NEVER_SUSPENDED = "has no effect: suspension is detected by devices, and this job has none"
 
 UNRELATED = (
@@ -95,14 +96,17 @@ def _of_annotations(document: ma_shapes.Document) -> Iterator[Problem]:
             yield at, f"is unknown: it is kept and has no effect{_nearest(name, ALL_ANNOTATIONS)}"
 
 
-def _of_restarts(document: ma_shapes.Document, phases: Iterable[PhaseSpec]) -> Iterator[Problem]:
-    """Annotations that are on and can have no effect for this job."""
+def _of_restarts(document: ma_shapes.Document, phases: Sequence[PhaseSpec]) -> Iterator[Problem]:
+    """Annotations and variables that are on and can have no effect for this job."""
     annotations = document.metadata.annotations
     on = {name for name, text in annotations.items() if text == "true"}
     if ma_shapes.JOB_RETRY not in annotations:
         return
     if ma_shapes.OPERATOR_RETRY in on:
         yield path("metadata", "annotations", ma_shapes.OPERATOR_RETRY), NO_OPERATOR_RETRY
+    is_limited_by_steps = all(p.limits.hang_s is not None for p in phases)
+    if ma_shapes.HANG_MINUTES in document.algorithm.environments and is_limited_by_steps:
+        yield path(ma_shapes.ENVIRONMENTS, ma_shapes.HANG_MINUTES), LIMITED_BY_STEPS
     can_hang = (p.accelerators_per_node != 0 or p.limits.hang_s is not None for p in phases)
     if ma_shapes.HANG_RETRY in on and not any(can_hang):
         yield path("metadata", "annotations", ma_shapes.HANG_RETRY), NEVER_SUSPENDED
