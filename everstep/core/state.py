@@ -221,6 +221,7 @@ class JobState:
     ending_reason: str = ""
     stop_grace_s: float | None = None
     paused_reason: str = ""
+    unstopped: Wait | None = None  # a pause whose processes did not confirm their end
     finished: tuple[PhaseResult, ...] = ()
     runs: int = 0  # starts of all processes in this phase
     events: tuple[JobEvent, ...] = ()  # of the turn under way; `advance` hands them out

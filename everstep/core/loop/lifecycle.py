@@ -85,6 +85,7 @@ CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
 def waits(state: JobState, wait: Wait | None) -> JobState:
     """The state with this wait; None: it is over, unless the job waits for pods that are unreachable.
 
+    A pause that could not stop all processes waits for their end whenever it waits for nothing else.
     A wait that another try reports again keeps its beginning.
     """
     if state.mode is Mode.ENDED or (wait is None and state.unreachable):
@@ -92,7 +93,8 @@ def waits(state: JobState, wait: Wait | None) -> JobState:
     before = state.waiting
     if wait is not None and before is not None and wait.what == before.what:
         wait = replace(wait, since=before.since)
-    return replace(state, waiting=wait)
+    unstopped = state.unstopped if state.mode is Mode.PAUSED else None
+    return replace(state, waiting=wait or unstopped)
 
 
 def plan_key(state: JobState) -> str | None:
@@ -182,12 +184,12 @@ def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
         return replace(state, plan=pause_plan(state))
     state, outcome = outcomes.launched(state, plan, event.outcome), event.outcome
     facts = (*state.pending_facts, *outcome.facts)
-    state = replace(state, mode=Mode.PAUSED, pending_facts=facts)
+    state = replace(state, mode=Mode.PAUSED, pending_facts=facts, unstopped=None)
     if outcome.cause is None:
         return state
     # Processes that did not confirm their end may still run: the resume stops or replaces them.
     running = f"the end of all processes: {outcome.cause.message}"
-    return waits(state, Wait(what=running, since=outcome.now))
+    return waits(replace(state, unstopped=Wait(what=running, since=outcome.now)), None)
 
 
 def _telling_ended(state: JobState, event: PlanEnded) -> JobState:

@@ -70,6 +70,7 @@ def _stop(state: JobState, args: Mapping[str, Any]) -> JobState:
             mode=Mode.ENDED if never_placed else Mode.CLOSING,
         ),
         waiting=None,
+        unstopped=None,
         stop_grace_s=args.get("grace_s"),
     )
 
@@ -119,7 +120,7 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
 
     A launch or a planned restart is also the restart that was requested during the pause, if any.
     """
-    state = happened(replace(state, paused_reason=""), Resumed(at=state.now))
+    state = happened(replace(state, paused_reason="", unstopped=None), Resumed(at=state.now))
     if state.incident is not None:
         return replace(state, mode=Mode.DECIDING)
     restarts = [command for command in state.commands if command.name == "restart"]

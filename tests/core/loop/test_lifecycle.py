@@ -229,11 +229,21 @@ def test_a_pause_whose_processes_may_still_run_shows_that() -> None:
     why = "slot 1 did not confirm its end within 5 s"
     cause = fact("agent.unreachable", slot=1, message=why)
     job._advance(PlanEnded(outcome=outcome(job.plan, "failed", Step.STOP, cause)))
-    status = views.status(job.state)
-    assert (status["state"], status["waiting_for"]) == (
-        "paused",
-        f"the end of all processes: {why}",
-    )
+    expected = ("paused", f"the end of all processes: {why}")
+
+    def status() -> tuple[str, str]:
+        status = views.status(job.state)
+        return status["state"], status["waiting_for"]
+
+    assert status() == expected
+    job.report("refresh")
+    assert status() == expected, "the watch of a paused job shows nothing of processes out of reach"
+    job._advance(Begun())
+    assert status() == expected, "the job goes on as a new run"
+    job.state = lifecycle.waits(job.state, Wait(what="a worker"))
+    assert status() == ("paused", "a worker")
+    job.state = lifecycle.waits(job.state, None)
+    assert status() == expected
     job.command("resume")
     job.interrupted()
     assert views.status(job.state)["waiting_for"] is None
