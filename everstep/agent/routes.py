@@ -29,8 +29,8 @@ from everstep.agent.storage.checkpoints import Verdicts
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""
 
-READ_S = 0.5
-"""Longest read of the fences before a start: the sender waits a second for its answer."""
+READ_S = wire.STORAGE_S
+"""Longest read of the fences before a start. With `SOON_S` it is less than the sender waits for an answer."""
 
 LISTING_S = 0.5
 """Longest read of the checkpoints for the answer of a fence. A longer one is a request of its own."""

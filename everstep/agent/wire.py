@@ -33,6 +33,8 @@ QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
 
 STALE = 409
 UNAUTHORIZED = 401
+NEVER_ACCEPTED = (400, 413)
+"""A command is malformed, or too large."""
 NO_STORAGE = 503
 """A file could not be read or written; the answer says which, and why."""
 

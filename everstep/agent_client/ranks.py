@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from everstep.agent import wire
 from everstep.agent.observing import npu_hang
 from everstep.agent_client import environment, storage
+from everstep.agent_client.link import ASK_S, NoAnswer, Refused
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.spans import run_key
 from everstep.core.recovering.placement import ranks_of
@@ -187,21 +188,41 @@ def _prefetch(
     }
 
 
+RUN_S = wire.STORAGE_S + ASK_S
+"""An agent reads the fences before it starts a rank."""
+
+
 async def run_of(
     agents: Agents, uid: str, generation: int, command: Callable[[], wire.RunCommand | str]
 ) -> wire.RunSeen | str | None:
     """The run of this generation, begun if the agent has no command for it yet, or why there can be none.
 
-    None: the agent has none of it. A command that cannot be made is a text that says why.
+    None: the agent has none of it. A text says why a command cannot be made, or will never be accepted.
     """
     watched = agents.by_uid.get(uid)
     state = watched.state if watched is not None else None
     if not _has_order(state, generation):
         if isinstance(body := command(), str):
             return body
-        state = await agents.command(uid, wire.RUN, body)
+        answer = await _begin(agents, uid, body)
+        if isinstance(answer, str):
+            return answer
+        state = answer
     run = state["run"] if state is not None else None
     return run if run is not None and run["generation"] == generation else None
+
+
+async def _begin(
+    agents: Agents, uid: str, command: wire.RunCommand
+) -> wire.AgentState | str | None:
+    """Send the command. Returns why the agent will never accept it, or None if it did not accept it now."""
+    try:
+        answer = await agents.ask_patiently(uid, wire.RUN, command, within_s=RUN_S)
+    except NoAnswer:
+        return None
+    except Refused as refused:
+        return refused.why if refused.status in wire.NEVER_ACCEPTED else None
+    return agents.hear(uid, answer)
 
 
 def _has_order(state: wire.AgentState | None, generation: int) -> bool:

@@ -193,7 +193,7 @@ class Agents:
         why = "its pods are not there yet, or not there any more"
         async for uid in self._in_turn(list(uids)):
             try:
-                return await self._ask_patiently(uid, path, body, within_s=within_s + ASK_S)
+                return await self.ask_patiently(uid, path, body, within_s=within_s + ASK_S)
             except NoAnswer as silent:
                 why = str(silent)
             except Refused as refused:
@@ -220,10 +220,10 @@ class Agents:
             pass  # that is an answer too
         return True
 
-    async def _ask_patiently(
+    async def ask_patiently(
         self, uid: str, path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
-        """Wait for slow storage, but not for an agent that stays silent."""
+        """Wait for slow storage, but not for an agent that stays silent. Raises NoAnswer or Refused."""
         answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
         try:
             while not (await asyncio.wait({answer}, timeout=ASK_S))[0]:
