@@ -69,6 +69,7 @@ class Agents:
     last_words_s: float = LAST_WORDS_S
     by_uid: dict[str, WatchedAgent] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
+    cut_off: set[str] = field(default_factory=set)  # that get no requests
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
         """Start polling this agent, if it is not polled yet.
@@ -86,6 +87,7 @@ class Agents:
     def forget(self, uid: str) -> None:
         watched = self.by_uid.pop(uid, None)
         self.unheard.discard(uid)
+        self.cut_off.discard(uid)
         if watched is not None:
             watched.link.close()
             if watched.task is not None:
@@ -101,8 +103,10 @@ class Agents:
         first_try: float | None = None  # of those since its newest answer
         while True:
             if self.is_cut_off(uid):
-                await asyncio.sleep(RETRY_S)
+                self.cut_off.add(uid)
+                await asyncio.sleep(max(RETRY_S, len(self.cut_off) / TRIES_PER_S))
                 continue
+            self.cut_off.discard(uid)
             since = watched.state["version"] if watched.state is not None else -1
             asked_at = self.clock()
             try:

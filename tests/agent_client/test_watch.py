@@ -238,6 +238,34 @@ async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a
     assert time.monotonic() - began > MANY / TRIES_PER_S  # after the first try of each
 
 
+async def test_many_agents_on_nodes_that_are_cut_off_are_looked_at_no_more_often_either() -> None:
+    looks = 0
+    enough = asyncio.Event()
+
+    def is_cut_off(_: str) -> bool:
+        nonlocal looks
+        looks += 1
+        if looks >= 3 * MANY:
+            enough.set()
+        return True
+
+    agents = Agents(
+        link=lambda _: Pod(),
+        is_gone=lambda _: False,
+        clock=lambda: NOW,
+        changed=lambda _: None,
+        is_cut_off=is_cut_off,
+    )
+    began = time.monotonic()
+    for number in range(MANY):
+        agents.watch(str(number))
+    async with asyncio.timeout(HUNG_S):
+        await enough.wait()
+    for uid in list(agents.by_uid):
+        agents.forget(uid)
+    assert time.monotonic() - began > MANY / TRIES_PER_S  # after the first look at each
+
+
 async def test_an_agent_that_never_answered_is_asked_no_more_once_it_is_gone() -> None:
     """Another worker removed its pod: this one may never read of that."""
     requests = 0
