@@ -182,14 +182,17 @@ def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:
 
 
 def closed(record: JobRecord, ref: JobRef) -> JobRecord:
-    """Close the job: nothing of it is created before its next generation. Raises StaleGeneration."""
+    """Close the job: nothing of it is created before its next generation. Raises StaleGeneration.
+
+    Its ranks write nothing any more; what others write is as complete as it looks.
+    """
     newest = max(record.generations.get(ref.run, {}).values(), default=None)
     ownership.refuse_late_end(record, ref.run, newest)
-    return replace(record, closed=record.newest)
+    return replace(record, closed=record.newest, ended_well=False)
 
 
 def forgotten(record: JobRecord, generation: int) -> JobRecord:
     """Drop what the ended job held, unless it was begun again after this generation."""
     if record.newest > generation:
         return record
-    return replace(record, adoptions={}, placed=None, fenced=None)
+    return replace(record, adoptions={}, placed=None, fenced=None, ended_well=False)

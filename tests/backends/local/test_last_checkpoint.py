@@ -94,6 +94,27 @@ async def test_what_a_later_generation_saved_is_not_complete_for_an_earlier_good
     assert [(one.step, one.good) for one in saved] == [(7, False), (5, True)]
 
 
+async def test_what_is_copied_there_for_a_job_submitted_again_may_be_unfinished(
+    local_lab: LocalLab,
+) -> None:
+    """All ranks of the job that had its ID ended well, but did not write this."""
+    before = Run(local_lab, slots=(0,))
+    local_lab.command = ("/bin/sh", "-c", f"mkdir -p {before.checkpoints_path}")
+    await before.launch()
+    await before.see(has_ended)
+    await before.gone()
+    again = Run(local_lab, run="run-2", slots=(0,))
+    copying = Path(again.checkpoints_path, "step-9.opaque")
+    copying.write_text("a part of the weights")
+    soon = time.time() + 30.0  # too young to have settled, however slow the machine is
+    os.utime(copying, (soon, soon))
+    await again.new_generation("launch")
+    await again.place()
+    await again.fence()
+    saved = await again.backend.checkpoints(again.ref)
+    assert [(one.step, one.good) for one in saved] == [(9, False)]
+
+
 async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
     local_lab: LocalLab,
 ) -> None:
