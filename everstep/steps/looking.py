@@ -82,6 +82,14 @@ class GivesWay(Exception):
     """A fact needs a coarser reaction than the one under way."""
 
 
+class SlotsSilent(Exception):
+    """Slots that the step needs have not answered for as long as a start may take."""
+
+    def __init__(self, slots: tuple[int, ...], limit_s: float) -> None:
+        super().__init__(f"slot {slots[0]} has not answered for {limit_s:g} s")
+        self.slots = slots
+
+
 class ContainersGone(Exception):
     """Slots that the step needs have no container any more."""
 
@@ -149,6 +157,28 @@ class StepRun:
         if lost_slots := self._lost_slots(observation):
             raise ContainersGone(lost_slots)
         return observation
+
+    async def look_for_answers(self, until: float | None = None) -> None:
+        """Wait for the next change, as `look`. Raises `SlotsSilent` if needed slots are silent for too long.
+
+        While more than half of them are, the way to them may be broken: then there is no limit.
+        """
+        limit_s, silent = self.order.plan.phase.limits.start_s, self._silent_since()
+        if silent and 2 * len(silent) <= len(self.needs):
+            deadline = max(min(silent.values()), await self.asked_at()) + limit_s
+            if self.now >= deadline:
+                raise SlotsSilent(tuple(sorted(silent)), limit_s)
+            until = deadline if until is None else min(until, deadline)
+        await self.look(until)
+
+    def _silent_since(self) -> dict[int, float]:
+        """Since when each needed slot is silent, of those that are."""
+        pods = self.observation.pods if self.observation is not None else ()
+        return {
+            pod.slot: pod.silent_since
+            for pod in pods
+            if pod.slot in self.needs and pod.silent_since is not None
+        }
 
     async def report_wait(self, what: str | None, *, until: float | None = None) -> None:
         """Report what the step waits for, before the wait and only when it changed.
@@ -266,11 +296,13 @@ async def look_then_report(
 ) -> None:
     """Wait for something that usually comes at once, and report the wait only if it does not.
 
-    Each report wakes the job's workflow. The step looks again at `until` and fails at `deadline`.
+    Each report wakes the job's workflow. The step looks again at `until` and fails at `deadline`; without one
+    it waits for answers as `look_for_answers` does.
     """
+    look = step.look_for_answers if deadline is None else step.look
     report_at = step.order.since + REPORT_AFTER_S
     if step.now >= report_at:
         await step.report_wait(what, until=deadline)
-        await step.look(until)
+        await look(until)
     else:
-        await step.look(report_at if until is None else min(until, report_at))
+        await look(report_at if until is None else min(until, report_at))

@@ -41,6 +41,7 @@ from everstep.steps.looking import (
     ContainersGone,
     GivesWay,
     QuarantineUnreachable,
+    SlotsSilent,
     StepContext,
     StepRun,
     look_then_report,
@@ -72,6 +73,9 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
         await step.report_wait(None)
     except GivesWay:
         return replace(step.superseded(), waited=step.long_waits())
+    except SlotsSilent as error:
+        failed = step.failed(step.cause("agent.unreachable", str(error), slot=error.slots[0]))
+        return replace(failed, gone=error.slots, waited=step.long_waits())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
@@ -395,7 +399,7 @@ async def _precheck(step: StepRun) -> StepResult:
     )
     step.needs = frozenset(order.slots)
     while not (state := await step.context.backend.ensure_prechecked(order)).done:
-        await step.look()
+        await look_then_report(step, None, "the checks before the start")
     step.facts += state.failures
     result = step.failed(min(state.failures, key=weight)) if state.failures else step.done()
     return replace(result, notes=state.notes)
