@@ -87,6 +87,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
 }
 """The commands under each heading of the help."""
 
+ID_SHOWN = 80
 VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
@@ -263,6 +264,7 @@ def _code(error: Exception) -> Exit | None:
         (ConnectionError, Exit.UNREACHABLE),
         (TimeoutError, Exit.UNREACHABLE),
         (OSError, Exit.USAGE),  # a file or a folder that cannot be used as one
+        (UnicodeEncodeError, Exit.USAGE),  # a word of the command line that no server takes
     )
     return next((code for kind, code in rows if isinstance(error, kind)), None)
 
@@ -271,6 +273,8 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         where = "" if error.filename is None else f"{error.filename}: "
         return f"{where}{error.strerror}"
+    if isinstance(error, UnicodeEncodeError):
+        return f"{ascii(error.object[:ID_SHOWN])[1:-1]} is no text in UTF-8"
     return str(error) or type(error).__name__
 
 

@@ -15,7 +15,7 @@ from everstep.backends.tools import SilentAgent
 from everstep.cli import completion, machine, pages
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import ask, tell
+from everstep.cli.jobs.answers import NobodyAnswered, ask, tell
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -36,10 +36,10 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
-        isolated: dict[str, dict[str, Any]] = {}
-        for row in await quarantined_nodes(client, cluster):
-            isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
         here = {node["name"]: node for node in await _in_cluster(cluster)}
+        isolated: dict[str, dict[str, Any]] = {}
+        for row in await _quarantined_nodes(client, cluster, is_alone=not here):
+            isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
         return [
             _joined(isolated.get(name, {}), here.get(name, {})) for name in {**here, **isolated}
         ]
@@ -140,6 +140,19 @@ async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]
         )
         return rows
     return []
+
+
+async def _quarantined_nodes(
+    client: Client, cluster: str, *, is_alone: bool
+) -> list[dict[str, Any]]:
+    """The same; with a note instead of them if no worker answers, unless nothing else is to be shown."""
+    try:
+        return await quarantined_nodes(client, cluster)
+    except NobodyAnswered as error:
+        if is_alone:
+            raise
+        print(f"note: which nodes are isolated is not known: {shown(str(error))}", file=sys.stderr)
+        return []
 
 
 async def _release(client: Client, cluster: str, node: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from everstep.backends.local.database import nodes
@@ -57,15 +58,41 @@ async def test_a_node_and_a_device_are_isolated_by_hand(served: AsyncCli, client
         assert (await served("release", "n2/3", "--cluster", "new")).code == 0
 
 
-async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says(
-    served: AsyncCli, client: Client
-) -> None:
-    home = Path(os.environ["EVERSTEP_HOME"])
-    settings = LocalSettings(home=home, nodes=3, devices=1)
+async def make_nodes() -> None:
+    """Three nodes of this machine and gpu-07, which the stand-in of the quarantine isolates."""
+    settings = LocalSettings(home=Path(os.environ["EVERSTEP_HOME"]), nodes=3, devices=1)
     store = Store(settings.database)
     await store.run(lambda db: nodes.set_up(db, settings))
     await store.run(lambda db: nodes.add(db, "gpu-07", 1))
     store.close()
+
+
+async def test_the_nodes_of_this_machine_are_shown_without_a_worker(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in its books. What is isolated, the quarantine alone has."""
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")
+    await client.start_workflow("NodeQuarantine", id="quarantine/local", task_queue="everstep")
+    end = await served("nodes")
+    assert (end.code, "no worker answered" in end.sentence) == (4, True)  # nor are there books
+    await make_nodes()
+    assert (await served("fault", "node-down", "n1")).code == 0
+    end = await served("nodes", "--json")
+    assert [(row["name"], row["state"]) for row in end.json] == [
+        ("n0", "ready"),
+        ("n1", "down"),
+        ("n2", "ready"),
+        ("gpu-07", "ready"),
+    ]
+    assert end.err.startswith("note: which nodes are isolated is not known: ")
+    assert "no worker answered within 0.5 s" in end.err
+    await client.get_workflow_handle("quarantine/local").terminate()
+
+
+async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says(
+    served: AsyncCli, client: Client
+) -> None:
+    await make_nodes()
     for line in ("node-down n1", "device n2 0 80C98002"):
         assert (await served("fault", *line.split())).code == 0
     sound, broken = (

@@ -101,6 +101,14 @@ async def test_a_job_that_printed_nothing_here_is_not_said_to_be_none(
     )
 
 
+async def test_an_id_that_is_no_text_is_wrong_usage(served: AsyncCli) -> None:
+    """Bytes of a command line that are no UTF-8 cannot be sent to the server."""
+    for command in ("status", "pause", "logs"):
+        end = await served(command, "a\udcff")
+        assert end.code == 2
+        assert end.sentence == r"a\udcff is no text in UTF-8"
+
+
 async def test_a_workflow_that_is_no_job_is_not_taken_for_one(
     served: AsyncCli, client: Client
 ) -> None:
