@@ -235,19 +235,20 @@ def failed_levels(state: JobState) -> int:
 
 def document(job_id: str, in_force: Any, chronicle: Chronicle) -> dict[str, Any]:
     """The document in force, and the newest changes of it, oldest first."""
-    return {
-        "id": job_id,
-        "document": in_force,
-        "changes": [
-            {
-                "at": moment(change.at),
-                "what": list(change.what),
-                "when": "now" if change.is_now else "next_restart",
-                "by": change.by,
-            }
-            for change in chronicle.changes
-        ],
-    }
+    return {"id": job_id, "document": in_force, "changes": changes(chronicle)}
+
+
+def changes(chronicle: Chronicle) -> list[dict[str, Any]]:
+    """The newest changes of the document, oldest first."""
+    return [
+        {
+            "at": moment(change.at),
+            "what": list(change.what),
+            "when": "now" if change.is_now else "next_restart",
+            "by": change.by,
+        }
+        for change in chronicle.changes
+    ]
 
 
 # -- restarts -----------------------------------------------------------------------------------

@@ -314,6 +314,8 @@ def document(value: Value) -> Page:
     yield from to_yaml(value["document"]).splitlines()
     if value["changes"]:
         yield ""
+        if value["as_of"]:
+            yield f"# as of {value['as_of']}; later changes are not in it"
         yield table(value["changes"], CHANGES)
 
 

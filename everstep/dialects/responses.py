@@ -81,4 +81,5 @@ def left(state: JobState, chronicle: Chronicle) -> Value:
         "report": report(state, chronicle),
         "status": job_memo.packed(views.status(state, chronicle)),
         MODELARTS: details,
+        "changes": views.changes(chronicle),
     }

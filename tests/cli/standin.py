@@ -102,6 +102,13 @@ def status(job_id: str, state: str) -> dict[str, Any]:
     }
 
 
+CHANGE = {
+    "at": "2026-01-31T12:00:07.000Z",
+    "what": ["limits.hang_s=600"],
+    "when": "now",
+    "by": "ada@node",
+}
+"""A change of the document."""
 REFUSED = "it is too old"
 """The message of a fault that the job refuses."""
 
@@ -166,6 +173,7 @@ class StandIn:
         memo = {
             "report": report,
             "status": job_memo.packed({**status(workflow_id, state), "reason": "because"}),
+            "changes": [CHANGE],
         }
         workflow.upsert_memo(memo)
         workflow.upsert_search_attributes([STATE.value_set(state)])
@@ -179,10 +187,8 @@ class StandIn:
 
     @workflow.query(name="document")
     def document(self, _argument: Any = None) -> dict[str, Any]:
-        what = ["limits.hang_s=600"]
-        change = {"at": "2026-01-31T12:00:07.000Z", "what": what, "when": "now", "by": "ada@node"}
         workflow_id = workflow.info().workflow_id
-        return {"id": workflow_id, "document": {"spec": {"nodes": 4}}, "changes": [change]}
+        return {"id": workflow_id, "document": {"spec": {"nodes": 4}}, "changes": [CHANGE]}
 
     @workflow.query(name="restarts")
     def restarts(self) -> list[dict[str, Any]]:

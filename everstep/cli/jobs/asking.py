@@ -332,7 +332,15 @@ async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
 
 
 async def document_of(job: FoundJob) -> Value:
-    """The document in force; of a job that has ended, the one that its last phase began with."""
+    """The document in force; of a job that has ended, the one that its last run began with, and when.
+
+    What changed afterwards is among the changes alone: the job that had it is gone.
+    """
     if job.is_open:
-        return dict(await job.ask("document"))
-    return {"id": job.id, "document": await job.document(), "changes": []}
+        return {**await job.ask("document"), "as_of": None}
+    return {
+        "id": job.id,
+        "document": await job.document(),
+        "as_of": shapes.moment(job.description.start_time.timestamp()),
+        "changes": await job.memo("changes") or [],
+    }

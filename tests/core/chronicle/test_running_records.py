@@ -434,4 +434,4 @@ def test_the_memo_holds_each_record_once() -> None:
     memo = job_memo.read("modelarts", left["modelarts"], left["report"])
     assert memo == modelarts_view.details(job.state, job.chronicle)
     assert job_memo.restarts_of(left["report"]) == responses.restarts(job.chronicle)
-    assert left.keys() == {"report", "status", "modelarts"}, "each record once"
+    assert left.keys() == {"report", "status", "modelarts", "changes"}, "each record once"

@@ -9,7 +9,9 @@ import pytest
 
 from everstep.chronicle import record_rows, shapes, views
 from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.fold import folded
 from everstep.core.levels import FaultClass, Step
+from everstep.core.loop.job_events import DocumentChanged
 from everstep.core.state import JobState, PhaseResult
 from everstep.dialects import responses
 from tests.support.builders import running, sighting
@@ -165,3 +167,12 @@ def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_starte
     stages = {"detect": 1.0, "stop": 0.5, "start": 2.0, "heal": None, "first_step": 9.0}
     assert record_rows.took_s({"stages_s": stages}) == 3.5
     assert record_rows.took_s({"stages_s": dict.fromkeys(stages)}) is None
+
+
+def test_a_job_that_ends_leaves_the_changes_of_its_document() -> None:
+    job = running()
+    change = DocumentChanged(at=job.state.now, what=("limits.hang_s=600",), is_now=True, by="ada")
+    job.chronicle = folded(job.chronicle, [change])
+    (left,) = responses.left(job.state, job.chronicle)["changes"]
+    assert (left["what"], left["when"], left["by"]) == (["limits.hang_s=600"], "now", "ada")
+    assert views.document("demo", {}, job.chronicle)["changes"] == [left]
