@@ -159,7 +159,10 @@ class LocalBackend(AgentBackend):
         def work(transaction: Transaction) -> tuple[HealState, float | None]:
             owned(transaction.db, job, generation)
             scene = LocalScene(transaction=transaction)
-            device_place = scene.device(node, device)
+            try:
+                device_place = scene.device(node, device)
+            except ValueError as error:  # the machine has lost it since
+                return HealState(state="failed", message=str(error)), None
             state = heal(scene, *device_place, takes_s=self.settings.heal_s)
             return state, device_place[1].heals_at
 

@@ -75,9 +75,10 @@ class Node:
 
 
 def held(node: Node, devices: Iterable[int]) -> Iterator[Fact]:
-    """The faults of these devices of the node."""
+    """The faults of these devices of the node. One that the machine has lost shows none."""
     for index in devices:
-        yield from node.devices[index].faults.values()
+        if index < len(node.devices):
+            yield from node.devices[index].faults.values()
 
 
 def view(
