@@ -35,7 +35,7 @@ async def test_real_devices_are_as_many_as_there_are_now(
 
 
 async def test_a_job_whose_device_fell_off_the_bus_is_still_served(tmp_path: Path) -> None:
-    """A worker that starts anew finds fewer devices than a pod holds."""
+    """A worker that is restarted finds fewer devices than a pod holds."""
     machine = LocalSettings(home=tmp_path, nodes=1, devices=2, accelerator="nvidia")
     job = JobRef(id="demo", run="r")
     try:
