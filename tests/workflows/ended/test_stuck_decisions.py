@@ -1,4 +1,8 @@
-"""A pure function that fails again and again: the job waits visibly and is woken, never lost."""
+"""A pure function that fails again and again: the job waits visibly and is woken, never lost.
+
+Ten seconds after these, the test run may print panics, "receive half not dropped": the SDK forgets the
+timer of each earlier try of a local activity, and the worker that it reports to has ended. They say no more.
+"""
 
 from __future__ import annotations
 
