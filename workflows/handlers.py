@@ -91,6 +91,8 @@ class JobHandlers:
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
         self._changes = 0  # accepted, not made yet
+        # By how much the server's clock was ahead of the cluster's as the newest time of that arrived.
+        self._clock_lead_s: float | None = None
 
     @property
     def state(self) -> JobState:
@@ -329,11 +331,16 @@ class JobHandlers:
         self.chronicle = folded(self.chronicle, [changed])
 
     def _time(self) -> float:
-        """The server's time, unless the cluster's clock is a virtual one: then the last time of that."""
+        """The cluster's time as far as it is known; of a virtual clock the last one that it showed."""
         now, reported = workflow.time(), self.state.now
         run_began = workflow.info().workflow_start_time.timestamp()
-        is_virtual = reported and shapes.is_virtual(reported, now, run_began=run_began)
-        return reported if is_virtual else now
+        if reported and shapes.is_virtual(reported, now, run_began=run_began):
+            return reported
+        return now - (self._clock_lead_s or 0.0)
+
+    def _note_cluster_time(self, cluster_time: float) -> None:
+        """Compare the clocks. A time that was long on its way makes `_time` late, never early."""
+        self._clock_lead_s = workflow.time() - cluster_time
 
     async def _respecify(self, fragment: Any) -> PhaseSpec:
         """The changed document, compiled; a wrong one fails this update and nothing else.

@@ -167,7 +167,7 @@ class TrainingJob(JobHandlers):
     async def _plan_ended(self, work: Coroutine[Any, Any, Outcome]) -> next_actions.PlanEnded:
         """The outcome of a plan, or none if it was ended from outside: by hand, a reset or a command."""
         try:
-            return next_actions.PlanEnded(outcome=await self._interruptible(work))
+            outcome = await self._interruptible(work)
         except (ActivityError, ChildWorkflowError, asyncio.CancelledError) as error:
             workflow.logger.info("the plan ended without an outcome: %s", error)
             return next_actions.PlanEnded(
@@ -175,6 +175,8 @@ class TrainingJob(JobHandlers):
                 interrupted=operators.interrupts(self.state),
                 refused=refusal(error),
             )
+        self._note_cluster_time(outcome.now)
+        return next_actions.PlanEnded(outcome=outcome)
 
     async def _recovery(self, plan: Plan) -> Outcome:
         """The outcome of the plan's own workflow, under an ID that no other workflow has."""
@@ -278,6 +280,7 @@ class TrainingJob(JobHandlers):
                 saved = saved_in(missing_workers.newest_heartbeat(error)) or self.state.saved
                 self._state = replace(self.state, saved=saved)
                 raise
+            self._note_cluster_time(report.now)
             return report
 
         return await commanding.in_its_books(lambda: self.state.job, see)
@@ -362,6 +365,7 @@ class TrainingJob(JobHandlers):
         )
         try:
             reached_cluster = await self._interruptible(reached)
+            self._note_cluster_time(reached_cluster.now)
             job = replace(self.state.job, books=reached_cluster.books)
             self._state = replace(self.state, job=job, now=reached_cluster.now, waiting=None)
         except (ActivityError, asyncio.CancelledError):
