@@ -109,12 +109,13 @@ def _launch(chronicle: Chronicle, event: LaunchEnded) -> QueuedSpan:
 def _without_steps(chronicle: Chronicle, decision: Decision) -> QueuedSpan:
     """A decision that the job carries out by itself: to note a fault, or to fail."""
     phase_key, records = _phase_key(chronicle), _records(chronicle)
+    phase_began = decision.at if chronicle.phase is None else chronicle.phase.began
     is_of_incident = not decision.new_incident and records
     return QueuedSpan(
         key=f"{phase_key}/{decision.level}/{chronicle.span_number + 1}",
         parent=f"{phase_key}/incident/{records[-1].incident}" if is_of_incident else phase_key,
         name=f"{decision.level} {decision.fault.cls}",
-        began=min(decision.fault.at, decision.at),
+        began=min(max(decision.fault.at, phase_began), decision.at),
         ended=decision.at,
         is_error=decision.level is Level.FAIL,
         attributes=_attributes({**_fault(decision.fault), **_decided(decision)}),

@@ -105,9 +105,25 @@ def isolate(
     async def isolated(client: Client) -> dict[str, Any]:
         await _quarantine(client, cluster)
         answer = await tell(client, names.quarantine_id(cluster), "isolate", request)
+        if await _is_absent(node, cluster):
+            note = f"cluster {cluster} has no {node} now; `everstep nodes` shows what it has"
+            print(f"note: {shown(note)}", file=sys.stderr)
         return {"node": node, "cluster": cluster, "isolated": True, "why": answer["why"]}
 
     show(with_server(isolated), pages.isolated, as_json=as_json)
+
+
+async def _is_absent(node: str, cluster: str) -> bool:
+    """Whether the cluster has nothing of this name, as far as it can be reached from here."""
+    name, _, device = node.partition("/")
+    try:
+        views = await machine.tools(cluster).nodes()
+    except (BackendUnavailable, InvalidSpec):
+        return False
+    view = next((view for view in views if view.name == name), None)
+    if view is None or not view.devices:
+        return bool(views) and view is None
+    return device != "" and device not in {str(each.index) for each in view.devices}
 
 
 async def _quarantine(client: Client, cluster: str) -> None:

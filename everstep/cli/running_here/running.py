@@ -52,6 +52,7 @@ ASK_S = 1.0
 """Seconds between two checks that a shared server has a worker."""
 
 STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
+OTHER_DOCUMENT = "{id} runs with another document than this one; `everstep show {id}` prints it"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
 LEFT_ALONE = "{id} goes on without a worker until the same `everstep run`, or `everstep dev`, serves it again"
 
@@ -379,8 +380,11 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
         return
     earlier = await look_up(server, job_id)
     if earlier is not None and earlier.is_open:
+        running = await earlier.document()
         if job.is_from_command:
-            from_command.refuse_other(job_id, job.document, await earlier.document())
+            from_command.refuse_other(job_id, job.document, running)
+        if running != job.document:
+            _print_notes([OTHER_DOCUMENT.format(id=job_id)])
         print(f"{job_id} is running already", flush=True)
         return
     if earlier is not None and await earlier.end() == "completed":

@@ -195,6 +195,28 @@ async def test_only_the_same_command_is_watched_instead_of_started(
             await running._start_or_find(client, other, "train")
 
 
+async def test_a_job_that_runs_with_another_document_is_watched_with_a_note(
+    served: AsyncCli,
+    server: DevServer,
+    namespace: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Else who changed the file takes what runs for what it says now."""
+    client = await server.connect(namespace)
+    job = job_of(["python", "train.py"], {})
+    note = (
+        "note   train runs with another document than this one; `everstep show train` prints it\n"
+    )
+    for document_here, is_other in ((job, False), (job, False), (with_nodes(job), True)):
+        await running._start_or_find(client, document_here, "train")
+        assert capsys.readouterr().err == (note if is_other else "")
+
+
+def with_nodes(job: JobDocument) -> JobDocument:
+    return replace(job, document={**job.document, "spec": {**job.document["spec"], "nodes": 2}})
+
+
 def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
     spec = {**job.document["spec"], "workdir": str(folder / "b")}
     return replace(job, document={**job.document, "spec": spec})

@@ -86,6 +86,15 @@ def test_a_fault_that_is_noted_or_ends_the_job_has_its_decision_and_evidence() -
     assert keys(job.chronicle)[-2:] == ["phase/main", "job"], "and the job ends after it"
 
 
+def test_a_note_of_an_old_fault_begins_with_its_phase() -> None:
+    """An observer dates a fault from when its code first came: the trace begins with the job."""
+    job = running()
+    (phase,) = job.chronicle.phases.values()
+    job.see(sighting(FaultClass.SUBHEALTH, at=phase.began_at - 86_400.0))
+    assert job.chronicle.spans[-1].name == "note subhealth"
+    assert job.chronicle.spans[-1].began == phase.began_at
+
+
 def test_two_notes_of_one_moment_are_two_spans() -> None:
     job = running()
     now = job.state.now + 10.0
