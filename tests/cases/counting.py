@@ -135,6 +135,7 @@ CASES: tuple[Case, ...] = (
             ("ApplianceCompilationError", "a compile error comes again"),
             ("AssertionError", "a failed assertion comes again"),
             ("ConfigError", "an invalid configuration is refused"),
+            ("ValidationError", "an invalid configuration is refused"),
             ("ClusterJobCancelledByCsctl", "somebody cancelled the job"),
         )
     ),
@@ -335,7 +336,8 @@ CASES: tuple[Case, ...] = (
         number=47,
         name="a validation begins anew",
         trainer=trainer(2, fits=False, validate=VALIDATES),
-        deeds=tuple(exits(start) for start in (1, 2, 3)),
+        # Each run is healthy for longer than what counts as progress where nothing is saved.
+        deeds=tuple(Deed(start=n, what="exit 0 1", at_s=n * 4_000.0) for n in (1, 2, 3)),
         rows=(AGAIN,) * 2,
         ends="Failed",
         because="no progress after 2 restarts",

@@ -73,6 +73,21 @@ CASES: tuple[Case, ...] = (
         events=("JobStarted", "JobRestarted", "JobCompleted"),
     ),
     Case(
+        number=6,
+        name="a lost node that is back stays isolated",
+        annotations={RETRY: "3"},
+        deeds=(
+            Deed(start=1, what="node-down n2"),
+            Deed(start=2, what="node-up n2"),
+            Deed(start=2, what="node-down n1"),
+            ends(3),
+        ),
+        rows=(ISOLATED,) * 2,
+        used={"job": 2},
+        isolated=("n1", "n2"),
+        restarts=2,
+    ),
+    Case(
         number=7,
         name="exits every time",
         annotations={RETRY: "8", UNCONDITIONAL: "true"},

@@ -147,6 +147,9 @@ def _books(case: Case, result: CaseResult) -> Iterator[str]:
         "the job's isolated nodes", list(case.isolated), result.status["isolated_nodes"]
     )
     yield from _differ("the cluster's isolated nodes", case.isolated, result.isolated)
+    if case.ends == "Completed":
+        nodes_used = {pod["node"] for pod in result.status["pods"] if pod["state"] != "absent"}
+        yield from _differ("isolated nodes in use", set(), nodes_used & {*case.isolated})
 
 
 def _checkpoints(case: Case, result: CaseResult) -> Iterator[str]:

@@ -172,6 +172,10 @@ def test_when_a_new_pod_waits_for_the_old_ones_place(
     assert spec.phases[0].clearing_s == seconds
 
 
+def test_case_31_a_job_that_is_issued_again_waits_for_half_an_hour() -> None:
+    assert compile_document(document({RETRY: "3"})).phases[0].limits.requeue_s == 1800.0
+
+
 @pytest.mark.parametrize("hours", [1, 8760, 8761, 1_000_000])
 def test_a_job_may_run_as_long_as_anybody_wants(hours: int) -> None:
     phase = compile_document(document(spec={"auto_stop": {"duration": hours}})).phases[0]
