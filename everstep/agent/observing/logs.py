@@ -211,8 +211,9 @@ def last_line(lines: list[str]) -> str | None:
 # Marks beside the log, each an offset and the time from which it counts. They are for people who read logs of
 # several ranks; nothing is decided by them. What cannot be written is left out.
 
-MARKS_EVERY_S = 0.1
-"""Least time between two marks: the marks of a rank that prints much must not outgrow its log."""
+MARKS_EVERY_S, SMALL_MARKS_EVERY_S = 0.1, 1.0
+"""Least time between two marks, and between two with less of the log between them than a mark is long: marks
+must not outgrow their log."""
 
 _MOST = 64 * 1024 * 1024
 _MORE = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -231,15 +232,17 @@ class Marks:
         self._path = times_beside(log)
         self._clock = clock
         self._newest = float("-inf")
+        self._offset = 0  # of the newest one
         with suppress(OSError):
             os.close(files.handle(self._path, _MORE | os.O_TRUNC))
 
     def add(self, offset: int) -> None:
         """Bytes from here on are written now."""
         now = self._clock()
-        if 0 <= now - self._newest < MARKS_EVERY_S:
+        is_small = offset - self._offset < _MARK.size
+        if 0 <= now - self._newest < (SMALL_MARKS_EVERY_S if is_small else MARKS_EVERY_S):
             return
-        self._newest = now
+        self._newest, self._offset = now, offset
         with suppress(OSError), os.fdopen(files.handle(self._path, _MORE), "ab") as file:
             file.write(_MARK.pack(offset, now))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -207,6 +208,17 @@ def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
         "a mark each 0.1 s, and where a clock was set"
     )
     assert Times(tmp_path / "b.log").at(0) is None
+
+
+def test_marks_do_not_outgrow_a_log_of_which_little_is_written_at_a_time(tmp_path: Path) -> None:
+    """A dot for each step, ten times a second."""
+    moments = (n / 8 for n in itertools.count())
+    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
+    for offset in range(800):
+        marks.add(offset)
+    times = Times(tmp_path / "a.log")
+    assert times_beside(tmp_path / "a.log").stat().st_size == 16 * 100, "one a second"
+    assert [times.at(offset) for offset in (0, 7, 8, 799)] == [0.0, 0.0, 1.0, 99.0]
 
 
 def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
