@@ -85,6 +85,49 @@ def test_what_is_no_fault_of_a_device_is_left_out(
     assert bool(result.dropped) is dropped
 
 
+@pytest.mark.parametrize(
+    ("change", "dropped"),
+    [
+        ({"fault_type": "SuperPodUnhealthy"}, "DeviceList.huawei.com/Ascend910-Fault.0.fault_type"),
+        ({"npu_name": 3}, "DeviceList.huawei.com/Ascend910-Fault.0.npu_name"),
+    ],
+    ids=str,
+)
+def test_an_entry_that_cannot_be_read_takes_no_other_along(change: Json, dropped: str) -> None:
+    result = device_info.observer_report(config_map(info({**fault(CODE), **change}, fault(CODE))))
+    assert [(f.device, f.code) for f in result.facts] == [(3, CODE)]
+    (sentence,) = result.dropped
+    assert dropped in sentence
+
+
+@pytest.mark.parametrize(
+    ("times", "at"),
+    [
+        (None, 1_760_000_100.0),
+        ({CODE: None}, 1_760_000_100.0),
+        ({CODE: {"fault_time": -1, "fault_level": None}}, 1_760_000_100.0),
+        ({"8C1F8608": {"fault_time": -1}, CODE: {"fault_time": 1_760_000_000}}, 1_760_000_000.0),
+    ],
+    ids=str,
+)
+def test_a_fault_without_a_time_counts_as_of_the_last_change(times: Json | None, at: float) -> None:
+    """Null is how Go writes a map or a list that has nothing in it."""
+    content = info({**fault(CODE), "fault_time_and_level_map": times})
+    result = device_info.observer_report(config_map(content))
+    assert [(f.device, f.code, f.at) for f in result.facts] == [(3, CODE, at)]
+    assert result.facts[0].details["level"] == "SeparateNPU"
+    assert result.dropped == ()
+
+
+@pytest.mark.parametrize("nothing", ["", "null", "[]"])
+def test_a_list_without_faults_takes_no_other_along(nothing: str) -> None:
+    content = info(fault(CODE))
+    content["DeviceInfo"]["DeviceList"]["huawei.com/Ascend310-Fault"] = nothing
+    result = device_info.observer_report(config_map(content))
+    assert [f.code for f in result.facts] == [CODE]
+    assert result.dropped == ()
+
+
 def test_a_fault_of_a_node_has_no_device() -> None:
     result = device_info.observer_report(config_map(info(fault(kind="NodeUnhealthy", device="n1"))))
     [fact] = result.facts
