@@ -74,10 +74,12 @@ class Loop:
         return call
 
     def call(self, do: Callable[[], Any]) -> Any:
-        """The result of a call made by the loop."""
+        """The result of a call made by the loop. One that the loop does not begin in time is never made."""
+        call = self.hand_over(do)
         try:
-            return self.hand_over(do).result(CALL_S)
+            return call.result(CALL_S)
         except TooLate:
+            call.cancel()
             raise OSError("the agent is busy") from None
 
     def run(self) -> None:
@@ -119,6 +121,8 @@ class Loop:
     def _serve_calls(self) -> None:
         for _ in range(self._calls.qsize()):
             call, do = self._calls.get()
+            if not call.set_running_or_notify_cancel():
+                continue
             try:
                 call.set_result(do())
             except Exception as error:  # noqa: BLE001  # the caller gets it

@@ -59,3 +59,33 @@ def test_a_timer_that_takes_longer_than_its_pause_holds_up_nobody() -> None:
         [sys.executable, "-c", BUSY], capture_output=True, text=True, timeout=HUNG_S, check=True
     )
     assert done.stdout == "called"
+
+
+LATE = """
+import os, threading
+from everstep.agent import loop as loops
+
+loops.CALL_S = 0.01
+loop, goes_on = loops.Loop(), threading.Event()
+
+def request():
+    try:
+        loop.call(lambda: os.write(1, b"carried out late "))
+    except OSError as error:
+        os.write(1, str(error).encode())
+    loop.hand_over(lambda: os._exit(0))
+    goes_on.set()
+
+loop.hand_over(goes_on.wait)
+threading.Thread(target=request, daemon=True).start()
+loop.run()
+"""
+"""The loop stands still for longer than a request waits."""
+
+
+def test_a_command_that_was_refused_as_the_loop_is_busy_is_not_carried_out_later() -> None:
+    """Its sender has gone on: the fence that was read before the start of a rank may be newer by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", LATE], capture_output=True, text=True, timeout=HUNG_S, check=True
+    )
+    assert done.stdout == "the agent is busy"
