@@ -356,6 +356,15 @@ def running(policy: Policy | None = None, **spec: Any) -> ScriptedJob:
     return ScriptedJob(spec=job_spec(policy, **spec)).launches()
 
 
+def restarted(policy: Policy, cls: FaultClass, *, times: int = 1) -> ScriptedJob:
+    """A job that trains again after so many faults of the class, each at a time of its own."""
+    job = running(policy)
+    for number in range(times):
+        job.see(sighting(cls, at=job.state.now if number else START))
+        job.succeeds()
+    return job
+
+
 def isolation(node: str, **details: Any) -> Isolation:
     return Isolation(node=node, reason="test", **details)
 

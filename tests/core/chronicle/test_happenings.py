@@ -14,7 +14,15 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.spec import JobSpec
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import ScriptedJob, fact, job_spec, outcome, running, sighting
+from tests.support.builders import (
+    ScriptedJob,
+    fact,
+    job_spec,
+    outcome,
+    restarted,
+    running,
+    sighting,
+)
 
 JOB = modelarts(job_retry=8)
 ALL = modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
@@ -32,10 +40,7 @@ def messages(job: ScriptedJob) -> list[str]:
 
 
 def hangs() -> ScriptedJob:
-    job = running(ALL)
-    job.see(sighting(FaultClass.HANG))
-    job.succeeds()
-    return job
+    return restarted(ALL, FaultClass.HANG)
 
 
 def hangs_without_retry() -> ScriptedJob:
@@ -45,19 +50,13 @@ def hangs_without_retry() -> ScriptedJob:
 
 
 def hangs_once_too_often() -> ScriptedJob:
-    job = running(ALL)
-    for _ in range(3):
-        job.see(sighting(FaultClass.HANG))
-        job.succeeds()
+    job = restarted(ALL, FaultClass.HANG, times=3)
     job.see(sighting(FaultClass.HANG))
     return job
 
 
 def is_preempted() -> ScriptedJob:
-    job = running(JOB)
-    job.see(sighting(FaultClass.PREEMPTED))
-    job.succeeds()
-    return job
+    return restarted(JOB, FaultClass.PREEMPTED)
 
 
 def completes() -> ScriptedJob:

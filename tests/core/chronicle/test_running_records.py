@@ -17,7 +17,7 @@ from everstep.core.state import Mode, Wait
 from everstep.dialects import job_memo, responses
 from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import START, ScriptedJob, fact, job_spec, running, sighting
+from tests.support.builders import START, ScriptedJob, fact, job_spec, restarted, running, sighting
 
 JOB = modelarts(job_retry=8)
 ALL = modelarts(job_retry=8, pod_retry=3, unconditional=True, hang_retry=True)
@@ -40,33 +40,19 @@ def no_heal() -> ScriptedJob:
 
 
 def heals() -> ScriptedJob:
-    job = running(JOB)
-    job.see(sighting(FaultClass.DEVICE))
-    job.succeeds()
-    return job
+    return restarted(JOB, FaultClass.DEVICE)
 
 
 def third_same_code() -> ScriptedJob:
-    job = running(JOB)
-    for _ in range(3):
-        job.see(sighting(FaultClass.DEVICE, at=job.state.now))
-        job.succeeds()
-    return job
+    return restarted(JOB, FaultClass.DEVICE, times=3)
 
 
 def third_same_code_of_the_user() -> ScriptedJob:
-    job = running(JOB)
-    for _ in range(3):
-        job.see(sighting(FaultClass.DEVICE_USER, at=job.state.now))
-        job.succeeds()
-    return job
+    return restarted(JOB, FaultClass.DEVICE_USER, times=3)
 
 
 def node_lost() -> ScriptedJob:
-    job = running(JOB)
-    job.see(sighting(FaultClass.NODE))
-    job.succeeds()
-    return job
+    return restarted(JOB, FaultClass.NODE)
 
 
 def no_spare() -> ScriptedJob:
@@ -86,17 +72,11 @@ def pod_budget_used_up() -> ScriptedJob:
 
 
 def exits() -> ScriptedJob:
-    job = running(ALL)
-    job.see(sighting(FaultClass.CRASH))
-    job.succeeds()
-    return job
+    return restarted(ALL, FaultClass.CRASH)
 
 
 def hangs() -> ScriptedJob:
-    job = running(ALL)
-    job.see(sighting(FaultClass.HANG))
-    job.succeeds()
-    return job
+    return restarted(ALL, FaultClass.HANG)
 
 
 Row = tuple[str, str | None, str, str, str]
