@@ -106,14 +106,14 @@ def main() -> None:
         )
     if not token:
         sys.exit(f"{credentials / wire.TOKEN} is empty")
-    number = namespace.enter() if options.namespace else None
-    number = os.getpid() if number is None else number
-    _write_identity(number)
+    outer_pid = namespace.enter() if options.namespace else None
+    pid_in_folder = os.getpid() if outer_pid is None else outer_pid
+    _write_identity(pid_in_folder)
     _adopt_orphans()
     agent = _agent(options, home)
     environ = os.environ.copy() if options.inherit else None
     complete = partial(inherited, environ, started_in) if environ is not None else _as_it_is
-    agent.connect(_parts(agent, pyz, number))
+    agent.connect(_parts(agent, pyz, pid_in_folder))
     if options.copy_output:
         agent.before_exit = partial(_copy_output().flush, COPIED_WITHIN_S)
     _work(options, agent, token, complete)
@@ -145,10 +145,10 @@ def _is_first() -> bool:
             return True
 
 
-def _write_identity(number: int) -> None:
+def _write_identity(pid_in_folder: int) -> None:
     """Write the agent's PID, as workers see it, and its start time: with both they detect that it ended."""
     process = proc.look(os.getpid())
-    identity = f"{number} {process.started if process is not None else 0}"
+    identity = f"{pid_in_folder} {process.started if process is not None else 0}"
     files.replace(Path(wire.PID), identity)
 
 
@@ -165,13 +165,13 @@ def _agent(options: argparse.Namespace, home: Path) -> Agent:
     )
 
 
-def _parts(agent: Agent, pyz: Path, number: int) -> Parts:
+def _parts(agent: Agent, pyz: Path, pid_in_folder: int) -> Parts:
     for ending in (signal.SIGTERM, signal.SIGINT):
         agent.loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
     return Parts(
         ranks=RankMonitor(agent),
-        warden=WardenLink(agent, pyz, number),
+        warden=WardenLink(agent, pyz, pid_in_folder),
         samples=Samples(agent),
         npus=NpuWatch(agent),
         prewarm=Prewarm(agent),

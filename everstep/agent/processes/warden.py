@@ -28,39 +28,45 @@ from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 
 FAMILY_S = 5.0
 """Time between two updates of the member list: a stopped agent cannot update it itself."""
-SAY_S = 1.0
+RECORD_S = 1.0
+"""Longest wait for the storage of a record, which must not hold up the end."""
 FILE = "warden.json"
 POLLED = b"p"
+"""The agent's message that a worker has polled it."""
 HERE = b"h"
+"""The warden's sign of life."""
 
 
 class Warden:
     """The ranks that the warden guards, and what it last received from the agent."""
 
-    def __init__(self, agent: int, uid: str, home: Path, *, number: int = 0) -> None:
-        self.agent = agent
-        self.number = number or agent  # of the agent, as its folder names it
+    def __init__(
+        self, agent_pid: int, uid: str, home: Path, *, pid_in_folder: int | None = None
+    ) -> None:
+        self.agent_pid = agent_pid
+        # The agent's process number in the pid file of its folder: another one in another PID namespace.
+        self.pid_in_folder = agent_pid if pid_in_folder is None else pid_in_folder
         self.uid = uid
         self.home = home
         self.generation = 0
-        # Number and start. It writes nothing: it only has to end with its agent.
+        # The identity of the prewarm helper. It writes nothing: it only has to end with its agent.
         self.helper: tuple[int, ...] | None = None
         self._read, self._wake = os.pipe()
         self.watch = FenceWatch(lambda: _write(self._wake))
         self._received = b""
         self._members = Members(home, uid)
-        self._root = proc.look(agent)
-        self._family = proc.Family(agent)
+        self._root = proc.look(agent_pid)
+        self._family = proc.Family(agent_pid)
         self._family_at = 0.0
 
     def work(self) -> None:
         """Guard until the agent is gone, then end what it had started."""
         while True:
             ready, _, _ = select.select([0, self._read], [], [], TICK_S)
-            if 0 in ready and not self._hear():
+            if 0 in ready and not self._read_messages():
                 self.helper = None
                 self._end("its agent is gone")
-                if not self._is_followed():
+                if not self._has_successor():
                     self._members.leave()
                 return
             if self._read in ready:
@@ -71,8 +77,8 @@ class Warden:
             if why is not None:
                 self._end(why)
 
-    def _hear(self) -> bool:
-        """Read messages of the agent; return whether it is still there."""
+    def _read_messages(self) -> bool:
+        """Read what the agent sent; return whether it is still there."""
         try:
             piece = os.read(0, 65536)
         except ConnectionResetError:  # it ended without reading our output
@@ -100,17 +106,17 @@ class Warden:
                 self._members.note_family(self._family)
 
     def _end(self, why: str) -> None:
-        """SIGKILL to everything of the guarded generation, until nothing of it is left."""
+        """Send SIGKILL to everything of the guarded generation, until nothing of it is left."""
         looks = 0
-        while (victims := self._victims()) and not self._is_told_otherwise():
+        while (victims := self._victims()) and not self._has_newer_generation():
             looks += 1
             if looks == 1:
-                say(self.home, self.generation, why)
+                record_end(self.home, self.generation, why)
             _write(1)
             proc.kill(victims)
             time.sleep(proc.pause_s(looks))
 
-    def _is_told_otherwise(self) -> bool:
+    def _has_newer_generation(self) -> bool:
         """Whether the agent has moved to a newer generation, whose processes may be among those found.
 
         The agent writes the generation to the pipe before it starts it: each process that was found is either
@@ -118,7 +124,7 @@ class Warden:
         """
         before = self.generation
         while select.select([0], [], [], 0)[0]:
-            if not self._hear():
+            if not self._read_messages():
                 return False  # the agent is gone
         return self.generation != before
 
@@ -126,9 +132,9 @@ class Warden:
         if not self.generation:
             return []
         living = self._living()
-        if self._is_followed():  # another agent is here: what is left it ends itself, us included
+        if self._has_successor():  # that agent ends what is left, this process included
             return []
-        spared_pids = {os.getpid(), self.agent}
+        spared_pids = {os.getpid(), self.agent_pid}
         return [s for s in living if s.pid not in spared_pids and s.identity != self.helper]
 
     def _living(self) -> list[proc.Process]:
@@ -138,22 +144,21 @@ class Warden:
             time.sleep(proc.pause_s(looks))
         raise AssertionError("there is no last number")
 
-    def _is_followed(self) -> bool:
-        """Whether another agent began in this folder: it writes that down before anything else."""
+    def _has_successor(self) -> bool:
+        """Whether another agent began in this folder: it writes its pid file before anything else."""
         try:
-            return (
-                int(files.read(self.home / wire.PID, wire.SMALL_FILE_MAX).split()[0]) != self.number
-            )
+            pid = int(files.read(self.home / wire.PID, wire.SMALL_FILE_MAX).split()[0])
         except (OSError, ValueError, IndexError):
             return False
+        return pid != self.pid_in_folder
 
 
-def say(home: Path, generation: int, why: str) -> None:
+def record_end(home: Path, generation: int, why: str) -> None:
     """Write down why the ranks of this generation were ended."""
     record = json.dumps({"generation": generation, "why": why, "at": time.time()})
     with contextlib.suppress(OSError):  # it is only for people, and must not hold up the end
         write = partial(files.replace, home / FILE, record, is_synced=True)
-        reading.read(str(home), write, within_s=SAY_S)
+        reading.read(str(home), write, within_s=RECORD_S)
 
 
 def _write(handle: int) -> None:
@@ -163,14 +168,14 @@ def _write(handle: int) -> None:
 
 
 def main() -> None:
-    """`AGENT.pyz warden AGENT NUMBER UID HOME`, with a socket to the agent as standard input and output.
+    """`AGENT.pyz warden PID NUMBER UID HOME`, with a socket to the agent as standard input and output.
 
-    NUMBER is the agent's in its folder; AGENT is the one that the warden sees.
+    PID is the agent as the warden sees it, NUMBER the agent in the pid file of its folder.
     """
     os.setsid()
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     os.set_blocking(1, False)
-    _, _, agent, number, uid, home = sys.argv
-    Warden(int(agent), uid, Path(home), number=int(number)).work()
+    _, _, pid, number, uid, home = sys.argv
+    Warden(int(pid), uid, Path(home), pid_in_folder=int(number)).work()
     os._exit(0)

@@ -33,9 +33,9 @@ MUTE_S, BEGINS_S = 5.0, 60.0
 class WardenLink:
     """The warden of one agent."""
 
-    def __init__(self, agent: Agent, pyz: Path, number: int) -> None:
+    def __init__(self, agent: Agent, pyz: Path, pid_in_folder: int) -> None:
         self._agent = agent
-        self._number = number  # of the agent, as its folder names it
+        self._pid_in_folder = pid_in_folder  # that of the agent
         self._pyz = pyz
         self._pid = 0
         self._link: socket.socket | None = None
@@ -44,7 +44,7 @@ class WardenLink:
         self._looked = time.monotonic()
         self._silent_s = 0.0
         self._has_begun = False
-        self._watch: FenceWatch | None = None  # our own
+        self._watch: FenceWatch | None = None  # the agent's own, while the warden is silent
 
         self._start()
 
@@ -60,7 +60,7 @@ class WardenLink:
         self.send_orders()
 
     def _spawn(self) -> None:
-        words = [str(os.getpid()), str(self._number), self._agent.uid, str(self._agent.home)]
+        words = [str(os.getpid()), str(self._pid_in_folder), self._agent.uid, str(self._agent.home)]
         agent_end, warden_end = socket.socketpair()
         agent_end.setblocking(False)
         with warden_end:
@@ -73,7 +73,7 @@ class WardenLink:
         self._link = agent_end
 
     def _replace(self) -> None:
-        """It may be stopped for ever, so it is killed first: one that goes on does nothing any more.
+        """Kill the warden, which may be stopped for ever, and start another one.
 
         Its end is not waited for: storage may hold it, and it ends when that lets it go.
         """
@@ -92,10 +92,10 @@ class WardenLink:
     # -- without one ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Whether the warden is there; what it would do is done here until it is."""
+        """Replace a warden that is silent for long, and read the fence here while it is silent."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
-        if self._is_heard():
+        if self._has_sign_of_life():
             self._has_begun, self._silent_s = True, 0.0
         else:
             # A stall of the agent must not count as silence of the warden.
@@ -109,7 +109,7 @@ class WardenLink:
         elif (message := self._message()) is not None:
             self._watch_alone(message)
 
-    def _is_heard(self) -> bool:
+    def _has_sign_of_life(self) -> bool:
         try:
             return self._link is not None and bool(self._link.recv(4096))
         except OSError:  # BlockingIOError, as long as it is silent
@@ -120,7 +120,7 @@ class WardenLink:
             self._watch = FenceWatch(lambda: None)
         self._watch.guard(message)
         if (reason := self._watch.why()) is not None:
-            warden.say(self._agent.home, message["generation"], reason)
+            warden.record_end(self._agent.home, message["generation"], reason)
             proc.kill(self._agent.population.now() or ())
 
     def why_killed(self) -> str | None:
