@@ -26,7 +26,7 @@ from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary
-from everstep.chronicle.publishing import Published, Unpublished
+from everstep.chronicle.publishing import Publication, PublishedUpTo
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.totals import JobReport
 from everstep.core.errors import EverstepError
@@ -54,7 +54,7 @@ class Counters(Protocol):
 class SpanExporter(Protocol):
     """Where traces go."""
 
-    async def export(self, publication: Unpublished) -> bool:
+    async def export(self, publication: Publication) -> bool:
         """Whether all spans of the publication were taken. Never raises."""
 
 
@@ -62,7 +62,7 @@ class SpanExporter(Protocol):
 class Progress:
     """How far an attempt came with its publication."""
 
-    publication: Unpublished
+    publication: Publication
     exports: bool  # metrics or traces
     entry: int = 0
     notice: int = 0
@@ -73,9 +73,9 @@ class Progress:
     trouble: str = ""  # why a part failed, the newest
 
     @property
-    def published(self) -> Published:
+    def published(self) -> PublishedUpTo:
         first_step = self.publication.first_step if self.is_counted else 0
-        return Published(
+        return PublishedUpTo(
             entry=self.entry,
             notice=self.notice,
             span=self.span,
@@ -109,7 +109,7 @@ class Publishing:
         return [self.publish]
 
     @activity.defn(name="publish")
-    async def publish(self, publication: Unpublished) -> Published:
+    async def publish(self, publication: Publication) -> PublishedUpTo:
         """Write, notify, count and trace at the same time: storage and listener do not wait for each other.
 
         A canceled attempt returns how far it came, so that nothing is published twice without need.
@@ -135,7 +135,7 @@ class Publishing:
             raise ApplicationError(why, type="Unpublished", category=benign)
         return progress.published
 
-    async def _write(self, publication: Unpublished, progress: Progress) -> None:
+    async def _write(self, publication: Publication, progress: Progress) -> None:
         if not publication.entries:
             return
         try:
@@ -149,7 +149,7 @@ class Publishing:
         if not progress.entry and is_worth_a_line(activity.info().attempt):
             activity.logger.warning("run.log cannot be written, it waits: %s", progress.trouble)
 
-    async def _count(self, publication: Unpublished, progress: Progress) -> None:
+    async def _count(self, publication: Publication, progress: Progress) -> None:
         """Send totals that changed. After a failure a later publication sends them."""
         counting = fingerprint(publication.totals, activity.info().workflow_run_id or "")
         if self.counters is not None and counting != publication.totals_sent:
@@ -168,7 +168,7 @@ class Publishing:
                 progress.totals_sent = counting
         progress.is_counted = True
 
-    async def _trace(self, publication: Unpublished, progress: Progress) -> None:
+    async def _trace(self, publication: Publication, progress: Progress) -> None:
         """Send the spans. A later publication sends those that were refused."""
         exporter = self.span_exporter
         if exporter is None or not publication.spans or await exporter.export(publication):
@@ -177,7 +177,7 @@ class Publishing:
         progress.trouble = "the collector takes no spans"
 
     async def _notify(
-        self, publication: Unpublished, progress: Progress, heartbeat: Heartbeat
+        self, publication: Publication, progress: Progress, heartbeat: Heartbeat
     ) -> None:
         """Each notice waits for the one before it."""
         if self.listener is None:  # then there is no answer to wait for
@@ -201,7 +201,7 @@ def fingerprint(totals: JobTotals, run: str) -> str:
     return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
-async def _report_failure(publication: Unpublished, trouble: str) -> None:
+async def _report_failure(publication: Publication, trouble: str) -> None:
     """Show a publication that fails again and again in the job's status and events, ever more rarely."""
     attempt = activity.info().attempt
     if attempt < SHOWN_FROM_ATTEMPT or not is_worth_a_line(attempt):
@@ -212,7 +212,7 @@ async def _report_failure(publication: Unpublished, trouble: str) -> None:
         await handle.signal("unpublished", what, rpc_timeout=SIGNAL_WITHIN)
 
 
-def message(publication: Unpublished, notice: Notice) -> dict[str, Any]:
+def message(publication: Publication, notice: Notice) -> dict[str, Any]:
     """The body of a notice. The same one has the same `id`, however often it arrives.
 
     A job that was reset gives its number to another one, at another time.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from activities.counters import TemporalCounters
 from everstep.chronicle import fold, spans, totals
 from everstep.chronicle.chronicle import Chronicle
-from everstep.chronicle.publishing import Unpublished
+from everstep.chronicle.publishing import Publication
 from everstep.chronicle.totals import JobReport
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
@@ -69,7 +69,7 @@ def folded_ms(before: Chronicle, events: Sequence[JobEvent]) -> tuple[float, flo
         totals.with_event, spans.with_event = kept
 
 
-async def exported_ms(publication: Unpublished) -> list[float]:
+async def exported_ms(publication: Publication) -> list[float]:
     async with receiver() as received:
         os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{received.port}"
         exporter = OtlpSpans.over("grpc")
@@ -81,7 +81,7 @@ async def exported_ms(publication: Unpublished) -> list[float]:
         return found
 
 
-async def sent_ms(publication: Unpublished) -> list[float]:
+async def sent_ms(publication: Publication) -> list[float]:
     async with await DevServer.start() as server:
         client = await server.connect(await server.new_namespace("bench"))
         counters = TemporalCounters(client=client, cluster="local")

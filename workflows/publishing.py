@@ -17,7 +17,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from everstep.chronicle.chronicle import Chronicle
-from everstep.chronicle.publishing import Published, Unpublished, due, published
+from everstep.chronicle.publishing import Publication, PublishedUpTo, after_publishing, due_now
 from everstep.core import names
 from everstep.core.state import JobState
 from everstep.dialects import journals
@@ -43,7 +43,7 @@ class Publisher:
 
     def __init__(self, job: Chronicled) -> None:
         self._job = job
-        self._tried: Unpublished | None = None  # the last publication, if it was not finished
+        self._tried: Publication | None = None  # the last publication, if it was not finished
         self._is_closed = True
 
     async def work(self) -> None:
@@ -57,7 +57,7 @@ class Publisher:
                 task.cancel()
             with contextlib.suppress(ActivityError, asyncio.CancelledError):
                 done = await task
-                self._job.chronicle = published(self._job.chronicle, self._tried, done)
+                self._job.chronicle = after_publishing(self._job.chronicle, self._tried, done)
                 self._tried, self._job.failing = None, ""
 
     async def _until(self, claim: Callable[[], bool]) -> None:
@@ -91,18 +91,18 @@ class Publisher:
         """Start no further publication: the command that ends a run must be its last one."""
         self._is_closed = True
 
-    def _due(self) -> Unpublished:
-        return due(self._job.chronicle, self._job.state)
+    def _due(self) -> Publication:
+        return due_now(self._job.chronicle, self._job.state)
 
     def _has_more(self) -> bool:
         return not self._is_closed and self._due().has_more_than(self._tried)
 
-    async def _publish(self, unpublished: Unpublished) -> Published:
+    async def _publish(self, publication: Publication) -> PublishedUpTo:
         spec = self._job.state.spec
-        done: Published = await workflow.execute_activity(
+        done: PublishedUpTo = await workflow.execute_activity(
             "publish",
-            replace(unpublished, entries=journals.formatted(spec, unpublished.entries)),
-            result_type=Published,
+            replace(publication, entries=journals.formatted(spec, publication.entries)),
+            result_type=PublishedUpTo,
             task_queue=names.cluster_queue(spec.cluster),
             summary="publish what happened",
             **options.PUBLISH,

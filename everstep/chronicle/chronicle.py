@@ -34,10 +34,10 @@ class Start(NamedTuple):
     is_same_place: bool = False  # in the containers of the run before
     first_step_at: float | None = None
     ended_at: float | None = None
-    why: str = ""  # it ended, where no record says it
-    worker: int | None = None  # the slot that caused the end
+    why: str = ""  # reason of the end, unless a record has it
+    worker: int | None = None  # slot that caused the end
     starting_step: int | None = None  # None: unknown
-    step: int | None = None  # the newest one that was seen before the end
+    step: int | None = None  # newest step seen before the end
     paused_at: float | None = None  # a pause after the end, before another start
 
 
@@ -64,23 +64,23 @@ class Happening(NamedTuple):
     at: float
     kind: str
     text: str
-    generation: int = 0  # that a restart started
+    generation: int = 0  # of the ranks that a restart started
 
 
 class QueuedSpan(NamedTuple):
     """A span of the job's trace that has ended and was not exported yet. `spans` makes them."""
 
-    key: str  # within the job; its ID follows from it
-    parent: str  # key; empty: none
+    key: str  # unique within the job; the span's ID is made from it
+    parent: str  # key of the parent; empty: none
     name: str
     began: float
     ended: float
     number: int = 0
     is_error: bool = False
     attributes: Mapping[str, str | int | bool] = {}
-    evidence: tuple[str, ...] = ()  # of a restart, as events
-    stages_s: Mapping[str, float] = {}  # of a restart, one after the other
-    works: tuple[AgentWork, ...] = ()  # of agents, in these stages
+    evidence: tuple[str, ...] = ()  # facts of a restart, exported as events
+    stages_s: Mapping[str, float] = {}  # seconds of each stage of a restart, in order
+    works: tuple[AgentWork, ...] = ()  # work of agents in these stages
 
 
 class Traced(NamedTuple):
@@ -88,7 +88,7 @@ class Traced(NamedTuple):
 
     restart: int = 0
     incident: int = 0
-    run_at: float = -1.0  # when the newest of these runs began
+    run_at: float = -1.0  # start of the newest run that has a span
     has_phase: bool = False
 
 
@@ -99,8 +99,8 @@ SummaryValue = Detail | tuple[str, ...]
 class DialectFiles:
     """Files beside run.log that tools of the dialect read."""
 
-    summary: Mapping[str, SummaryValue]  # of the phase; `row` of an entry is then a run's whole row
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what they say, by name
+    summary: Mapping[str, SummaryValue]  # of the phase; `Entry.row` is then the whole row of a run
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # their contents, by name
     folders: tuple[str, ...] = ()
 
 
@@ -111,17 +111,18 @@ class Entry:
     number: int = 0
     phase: str
     model_dir: str | None
-    began: float  # the phase: its folder is named after it
+    began: float  # start of the phase; its folder is named after it
     at: float
-    run: int  # the run of this line; 0: none
+    run: int  # run of this line; 0: none
     text: str
-    about: int = 0  # the run that `row` is about, if it is another one's line
-    # The fields of the run in summary.json, as far as they are known.
-    row: Mapping[str, SummaryValue] = field(default_factory=dict)
-    workdir: str | None = None  # never made for the sake of a folder in it
-    dialect_files: DialectFiles | None = None  # where the job's document asks for words of its own
-    restart: str = ""  # a restart that this line ends, as a sentence that needs no other line
-    result: str = ""  # of that restart
+    about: int = 0  # run of `row`; 0: that of this line
+    row: Mapping[str, SummaryValue] = field(
+        default_factory=dict
+    )  # known fields of a run in summary.json
+    workdir: str | None = None  # must exist: it is not created for a folder in it
+    dialect_files: DialectFiles | None = None  # None: the dialect has no files of its own
+    restart: str = ""  # the restart that ends with this line, in a whole sentence
+    result: str = ""  # result of that restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,14 +144,14 @@ class Record:
     resume_step: int | None = None
     evidence: str | None = None
     stages_s: Mapping[str, float] = field(default_factory=dict)
-    refused_by: str | None = None  # the budget that refused this level
-    end_reason: str | None = None  # where no level was left after this one: what was tried in vain
-    worker: int | None = None  # the slot that the fault was in, or on whose node
-    ended: str | None = None  # "ended before a step", of what it had started
-    step: int | None = None  # the newest one of the run that this restart ended
+    refused_by: str | None = None  # budget that refused this level
+    end_reason: str | None = None  # what was tried in vain, if no level was left after this one
+    worker: int | None = None  # slot of the fault, or on the node of the fault
+    ended: str | None = None  # how the run that it started ended: "ended before a step"
+    step: int | None = None  # newest step of the run that it ended
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
-    works: tuple[AgentWork, ...] = ()  # of agents; until the restart has its span
+    works: tuple[AgentWork, ...] = ()  # work of agents; dropped once the restart has its span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +162,8 @@ class PhaseChronicle:
     model_dir: str | None
     workdir: str | None = None
     began: float
-    run: int = 0  # the newest start of all processes
-    # The fields of that run in summary.json.
+    run: int = 0  # number of the newest start of all processes
+    # Fields of that run in summary.json.
     row: Mapping[str, SummaryValue] = field(default_factory=dict)
     is_over: bool = False
 
@@ -171,14 +172,16 @@ class PhaseChronicle:
 class JobTotals:
     """What a job adds to the counters of all jobs. `totals` makes it."""
 
-    restarts: Mapping[str, int] = field(default_factory=dict)  # `class/level/result` -> records
-    # Stage -> bucket -> how many times, and how many seconds together.
+    restarts: Mapping[str, int] = field(default_factory=dict)  # `class/level/result` -> restarts
+    # Stage -> bucket -> number of stages, and the sum of their seconds.
     stages: Mapping[str, Mapping[int, tuple[int, float]]] = field(default_factory=dict)
     ended: str = ""  # how the job ended; empty while it has not
-    time_s: Mapping[str, float] = field(default_factory=dict)  # by use, as far as it is settled
+    time_s: Mapping[str, float] = field(
+        default_factory=dict
+    )  # use -> seconds, up to `Chronicle.timed`
     lost_s: Mapping[str, float] = field(default_factory=dict)  # `class/down`, `class/again`
-    lost_steps: int | None = 0  # that were done again; None: unknown of a run
-    budgets: Mapping[str, int] = field(default_factory=dict)  # budget -> units used, as of now
+    lost_steps: int | None = 0  # steps that were done again; None: unknown for some run
+    budgets: Mapping[str, int] = field(default_factory=dict)  # budget -> units used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,40 +189,40 @@ class Chronicle:
     """The history of a job, folded from its events."""
 
     # What `status` and `history` show.
-    first_run: str = ""  # of the workflow: what happened keeps its identity over later ones
+    first_run: str = ""  # ID of the workflow's first run: part of the identity of an event
     created_at: float | None = None
-    started_at: float | None = None  # the first start of all processes
+    started_at: float | None = None  # first start of all processes
     phases: Mapping[str, PhaseSpan] = field(default_factory=dict)
     phase: PhaseChronicle | None = None  # None before the first one
     records: tuple[Record, ...] = ()
     stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase
     starts: tuple[Start, ...] = ()
     exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
-    changes: tuple[DocumentChange, ...] = ()  # of the document, the newest
+    changes: tuple[DocumentChange, ...] = ()  # newest changes of the document
 
     # Lines of run.log that are still to be written: `journal`.
     entries: tuple[Entry, ...] = ()
-    entry_number: int = 0  # of the newest one
-    entries_lost: int = 0  # dropped before they could be written
+    entry_number: int = 0  # number of the newest entry
+    entries_lost: int = 0  # number of entries that were dropped unwritten
 
     # Events for the user, of which notices are made: `happenings`.
-    happenings: tuple[Happening, ...] = ()  # the newest, published or not
-    happening_number: int = 0  # of the newest one
-    sent: int = 0  # the number of the newest one that was published
+    happenings: tuple[Happening, ...] = ()  # newest ones, published or not
+    happening_number: int = 0  # number of the newest one
+    sent: int = 0  # number of the newest one that was published
     wanted_events: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
 
     # Counters of all jobs: `totals`.
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
-    timed: float | None = None  # the time before the start of this moment is in the totals
-    first_steps: int = 0  # that were seen
-    totals_sent: str = ""  # the fingerprint of the totals that were sent last
-    first_steps_sent: int = 0  # so many are in the totals that were sent last
-    is_end_counted: bool = False  # the totals were sent with the end of the job in them
-    is_exported: bool = False  # the worker that published last exports metrics or traces
+    timed: float | None = None  # start of the oldest run whose time is not in the totals
+    first_steps: int = 0  # number of first steps seen
+    totals_sent: str = ""  # fingerprint of the totals that were sent last
+    first_steps_sent: int = 0  # number of first steps in the totals that were sent last
+    is_end_counted: bool = False  # whether totals were sent that show the end of the job
+    is_exported: bool = False  # whether the worker that published last exports metrics or traces
 
     # Spans that are still to be exported: `spans`.
     spans: tuple[QueuedSpan, ...] = ()
-    span_number: int = 0  # of the newest one
+    span_number: int = 0  # number of the newest span
     traced: Traced = field(default_factory=Traced)
-    is_traced: bool = False  # the job itself has its span
+    is_traced: bool = False  # whether the job itself has its span

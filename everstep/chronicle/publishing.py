@@ -1,8 +1,9 @@
 """What of a chronicle is still to be published: lines of run.log, notices, totals, spans.
 
-The workflow takes `due`, runs the activity `publish` with it, and applies its result with `published`. That
-activity may be killed or run twice: entries, notices and spans are numbered, and what the chronicle has as
-published is not sent again. The queues are part of the chronicle, so they outlive a run of the workflow.
+The workflow takes the publication that is `due_now`, runs the activity `publish` with it, and puts the
+result into the chronicle with `after_publishing`. That activity may be killed or run twice: entries, notices
+and spans are numbered, and what the chronicle has as published is not sent again. The queues are part of the
+chronicle, so they outlive a run of the workflow.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ AT_REST = frozenset({Mode.WATCHING, Mode.PAUSED, Mode.CLOSING, Mode.ENDED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unpublished:
+class Publication:
     """The order of the activity `publish`. Entries, notices and spans are the oldest first."""
 
     job: JobRef
-    first_run: str = ""  # of the workflow: job, run and number are a notice's identity
+    first_run: str = ""  # ID of the workflow's first run: job, run and number identify a notice
     topic: str = ""
     entries: tuple[Entry, ...] = ()
     notices: tuple[Notice, ...] = ()
-    totals: JobTotals = field(default_factory=JobTotals)  # sent along where they changed
-    totals_sent: str = ""  # the fingerprint of those that were sent last
+    totals: JobTotals = field(default_factory=JobTotals)  # sent only if they changed
+    totals_sent: str = ""  # fingerprint of the totals that were sent last
     at: float = 0.0
-    spans: tuple[QueuedSpan, ...] = ()  # sent along too
-    is_end_due: bool = False  # the job has ended, and its totals with the end were not sent yet
-    first_step: int = 0  # the number of the newest first step in the totals
-    is_first_step_due: bool = False  # it was not sent yet, and is exported
+    spans: tuple[QueuedSpan, ...] = ()  # no reason to publish by themselves
+    is_end_due: bool = False  # whether the totals still have to show that the job has ended
+    first_step: int = 0  # number of first steps in the totals
+    is_first_step_due: bool = False  # whether the newest first step still has to be exported
 
     @property
     def is_empty(self) -> bool:
@@ -42,9 +43,9 @@ class Unpublished:
         return not self.entries and not self.notices and not is_due
 
     @property
-    def newest(self) -> Published:
+    def newest(self) -> PublishedUpTo:
         """The numbers of the newest entry and notice here."""
-        return Published(
+        return PublishedUpTo(
             entry=self.entries[-1].number if self.entries else 0,
             notice=self.notices[-1].number if self.notices else 0,
         )
@@ -53,7 +54,7 @@ class Unpublished:
     def newest_span(self) -> int:
         return self.spans[-1].number if self.spans else 0
 
-    def has_more_than(self, other: Unpublished | None) -> bool:
+    def has_more_than(self, other: Publication | None) -> bool:
         """Whether something came after the other was put together, or its job has other books now."""
         if other is None or self.job != other.job:
             return not self.is_empty
@@ -64,21 +65,21 @@ class Unpublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
-    """The result of the activity: the numbers of the last entry, notice and span that went out."""
+class PublishedUpTo:
+    """The result of the activity: the numbers of the newest entry, notice and span that were published."""
 
     entry: int = 0
     notice: int = 0
     span: int = 0
-    is_end_left: bool = False  # the end was due and could not be sent
-    # The newest first step that was sent; None: the worker exports neither metrics nor traces.
+    is_end_left: bool = False  # whether the end was due and could not be sent
+    # Number of the newest first step that was sent. None: the worker exports neither metrics nor traces.
     first_step: int | None = None
-    totals_sent: str = ""  # a fingerprint; empty: none were sent
+    totals_sent: str = ""  # fingerprint of the totals; empty: none were sent
 
 
-def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
-    """Lines still to be written and notices still to be sent."""
-    return Unpublished(
+def all_unpublished(chronicle: Chronicle, state: JobState) -> Publication:
+    """All that the chronicle has and that was not published yet."""
+    return Publication(
         job=state.job,
         first_run=chronicle.first_run,
         topic=state.spec.topic,
@@ -95,17 +96,17 @@ def unpublished(chronicle: Chronicle, state: JobState) -> Unpublished:
     )
 
 
-def due(chronicle: Chronicle, state: JobState) -> Unpublished:
-    """What is to be published now. Lines of a log and a first step wait until a restart is over.
+def due_now(chronicle: Chronicle, state: JobState) -> Publication:
+    """What to publish now. Lines of a log and a first step wait until a restart is over.
 
-    But an agent writes the lines: they go out before the job's last pod does.
+    An agent writes the lines, so they are published before the job's last pod ends.
     """
-    left = unpublished(chronicle, state)
-    if state.mode is Mode.CLOSING and left.entries:  # the lines must not wait for a listener
-        return replace(left, notices=())
-    if state.mode in AT_REST or left.notices or _leaves_all_pods(state):
-        return left
-    return replace(left, entries=(), is_first_step_due=False)
+    publication = all_unpublished(chronicle, state)
+    if state.mode is Mode.CLOSING and publication.entries:  # the lines must not wait for a listener
+        return replace(publication, notices=())
+    if state.mode in AT_REST or publication.notices or _leaves_all_pods(state):
+        return publication
+    return replace(publication, entries=(), is_first_step_due=False)
 
 
 def _leaves_all_pods(state: JobState) -> bool:
@@ -113,7 +114,9 @@ def _leaves_all_pods(state: JobState) -> bool:
     return state.mode is Mode.RECOVERING and plan is not None and not plan.keeps_places
 
 
-def published(chronicle: Chronicle, publication: Unpublished, done: Published) -> Chronicle:
+def after_publishing(
+    chronicle: Chronicle, publication: Publication, done: PublishedUpTo
+) -> Chronicle:
     """The chronicle once this much of a publication was written and sent."""
     chronicle = happenings.sent(journal.written(chronicle, done.entry), done.notice)
     chronicle = spans.sent(chronicle, done.span)

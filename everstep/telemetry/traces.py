@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
 from everstep import __version__
 from everstep.chronicle.chronicle import QueuedSpan
-from everstep.chronicle.publishing import Unpublished
+from everstep.chronicle.publishing import Publication
 from everstep.core.world import AgentWork
 from everstep.telemetry.metrics import service_resource
 from everstep.telemetry.trace_ids import span_id, trace_id
@@ -50,7 +50,7 @@ class OtlpSpans:
 
         return cls(exporter=OverHttp(), resource=service_resource())
 
-    async def export(self, publication: Unpublished) -> bool:
+    async def export(self, publication: Publication) -> bool:
         job = publication.job.id, publication.first_run
         spans = [
             span for queued in publication.spans for span in _spans(job, queued, self.resource)

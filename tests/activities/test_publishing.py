@@ -19,7 +19,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle.chronicle import Entry, JobTotals, QueuedSpan
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary, RestartLine
-from everstep.chronicle.publishing import Published, Unpublished
+from everstep.chronicle.publishing import Publication, PublishedUpTo
 from everstep.chronicle.totals import JobReport
 from everstep.core.world import JobRef
 from tests.support.hook import hooked
@@ -29,8 +29,8 @@ IDS = ["demo/r1/1-f4628", "demo/r1/2-f4a10", "demo/r1/3-f4df8"]
 """A notice's job, first run, number and milliseconds."""
 
 
-def unpublished(*, entries: int = 2, notices: int = 3) -> Unpublished:
-    return Unpublished(
+def unpublished(*, entries: int = 2, notices: int = 3) -> Publication:
+    return Publication(
         job=JOB,
         first_run="r1",
         topic="urn:nlp",
@@ -67,10 +67,10 @@ async def cluster(*faults: str) -> FakeBackend:
 
 
 async def publish(
-    backend: FakeBackend, listener: Listener | None, publication: Unpublished
-) -> Published:
+    backend: FakeBackend, listener: Listener | None, publication: Publication
+) -> PublishedUpTo:
     work: Any = Publishing(backend=backend, listener=listener).publish
-    done: Published = await ActivityEnvironment().run(work, publication)
+    done: PublishedUpTo = await ActivityEnvironment().run(work, publication)
     return done
 
 
@@ -148,14 +148,14 @@ async def test_a_reset_job_reuses_a_number_under_another_id() -> None:
 async def test_all_is_written_and_told_in_its_order_and_twice_changes_nothing() -> None:
     backend, moody = await cluster(), Moody(patience=100)
     for _ in range(2):
-        assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=3)
+        assert await publish(backend, moody, unpublished()) == PublishedUpTo(entry=2, notice=3)
     assert moody.posted == IDS * 2
     assert written(backend) == ("1", "2")
 
 
 async def test_who_takes_some_is_told_the_rest_by_the_next_try() -> None:
     backend, moody = await cluster(), Moody(patience=1)
-    assert await publish(backend, moody, unpublished()) == Published(entry=2, notice=1)
+    assert await publish(backend, moody, unpublished()) == PublishedUpTo(entry=2, notice=1)
     assert moody.posted == IDS[:2]
     assert written(backend) == ("1", "2")
 
@@ -167,7 +167,7 @@ async def test_where_nobody_listens_everything_is_told() -> None:
 async def test_a_storage_that_takes_nothing_holds_up_no_notice() -> None:
     backend = await cluster("storage demo")
     done = await publish(backend, Moody(patience=3), unpublished())
-    assert (done, written(backend)) == (Published(entry=0, notice=3), ())
+    assert (done, written(backend)) == (PublishedUpTo(entry=0, notice=3), ())
     await backend.admin.fault("storage demo writable")
     assert (await publish(backend, None, unpublished(notices=0))).entry == 2
     assert written(backend) == ("1", "2")
@@ -178,7 +178,7 @@ async def test_a_storage_that_hangs_holds_up_no_notice(monkeypatch: pytest.Monke
     backend = await cluster()
     await backend.admin.hold("ensure_recorded")
     done = await publish(backend, Moody(patience=3), unpublished())
-    assert done == Published(entry=0, notice=3)
+    assert done == PublishedUpTo(entry=0, notice=3)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ async def test_a_storage_that_hangs_holds_up_no_notice(monkeypatch: pytest.Monke
     ids=["both", "notices", "entries"],
 )
 async def test_what_comes_to_nothing_fails_and_is_tried_again(
-    publication: Unpublished, why: str
+    publication: Publication, why: str
 ) -> None:
     backend = await cluster("storage demo")
     with pytest.raises(ApplicationError, match=why) as failed:
@@ -213,16 +213,18 @@ class Counters:
         return self.problem
 
 
-async def count(counters: Counters, publication: Unpublished, *, run: str = "r2") -> Published:
+async def count(counters: Counters, publication: Publication, *, run: str = "r2") -> PublishedUpTo:
     """What is published by a worker with metrics, in this run; all but the fingerprint of the totals."""
     return replace(await counted(counters, publication, run=run), totals_sent="")
 
 
-async def counted(counters: Counters, publication: Unpublished, *, run: str = "r2") -> Published:
+async def counted(
+    counters: Counters, publication: Publication, *, run: str = "r2"
+) -> PublishedUpTo:
     work: Any = Publishing(backend=await cluster(), counters=counters).publish
     environment = ActivityEnvironment()
     environment.info = replace(environment.info, workflow_run_id=run)
-    done: Published = await environment.run(work, publication)
+    done: PublishedUpTo = await environment.run(work, publication)
     return done
 
 
@@ -254,31 +256,31 @@ async def test_a_run_that_a_reset_began_sends_totals_that_its_history_had_sent()
 
 async def test_an_end_that_could_not_be_counted_is_left() -> None:
     ended = replace(unpublished(notices=0), is_end_due=True)
-    assert await count(Counters(), ended) == Published(entry=2, first_step=0)
-    assert await count(Counters(is_away=True), ended) == Published(
+    assert await count(Counters(), ended) == PublishedUpTo(entry=2, first_step=0)
+    assert await count(Counters(is_away=True), ended) == PublishedUpTo(
         entry=2, first_step=0, is_end_left=True
     )
     with pytest.raises(ApplicationError, match="the server is away"):
         await count(Counters(is_away=True), replace(ended, entries=()))
     alone = Counters()
-    assert await count(alone, replace(ended, entries=())) == Published(first_step=0)
+    assert await count(alone, replace(ended, entries=())) == PublishedUpTo(first_step=0)
     assert [report.key for report in alone.reports] == ["demo/r1"]
 
 
 async def test_a_first_step_that_could_not_be_counted_is_left() -> None:
     due = replace(unpublished(notices=0), first_step=2, is_first_step_due=True)
-    assert await count(Counters(), due) == Published(entry=2, first_step=2)
-    assert await count(Counters(is_away=True), due) == Published(entry=2, first_step=0)
+    assert await count(Counters(), due) == PublishedUpTo(entry=2, first_step=2)
+    assert await count(Counters(is_away=True), due) == PublishedUpTo(entry=2, first_step=0)
     with pytest.raises(ApplicationError, match="the server is away"):
         await count(Counters(is_away=True), replace(due, entries=()))
-    assert await count(Counters(), replace(due, entries=())) == Published(first_step=2)
+    assert await count(Counters(), replace(due, entries=())) == PublishedUpTo(first_step=2)
 
 
 async def test_a_first_step_waits_for_no_collector() -> None:
     """Its spans go out with the next publication."""
     due = replace(unpublished(entries=0, notices=0), first_step=2, is_first_step_due=True)
-    assert await trace(Collector(is_away=True), due) == Published(first_step=2)
-    assert await trace(None, due) == Published()
+    assert await trace(Collector(is_away=True), due) == PublishedUpTo(first_step=2)
+    assert await trace(None, due) == PublishedUpTo()
 
 
 class Collector:
@@ -288,25 +290,25 @@ class Collector:
         self.is_away = is_away
         self.exported: list[QueuedSpan] = []
 
-    async def export(self, publication: Unpublished) -> bool:
+    async def export(self, publication: Publication) -> bool:
         self.exported += publication.spans
         return not self.is_away
 
 
-async def trace(collector: Collector | None, publication: Unpublished) -> Published:
+async def trace(collector: Collector | None, publication: Publication) -> PublishedUpTo:
     work: Any = Publishing(backend=await cluster(), span_exporter=collector).publish
-    done: Published = await ActivityEnvironment().run(work, publication)
+    done: PublishedUpTo = await ActivityEnvironment().run(work, publication)
     return done
 
 
 async def test_spans_that_were_not_taken_are_left_and_so_is_the_end() -> None:
     span = QueuedSpan(key="job", parent="", name="job", began=1.0, ended=2.0, number=7)
     publication = replace(unpublished(notices=0), spans=(span,))
-    assert await trace(Collector(), publication) == Published(entry=2, span=7, first_step=0)
-    assert await trace(None, publication) == Published(entry=2, span=7)
-    assert await trace(Collector(is_away=True), publication) == Published(entry=2, first_step=0)
+    assert await trace(Collector(), publication) == PublishedUpTo(entry=2, span=7, first_step=0)
+    assert await trace(None, publication) == PublishedUpTo(entry=2, span=7)
+    assert await trace(Collector(is_away=True), publication) == PublishedUpTo(entry=2, first_step=0)
     ended = replace(publication, is_end_due=True)
-    assert await trace(Collector(is_away=True), ended) == Published(
+    assert await trace(Collector(is_away=True), ended) == PublishedUpTo(
         entry=2, first_step=0, is_end_left=True
     )
     with pytest.raises(ApplicationError, match="the collector takes no spans"):
@@ -315,7 +317,7 @@ async def test_spans_that_were_not_taken_are_left_and_so_is_the_end() -> None:
 
 async def test_totals_that_never_can_be_sent_hold_up_no_end() -> None:
     ended = replace(unpublished(entries=0, notices=0), is_end_due=True)
-    assert await count(Counters("totals/local is a Stranger"), ended) == Published(first_step=0)
+    assert await count(Counters("totals/local is a Stranger"), ended) == PublishedUpTo(first_step=0)
 
 
 async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_same() -> None:
@@ -329,7 +331,7 @@ async def test_one_that_is_ended_in_between_is_followed_by_one_that_says_the_sam
             await task
         hook.mood = "takes"
         done = await publish(backend, Webhook(url=hook.url), unpublished())
-    assert done == Published(entry=2, notice=3)
+    assert done == PublishedUpTo(entry=2, notice=3)
     assert [message["id"] for message in hook.accepted] == IDS
     assert written(backend) == ("1", "2")
 
@@ -343,7 +345,7 @@ async def test_one_that_is_asked_to_leave_says_what_was_taken() -> None:
         task = asyncio.create_task(environment.run(work, unpublished()))
         await hook.until(lambda h: len(h.received) == 2)
         environment.cancel()
-        assert await task == Published(entry=2, notice=1)
+        assert await task == PublishedUpTo(entry=2, notice=1)
 
 
 async def test_a_job_of_other_books_is_written_by_nobody_here() -> None:

@@ -14,7 +14,12 @@ from typing import Any
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import Chronicle, Record
 from everstep.chronicle.fold import folded
-from everstep.chronicle.publishing import Published, Unpublished, published, unpublished
+from everstep.chronicle.publishing import (
+    Publication,
+    PublishedUpTo,
+    after_publishing,
+    all_unpublished,
+)
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision, Isolation, Outcome, Plan
 from everstep.core.facts import Fact
@@ -244,8 +249,8 @@ class ScriptedJob:
 
     def publishes(self, *, entry: int = 0, notice: int = 0) -> None:
         """Everything up to these numbers is published."""
-        done = Published(entry=entry, notice=notice)
-        self.chronicle = published(self.chronicle, self.unpublished, done)
+        done = PublishedUpTo(entry=entry, notice=notice)
+        self.chronicle = after_publishing(self.chronicle, self.unpublished, done)
 
     def interrupted(self) -> None:
         """What is being done ends because of a command."""
@@ -262,8 +267,8 @@ class ScriptedJob:
         return self.action.plan
 
     @property
-    def unpublished(self) -> Unpublished:
-        return unpublished(self.chronicle, self.state)
+    def unpublished(self) -> Publication:
+        return all_unpublished(self.chronicle, self.state)
 
     @property
     def records(self) -> tuple[Record, ...]:

@@ -9,7 +9,7 @@ import pytest
 from everstep.chronicle import happenings
 from everstep.chronicle.chronicle import ENTRIES_KEPT
 from everstep.chronicle.journal import UNKNOWN
-from everstep.chronicle.publishing import due
+from everstep.chronicle.publishing import due_now
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop.next_actions import Watched
 from everstep.core.seeing.watch_report import WatchReport
@@ -161,7 +161,7 @@ def test_the_end_is_written_while_the_job_is_cleared_away() -> None:
     done = WatchReport(news="done", now=job.state.now + 1, cursor="", step=60)
     job._advance(Watched(report=done))
     assert job.state.mode is Mode.CLOSING
-    last = due(job.chronicle, job.state).entries[-1]
+    last = due_now(job.chronicle, job.state).entries[-1]
     assert last.text == "phase main completed"
     assert (last.row["status"], last.row["ending_step"]) == ("success", 60)
     assert last.about == job.state.runs

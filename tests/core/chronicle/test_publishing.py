@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.chronicle.publishing import Published, Unpublished, due, published
+from everstep.chronicle.publishing import Publication, PublishedUpTo, after_publishing, due_now
 from everstep.core.levels import FaultClass
 from tests.support.builders import ScriptedJob, running, sighting
 
 
-def now_due(job: ScriptedJob) -> Unpublished:
-    return due(job.chronicle, job.state)
+def now_due(job: ScriptedJob) -> Publication:
+    return due_now(job.chronicle, job.state)
 
 
 def quiet() -> ScriptedJob:
@@ -52,10 +52,10 @@ def test_the_end_is_due_though_no_notice_tells_it() -> None:
     assert (len(lines.entries), lines.notices, lines.is_end_due) == (1, (), True)
     assert lines.totals.ended == "Completed"
     newest = lines.newest
-    job.chronicle = published(job.chronicle, lines, replace(newest, is_end_left=True))
+    job.chronicle = after_publishing(job.chronicle, lines, replace(newest, is_end_left=True))
     left = now_due(job)
     assert (left.entries, left.is_empty, left.is_end_due) == ((), False, True)
-    job.chronicle = published(job.chronicle, left, Published())
+    job.chronicle = after_publishing(job.chronicle, left, PublishedUpTo())
     assert now_due(job).is_empty
 
 
@@ -63,7 +63,7 @@ def test_what_was_sent_before_the_end_does_not_acknowledge_it() -> None:
     job = running()
     early = now_due(job)
     job.report("done")
-    job.chronicle = published(job.chronicle, early, early.newest)
+    job.chronicle = after_publishing(job.chronicle, early, early.newest)
     assert now_due(job).is_end_due
     assert now_due(job).has_more_than(early)
 
@@ -97,7 +97,7 @@ def exported() -> ScriptedJob:
     """It runs, and a worker that exports totals and spans has published everything."""
     job = running()
     newest = job.unpublished.newest
-    job.chronicle = published(job.chronicle, job.unpublished, replace(newest, first_step=0))
+    job.chronicle = after_publishing(job.chronicle, job.unpublished, replace(newest, first_step=0))
     return job
 
 
@@ -107,7 +107,7 @@ def restarted(job: ScriptedJob) -> ScriptedJob:
     job.succeeds()
     publication = job.unpublished
     acknowledged = replace(publication.newest, first_step=publication.first_step)
-    job.chronicle = published(job.chronicle, publication, acknowledged)
+    job.chronicle = after_publishing(job.chronicle, publication, acknowledged)
     assert now_due(job).is_empty
     return job
 
@@ -121,8 +121,8 @@ def test_a_first_step_is_due_where_a_worker_exports_it() -> None:
     assert publication.has_more_than(tried)
     assert publication.has_more_than(None)
     assert not now_due(job).has_more_than(publication)
-    done = Published(first_step=publication.first_step)
-    job.chronicle = published(job.chronicle, publication, done)
+    done = PublishedUpTo(first_step=publication.first_step)
+    job.chronicle = after_publishing(job.chronicle, publication, done)
     assert now_due(job).is_empty
 
 
@@ -143,7 +143,9 @@ def test_a_publication_of_an_earlier_first_step_does_not_acknowledge_the_next() 
     job.see(sighting(FaultClass.CRASH))
     job.succeeds()
     job.report(first_step_at=job.state.now + 7.0)
-    job.chronicle = published(job.chronicle, early, Published(first_step=early.first_step))
+    job.chronicle = after_publishing(
+        job.chronicle, early, PublishedUpTo(first_step=early.first_step)
+    )
     assert now_due(job).is_first_step_due
 
 
