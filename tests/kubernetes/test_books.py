@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from everstep.backends.agents.ports import JobBooks
-from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     FACTS_MOST,
     BooksOfOneCall,
@@ -114,6 +117,37 @@ async def test_a_record_that_somebody_edited_keeps_no_other_job_from_being_remov
         assert [left.job for left in await lab.backend.leftovers()] == [job.ref]
     assert caplog.text.count("everstep-job-spoilt is not as Everstep wrote it") == 1
     await job.gone()
+
+
+class Contested(KubernetesApi):
+    """Another worker is first, each time this one writes."""
+
+    async def replace(self, path: str, body: Json) -> Json:
+        await super().patch(path, {"metadata": {"annotations": {"seen": str(time.monotonic())}}})
+        return await super().replace(path, body)
+
+
+async def test_a_record_that_changes_at_each_write_is_an_error_that_names_it(
+    cluster: ClusterAccess, namespace: str
+) -> None:
+    def report(number: int) -> Callable[[JobBooks], None]:
+        return lambda books: books.add_fact(Fact(id=f"f{number}", kind="node.down", at=1.0))
+
+    folder = FolderClaim(path="/m", field="model_dir", places=(Place("claim contested", "/"),))
+    async with (
+        await Contested.from_kubeconfig(cluster.kubeconfig) as api,
+        asyncio.timeout(HUNG_S),
+    ):
+        books = ConfigMapBooks(api, namespace, "books", service_of=lambda _node: ("ready", None))
+        await books.change("contested", report(1))
+        with pytest.raises(
+            BackendUnavailable, match=r"ConfigMap everstep-job-contested .* changed"
+        ):
+            await books.change("contested", report(2))
+        await books.claim("first", [folder])
+        other = replace(folder, places=(Place("claim contested", "/other"),))
+        with pytest.raises(BackendUnavailable, match=r"ConfigMap everstep-folders .* changed"):
+            await books.claim("contested", [other])
 
 
 async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_without_end(

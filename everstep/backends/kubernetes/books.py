@@ -6,10 +6,8 @@ stays when the job ends, until an operator prunes it: generations given to a job
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +22,13 @@ from everstep.backends.agents.ports import Books, JobBooks
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.folder_claims import FolderClaims
-from everstep.backends.kubernetes.reaching import is_late, reached
+from everstep.backends.kubernetes.reaching import (
+    ATTEMPTS,
+    before_next_attempt,
+    is_late,
+    never_first,
+    reached,
+)
 from everstep.backends.rules import ownership
 from everstep.backends.rules.nodes import Service
 from everstep.backends.rules.ownership import FolderClaim
@@ -47,7 +51,6 @@ _KEPT_MOST = 1_000
 _KEY = "job.json"
 CLUSTER = "everstep-books"
 """The ConfigMap that marks a namespace as that of workers, and names its books."""
-_RETRY_S = 0.05
 _LONGEST_WAIT_S = 30.0
 
 
@@ -304,7 +307,7 @@ class ConfigMapBooks(Books):
         self, job_id: str, work: Callable[[JobSession], T], *, start: Stored | None = None
     ) -> tuple[T, Stored]:
         """As `transact`, with what is stored afterwards."""
-        while True:
+        for _ in range(ATTEMPTS):
             if start is None:
                 start = await reached(self.read(job_id))
             stored, start = start, None
@@ -321,7 +324,8 @@ class ConfigMapBooks(Books):
             except Refused as error:
                 if not is_late(error, creates=not stored.version):
                     raise BackendUnavailable(str(error)) from None
-            await asyncio.sleep(_RETRY_S * random.random())  # another worker was first
+            await before_next_attempt()  # another worker was first
+        raise never_first(f"ConfigMap {names.record(job_id)}")
 
     async def read(self, job_id: str) -> Stored:
         """Raises Refused, Unreachable; BackendUnavailable where the object makes no sense."""

@@ -6,20 +6,23 @@ again gives it up first, so that a job that saw it void does not replace it afte
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
-from everstep.backends.kubernetes.reaching import is_late, reached
+from everstep.backends.kubernetes.reaching import (
+    ATTEMPTS,
+    before_next_attempt,
+    is_late,
+    never_first,
+    reached,
+)
 from everstep.backends.rules import ownership
 from everstep.backends.rules.ownership import FolderClaim, Place
 
 NAME = "everstep-folders"
-_RETRY_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,9 @@ class FolderClaims:
     async def claim(self, job_id: str, claims: Sequence[FolderClaim]) -> None:
         """Make the folders this job's, all or none. Raises FolderTaken, BackendUnavailable."""
         places = {place for one in claims for place in one.places}
-        while places:
+        if not places:
+            return
+        for _ in range(ATTEMPTS):
             stored = await self._read()
             entries: Mapping[str, str] = stored.get("data") or {}
             owners = {place: entries[key] for place in places if (key := _key(place)) in entries}
@@ -44,14 +49,15 @@ class FolderClaims:
             changed = {**entries, **{_key(place): job for place, job in claimed.items()}}
             if changed == entries or await self._is_written(stored, changed):
                 return
-            await asyncio.sleep(_RETRY_S * random.random())  # another job was first
+            await before_next_attempt()  # another job was first
+        raise never_first(f"ConfigMap {NAME}")
 
     async def release(self, job_id: str) -> None:
         """Give up all claims of a job of which nothing is left. Repeatable. Raises BackendUnavailable.
 
         The claims are read first: a job that begins again meanwhile keeps those that it makes then.
         """
-        while True:
+        for _ in range(ATTEMPTS):
             stored = await self._read()
             entries: Mapping[str, str] = stored.get("data") or {}
             rest = {key: job for key, job in entries.items() if job != job_id}
@@ -59,7 +65,8 @@ class FolderClaims:
                 return
             if await self._is_written(stored, rest):
                 return
-            await asyncio.sleep(_RETRY_S * random.random())
+            await before_next_attempt()
+        raise never_first(f"ConfigMap {NAME}")
 
     async def _read(self) -> Json:
         """The ConfigMap; empty: there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -14,6 +15,9 @@ U = TypeVar("U")
 
 _AT_ONCE = 32
 """Requests to the API server for one job."""
+ATTEMPTS = 100
+"""To replace an object that others replace too. With many workers some lose a few times in a row."""
+_RETRY_S = 0.05
 
 
 async def reached(request: Awaitable[T]) -> T:
@@ -41,6 +45,18 @@ def is_late(refusal: Refused, *, creates: bool) -> bool:
     Where nothing is found to create an object in, its namespace is gone.
     """
     return refusal.status == 409 or (refusal.status == 404 and not creates)
+
+
+async def before_next_attempt() -> None:
+    """A short wait, of a random length."""
+    await asyncio.sleep(_RETRY_S * random.random())
+
+
+def never_first(what: str) -> BackendUnavailable:
+    """The error after ATTEMPTS: another writer changes the object all the time."""
+    return BackendUnavailable(
+        f"{what} was changed by others {ATTEMPTS} times before it was written"
+    )
 
 
 async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
