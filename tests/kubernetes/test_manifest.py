@@ -213,6 +213,23 @@ def test_names_of_different_jobs_differ() -> None:
     assert all(len(names.pod(job, slot=99_999, generation=2**53)) <= 253 for job in jobs)
 
 
+def restarting(action: str) -> dict[str, Any]:
+    """A container beside the ranks, with this action for one of its exit codes."""
+    codes = {"operator": "In", "values": [42]}
+    rules = [{"action": one, "exitCodes": codes} for one in ("Restart", action)]
+    return {
+        "name": "helper",
+        "image": "helper",
+        "restartPolicy": "Never",
+        "restartPolicyRules": rules,
+    }
+
+
+def test_a_container_beside_the_ranks_may_be_started_again_by_itself() -> None:
+    made = pod({"spec": {"containers": [restarting("Restart")]}})
+    assert made["spec"]["containers"][1] == restarting("Restart")
+
+
 @pytest.mark.parametrize(
     ("field", "template"),
     [
@@ -238,6 +255,14 @@ def test_names_of_different_jobs_differ() -> None:
         (
             "spec.pod_template.spec.containers.0.restartPolicyRules",
             {"spec": {"containers": [{"name": "train", "restartPolicyRules": []}]}},
+        ),
+        (
+            "spec.pod_template.spec.containers.1.restartPolicyRules.1.action: is RestartAllContainers",
+            {"spec": {"containers": [{"name": "side"}, restarting("RestartAllContainers")]}},
+        ),
+        (
+            "spec.pod_template.spec.initContainers.0.restartPolicyRules.1.action: is RestartAll",
+            {"spec": {"initContainers": [restarting("RestartAllContainers")]}},
         ),
         (
             "spec.pod_template.spec.containers.0.volumeMounts.0: a mountPath is needed",

@@ -38,6 +38,7 @@ _SILENCE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _USER = 1000
 _GRACE_S = 10
 _FIELD = "spec.pod_template"
+_RESTART_ALL = "RestartAllContainers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,7 +413,7 @@ def _of_elements(
 
 def _container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
-        return _image_problems(container.get("image"), f"{where}.image")
+        return _other_container_problems(container, where)
     what = f"of container `{CONTAINER}` is set by Everstep: write `command` and `image` in spec"
     problems = [
         (f"{where}.{name}", what) for name in ("command", "args", "image") if name in container
@@ -433,8 +434,22 @@ def _container_problems(container: Json, where: str) -> Problems:
 
 def _init_container_problems(container: Json, where: str) -> Problems:
     if container["name"] != CONTAINER:
-        return _image_problems(container.get("image"), f"{where}.image")
+        return _other_container_problems(container, where)
     return [(f"{where}.name", f"`{CONTAINER}` is the container of the agent")]
+
+
+def _other_container_problems(container: Json, where: str) -> Problems:
+    """It may be started again by itself, and not with the agent and its ranks."""
+    rules = container.get("restartPolicyRules")
+    what = (
+        f"is {_RESTART_ALL}, which would start `{CONTAINER}` again without the ranks that ran in it"
+    )
+    problems = [
+        (f"{where}.restartPolicyRules.{number}.action", what)
+        for number, rule in enumerate(rules if isinstance(rules, list) else ())
+        if isinstance(rule, dict) and rule.get("action") == _RESTART_ALL
+    ]
+    return problems + _image_problems(container.get("image"), f"{where}.image")
 
 
 def _volume_problems(volume: Json, where: str) -> Problems:
