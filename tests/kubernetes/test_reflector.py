@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -141,6 +141,40 @@ async def test_an_answer_that_makes_no_sense_is_logged_and_requested_again(
         assert not running.done()
         running.cancel()
     assert f"{one.path}: what the API server sends" in caplog.text
+
+
+class ShortWatches:
+    """An API server behind a proxy that ends each of the first watches: with or without an event before."""
+
+    def __init__(self, *, ends: int, has_events: bool) -> None:
+        self.opened = 0
+        self._ends, self._has_events = ends, has_events
+
+    async def get(self, path: str, query: Mapping[str, str]) -> Json:
+        del path, query
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    async def watch(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncGenerator[Json]:
+        del path, query, silence_s
+        self.opened += 1
+        if self.opened > self._ends:
+            await asyncio.Event().wait()
+        if self._has_events:
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2"}}}
+
+
+@pytest.mark.parametrize(("has_events", "failures"), [(True, 1), (False, 5)])
+async def test_only_watches_that_bring_nothing_are_opened_later_each_time(
+    has_events: bool, failures: int
+) -> None:
+    source = ShortWatches(ends=5, has_events=has_events)
+    one = Watched(source, "any", SILENCE_S)
+    running = asyncio.create_task(one.reflector.run())
+    await until(lambda: source.opened == 6)
+    running.cancel()
+    assert one.reflector._backoff.failures == failures
 
 
 async def test_a_list_of_several_pages_is_one_list(

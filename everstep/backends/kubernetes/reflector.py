@@ -43,13 +43,16 @@ class Backoff:
     shortest_s: float = 0.8
     longest_s: float = 30.0
     healthy_s: float = 60.0
-    """What worked so long before it failed starts again with the shortest delay."""
+    """What worked so long before it failed starts again with the shortest delay, whatever it brought."""
     failures: int = 0
     """In a row."""
 
-    def after(self, *, worked_s: float) -> Backoff:
-        """The state after one more failure, of something that had worked for this long."""
-        failures = 1 if worked_s >= self.healthy_s else self.failures + 1
+    def after(self, *, worked_s: float, has_brought: bool = False) -> Backoff:
+        """The state after one more failure, of something that had worked for this long.
+
+        `has_brought`: an event before it failed. A proxy may end every stream after a few seconds.
+        """
+        failures = 1 if has_brought or worked_s >= self.healthy_s else self.failures + 1
         return Backoff(
             shortest_s=self.shortest_s,
             longest_s=self.longest_s,
@@ -105,11 +108,12 @@ class Reflector:
         self._backoff = backoff or Backoff()
         self._clock = clock
         self._version: str | None = None  # to watch from; None: list first
+        self._events = 0  # taken in so far, with bookmarks
 
     async def run(self) -> None:
         """Follow until cancelled. No error ends this, whether of the network, the server or our own."""
         while True:
-            began = time.monotonic()
+            began, before = time.monotonic(), self._events
             wanted_s = 0.0
             try:
                 if self._version is None:
@@ -125,7 +129,9 @@ class Reflector:
             except Exception:  # else the copy would stand still, and nothing would show it
                 logger.exception("%s: what the API server sends makes no sense", self._path)
                 self._version = None
-            self._backoff = self._backoff.after(worked_s=time.monotonic() - began)
+            self._backoff = self._backoff.after(
+                worked_s=time.monotonic() - began, has_brought=self._events > before
+            )
             await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
 
     async def _list(self) -> str:
@@ -182,6 +188,7 @@ class Reflector:
         elif kind != "BOOKMARK":
             self._put(self._trimmed(item))
         self._version = item["metadata"]["resourceVersion"]
+        self._events += 1
 
     def _put(self, item: Json) -> None:
         item["metadata"].pop("managedFields", None)
