@@ -112,6 +112,22 @@ async def test_a_device_is_healed_once_its_observer_reports_no_fault_of_it(
     await job.gone()
 
 
+async def test_of_a_report_that_was_deleted_nothing_is_stored(
+    observed: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Observers may make a new object for each report."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    reported = observed.backend.watch.reported
+    before = len(reported)
+    message = config_map(fault("brief", "elsewhere", "occur", at=time.time()))
+    message["metadata"]["name"] = "brief"
+    await api.create(maps, message)
+    await until(lambda: len(reported) == before + 1)
+    await api.delete(f"{maps}/brief")
+    await until(lambda: observed.backend.watch.faults() == () or len(reported) == before)
+    assert len(reported) == before
+
+
 def decided(fact: Fact) -> tuple[Level, FaultClass, bool]:
     """What a job with this fault on a node of its own decides."""
     policy = mindcluster(fault_scheduling="force", pod_rescheduling=True)

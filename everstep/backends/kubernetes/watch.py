@@ -18,7 +18,7 @@ from everstep.backends.kubernetes.pod_facts import PodReport
 from everstep.backends.kubernetes.reflector import Reflector
 from everstep.backends.rules.nodes import Service
 from everstep.backends.settings import ObserverMessages
-from everstep.core.facts import LASTS_UNTIL_HEALED, Fact, ObserverReport
+from everstep.core.facts import LASTS_UNTIL_HEALED, Fact
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +87,13 @@ class ClusterWatch:
 
         def changed(config_map: Json | None, old: Json | None) -> None:
             metadata = (config_map or old or {})["metadata"]
-            report = ObserverReport() if config_map is None else messages.read(_typed(config_map))
-            for sentence in report.dropped:
-                logger.warning("ConfigMap %s: %s", metadata["name"], sentence)
-            self.reported[metadata["uid"]] = report.facts
+            if config_map is None:
+                self.reported.pop(metadata["uid"], None)
+            else:
+                report = messages.read(_typed(config_map))
+                for sentence in report.dropped:
+                    logger.warning("ConfigMap %s: %s", metadata["name"], sentence)
+                self.reported[metadata["uid"]] = report.facts
             self.add_news("")
 
         path = f"/api/v1/namespaces/{messages.namespace or self.namespaces[0]}/configmaps"
