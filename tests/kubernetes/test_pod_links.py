@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
+from everstep.agent import wire
 from everstep.agent_client.link import ASK_S, Link
-from everstep.backends.kubernetes.pods import PodLink
+from everstep.backends.kubernetes import credentials
+from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.pods import KubernetesPods, PodLink
+from everstep.backends.kubernetes.watch import ClusterWatch
 
 
 @dataclass
@@ -59,3 +66,55 @@ async def test_a_link_that_is_closed_before_it_is_made_keeps_nothing() -> None:
     make.may_make.set()
     await ask
     assert make.made[0].is_closed
+
+
+class SlowSecrets:
+    """An API server that answers with the Secret of a run as late as a test wants."""
+
+    def __init__(self, *runs: Mapping[str, str]) -> None:
+        self._runs = list(runs)
+        self.may_answer = [asyncio.Event() for _ in runs]
+
+    async def get(self, path: str, query: Mapping[str, str] = MappingProxyType({})) -> Json:
+        del path, query
+        number = len(self.may_answer) - len(self._runs)
+        entries = self._runs.pop(0)
+        await self.may_answer[number].wait()
+        return {"data": {key: b64encode(text.encode()).decode() for key, text in entries.items()}}
+
+
+class PodsOfOneJob:
+    """A watch that has one pod of job `j`: of an earlier run, later of the next one."""
+
+    def pod(self, uid: str) -> Json:
+        return {"metadata": {"uid": uid, "annotations": {"everstep.dev/job": "j"}}}
+
+    def address(self, uid: str) -> str:
+        del uid
+        return "127.0.0.1"
+
+    def has_pods(self, job: str) -> bool:
+        return job == "j"
+
+
+async def test_credentials_that_come_after_their_run_has_ended_are_not_those_of_the_next_run() -> (
+    None
+):
+    first, second = (credentials.make("j") for _ in range(2))
+    secrets = SlowSecrets(first, second)
+    pods = KubernetesPods(
+        cast("KubernetesApi", secrets),
+        "default",
+        cast("ClusterWatch", PodsOfOneJob()),
+        asyncio.Semaphore(1),
+    )
+    link = cast("PodLink", pods.link("of the first run"))
+    late = asyncio.ensure_future(link.make())
+    await asyncio.sleep(0)
+    pods.forget("j")  # its last pod is gone; the next run has its first one
+    secrets.may_answer[0].set()
+    await late
+    assert "j" not in pods.contexts
+    secrets.may_answer[1].set()
+    assert (await pods.credentials_of("j"))[wire.TOKEN] == second[wire.TOKEN]
+    assert (await pods.credentials_of("j"))[wire.TOKEN] == second[wire.TOKEN]

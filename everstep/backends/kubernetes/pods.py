@@ -63,6 +63,8 @@ class KubernetesPods(Pods):
     handshakes: asyncio.Semaphore
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)  # by job
     contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)  # the same, for connections
+    _readings: dict[str, object] = field(default_factory=dict)
+    """By job: the same object until the job is forgotten. An earlier request is one of another run."""
 
     def link(self, uid: str) -> Link:
         async def make() -> Link:
@@ -70,22 +72,29 @@ class KubernetesPods(Pods):
             if pod is None or address is None:
                 raise NoAnswer(f"pod {uid} has no address")
             secret = await self.credentials_of(job := job_of(pod))
-            if job not in self.contexts:
-                self.contexts[job] = client_context(secret)
             return tls_link(
                 uid,
                 host=address,
                 port=manifest.PORT,
-                tls=self.contexts[job],
+                tls=self._context(job, secret),
                 token=secret[wire.TOKEN],
                 turns=self.handshakes,
             )
 
         return PodLink(make)
 
+    def _context(self, job: str, secret: dict[str, str]) -> ssl.SSLContext:
+        """For connections to agents with these credentials. Making one takes time."""
+        if self.credentials.get(job) is not secret:
+            return client_context(secret)
+        if job not in self.contexts:
+            self.contexts[job] = client_context(secret)
+        return self.contexts[job]
+
     async def credentials_of(self, job: str) -> dict[str, str]:
         """Raises NoAnswer where they cannot be read."""
         if job not in self.credentials:
+            reading = self._readings.setdefault(job, object())
             path = f"/api/v1/namespaces/{self.namespace}/secrets/{names.secret(job)}"
             try:
                 secret = await self.api.get(path)
@@ -93,15 +102,20 @@ class KubernetesPods(Pods):
                 raise NoAnswer(f"the credentials of {job}: {error}") from None
             data = secret.get("data") or {}
             entries = {key: b64decode(text).decode() for key, text in data.items()}
+            is_current = self._readings.get(job) is reading
             if not self.watch.has_pods(job):
+                self._readings.pop(job, None)
+                is_current = False
+            if not is_current:
                 return entries  # of a run that ended meanwhile, perhaps: the next one has others
-            self.credentials[job] = entries
+            self.credentials.setdefault(job, entries)
         return self.credentials[job]
 
     def forget(self, job: str) -> None:
         """Drop the credentials of a job without pods: once it has ended, its next run has others."""
         self.credentials.pop(job, None)
         self.contexts.pop(job, None)
+        self._readings.pop(job, None)
 
     def is_gone(self, uid: str) -> bool:
         """The agent is the first process of its container: when that has ended nothing of it is left."""
