@@ -270,3 +270,17 @@ async def test_pods_of_a_job_prefer_to_share_a_domain(
         assert len({racks[ref.node] for ref in placed.pods.values()}) == 1
         assert len({ref.node for ref in placed.pods.values()}) == 3
         await job.gone()
+
+
+async def test_a_node_without_labels_is_avoided_by_its_name(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """As a controller of nodes without a kubelet makes them."""
+    name = f"{namespace}-bare"
+    job = KubernetesRun(lab, id="bare", slots=(0,))
+    async with made(api, "/api/v1/nodes", {"metadata": {"name": name}}):
+        assert "labels" not in (await api.get(f"/api/v1/nodes/{name}"))["metadata"]
+        await until(lambda: lab.backend.watch.node(name) is not None)
+        await job.new_generation("launch")
+        await job.place(avoid=(name,))
+    await job.gone()

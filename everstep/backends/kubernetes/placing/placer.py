@@ -269,7 +269,9 @@ class PodPlacer:
         """The labels of these nodes by which affinity names them."""
         nodes = ((name, self.watch.node(name)) for name in node_names)
         return {
-            name if node is None else node["metadata"]["labels"].get("kubernetes.io/hostname", name)
+            name
+            if node is None
+            else node["metadata"].get("labels", {}).get("kubernetes.io/hostname", name)
             for name, node in nodes
         }
 
