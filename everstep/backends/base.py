@@ -54,8 +54,11 @@ class Backend(Protocol):
     async def identity(self) -> str:
         """The unique name of these books: made once, the same for every worker."""
 
-    async def nodes(self) -> tuple[NodeView, ...]:
-        """Every node the cluster has, in a stable order, isolated and lost ones included."""
+    async def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:
+        """Every node the cluster has, in a stable order, isolated and lost ones included.
+
+        With a job: a node that could take no other pod of it has no free slot, if the backend can see that.
+        """
 
     async def ensure_generation(
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0

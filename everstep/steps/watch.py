@@ -120,7 +120,7 @@ async def _news(
 async def _room(context: StepContext, order: WatchOrder, observation: Observation) -> Room | None:
     if not growth.may_grow(order, observation):
         return None
-    return growth.room(order, observation, await context.backend.nodes())
+    return growth.room(order, observation, await context.backend.nodes(order.job))
 
 
 async def _check_now(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:

@@ -23,6 +23,17 @@ TIMES = {"lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:01Z"}
 STATE = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
 
 
+NODES_OF_POD: dict[str, Any] = {
+    "nodeSelector": {"pool": "gpu"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}
+        }
+    },
+}
+
+
 def copied(item: object, fields: Fields) -> dict[str, Any]:
     """Of the object as it comes from the API server: each with strings of its own."""
     return trimmed(json.loads(json.dumps(item)), fields)
@@ -31,7 +42,7 @@ def copied(item: object, fields: Fields) -> dict[str, Any]:
 def test_of_a_pod_only_what_a_job_reads_is_stored() -> None:
     pod = {
         "metadata": METADATA,
-        "spec": {"nodeName": "node", "containers": [{"name": "everstep"}]},
+        "spec": {"nodeName": "node", "containers": [{"name": "everstep"}], **NODES_OF_POD},
         "status": {
             "phase": "Failed",
             "podIP": "10.0.0.1",
@@ -47,7 +58,7 @@ def test_of_a_pod_only_what_a_job_reads_is_stored() -> None:
             "labels": {"everstep.dev/role": "releaser"},
             "annotations": {"everstep.dev/job": "a-job"},
         },
-        "spec": {"nodeName": "node"},
+        "spec": {"nodeName": "node", **NODES_OF_POD},
         "status": {
             "phase": "Failed",
             "podIP": "10.0.0.1",
@@ -57,7 +68,7 @@ def test_of_a_pod_only_what_a_job_reads_is_stored() -> None:
     }
 
 
-def test_of_a_node_only_its_service_and_its_devices_are_stored() -> None:
+def test_of_a_node_only_its_service_its_devices_and_who_may_use_it_are_stored() -> None:
     node = {
         "metadata": METADATA,
         "spec": {"unschedulable": True, "podCIDR": "10.0.0.0/24"},
@@ -72,7 +83,7 @@ def test_of_a_node_only_its_service_and_its_devices_are_stored() -> None:
         "metadata": {
             **IDENTITY,
             "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": {"kubernetes.io/hostname": "host"},
+            "labels": METADATA["labels"],
         },
         "spec": {"unschedulable": True},
         "status": {

@@ -62,7 +62,7 @@ class FakeCluster:
     def recognise(self, job: JobRef) -> None:
         ownership.refuse_strange(job, self.state.books)
 
-    def nodes(self) -> tuple[NodeView, ...]:
+    def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:  # noqa: ARG002  # all may use all
         return placing.node_views(self.state)
 
     def news(self, job_id: str, version: int) -> tuple[int, bool]:

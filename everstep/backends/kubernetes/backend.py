@@ -44,9 +44,11 @@ from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
+from everstep.backends.kubernetes.pod_facts import created_at
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
 from everstep.backends.kubernetes.releasing import FolderReleaser
+from everstep.backends.kubernetes.room import may_take
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
 from everstep.backends.rules.ownership import FolderClaim, refuse_strange
@@ -326,13 +328,21 @@ class KubernetesBackend(AgentBackend):
         books = BooksOfOneCall(books=namespace.books, start=start)
         return await observing.observe(replace(self.cluster_of(job), books=books), job, cursor)
 
-    async def nodes(self) -> tuple[NodeView, ...]:
+    async def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:
         isolated = await reached(isolations(self._api, self._settings.namespace))
         jobs: dict[str, set[str]] = {}
         for pod in self.watch.all_pods():
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
+        pods = () if job is None else self.watch.of_job(job.id, self._of(job).name)
+        views = (
+            (node, node_view(node, isolated, jobs, self._resources))
+            for node in self.watch.all_nodes()
+        )
+        if not pods:  # nothing shows which nodes the job may use
+            return tuple(view for _, view in views)
+        newest = max(pods, key=created_at)
         return tuple(
-            node_view(node, isolated, jobs, self._resources) for node in self.watch.all_nodes()
+            view if may_take(node, newest) else replace(view, slots_free=0) for node, view in views
         )
 
     async def leftovers(self) -> tuple[Leftover, ...]:

@@ -27,7 +27,12 @@ POD: Fields = {
         "annotations": {names.JOB: _ALL, names.KEEPS_OFF: _ALL, KUEUE_SIZE: _ALL},
         "finalizers": _ALL,
     },
-    "spec": {"nodeName": _ALL},
+    "spec": {
+        "nodeName": _ALL,
+        "nodeSelector": _ALL,
+        "tolerations": _ALL,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": _ALL}},
+    },
     "status": {
         "phase": _ALL,
         "reason": _ALL,
@@ -42,7 +47,7 @@ NODE: Fields = {
     "metadata": {
         **_IDENTITY,
         "creationTimestamp": _ALL,
-        "labels": {"kubernetes.io/hostname": _ALL},
+        "labels": _ALL,
     },
     "spec": {"taints": _ALL, "unschedulable": _ALL},
     "status": {"conditions": {**_CONDITION, "lastTransitionTime": _ALL}, "allocatable": _ALL},

@@ -131,7 +131,7 @@ class LocalBackend(AgentBackend):
         await self.store.changes()  # a cluster out of reach has no time for us
         return self._now()
 
-    async def nodes(self) -> tuple[NodeView, ...]:
+    async def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:  # noqa: ARG002  # all may use all
         return await self._with(lambda transaction: transaction.nodes())
 
     async def leftovers(self) -> tuple[Leftover, ...]:

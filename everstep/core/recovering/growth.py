@@ -12,7 +12,7 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.world import NodeView, Observation
 
 IN_VAIN_S, IN_VAIN_S_MOST = 300.0, 3_600.0
-"""A quota, a selector or a taint may keep the job from a free node, and each try costs a restart."""
+"""A quota or another job may keep the job from a node that looks free, and each try costs a restart."""
 
 
 def wait_s(grown_in_vain: int) -> float:

@@ -335,10 +335,10 @@ class Forgetful(FakeBackend):
 
     is_repaired = False
 
-    async def nodes(self) -> tuple[NodeView, ...]:
+    async def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:
         if not self.is_repaired:
             raise KeyError("no such table")
-        return await super().nodes()
+        return await super().nodes(job)
 
 
 async def test_device_faults_that_cannot_be_counted_are_shown_until_they_can(

@@ -1,0 +1,121 @@
+"""Which nodes have room for slots that were scaled away: those that could take a pod of the job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from everstep.backends.kubernetes import names, object_fields
+from everstep.backends.kubernetes.room import may_take
+from everstep.core.recovering.placement import Need, fits
+from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.conftest import OWN_NODES
+from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
+from tests.kubernetes.objects import until
+from tests.testbed.api import Api
+from tests.testbed.machines import Machines
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HOST = "kubernetes.io/hostname"
+
+
+def node(*taints: tuple[str, str, str], **labels: str) -> dict[str, Any]:
+    keys = ("key", "value", "effect")
+    spec = {"taints": [dict(zip(keys, taint, strict=True)) for taint in taints]}
+    return {"metadata": {"name": "n1", "labels": {HOST: "h1", **labels}}, "spec": spec}
+
+
+def pod(*, keeps_off: bool = False, **spec: Any) -> dict[str, Any]:
+    """As a worker stores it."""
+    annotations = {names.KEEPS_OFF: "mark"} if keeps_off else {}
+    whole = {"metadata": {"name": "p", "annotations": annotations}, "spec": spec}
+    return object_fields.trimmed(whole, object_fields.POD)
+
+
+def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+GPU = ("dedicated", "gpu", "NoSchedule")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        (node(), pod(), True),
+        (node(pool="a"), pod(nodeSelector={"pool": "a"}), True),
+        (node(pool="b"), pod(nodeSelector={"pool": "a"}), False),
+        (node(), pod(nodeSelector={"pool": "a"}), False),
+        (node(GPU), pod(), False),
+        (node(("dedicated", "gpu", "PreferNoSchedule")), pod(), True),
+        (node(GPU), pod(tolerations=[{"operator": "Exists"}]), True),
+        (node(GPU), pod(tolerations=[{"key": "dedicated", "value": "gpu"}]), True),
+        (node(GPU), pod(tolerations=[{"key": "dedicated", "value": "cpu"}]), False),
+        (node(GPU), pod(tolerations=[{"key": "dedicated", "operator": "Exists"}]), True),
+        (node(GPU), pod(tolerations=[{"operator": "Exists", "effect": "NoExecute"}]), False),
+        (node(GPU), pod(tolerations=[{"key": "other", "operator": "Exists"}]), False),
+        (node(pool="a"), pod(affinity=affinity(expression("pool", "In", "a", "b"))), True),
+        (node(pool="c"), pod(affinity=affinity(expression("pool", "In", "a", "b"))), False),
+        (node(pool="a"), pod(affinity=affinity(expression("pool", "NotIn", "a"))), False),
+        (node(), pod(affinity=affinity(expression("pool", "Exists"))), False),
+        (node(), pod(affinity=affinity(expression("pool", "DoesNotExist"))), True),
+        (node(cores="9"), pod(affinity=affinity(expression("cores", "Gt", "8"))), True),
+        (node(cores="9"), pod(affinity=affinity(expression("cores", "Lt", "8"))), False),
+        (node(cores="many"), pod(affinity=affinity(expression("cores", "Gt", "8"))), False),
+        (
+            node(pool="b"),
+            pod(affinity=affinity(expression("pool", "In", "a"), expression("pool", "In", "b"))),
+            True,
+        ),
+        (
+            node(),
+            pod(
+                affinity=affinity(
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}
+                )
+            ),
+            False,
+        ),
+        (node(), pod(affinity=affinity(expression(HOST, "NotIn", "h1"))), False),
+        (node(), pod(affinity=affinity(expression(HOST, "NotIn", "h1")), keeps_off=True), True),
+        (node(), pod(affinity={"podAntiAffinity": {}}), True),
+        (node(), pod(affinity=affinity(expression("pool", "Near", "a"))), True),
+    ],
+)
+def test_a_node_has_room_for_a_pod_that_its_labels_and_taints_let_in(
+    one: dict[str, Any], other: dict[str, Any], expected: bool
+) -> None:
+    assert may_take(one, other) is expected
+
+
+async def test_only_nodes_that_could_take_a_pod_of_the_job_have_room_for_one(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    """The namespace gives its pods one kind of node, and a cordoned one gets none."""
+    job = KubernetesRun(lab, id="room", env=NEVER_ENDS)
+    await job.launch()
+    other, cordoned = f"{namespace}-other", f"{namespace}-2"
+    labels = {other: {OWN_NODES: "of-nobody"}}
+
+    async def rooms() -> dict[str, bool]:
+        views = await lab.backend.nodes(job.ref)
+        return {view.name: fits(view, Need()) for view in views if view.name.startswith(namespace)}
+
+    async with machines.nodes(labels):
+        await until(lambda: lab.backend.watch.node(other) is not None)
+        first_nodes = {f"{namespace}-{number}": True for number in range(3)}
+        assert await rooms() == {**first_nodes, other: False}
+        assert other in {view.name for view in await lab.backend.nodes() if fits(view, Need())}
+        await api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": True}})
+
+        async def is_full() -> bool:
+            return not (await rooms())[cordoned]
+
+        await until(is_full)
+    await api.patch(f"/api/v1/nodes/{cordoned}", {"spec": {"unschedulable": False}})
+    await job.gone()
