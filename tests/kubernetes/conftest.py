@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,7 +19,7 @@ from tests.kubernetes.site import Site
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
-from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
+from tests.testbed.controlplane import ClusterAccess, ControlPlane, until_pods_can_be_created
 from tests.testbed.machines import Machines
 from tests.testbed.shared import joined
 
@@ -101,6 +103,33 @@ class Ground:
     machines: Machines
 
 
+class OwnGround:
+    """A control plane that is started when it is first needed, used by one after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._turn = asyncio.Lock()
+        self._control_plane: ControlPlane | None = None
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[Ground]:
+        """With no node but those that are added here."""
+        async with self._turn:
+            if self._control_plane is None:
+                self._control_plane = await ControlPlane.start(self._folder / "control-plane")
+            access = self._control_plane.access
+            machines = await Machines.start(access, self._folder / secrets.token_hex(4))
+            try:
+                async with access.api() as api:
+                    yield Ground(cluster=access, api=api, machines=machines)
+            finally:
+                machines.stop()
+
+    def kill(self) -> None:
+        if self._control_plane is not None:
+            self._control_plane.kill()
+
+
 @pytest.fixture(scope="module")
 async def ground(
     cluster: ClusterAccess, api: Api, tmp_path_factory: pytest.TempPathFactory
@@ -110,6 +139,16 @@ async def ground(
         yield Ground(cluster=cluster, api=api, machines=machines)
     finally:
         machines.stop()
+
+
+@pytest.fixture(scope="module")
+async def own_ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OwnGround]:
+    """A control plane besides that of the session, for those that need to have all nodes of a cluster."""
+    ground = OwnGround(tmp_path_factory.mktemp("own"))
+    try:
+        yield ground
+    finally:
+        ground.kill()
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,8 @@ from tests.testbed.api import ApiError
 LASTING = {FATAL: "SeparateNPU", TO_BE_LEFT: "PreSeparateNPU", UNWELL: "SubHealthFault"}
 """Codes of devices that do not heal by themselves, with the level that a device plugin reports of each."""
 CLUSTER, IMAGE = "pods", "machine"
-NODE = {"cpu": "8", "memory": "32Gi", "pods": "110", "huawei.com/Ascend910": str(DEVICES)}
+DEVICE = "huawei.com/Ascend910"
+NODE = {"cpu": "8", "memory": "32Gi", "pods": "110", DEVICE: str(DEVICES)}
 ALWAYS_SOUND = {"EVERSTEP_PRECHECK__ROOT_GB": "0", "EVERSTEP_PRECHECK__SHM_GB": "0"}
 """What a node needs before a start is there whatever is left on this machine's disk."""
 

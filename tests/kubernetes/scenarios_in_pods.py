@@ -24,9 +24,10 @@ from everstep.backends.kubernetes import names
 from everstep.cli.jobs.asking import status_of
 from everstep.cli.jobs.job import find
 from everstep.core.deciding.decision import Decision
+from tests.cases.on_fake import DEVICES
 from tests.kubernetes.conftest import OWN_NODES, Ground
 from tests.kubernetes.jobs import STORAGE, processes_marked
-from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, IMAGE, NODE
+from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, DEVICE, IMAGE, NODE
 from tests.kubernetes.test_device_info import fault as device_fault
 from tests.kubernetes.test_device_info import info
 from tests.kubernetes.test_disruptions import Cluster
@@ -52,10 +53,12 @@ SENTENCES: Mapping[str, str] = {
     "default-scheduler: preempting to accommodate a higher priority pod": (
         "a more important job needs the place"
     ),
+    "agent.gone, pod.preempted": "job.preempted",
     "pod.preempted": "job.preempted",
     "XID 79": "79",
 }
-"""By the words here. A scheduler preempts pods, and a container's end is a fact besides that of its agent."""
+"""By the words here. A scheduler preempts pods, and the end of a pod or container is a fact besides that of
+its agent, which a job may have seen as well by the time it decides."""
 
 NODE_NAME = re.compile(r"\bn\d+\b")  # on the fake cluster
 WAITS = re.compile(r"(waiting for|it waited for) [^;]*")
@@ -79,6 +82,7 @@ ANYWHERE = frozenset(
         "container_gone",
         "crash_loop",
         "device_of_user_does_not_heal",
+        "elastic_number_that_does_not_work",
         "elastic_too_few_nodes",
         "maintenance",
         "maintenance_and_node_lost",
@@ -92,16 +96,15 @@ ANYWHERE = frozenset(
 )
 """Which node a new pod gets is the scheduler's choice, as several are sound: any will do. Of nodes
 that are lost at once, any may be the first."""
-_ALONE = "a device is isolated with its node: a pod asks for a number of devices, not for some"
-_ONLY = "only a cluster's one node is never isolated, and this cluster has nodes of other tests"
-_ROOM = "nodes of other tests count as room: the job grows before there is a place for it"
-ELSEWHERE: Mapping[str, str] = {
-    "one_machine_device_heals_later": _ONLY,
-    "one_machine_device_stays_broken": _ONLY,
-    "one_machine_fewer_devices": _ALONE,
-    "elastic_grows_again": _ROOM,
-    "elastic_number_that_does_not_work": _ROOM,
-}
+ALONE = frozenset(
+    {
+        "one_machine_device_heals_later",
+        "one_machine_device_stays_broken",
+        "one_machine_fewer_devices",
+    }
+)
+"""On a cluster of their own: its only node is never isolated. Pods request devices there, as only their
+number keeps a pod off a node with a broken one."""
 DONE_HERE = (
     *("kill", "kill-agent", "hang", "silence", "unsilence"),
     *("node-down", "node-up", "add-node", "partition", "maintenance", "preempt", "device", "clear"),
@@ -129,14 +132,21 @@ NOT_DONE: Mapping[str, str] = {
 def why_not(scenario: Scenario) -> str:
     """Why the scenario cannot be played here; empty if it can."""
     faults = [_fault_of(fault.text) for fault in scenario.faults]
-    reasons = (NOT_DONE[fault] for fault in faults if fault not in DONE_HERE)
-    return ELSEWHERE.get(scenario.path.stem, "") or next(reasons, "")
+    return next((NOT_DONE[fault] for fault in faults if fault not in DONE_HERE), "")
 
 
 def _fault_of(line: str) -> str:
     words = line.split()
     words = words[5:] if words[:2] == ["at", "step"] else words[2:]
     return "partition" if "partition" in words else words[0]
+
+
+def _devices(scenario: Scenario) -> Mapping[str, Any]:
+    """The devices that the job requests."""
+    if scenario.path.stem not in ALONE:
+        return {"accelerator": "none", "accelerators_per_node": 0}
+    number = scenario.document["spec"].get("accelerators_per_node", DEVICES)
+    return {"accelerator": "ascend", "accelerators_per_node": number}
 
 
 def for_pods(course: Course) -> Course:
@@ -269,8 +279,7 @@ class InPods(OnProcesses):
             "command": ["/usr/bin/env", "python3", "-I", "-S", f"{STORAGE}/{SCRIPT.name}"],
             "model_dir": f"{STORAGE}/out",
             "checkpoints": {"path": f"{STORAGE}/out/ckpt"},
-            "accelerator": "none",
-            "accelerators_per_node": 0,
+            **_devices(scenario),
             "pod_template": {"spec": {"volumes": [storage], "containers": [train]}},
             "env": env,
             "limits": {**limits, **scenario.document["spec"].get("limits", {})},
@@ -335,6 +344,10 @@ class InPods(OnProcesses):
                 await Cluster(self.api, self.machines, self.namespace).preempt(f"{job}-2-g1")
             case "device", [name, index, code]:
                 await self._device(fault, BrokenDevice.now(self.node_of[name], index, code))
+            case "clear", [name, index]:
+                node = self.node_of[name]
+                await self._count_devices(node, broken=0)
+                await self._report(BrokenDevice.now(node, index, ""), "")
             case _:
                 await self._happens_to_node(fault)
 
@@ -364,6 +377,7 @@ class InPods(OnProcesses):
             await self.machines.fault("node-condition", node=device.node, **condition)
             return
         word = fault.one_of(tuple(LEVELS)) or device.code
+        await self._count_devices(device.node, broken=1)
         await self._report(device, LEVELS[word])
         if word in HEALED:
             self.tasks.append(asyncio.create_task(self._heal(device, HEALED[word])))
@@ -374,6 +388,11 @@ class InPods(OnProcesses):
         while (await self._status())["waiting_for"] != what:
             await asyncio.sleep(POLL_S)
         await self._report(device, level)
+
+    async def _count_devices(self, node: str, *, broken: int) -> None:
+        """A device plugin takes broken devices out."""
+        count = {"resource": DEVICE, "count": DEVICES - broken}
+        await self.machines.fault("device-count", node=node, **count)
 
     async def _report(self, device: BrokenDevice, level: str) -> None:
         found = device.as_info(level)

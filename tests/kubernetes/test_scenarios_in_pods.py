@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.kubernetes import rights
-from tests.kubernetes.conftest import Ground, new_namespace
+from tests.kubernetes.conftest import Ground, OwnGround, new_namespace
 from tests.kubernetes.scenarios_in_pods import (
+    ALONE,
     ANYWHERE,
-    ELSEWHERE,
     NOT_DONE,
     InPods,
     anywhere,
@@ -35,6 +35,11 @@ REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_r
 FILES = [scenario.path for scenario in REAL if not why_not(scenario)]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the one in pods
+
+
+async def both_alone(path: Path, server: DevServer, ground: OwnGround, folder: Path) -> Pair:
+    async with ground.alone() as its_own:
+        return await both(path, server, its_own, folder)
 
 
 async def both(path: Path, server: DevServer, ground: Ground, folder: Path) -> Pair:
@@ -67,10 +72,16 @@ async def played(
     request: pytest.FixtureRequest,
     server: DevServer,
     ground: Ground,
+    own_ground: OwnGround,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Played]:
-    folder = tmp_path_factory.mktemp
-    async with begun(request, lambda path: both(path, server, ground, folder("scenario"))) as tasks:
+    async def play(path: Path) -> Pair:
+        folder = tmp_path_factory.mktemp("scenario")
+        if path.stem in ALONE:
+            return await both_alone(path, server, own_ground, folder)
+        return await both(path, server, ground, folder)
+
+    async with begun(request, play) as tasks:
         yield tasks
 
 
@@ -91,5 +102,5 @@ async def test_a_job_in_pods_takes_the_same_course(
 def test_each_reason_not_to_play_a_scenario_is_one_of_a_scenario() -> None:
     """One without a reason is played; a new fault without a reason is an error before any test begins."""
     reasons = {why_not(scenario) for scenario in REAL}
-    assert {*NOT_DONE.values(), *ELSEWHERE.values()} == reasons - {""}
-    assert ELSEWHERE.keys() | ANYWHERE <= {scenario.path.stem for scenario in REAL}
+    assert {*NOT_DONE.values()} == reasons - {""}
+    assert {scenario.path.stem for scenario in REAL} >= ALONE | ANYWHERE

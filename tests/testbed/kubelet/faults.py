@@ -114,6 +114,13 @@ async def node_taint(kubelet: Kubelet, node: str, key: str, effect: str, value: 
                 raise
 
 
+async def device_count(kubelet: Kubelet, node: str, resource: str, count: int) -> None:
+    """How many devices of a kind pods may have, as a device plugin reports it: without the broken ones."""
+    one = _node(kubelet, node)
+    status = {"allocatable": {resource: str(count)}}
+    await one.api.patch(f"/api/v1/nodes/{node}/status", {"status": status}, kind=STRATEGIC_MERGE)
+
+
 async def device_config_map(kubelet: Kubelet, node: str, device_info: Mapping[str, Any]) -> None:
     """The ConfigMap in which the device plugin of MindCluster reports the faults of a node."""
     one = _node(kubelet, node)
@@ -147,6 +154,7 @@ FAULTS: Mapping[str, Fault] = {
     "hold-pods": hold_pods,
     "node-condition": node_condition,
     "node-taint": node_taint,
+    "device-count": device_count,
     "device-config-map": device_config_map,
 }
 
