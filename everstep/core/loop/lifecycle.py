@@ -263,7 +263,8 @@ def _cluster_read(state: JobState, event: Watched) -> JobState:
     A Recovery ended without an outcome (`lost_plan`), or another run of this job moved its processes.
     """
     report, lost_plan = event.report, state.lost_plan
-    before = state = replace(bookkeeping.apply_report(state, report), lost_plan=None)
+    state = replace(bookkeeping.apply_report(state, report), lost_plan=None)
+    before = state  # its slots and generation are those of the job, not yet of the cluster
     started_slots = all_started(report)
     all_run = outcomes.may_be_all(state, lost_plan, started_slots)
     state = outcomes.adopted(state, report, living=started_slots if all_run else state.living)
@@ -283,10 +284,15 @@ def _cluster_read(state: JobState, event: Watched) -> JobState:
 
 
 def _facts_of_last_run(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
-    """The pending facts; those of the last processes that ran are not late, though a newer generation is."""
-    ran, now = max((pod.generation for pod in report.pods), default=0), state.generation
+    """The pending facts. Those of the last processes that ran count for the newest generation.
+
+    Else they would be late: the newest generation may have started no process yet.
+    """
+    last_run = max((pod.generation for pod in report.pods), default=0)
     return tuple(
-        replace(fact, generation=now) if 0 < fact.generation >= ran else fact
+        replace(fact, generation=state.generation)
+        if fact.generation > 0 and fact.generation >= last_run
+        else fact
         for fact in state.pending_facts
     )
 
