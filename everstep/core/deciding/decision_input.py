@@ -30,8 +30,8 @@ class DecisionInput:
 
     now: float
     facts: tuple[Fact, ...] = ()
-    known: tuple[str, ...] = ()  # of these facts, those that were answered before
-    gone: tuple[int, ...] = ()  # slots whose container is not there any more
+    answered_ids: tuple[str, ...] = ()  # IDs of those facts that were answered before
+    gone: tuple[int, ...] = ()  # slots whose container does not exist any more
     can: tuple[str, ...] = ()  # capabilities that every rank declares
 
     incident: Incident | None = None
@@ -42,7 +42,7 @@ class DecisionInput:
     policy: Policy
     nodes: int
     nodes_min: int
-    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
+    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that do not work
     grace_s: float
     time_scale: float = 1.0
     limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
@@ -56,11 +56,11 @@ class DecisionInput:
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
     counts: tuple[FaultCount, ...] = ()  # of the device faults among the facts, over all jobs
 
-    runs: int = 0
+    runs: int = 0  # starts of all processes in this phase
     shows_steps: bool = False
     step: int | None = None
-    stepped_in: int = 0
-    resume: Checkpoint | None = None  # what the newest run began with
+    stepped_in: int = 0  # generation of that step
+    resume: Checkpoint | None = None  # checkpoint that the newest run began with
     saved: Checkpoint | None = None
     saves_to: str | None = None
 
@@ -75,7 +75,7 @@ class DecisionInput:
     early: int = 0
     checking: Checking = field(default_factory=Checking)
     back: RollbackCount = field(default_factory=RollbackCount)
-    no_standby: bool = False  # no pod stood by in time once: the job is not moved that way any more
+    no_standby: bool = False  # whether a pod was not ready to stand by in time once
 
     @property
     def has_run(self) -> bool:
@@ -100,7 +100,7 @@ def decision_input(
     return DecisionInput(
         now=now,
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were reported last
-        known=tuple(fact_id for fact_id in state.seen_ids if fact_id in ids),
+        answered_ids=tuple(fact_id for fact_id in state.seen_ids if fact_id in ids),
         gone=state.gone,
         can=state.can,
         incident=state.incident,

@@ -67,7 +67,7 @@ class Diagnosis:
 
 def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:
     """The facts that are new to this job, of current processes, and on its nodes."""
-    answered_ids, nodes = frozenset(inputs.known), frozenset(inputs.homes.values())
+    answered_ids, nodes = frozenset(inputs.answered_ids), frozenset(inputs.homes.values())
     return tuple(
         fact
         for fact in inputs.facts
