@@ -111,7 +111,7 @@ class Ledger:
     used: Mapping[str, int] = field(default_factory=dict)  # reserved and spent units per budget
     series: Mapping[str, int] = field(default_factory=dict)
     no_progress: int = 0  # restarts in a row without progress, of the owners that count
-    spacing: int = 0  # the same of any owner: how long the next restart waits
+    spacing: int = 0  # the same of any owner: the row of `SPACING_S` for the next restart
     escalation: Mapping[FaultClass, int] = field(default_factory=dict)
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
