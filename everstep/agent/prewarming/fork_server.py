@@ -34,7 +34,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 READY, FORK, OUTPUT = b"ready", b"f", b"o"
-SAID_MAX = 500
+MESSAGE_MAX = 500
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/accel")
 ADOPTED_S = 0.0001
 HOST_S = 0.1
@@ -152,7 +152,7 @@ def _become_rank(agent: int, control: socket.socket, link: socket.socket) -> Cal
         order = json.loads(_receive_order(link))
     except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
         with contextlib.suppress(OSError):  # the agent has dropped this fork
-            link.send(f"{type(error).__name__}: {error}".encode()[:SAID_MAX])
+            link.send(f"{type(error).__name__}: {error}".encode()[:MESSAGE_MAX])
         os._exit(1)
     try:
         run = _prepared_command(order)

@@ -24,10 +24,10 @@ FORK_S = 2.0
 
 
 class Helper:
-    """One helper process."""
+    """The helper process: it has imported the modules, and forks on request."""
 
     def __init__(self, spec: HelperSpec, uid: str, log: Path) -> None:
-        """Starts it. Raises OSError."""
+        """Start the process. Raises OSError."""
         self.spec = spec
         self.is_ready = False
         self.failed: str | None = None
@@ -66,9 +66,9 @@ class Helper:
             self.is_ready, self.failed = False, message[8:].decode(errors="replace")
         return bool(message)
 
-    def ask(self, talk: int) -> None:
-        """Have the helper fork once. Raises OSError."""
-        socket.send_fds(self.control, [fork_server.FORK], [talk])
+    def fork(self, link: int) -> None:
+        """Have the helper fork once; the fork gets this end of a link. Raises OSError."""
+        socket.send_fds(self.control, [fork_server.FORK], [link])
 
     def last_words(self) -> str:
         """Why the helper ended: its message, else the last line of its output."""
@@ -97,30 +97,30 @@ class Helper:
 
 
 class Standby:
-    """A fork of a helper that has nothing to run yet."""
+    """A fork of the helper that waits for the rank that it is to run."""
 
     def __init__(self, helper: Helper) -> None:
         """Request a fork of the helper. Raises OSError."""
         self.pid = 0
-        self.talk, helper_end = socket.socketpair()
-        self.talk.settimeout(FORK_S)
+        self.link, helper_end = socket.socketpair()
+        self.link.settimeout(FORK_S)
         try:
-            helper.ask(helper_end.fileno())
+            helper.fork(helper_end.fileno())
         except OSError:
-            self.talk.close()
+            self.link.close()
             raise
         finally:
             helper_end.close()
 
     def receive_pid(self) -> None:
         """Receive the number of the fork's process. Raises OSError if it failed."""
-        message = self.talk.recv(fork_server.SAID_MAX).decode(errors="replace")
+        message = self.link.recv(fork_server.MESSAGE_MAX).decode(errors="replace")
         if not message.isdigit():
             raise OSError(message or "it is gone")
         self.pid = int(message)
 
     def dismiss(self) -> None:
         """Close the link to the fork, which is not needed, and end it."""
-        self.talk.close()
+        self.link.close()
         if self.pid:
             proc.end_child(self.pid)

@@ -30,7 +30,7 @@ class Prewarm:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._helper: Helper | None = None
-        self._replaced_in = 0  # the generation
+        self._replaced_in = 0  # the generation in which the helper was last replaced
 
     def state(self) -> wire.HelperSeen | None:
         return self._helper.state() if self._helper is not None else None
@@ -51,20 +51,19 @@ class Prewarm:
         return True
 
     def _start_forked(self, helper: Helper, run: Run, rank: Rank) -> None:
-        """Start the rank in a fork that stands by, else in one made now. Raises OSError if neither works."""
+        """Start the rank in a standby fork, else in one made now. Raises OSError if neither works."""
         order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
-            self._retire(helper, standby)
-            process = proc.look(standby.pid)
-            if process is not None and process.parent == os.getpid() and not process.is_stopped:
+            self._remove(helper, standby)
+            if _can_run(standby):
                 with contextlib.suppress(OSError):
-                    return rank.start_forked(standby.pid, standby.talk, order)
+                    return rank.start_forked(standby.pid, standby.link, order)
             standby.dismiss()
         fork: Standby | None = None
         try:
             fork = Standby(helper)
             fork.receive_pid()
-            rank.start_forked(fork.pid, fork.talk, order)
+            rank.start_forked(fork.pid, fork.link, order)
         except OSError as error:
             if fork is not None:
                 fork.dismiss()
@@ -112,31 +111,33 @@ class Prewarm:
             except OSError:
                 return  # its error is noted elsewhere
             helper.standbys.append(standby)
-            self._agent.loop.watch(standby.talk.fileno(), partial(self._arrived, helper, standby))
+            self._agent.loop.watch(
+                standby.link.fileno(), partial(self._receive_pid, helper, standby)
+            )
 
-    def _arrived(self, helper: Helper, standby: Standby) -> None:
+    def _receive_pid(self, helper: Helper, standby: Standby) -> None:
         if standby not in helper.standbys:
             return  # dismissed a moment ago
         agent = self._agent
-        agent.loop.unwatch(standby.talk.fileno())
+        agent.loop.unwatch(standby.link.fileno())
         try:
             standby.receive_pid()
         except OSError:
-            self._retire(helper, standby)
+            self._remove(helper, standby)
             standby.dismiss()
             return
-        agent.look_after(standby.pid, partial(self._retire, helper, standby))
+        agent.look_after(standby.pid, partial(self._remove, helper, standby))
         agent.publish()
 
-    def _retire(self, helper: Helper, standby: Standby) -> None:
+    def _remove(self, helper: Helper, standby: Standby) -> None:
         """Remove a standby fork: it ended, or is about to become a rank."""
         helper.standbys.remove(standby)
         self._agent.leave_alone(standby.pid)
 
     def _dismiss_all(self, helper: Helper) -> None:
         for standby in [*helper.standbys]:
-            self._agent.loop.unwatch(standby.talk.fileno())
-            self._retire(helper, standby)
+            self._agent.loop.unwatch(standby.link.fileno())
+            self._remove(helper, standby)
             standby.dismiss()
 
     def _launch(self, spec: HelperSpec) -> None:
@@ -188,3 +189,9 @@ class Prewarm:
         if run is not None and run.is_alive and self._replaced_in != run.generation:
             self._replaced_in = run.generation
             self._launch(spec)
+
+
+def _can_run(standby: Standby) -> bool:
+    """Whether the process of the fork lives, and is not stopped."""
+    process = proc.look(standby.pid)
+    return process is not None and process.parent == os.getpid() and not process.is_stopped

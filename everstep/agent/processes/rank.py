@@ -153,7 +153,7 @@ class Rank:
             os.close(writes)
         self.process, self.started_at = proc.look(self.pid), clock.now()
 
-    def start_forked(self, pid: int, talk: socket.socket, order: bytes) -> None:
+    def start_forked(self, pid: int, link: socket.socket, order: bytes) -> None:
         """Turn a standby fork into this rank. Raises OSError if that fails.
 
         The fork begins only after the answer of the agent. One that is too late gets no answer, and ends
@@ -161,19 +161,19 @@ class Rank:
         """
         writes = self._open_output()
         try:
-            socket.send_fds(talk, [fork_server.OUTPUT], [writes])
-            message = talk.recv(fork_server.SAID_MAX)
+            socket.send_fds(link, [fork_server.OUTPUT], [writes])
+            message = link.recv(fork_server.MESSAGE_MAX)
             if message != fork_server.READY:
                 raise OSError(message.decode(errors="replace") or "it is gone")
-            talk.sendall(order)
-            talk.shutdown(socket.SHUT_WR)
+            link.sendall(order)
+            link.shutdown(socket.SHUT_WR)
         except OSError:
             self.close_output()
             raise
         finally:
             os.close(writes)
-        talk.setblocking(False)
-        self.start_pipe = talk.detach()
+        link.setblocking(False)
+        self.start_pipe = link.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
         self.process = proc.look(pid)
 

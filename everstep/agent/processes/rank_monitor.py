@@ -108,19 +108,19 @@ class RankMonitor:
             if rank.output < 0 or not self._read_once(run, rank):
                 break
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
-            self._tell_exit(run, rank)
+            self._add_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.save_state()
         self._agent.look_around()
         self._agent.publish()
 
-    def _tell_exit(self, run: Run, rank: Rank) -> None:
+    def _add_exit(self, run: Run, rank: Rank) -> None:
         lines = rank.log.tail() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
         exception = words or logs.last_exception(lines, rank.code)
         if rank.ended_badly:
-            self._tell_storage(run, "\n".join(lines))
+            self._add_storage_fault(run, "\n".join(lines))
         rules, all_had_time = matching.matching_rules(run.command["log_rules"], "\n".join(lines))
         details: dict[str, Any] = {
             "code": rank.code,
@@ -150,7 +150,7 @@ class RankMonitor:
         at = rank.exited_at or 0.0
         self._agent.add_fact("process.exit", f"{how}{reason}", at=at, rank=rank.number, **details)
 
-    def _tell_storage(self, run: Run, output: str) -> None:
+    def _add_storage_fault(self, run: Run, output: str) -> None:
         """Add the fault of the checkpoint storage that explains this exit, in the same publication."""
         path, saved = run.command["checkpoints_path"], run.checkpoint
         if path is None or run.storage_was_checked:
