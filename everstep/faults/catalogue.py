@@ -198,13 +198,15 @@ SXIDS_FROM = 10_000
 
 
 def canonical(code: str) -> str:
-    """The spelling of the data files: `XID 79` for `79` and `xid79`, `80E01801` for `0x80e01801`.
+    """The spelling of the data files: `XID 79` for `79`, `xid79` and the line that a driver logs,
+    `80E01801` for `0x80e01801`.
 
     A code of a switch between chips is a group of four, `[0x08520003,na,L2,na]`. Any other text is only
     trimmed and in capitals.
     """
     text = code.strip().upper()
-    if match := re.fullmatch(r"(S?XID)[\s:#_-]*(\d{1,6})", text):
+    written = re.fullmatch(r"(S?XID)[\s:#_-]*(\d{1,6})", text)
+    if match := written or re.search(r"\b(S?XID) \(PCI:[^()]*\): (\d{1,6})\b", text):
         return f"{match[1]} {int(match[2])}"
     if re.fullmatch(r"\d{1,5}", text):
         return f"{'XID' if int(text) < SXIDS_FROM else 'SXID'} {int(text)}"

@@ -203,6 +203,8 @@ SPELLINGS: tuple[tuple[str, str], ...] = (
     ("xid79", "XID 79"),
     ("Xid: 79", "XID 79"),
     (" xid-079 ", "XID 79"),
+    ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.", "XID 79"),
+    ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 27", "SXID 12028"),
     ("12028", "SXID 12028"),
     ("SXid 12028", "SXID 12028"),
     ("sxid12028", "SXID 12028"),
