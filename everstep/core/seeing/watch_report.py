@@ -43,26 +43,28 @@ class WatchOrder:
     since: float
     limits: Limits
     living: Slots
-    known: BySlot[str] = field(default_factory=dict)  # states that the job has already: no news
+    known: BySlot[str] = field(default_factory=dict)  # slot -> the state that the job has: no news
     learned: Learned = field(default_factory=Learned)
     unreachable: Slots = ()
-    suspected_at: float | None = None  # a hang was noted then, and nothing has moved since
+    suspected_at: float | None = None  # time of a hang that was only noted, until something moves
     warnings: tuple[JobWarning, ...] = ()
     seen_ids: frozenset[str] = frozenset()
     is_paused: bool = False  # facts are only gathered, and reported when the pause ends
     ends_at: float | None = None  # run_s of the phase
-    ended_by: str = "its run_s"  # how the author calls that
-    awaits: Yardstick | None = None  # progress beyond this ends rows of failures: reported at once
-    awaits_first_step: bool = False  # of this generation: reported at once
-    is_last_run: bool = False  # unless a newer checkpoint is found, a failure of it ends the phase
-    ends_at_hang: bool = False  # that is the answer to a hang
+    ended_by: str = "its run_s"  # what sets `ends_at`, in the words of the document
+    awaits: Yardstick | None = None  # progress that is reported at once: it ends rows of failures
+    awaits_first_step: bool = False  # whether the first step of this generation is reported at once
+    is_last_run: bool = False  # whether a failure without a newer checkpoint ends the phase
+    ends_at_hang: bool = False  # whether a hang is answered with the end of the job
     refresh_s: float = REFRESH_S
-    room_for: Need | None = None  # what a slot scaled away needs to come back
-    grows_by: int = 1  # so many at once: a number of nodes in between does not work
-    grows_most: int = 1  # so many would make it as large as its document wants
-    grows_after: Checkpoint | None = None  # a newer one makes growing cheap
-    grows_from: float | None = None  # not before, as the last try was in vain
-    to_come: tuple[Fact, ...] = ()  # unless they are over before
+    room_for: Need | None = None  # needs of a slot that was scaled away; None: all slots are there
+    grows_by: int = 1  # least number of slots to add: numbers of nodes in between do not work
+    grows_most: int = 1  # number of slots that the document wants and the job lacks
+    grows_after: Checkpoint | None = (
+        None  # grow after a checkpoint newer than this: it costs little then
+    )
+    grows_from: float | None = None  # time before which a try to grow would be in vain
+    to_come: tuple[Fact, ...] = ()  # facts that become true at their time, unless they end before
     time_scale: float = 1.0
 
 
