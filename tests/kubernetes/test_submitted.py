@@ -48,3 +48,14 @@ async def test_a_job_that_is_terminated_by_force_leaves_its_record_alone(
         return left == {"configmaps/everstep-job-forced"}
 
     await until(only_the_record_is_left)
+
+
+async def test_an_image_that_cannot_be_pulled_is_named_by_the_job(
+    site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    image = "absent.example.test/trainer:1"
+    site.submit("absent", more={"image": image})
+    await until(lambda: image in (site.status("absent")["waiting_for"] or ""))
+    assert "ImagePull" in site.status("absent")["waiting_for"]
+    site.everstep("stop", "absent")
