@@ -18,23 +18,23 @@ ENDED = frozenset({PodState.PENDING, PodState.STOPPED, PodState.EXITED, PodState
 def create(
     state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device], generation: int
 ) -> Pod:
-    """A new pod. Faults that its node already has are reported to the job as new ones."""
+    """Create a pod. Faults that its node has already are reported to the job as new ones."""
     uid = f"{job.id}-{slot}-g{generation}"
-    pod = job.pods[slot] = _made(
+    pod = job.pods[slot] = _add_pod(
         state, job, slot, uid, node=node, devices=devices, generation=generation
     )
     state.note(f"create pod {pod.name} on {node.name} (g{generation})")
-    _tell_faults(state, pod)
+    _report_faults(state, pod)
     return pod
 
 
 def stand_by(
     state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device]
 ) -> None:
-    """A pod beside that of the slot. No fact about it is reported."""
+    """Create a standby beside the pod of the slot. No fact about it is reported."""
     job.standbys_made += 1
     uid = f"{job.id}-{slot}-s{job.standbys_made}"
-    pod = job.standbys[slot] = _made(
+    pod = job.standbys[slot] = _add_pod(
         state, job, slot, uid, node=node, devices=devices, generation=job.newest
     )
     state.note(f"stand by pod {pod.name} on {node.name} (g{pod.generation})")
@@ -45,11 +45,11 @@ def take(state: FakeState, pod: Pod, generation: int) -> None:
     pod.job.pods[pod.slot] = pod.job.standbys.pop(pod.slot)
     pod.generation = generation
     state.note(f"take pod {pod.name} on {pod.node.name} (g{generation})")
-    _tell_faults(state, pod)
+    _report_faults(state, pod)
     state.touch(pod.job)
 
 
-def _made(
+def _add_pod(
     state: FakeState,
     job: Job,
     slot: int,
@@ -74,7 +74,7 @@ def _made(
     return pod
 
 
-def _tell_faults(state: FakeState, pod: Pod) -> None:
+def _report_faults(state: FakeState, pod: Pod) -> None:
     for fact in views.faults_held(pod):
         state.tell(pod.job, replace(fact, slot=pod.slot), through=pod.node)
 
@@ -86,7 +86,7 @@ def _ready(state: FakeState, pod: Pod) -> None:
 
 
 def lose(state: FakeState, pod: Pod) -> None:
-    """The container is gone, and its processes with it."""
+    """Let the container be gone, and its processes with it."""
     if not pod.is_lost:
         processes.end(state, pod)
         pod.is_lost = True
@@ -96,52 +96,52 @@ def lose(state: FakeState, pod: Pod) -> None:
 def remove(state: FakeState, going: Sequence[Pod]) -> None:
     """Order pods to end. A silent node gets the order when it is back."""
     for pod in going:
-        for those in (pod.job.pods, pod.job.standbys):
-            if those.get(pod.slot) is pod:
-                del those[pod.slot]
+        for by_slot in (pod.job.pods, pod.job.standbys):
+            if by_slot.get(pod.slot) is pod:
+                del by_slot[pod.slot]
         pod.job.leaving.append(pod)
         state.note(f"remove pod {pod.name} from {pod.node.name} (g{pod.generation})")
         state.touch(pod.job)
-        _let_go(state, pod)
+        _carry_out_removal(state, pod)
     if going:
         state.capacity_changed()
 
 
-def _let_go(state: FakeState, pod: Pod) -> None:
+def _carry_out_removal(state: FakeState, pod: Pod) -> None:
     if pod.node.is_down:
         give_up(state, pod)
     elif pod.node.answers and pod.dead_at is None:
         processes.end(state, pod)
-        _give_back_devices(pod)
+        _free_devices(pod)
         pod.dead_at = state.now
         if pod.node.teardown_s > 0:
-            state.time.after(pod.node.teardown_s, lambda: _cleared(state, pod))
+            state.time.after(pod.node.teardown_s, lambda: _finish_removal(state, pod))
         else:
             give_up(state, pod)
 
 
-def _cleared(state: FakeState, pod: Pod) -> None:
+def _finish_removal(state: FakeState, pod: Pod) -> None:
     give_up(state, pod)
     state.capacity_changed()
 
 
-def _give_back_devices(pod: Pod) -> None:
-    """They go with the processes; another pod may have them since."""
+def _free_devices(pod: Pod) -> None:
+    """Free the pod's devices, except those that another pod has by now."""
     for device in pod.devices:
         if device.pod is pod:
             device.pod = None
 
 
 def give_up(state: FakeState, pod: Pod) -> None:
-    """The pod is off the books: nothing of it is left, or nothing of it can matter any more.
+    """Drop a leaving pod: nothing of it is left, or nothing of it can matter any more.
 
-    The caller says that there may be more room, once for all of them.
+    The caller reports the freed capacity, once for all pods that it drops.
     """
     if pod not in pod.job.leaving:
         return
     pod.job.leaving.remove(pod)
     pod.node.pods.remove(pod)
-    _give_back_devices(pod)
+    _free_devices(pod)
     state.touch(pod.job)
 
 
@@ -149,9 +149,9 @@ def give_up(state: FakeState, pod: Pod) -> None:
 
 
 def silence(state: FakeState, node: Node) -> None:
-    """The agents there stop answering without a reason, and the training goes on."""
+    """Let the agents of the node stop answering without a reason. The training goes on."""
     if node.silenced_since is None and not node.is_down:
-        _remember(state, node)
+        _keep_last_reports(state, node)
         node.silenced_since = state.now
         touch_all(state, node)
 
@@ -159,13 +159,13 @@ def silence(state: FakeState, node: Node) -> None:
 def unsilence(state: FakeState, node: Node) -> None:
     if node.silenced_since is not None:
         node.silenced_since = None
-        _back(state, node)
+        _resume_reports(state, node)
 
 
 def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
-    """Before the node is out of service: nothing runs there any more; or before it is only cut off."""
+    """Prepare the loss of a node. `proven`: nothing runs there any more; else it is only cut off."""
     if not proven:
-        _remember(state, node)
+        _keep_last_reports(state, node)
         return
     for pod in node.pods:
         lose(state, pod)
@@ -174,27 +174,27 @@ def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
 
 
 def node_changed(state: FakeState, node: Node) -> None:
-    """Jobs on the node may wait for this change of it or of a device."""
+    """Wake the jobs on the node, which may wait for this change of it or of a device."""
     if node.service == "ready":
-        _back(state, node)
+        _resume_reports(state, node)
         return
     touch_all(state, node)
     leaving = [pod for pod in node.pods if node.is_down and pod in pod.job.leaving]
     for pod in leaving:
-        give_up(state, pod)  # nothing of it can matter any more
+        give_up(state, pod)
     if leaving:
         state.capacity_changed()
 
 
-def _remember(state: FakeState, node: Node) -> None:
-    """Of a silent node only the last reports of its agents are known."""
+def _keep_last_reports(state: FakeState, node: Node) -> None:
+    """Keep the last report of each agent: nothing newer is known of a silent node."""
     if node.answers:
         for pod in node.pods:
             pod.last_seen = views.current_view(pod, state.now)
 
 
-def _back(state: FakeState, node: Node) -> None:
-    """The agents answer again: they report what was missed and get pending orders."""
+def _resume_reports(state: FakeState, node: Node) -> None:
+    """Let the agents answer again: they report what was missed and get pending orders."""
     if node.answers:
         unheard, node.unheard = node.unheard, []
         for job, fact in unheard:
@@ -202,13 +202,13 @@ def _back(state: FakeState, node: Node) -> None:
         for pod in tuple(node.pods):
             pod.last_seen = None
             if pod in pod.job.leaving:
-                _let_go(state, pod)
+                _carry_out_removal(state, pod)
     touch_all(state, node)
     state.capacity_changed()
 
 
 def touch_all(state: FakeState, node: Node) -> None:
-    """Something about the pods there changed."""
+    """Wake every job with a pod on the node."""
     for pod in node.pods:
         state.touch(pod.job)
 
