@@ -220,12 +220,14 @@ async def worker(
         one.kill9()
 
 
-def worker_process(site: Site, kubeconfig: str, namespace: str, **settings: str) -> WorkerProcess:
+def worker_process(
+    site: Site, kubeconfig: str, namespace: str, *, home: str = "worker", **settings: str
+) -> WorkerProcess:
     """One that runs the jobs of the site, not yet started."""
     return WorkerProcess(
         address=site.env["TEMPORAL_ADDRESS"],
         namespace=site.env["TEMPORAL_NAMESPACE"],
-        home=site.storage.parent / "worker",
+        home=site.storage.parent / home,
         cluster="pods",
         backend="kubernetes",
         env={

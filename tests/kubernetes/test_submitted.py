@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from everstep.chronicle import record_rows
+from tests.kubernetes.conftest import worker_process
 from tests.kubernetes.objects import objects_of, until
 from tests.kubernetes.site import Site
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api
+from tests.testbed.machines import Machines
 
 
 async def test_a_submitted_job_survives_a_crash_and_a_killed_worker_and_leaves_no_pod(
@@ -48,6 +54,46 @@ async def test_a_job_that_is_terminated_by_force_leaves_its_record_alone(
         return left == {"configmaps/everstep-job-forced"}
 
     await until(only_the_record_is_left)
+
+
+async def test_two_workers_at_once_make_each_recovery_once_and_one_goes_on_alone(
+    site: Site,
+    worker: WorkerProcess,
+    worker_kubeconfig: str,
+    machines: Machines,
+    namespace: str,
+) -> None:
+    second = worker_process(site, worker_kubeconfig, namespace, home="second")
+    await second.start()
+    saved = site.storage / "shared" / "checkpoints"
+    kill = {"namespace": namespace, "container": "train"}
+    try:
+        site.submit("shared", STEPS="300", STEP_S="0.05")
+        await until((saved / "step-20.json").exists)
+        await machines.fault("container-kill", pod="shared-1-g1", **kill)
+        await until(lambda: len(restarts(site, "shared")) == 1)
+        await until((saved / "step-100.json").exists)  # progress: the next one is a first one again
+        await machines.fault("container-kill", pod="shared-0-g1", **kill)
+        await until(lambda: site.status("shared")["generation"] > 2 or is_recovering(site))
+        worker.kill9()  # whichever of the two is about to do the next step
+        await until(lambda: site.status("shared")["state"] == "completed")
+    finally:
+        second.kill9()
+    levels = [(one["level"], record_rows.result(one)) for one in restarts(site, "shared")]
+    assert levels == [("pod", "success")] * 2
+    assert (saved / "step-300.json").exists()
+    [run_log] = (site.storage / "shared").glob("*/run.log")
+    assert [run_log.read_text().count(f"restart {n}: success") for n in (1, 2, 3)] == [1, 1, 0]
+
+
+def is_recovering(site: Site) -> bool:
+    return bool(site.status("shared")["state"] == "recovering")
+
+
+def restarts(site: Site, job: str) -> list[dict[str, Any]]:
+    """Those that succeeded."""
+    records: list[dict[str, Any]] = json.loads(site.everstep("restarts", job, "--json"))
+    return [one for one in records if record_rows.result(one) == "success"]
 
 
 async def test_an_image_that_cannot_be_pulled_is_named_by_the_job(
