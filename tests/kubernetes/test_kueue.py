@@ -5,6 +5,7 @@ The quota of each queue is just what a job needs, so that a place that is not gi
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -20,9 +21,10 @@ from tests.kubernetes.site import Site
 from tests.kubernetes.test_gangs import pods_of
 from tests.kubernetes.test_lost_pods import trained
 from tests.kubernetes.test_queues import QueuedRun, group_of
+from tests.kubernetes.test_waiting_pods import waiting
 from tests.support.child import Child
 from tests.support.workerproc import WorkerProcess
-from tests.testbed.api import Api, Json
+from tests.testbed.api import Api, ApiError, Json
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.kueue import controller
 from tests.testbed.machines import Machines
@@ -33,14 +35,16 @@ API = "/apis/kueue.x-k8s.io/v1beta2"
 TEAM = "team"
 ONE = {"resources": {"requests": {"cpu": "1"}}}
 """What a pod takes of a queue."""
+CHECKPOINTS = 15
+"""So many are saved while a job does not try to grow: each one would do for that."""
 
 
 @pytest.fixture(scope="module")
 async def kueue(
     cluster: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Child]:
-    async with controller.running(cluster, tmp_path_factory.mktemp("kueue") / "one") as child:
-        yield child
+    async with controller.running(cluster, tmp_path_factory.mktemp("kueue") / "one") as one:
+        yield one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,25 @@ class Queue:
         path = f"{API}/namespaces/{self.namespace}/workloads"
         return sorted(one["metadata"]["name"] for one in (await self.api.get(path))["items"])
 
+    async def clear(self) -> None:
+        """What a failed test has left holds no quota in the next one."""
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        await self.api.delete_all(pods, gracePeriodSeconds="0")
+        for pod in (await self.api.get(pods))["items"]:
+            with contextlib.suppress(ApiError):
+                path = f"{pods}/{pod['metadata']['name']}"
+                await self.api.patch(path, {"metadata": {"finalizers": []}})
+
+        async def nothing_is_left() -> bool:
+            return await self.workloads() == []
+
+        await until(nothing_is_left)
+
+    async def workload(self, name: str) -> str:
+        """The uid of a workload: another one is behind all others in its queue."""
+        path = f"{API}/namespaces/{self.namespace}/workloads/{name}"
+        return str((await self.api.get(path))["metadata"]["uid"])
+
     async def gated(self, job: str) -> list[str]:
         pods = await pods_of(self.api, self.namespace, job)
         return sorted(pod["metadata"]["name"] for pod in pods if pod["spec"].get("schedulingGates"))
@@ -100,9 +123,10 @@ async def made_queue(kueue: Child, api: Api, namespace: str) -> AsyncIterator[Qu
 
 
 @pytest.fixture
-async def queue(made_queue: Queue) -> Queue:
+async def queue(made_queue: Queue) -> AsyncIterator[Queue]:
     await made_queue.set_quota(2)
-    return made_queue
+    yield made_queue
+    await made_queue.clear()
 
 
 class JobOfQueue(QueuedRun):
@@ -125,6 +149,36 @@ def submit(site: Site, name: str, *, nodes: int = 2, priority: str = "", **env: 
 async def state_of(site: Site, name: str, *states: str) -> dict[str, Any]:
     await until(lambda: site.status(name)["state"] in states)
     return site.status(name)
+
+
+def submit_elastic(site: Site, name: str, *, size: int, spare_s: int = 10, **env: str) -> None:
+    more = {"nodes": {"min": 2, "wanted": size}, "limits": {"spare_s": spare_s}}
+    labels = {"kueue.x-k8s.io/queue-name": TEAM}
+    env = {"STEPS": "100000", "STEP_S": "0.05", **env}
+    site.submit(name, train=ONE, labels=labels, more=more, **env)
+
+
+def living(site: Site, name: str) -> list[int]:
+    """The slots that train."""
+    status = site.status(name)
+    slots = [pod["slot"] for pod in status["pods"] if pod["state"] == "running"]
+    return slots if status["state"] == "running" else []
+
+
+def restarts(site: Site, name: str) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(site.everstep("restarts", name, "--json"))
+    return records
+
+
+def tries_to_grow(site: Site, name: str) -> list[dict[str, Any]]:
+    """The restarts for more nodes that have ended."""
+    records = restarts(site, name)
+    return [one for one in records if one["fault"]["kind"] == "scale.out" and one["recover_result"]]
+
+
+def newest_step(site: Site, name: str) -> int:
+    saved = (site.storage / name / "checkpoints").glob("step-*.json")
+    return max((int(path.stem.split("-")[1]) for path in saved), default=0)
 
 
 async def test_a_job_waits_in_its_queue_until_another_one_has_ended(
@@ -236,23 +290,49 @@ async def test_an_elastic_job_goes_on_with_what_its_queue_has_quota_for(
 ) -> None:
     """Kueue admits a group or nothing: smaller ones are tried, and a larger one once a node has room."""
     assert worker.pid
-    more = {"nodes": {"min": 2, "wanted": 3}, "limits": {"spare_s": 1}}
-    labels = {"kueue.x-k8s.io/queue-name": TEAM}
-    site.submit("elastic", train=ONE, labels=labels, more=more, STEPS="100000", STEP_S="0.05")
-
-    def living() -> int:
-        status = site.status("elastic")
-        pods = [pod for pod in status["pods"] if pod["state"] == "running"]
-        return len(pods) if status["state"] == "running" else 0
-
-    await until(lambda: living() == 2)
-    await queue.set_quota(3)
-    await until(lambda: living() == 3)
-    records = json.loads(site.everstep("restarts", "elastic", "--json"))
+    submit_elastic(site, "elastic", size=3, spare_s=30, STEP_S="0.5", CHECKPOINT_EVERY="40")
+    await until(lambda: len(living(site, "elastic")) == 2)
+    await queue.set_quota(3)  # long before there is a checkpoint, without which it does not grow
+    await until(lambda: len(living(site, "elastic")) == 3)
+    records = restarts(site, "elastic")
     assert {one["level"] for one in records} == {"elastic"}
     assert all(one["bills"] == {} for one in records)
     site.everstep("stop", "elastic")
     await state_of(site, "elastic", "stopped")
+
+
+async def test_an_elastic_job_that_tried_to_grow_in_vain_does_not_try_again_with_each_checkpoint(
+    queue: Queue, site: Site, worker: WorkerProcess
+) -> None:
+    """A node is free, and its queue has no quota for it: each try costs a restart."""
+    assert worker.pid
+    submit_elastic(site, "in-vain", size=3, CHECKPOINT_EVERY="20")
+    await until(lambda: tries_to_grow(site, "in-vain"))
+    await until(lambda: len(living(site, "in-vain")) == 2)
+    before = newest_step(site, "in-vain")
+    await until(lambda: newest_step(site, "in-vain") >= before + 20 * CHECKPOINTS)
+    assert len(tries_to_grow(site, "in-vain")) == 1
+    assert len(living(site, "in-vain")) == 2
+    site.everstep("stop", "in-vain")
+    await state_of(site, "in-vain", "stopped")
+
+
+async def test_pods_that_wait_for_a_node_take_a_released_one_with_the_quota_that_they_have(
+    queue: Queue, lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    nodes = [f"{namespace}-{number}" for number in range(3)]
+    for node in nodes:
+        await lab.backend.ensure_isolated(node, reason="broken")
+    job = JobOfQueue(lab, id="released", env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await waiting(job, api, namespace)
+    before = await queue.workload("released-g1")
+    for node in nodes[:2]:
+        await lab.backend.ensure_released(node)
+    state = await job.place()
+    assert {pod.node for pod in state.pods.values()} == {*nodes[:2]}
+    assert await queue.workload("released-g1") == before
+    await job.gone()
 
 
 async def test_a_job_of_more_pods_than_a_group_may_have_roles_is_admitted(

@@ -16,7 +16,9 @@ from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import condition, until, until_node
+from tests.kubernetes.test_gangs import pods_of
 from tests.kubernetes.test_lost_pods import replace_last_pod, trained
+from tests.kubernetes.test_waiting_pods import waiting
 from tests.testbed.api import Api, ApiError, Json
 from tests.testbed.machines import Machines
 
@@ -204,4 +206,40 @@ async def test_a_pod_on_a_silent_node_keeps_its_place_in_its_group(
     await replace_last_pod(job, avoid=(node,))
     assert group_of(await api.get(f"{pods}/silent-1-g2")) == ("silent-g2", "1")
     assert uids_of(await job.step(30), [0]) == uids_of(before, [0])
+    await job.gone()
+
+
+async def placed_on_released_nodes(
+    lab: KubernetesLab, api: Api, namespace: str, job: QueuedRun
+) -> None:
+    """The pods of the job wait while all nodes are isolated, and take those that are released."""
+    nodes = [f"{namespace}-{number}" for number in range(3)]
+    for node in nodes:
+        await lab.backend.ensure_isolated(node, reason="broken")
+    await job.new_generation("launch")
+    await waiting(job, api, namespace)
+    for node in nodes[: len(job.slots)]:
+        await lab.backend.ensure_released(node)
+    state = await job.place()
+    assert {pod.node for pod in state.pods.values()} == {*nodes[: len(job.slots)]}
+
+
+async def test_waiting_pods_of_a_queue_take_released_nodes_and_stay_in_their_group(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = QueuedRun(lab, id="released", env=NEVER_ENDS)
+    await placed_on_released_nodes(lab, api, namespace, job)
+    pods = await pods_of(api, namespace, "released")
+    assert [group_of(pod) for pod in pods] == [("released-g1", "2")] * 2
+    await job.gone()
+
+
+async def test_a_waiting_pod_that_is_alone_in_its_group_takes_a_released_node(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Its group ends with it, so it starts another one."""
+    job = QueuedRun(lab, id="alone", slots=(0,), env=NEVER_ENDS)
+    await placed_on_released_nodes(lab, api, namespace, job)
+    [pod] = await pods_of(api, namespace, "alone")
+    assert group_of(pod) == ("alone-g1-1", "1")
     await job.gone()

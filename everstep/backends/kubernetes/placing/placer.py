@@ -138,13 +138,12 @@ class PodPlacer:
     async def _withdraw_outdated(
         self, order: PlaceOrder, stored: Stored, hosts: Collection[str]
     ) -> Stored:
-        """Withdraw waiting pods that keep off other nodes than are isolated now.
-
-        Not in a queue, where they would lose their turn.
-        """
-        if kueue.queue_of(order):
-            return stored
+        """Withdraw waiting pods that keep off other nodes than are isolated now."""
         gang, mark = gang_of(order, stored), manifest.mark_of(hosts)
+        if kueue.queue_of(order):
+            stored = await self.withdrawals.withdraw_outdated_in_queue(stored, mark=mark)
+            if gang.size > 1:
+                return stored
         return await self.withdrawals.withdraw_outdated(gang, stored, mark=mark)
 
     def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> set[str]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from everstep.agent_client.watch import Agents
-from everstep.backends.kubernetes import gangs, manifest, names
+from everstep.backends.kubernetes import gangs, kueue, manifest, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, Stored
-from everstep.backends.kubernetes.placing.entries import members
+from everstep.backends.kubernetes.placing.entries import members, wanted_entries
 from everstep.backends.kubernetes.pod_facts import is_gated
 from everstep.backends.kubernetes.watch import ClusterWatch
 
@@ -78,6 +78,49 @@ class Withdrawals:
 
         _, stored = await self.books.transacted(stored.document.record.id, withdraw, start=stored)
         return stored
+
+    async def withdraw_outdated_in_queue(self, stored: Stored, *, mark: str) -> Stored:
+        """Have pods that Kueue admitted created again if they wait and keep off the wrong nodes.
+
+        Each stays in its group, which keeps its quota as long as one pod of it is there. So one
+        is kept until others are created. A pod that is alone in its group stays as it is.
+        """
+        uids = self._outdated(stored, mark=mark)
+        if not uids:
+            return stored
+
+        def withdraw(session: JobSession) -> None:
+            for entry in session.entries:
+                if entry.uid in uids and not entry.is_leaving and not entry.is_withdrawn:
+                    session.update(replace(entry, is_withdrawn=True))
+
+        _, stored = await self.books.transacted(stored.document.record.id, withdraw, start=stored)
+        return stored
+
+    def _outdated(self, stored: Stored, *, mark: str) -> set[str]:
+        """The uids of waiting pods that keep off other nodes than they should, except the last of a group."""
+        uids: set[str] = set()
+        for pods in self._by_group(stored).values():
+            outdated = [
+                pod
+                for pod in pods
+                if not (pod["spec"].get("nodeName") or is_gated(pod)) and _mark_of(pod) != mark
+            ]
+            first = 1 if len(outdated) == len(pods) else 0
+            uids.update(pod["metadata"]["uid"] for pod in outdated[first:])
+        return uids
+
+    def _by_group(self, stored: Stored) -> dict[str, list[Json]]:
+        """The wanted pods that are there and stay, by the name of their group in a queue."""
+        groups: dict[str, list[Json]] = {}
+        entries = wanted_entries(stored).values()
+        pods = (self.watch.pod(entry.uid) for entry in entries if not entry.is_withdrawn)
+        for pod in pods:
+            if pod is None or "deletionTimestamp" in pod["metadata"]:
+                continue
+            if (group := kueue.group_of(pod)) is not None:
+                groups.setdefault(group.name, []).append(pod)
+        return groups
 
     def _pods_of(self, gang: manifest.Gang, stored: Stored) -> list[Json]:
         pods = (self.watch.pod(entry.uid) for entry in members(stored, gang))
