@@ -126,9 +126,7 @@ class PodView(NamedTuple):
     output_at: float | None = None  # when its ranks printed last
     io_at: float | None = None  # last I/O of any process; None: unknown
     devices_at: float | None = None  # last change of its devices' utilisation; None: unknown
-    watched_since: float | None = (
-        None  # before that its agent stood still for a while, or was not there
-    )
+    watched_since: float | None = None  # since when its agent looks without a gap
     unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
     unread: bool = False  # the log pattern was too slow: no more steps are read
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be

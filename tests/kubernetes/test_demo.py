@@ -38,17 +38,20 @@ def test_three_faults_of_a_cluster_cost_the_demo_no_bit_of_its_weights(folder: P
     assert "Traceback" not in printed
     _, _, table = printed.partition("FROM STEP")
     rows = [line for line in table.splitlines() if line[:1].isdigit()]
+    # A rank that misses its peer may be seen to end first. Its restart in place gives way then.
+    done = [row for row in rows if "in_place  downgrade" not in row]
     levels = ["in_place  success", "pod       success", "pod       success"]
-    assert len(rows) == len(levels), printed
-    for row, level in zip(rows, levels, strict=True):
+    assert len(done) == len(levels), printed
+    for row, level in zip(done, levels, strict=True):
         assert level in row
     # Restarted in place: the second look shows the pods of the first one.
     looks = [part.splitlines()[1:6] for part in printed.split("  look ")[1:]]
     assert len(looks) >= 4, printed
     names = [[line.split()[0] for line in look[1:]] for look in looks[:4]]
     assert names[0] == names[1]
-    assert "demo-1-g4" in names[2]
-    assert "demo-3-g5" in names[3]
+    for look, slot in ((2, 1), (3, 3)):
+        (replaced,) = {*names[look]} - {*names[look - 1]}
+        assert replaced.startswith(f"demo-{slot}-g"), printed
     assert "They are equal, to the last bit." in printed
     assert "no pod of the job is left" in printed
     assert_nothing_is_left(folder)

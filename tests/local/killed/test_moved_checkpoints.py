@@ -6,6 +6,8 @@ Only real files are moved under a real agent, and only a killed worker forgets w
 from __future__ import annotations
 
 import json
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,11 +37,15 @@ async def test_a_restart_waits_for_what_was_saved_before_its_node_was_lost(
     async with Rehearsal(tmp_path / "r", nodes=3) as r:
         job = await r.submit(small(folder, "moved", nodes=1, steps=100))
         saves = folder / "out" / "ckpt"
+        await r.until(lambda: [*saves.glob("step-*")], "a checkpoint")
+        (pod,) = r.pods("moved")
+        for pid in pod.ranks():  # or, on a busy machine, they end before the job's page is printed
+            os.kill(pid, signal.SIGSTOP)
         await r.until(partial(job_detail, r, "checkpoint_step"), "a checkpoint that the job knows")
         if kills_worker:
             r.worker.kill9()
         saves.rename(moved)
-        await r.fault(f"node-down {r.pods('moved')[0].node}")
+        await r.fault(f"node-down {pod.node}")
         if kills_worker:
             await r.worker.start()
         await r.until(partial(waits, r), "the wait for the checkpoints")
