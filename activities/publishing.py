@@ -67,14 +67,14 @@ class Progress:
     entry: int = 0
     notice: int = 0
     span: int = 0
-    is_counted: bool = False  # the totals were taken, or never will be
-    is_traced: bool = False
+    totals_are_settled: bool = False  # the totals were taken, or never will be
+    spans_are_settled: bool = False  # also where there is no exporter
     totals_sent: str = ""
     trouble: str = ""  # why a part failed, the newest
 
     @property
     def published(self) -> PublishedUpTo:
-        first_step = self.publication.first_step if self.is_counted else 0
+        first_step = self.publication.first_step if self.totals_are_settled else 0
         return PublishedUpTo(
             entry=self.entry,
             notice=self.notice,
@@ -85,15 +85,15 @@ class Progress:
         )
 
     @property
-    def is_nothing(self) -> bool:
+    def published_nothing(self) -> bool:
         """Whether this attempt published nothing that has to go out. Totals and spans alone may go later."""
-        has_first_step = self.publication.is_first_step_due and self.is_counted
+        has_first_step = self.publication.is_first_step_due and self.totals_are_settled
         has_end = self.publication.is_end_due and self._is_exported
         return not (self.entry or self.notice or has_first_step or has_end)
 
     @property
     def _is_exported(self) -> bool:
-        return self.is_counted and self.is_traced
+        return self.totals_are_settled and self.spans_are_settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,9 +125,9 @@ class Publishing:
                     self._trace(publication, progress),
                 )
             except asyncio.CancelledError:
-                if progress.is_nothing:
+                if progress.published_nothing:
                     raise
-        if progress.is_nothing and not publication.is_empty:
+        if progress.published_nothing and not publication.is_empty:
             await _report_failure(publication, progress.trouble)
             # Tried again until it works: worth no traceback each time.
             benign = ApplicationErrorCategory.BENIGN
@@ -166,13 +166,13 @@ class Publishing:
                 activity.logger.warning(problem)
             else:
                 progress.totals_sent = counting
-        progress.is_counted = True
+        progress.totals_are_settled = True
 
     async def _trace(self, publication: Publication, progress: Progress) -> None:
         """Send the spans. A later publication sends those that were refused."""
         exporter = self.span_exporter
         if exporter is None or not publication.spans or await exporter.export(publication):
-            progress.span, progress.is_traced = publication.newest_span, True
+            progress.span, progress.spans_are_settled = publication.newest_span, True
             return
         progress.trouble = "the collector takes no spans"
 

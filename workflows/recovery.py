@@ -88,10 +88,11 @@ async def carry_out(plan: Plan, show: missing_workers.Show) -> Outcome:
         if is_cancelled():  # a step that ended well although it was cancelled swallowed that
             raise asyncio.CancelledError
         result = await missing_workers.run_step(partial(_step, order), show)
-        progress_or_outcome = recovery.after(progress, result)
-        if isinstance(progress_or_outcome, Outcome):
-            return progress_or_outcome
-        progress = progress_or_outcome
+        match recovery.after(progress, result):
+            case Outcome() as outcome:
+                return outcome
+            case recovery.PlanProgress() as after_step:
+                progress = after_step
 
 
 async def clear_away(order: Clear, cluster: str, show: missing_workers.Show, *, why: str) -> None:

@@ -75,9 +75,8 @@ class TrainingJob(JobHandlers):
         self._publishing = asyncio.create_task(self._publisher.work())
         end = await self._shielded(self._live())
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
-        if end is None and operators.is_told_to_end(
-            self.state
-        ):  # a cancel does not reach a next run
+        # A cancel does not reach a next run.
+        if end is None and operators.is_told_to_end(self.state):
             end = await self._shielded(self._live())
         if end is None:
             # `everstep list` shows the newest run, and the server does not pass the memo on to it.

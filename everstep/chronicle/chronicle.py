@@ -116,9 +116,8 @@ class Entry:
     run: int  # run of this line; 0: none
     text: str
     about: int = 0  # run of `row`; 0: that of this line
-    row: Mapping[str, SummaryValue] = field(
-        default_factory=dict
-    )  # known fields of a run in summary.json
+    # Known fields of a run in summary.json.
+    row: Mapping[str, SummaryValue] = field(default_factory=dict)
     workdir: str | None = None  # must exist: it is not created for a folder in it
     dialect_files: DialectFiles | None = None  # None: the dialect has no files of its own
     restart: str = ""  # the restart that ends with this line, in a whole sentence

@@ -69,6 +69,7 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         return chronicle
     if entry.row:
         phase = replace(phase, run=entry.about or entry.run, row=entry.row)
+        # A newer row of the same run replaces the older one, which need not be written.
         earlier = tuple(_without_replaced_row(e, entry) for e in chronicle.entries)
         chronicle = replace(chronicle, entries=earlier)
     phase = replace(phase, is_over=phase.is_over or isinstance(event, PhaseEnded))
@@ -111,7 +112,10 @@ def _with(chronicle: Chronicle, entry: Entry) -> Chronicle:
 
 
 def _dropped(entries: tuple[Entry, ...]) -> int:
-    """Which entry is given up: the oldest that is only a line. Nothing else has the row of an ended run."""
+    """Which entry is given up: the oldest that is only a line; the oldest of all where too many have rows.
+
+    Nothing else has the row of an ended run.
+    """
     if sum(1 for entry in entries if entry.row) > ROWS_KEPT:
         return 0
     return next((n for n, entry in enumerate(entries[:-1]) if not entry.row), 0)

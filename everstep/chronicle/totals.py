@@ -120,11 +120,12 @@ NO_RECORD = "other"
 def _with_time(chronicle: Chronicle) -> Chronicle:
     """The time before each start that has trained or ended: nothing changes it any more."""
     starts = [s for s in chronicle.starts if chronicle.timed is None or s.at >= chronicle.timed]
-    if chronicle.timed is None and starts and _is_final(starts[0]):
+    # The first start: the wait before it.
+    if chronicle.timed is None and starts and _has_trained_or_ended(starts[0]):
         wait_s = max(_run(starts[0]).training_from - _created(chronicle), 0.0)
         chronicle = _spent(replace(chronicle, timed=starts[0].at), wait=wait_s)
     for start, following in pairwise(starts):
-        if chronicle.timed == start.at and _is_final(following):
+        if chronicle.timed == start.at and _has_trained_or_ended(following):
             run, next_run = _runs_until(chronicle, following)
             gaps = gaps_between(run, next_run)
             chronicle = _with_run(replace(chronicle, timed=following.at), run, gaps)
@@ -132,7 +133,7 @@ def _with_time(chronicle: Chronicle) -> Chronicle:
 
 
 def _runs_until(chronicle: Chronicle, last: Start) -> tuple[Run, Run]:
-    """This run and the one before it, with what it did again of that one and of those before."""
+    """The last two runs up to `last`, with what they did again."""
     runs = [until_fault(_run(start), _causes(chronicle)) for start in chronicle.starts]
     at = chronicle.starts.index(last)
     with_loss = with_losses([*runs[:at], _run(last)])
@@ -153,7 +154,7 @@ def _created(chronicle: Chronicle) -> float:
     return chronicle.starts[0].at if chronicle.created_at is None else chronicle.created_at
 
 
-def _is_final(start: Start) -> bool:
+def _has_trained_or_ended(start: Start) -> bool:
     return start.first_step_at is not None or start.ended_at is not None
 
 

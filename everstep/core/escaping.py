@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import re
 
-_STRINGS = (
-    r"(?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])"  # what begins a title, a link or a file of its own
-)
+# What begins a title, a link or a file of its own.
+_STRINGS = r"(?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])"
 _SEQUENCE = re.compile(
     rf"{_STRINGS}[^\x07\x1b\x90\x98\x9c-\x9f\r\n]*(?:\x07|\x1b\\|\x9c)"  # with all that is in it
     r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, the cursor

@@ -144,6 +144,7 @@ def _runs_of_records(
 ) -> tuple[Run, ...]:
     """Runs between the restarts that are older than the runs a job keeps."""
     runs: list[Run] = []
+    # Of the run that the next record ends.
     start, starting_step, generation, first_step = started, 0, None, started
     for record in records:
         at, stages = seconds(record["at"]), record["stages_s"]
@@ -208,6 +209,7 @@ def _restarts(
     fault the first carries the gap.
     """
     restarts: list[Restart] = []
+    # A gap begins where its run ended; a record names that end later, by the time of detection.
     down_s = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
     unclaimed = [run for run in runs if run.ended_at in down_s]
     for record, cause in zip(records, _causes(records), strict=True):

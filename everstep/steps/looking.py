@@ -215,7 +215,11 @@ class StepRun:
             self.past_waits[self.waiting_for] = self.past_waits.get(self.waiting_for, 0.0) + wait_s
 
     def _wait_began(self) -> float:
-        """When the current wait began: the first wait begins with the first try of the step."""
+        """When the current wait began.
+
+        Waits follow each other without a gap: each began where the ones before it ended, the first with the
+        first try of the step.
+        """
         return self.order.since + sum(self.past_waits.values())
 
     def _lost_slots(self, observation: Observation) -> tuple[int, ...]:

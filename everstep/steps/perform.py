@@ -12,8 +12,8 @@ from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, bounde
 from everstep.core.levels import Level, Step
 from everstep.core.recovering.placement import (
     Attempt,
-    GoOnWith,
     NoPlace,
+    OrderPlaces,
     TryAgain,
     first,
     in_vain,
@@ -125,8 +125,8 @@ async def _space(step: StepRun) -> StepResult:
 async def _stop(step: StepRun) -> StepResult:
     """Take a new generation, from which on older orders are refused, then stop the older processes."""
     plan, backend = step.order.plan, step.context.backend
-    above = step.order.above
-    key = f"{plan.key}/above-{above}" if above else plan.key
+    found_on_storage = step.order.above
+    key = f"{plan.key}/above-{found_on_storage}" if found_on_storage else plan.key
     step.generation = await backend.ensure_generation(
         plan.job, key, folders=plan.folders, above=plan.generation
     )
@@ -140,8 +140,8 @@ async def _stop(step: StepRun) -> StepResult:
     confirming = plan.slots.keys() - set(_leaving_slots(step.order))
     while True:
         state = await backend.ensure_stopped(order)
-        # A slot that gets a new pod has its grace to save, but need not confirm: its end is proven
-        # before the start.
+        # Processes in pods that leave are not waited for beyond the grace: their end is proven before the
+        # start.
         missing = [slot for slot in state.pending if slot in confirming]
         if state.done or (not missing and step.now >= await step.asked_at() + order.grace_s):
             result = _kept_or_failed(step, state.kept)
@@ -311,7 +311,8 @@ async def _place(step: StepRun) -> StepResult:
     job_slots = first(rules.wanted, order.living, staying=can_stay)
     staying = tuple(sorted(can_stay & set(job_slots)))
     slots = job_slots  # those of the newest order: fewer where not all of them find a place
-    since, not_before, attempt = order.since - order.missing_s, None, None
+    since = order.since - order.missing_s  # the wait for a spare counts from the stop
+    not_before, attempt = None, None
     deadline = None if rules.wait_s is None else since + rules.wait_s
     while True:
         state, attempt = await _order(step, slots, attempt)
@@ -336,9 +337,9 @@ async def _place(step: StepRun) -> StepResult:
             case NoPlace(waited_s=waited_s):
                 message = in_vain(rules, state, wanted=len(job_slots), waited_s=waited_s)
                 return step.failed(step.cause("place.none", message))
-            case GoOnWith(slots=fewer) if fewer != slots:
+            case OrderPlaces(slots=fewer) if fewer != slots:
                 slots = fewer
-            case GoOnWith(until=until):
+            case OrderPlaces(until=until):
                 if state.places is None:
                     await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)
@@ -361,7 +362,8 @@ async def _order(
 async def _settles_at(step: StepRun, since: float) -> float:
     """The time until which old pods may take to end.
 
-    After a time without a worker, the order to end reaches them only now.
+    A step that begins at once waits for no old pod; a late one up to `GOING_S`, as its order reaches them
+    only now.
     """
     now = await step.context.backend.clock()
     return now + min(now - since, GOING_S)

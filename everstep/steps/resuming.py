@@ -38,8 +38,9 @@ async def resume(step: StepRun) -> StepResult:
         return fence
     listing = fence.listing or await _list_checkpoints(step)
     if not listing.checkpoints and _expects_checkpoints(plan):
+        # A killed try may have set all aside: then nothing is listed and nothing is lost.
         renamed = await _rename_newer(step, listing, (), None)
-        if renamed.moved:  # by a try that was killed afterwards
+        if renamed.moved:
             return await _result_after_renaming(step, listing, (), None)
         listing = await _wait_for_checkpoints(step)
         if not listing.checkpoints:
@@ -49,6 +50,7 @@ async def resume(step: StepRun) -> StepResult:
     chosen = _choose(checkpoints, plan)
     if chosen is None and (cause := _none_to_load(step, checkpoints)) is not None:
         return step.failed(cause)
+    # Newer: all, where none was chosen.
     newer = tuple(takewhile(lambda one: one != chosen, checkpoints))
     return replace(await _result_after_renaming(step, listing, newer, chosen), resume=chosen)
 
@@ -211,12 +213,15 @@ def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | Non
 
 
 def _had_whole_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether a whole checkpoint ever existed: a single bad one may never have been whole."""
+    """Whether a whole checkpoint ever existed. Here none of them is known to be good."""
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
+    # Where no check was sure, only a job that must not start over counts what it saved.
     if checkpoints and not any(one.is_sure for one in checkpoints):
         return is_strict
+    # A rollback leaves a checkpoint behind; of several, one was finished before the next one began.
     if plan.remedy.older_than_step is not None or len(checkpoints) > 1:
         return True
+    # A single bad one may never have been whole, unless the job saved another one or must have one.
     return any(is_strict or plan.saved_as not in (None, one.path) for one in checkpoints)
 
 

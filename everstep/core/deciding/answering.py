@@ -32,8 +32,11 @@ NEW_CONTAINERS = (Level.POD, Level.JOB)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Walk:
-    """Levels that were passed over or refused on the way down the ladder."""
+class _Skipped:
+    """Levels that were passed over or refused on the way down the ladder.
+
+    Filled by `_applicable`, `_without_gentlest` and `_first_affordable`.
+    """
 
     passed_over: list[tuple[Level, str]] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -56,13 +59,13 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
         diagnosis = replace(
             diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, is_requested=True
         )
-    walk = _Walk()
-    decision = _first_affordable(inputs, diagnosis, walk)
+    skipped = _Skipped()
+    decision = _first_affordable(inputs, diagnosis, skipped)
     return replace(
         decision,
         checking=numbers.checking if decision.is_executed else None,
-        passed_over=_gentler(walk.passed_over, diagnosis.ladder, decision.level),
-        refused=tuple(walk.refused),
+        passed_over=_gentler(skipped.passed_over, diagnosis.ladder, decision.level),
+        refused=tuple(skipped.refused),
     )
 
 
@@ -71,7 +74,8 @@ def _gentler(
 ) -> tuple[str, ...]:
     """The levels passed over before the chosen one, with their reasons.
 
-    A level that is not on the ladder was tried before the ladder began.
+    Levels of `_levels_to_try` that are not on the ladder (a rollback on suspicion, new containers) came
+    before it.
     """
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
     return tuple(
@@ -81,12 +85,12 @@ def _gentler(
     )
 
 
-def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> Decision:
-    levels = _levels_to_try(inputs, diagnosis, walk)
+def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, skipped: _Skipped) -> Decision:
+    levels = _levels_to_try(inputs, diagnosis, skipped)
     for level in levels:
         empty_budget = _empty_budget(inputs, diagnosis.fault, level)
         if empty_budget is not None:
-            walk.refused.append(Refusal(level=level, budget=empty_budget.name))
+            skipped.refused.append(Refusal(level=level, budget=empty_budget.name))
             continue
         series_end = _series_end(inputs, diagnosis, level)
         if series_end is not None:
@@ -95,23 +99,28 @@ def _first_affordable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) 
         # New containers that replaced the ladder are no levels of it.
         ladder = diagnosis.ladder if level in diagnosis.ladder else levels
         levels_below = ladder[ladder.index(level) + 1 :]
-        why = _why(inputs, diagnosis, level, walk)
+        why = _why(inputs, diagnosis, level, skipped)
         return _decision(inputs, diagnosis, level, levels_below, why)
-    return _decision(inputs, diagnosis, Level.FAIL, (), _why(inputs, diagnosis, Level.FAIL, walk))
+    why = _why(inputs, diagnosis, Level.FAIL, skipped)
+    return _decision(inputs, diagnosis, Level.FAIL, (), why)
 
 
-def _levels_to_try(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> tuple[Level, ...]:
+def _levels_to_try(
+    inputs: DecisionInput, diagnosis: Diagnosis, skipped: _Skipped
+) -> tuple[Level, ...]:
     """The levels that can apply, without the gentlest where restarts of the class brought no progress."""
-    applicable = _applicable(inputs, diagnosis, walk)
+    applicable = _applicable(inputs, diagnosis, skipped)
     if diagnosis.begins_with_rollback and applicable[:1] == (Level.ROLLBACK,):
-        return (Level.ROLLBACK, *_without_gentlest(inputs, diagnosis, applicable[1:], walk))
-    return _without_gentlest(inputs, diagnosis, applicable, walk)
+        return (Level.ROLLBACK, *_without_gentlest(inputs, diagnosis, applicable[1:], skipped))
+    return _without_gentlest(inputs, diagnosis, applicable, skipped)
 
 
-def _applicable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> tuple[Level, ...]:
+def _applicable(
+    inputs: DecisionInput, diagnosis: Diagnosis, skipped: _Skipped
+) -> tuple[Level, ...]:
     """The levels of the ladder that nothing hinders, or new containers if only those are missing."""
     hindrances = [(level, hindrance(inputs, diagnosis, level)) for level in diagnosis.ladder]
-    walk.passed_over.extend((level, why) for level, why in hindrances if why is not None)
+    skipped.passed_over.extend((level, why) for level, why in hindrances if why is not None)
     applicable = tuple(level for level, why in hindrances if why is None)
     has_to_move = bool(inputs.gone or diagnosis.other_faults)
     keeps_containers = bool(SAME_CONTAINER & {*diagnosis.ladder})
@@ -121,7 +130,7 @@ def _applicable(inputs: DecisionInput, diagnosis: Diagnosis, walk: _Walk) -> tup
 
 
 def _without_gentlest(
-    inputs: DecisionInput, diagnosis: Diagnosis, levels: tuple[Level, ...], walk: _Walk
+    inputs: DecisionInput, diagnosis: Diagnosis, levels: tuple[Level, ...], skipped: _Skipped
 ) -> tuple[Level, ...]:
     """Leave out a level for each restart of the class without progress, but never the last level.
 
@@ -132,7 +141,7 @@ def _without_gentlest(
     times = f"{restarts} restart{'' if restarts == 1 else 's'}"
     cls = diagnosis.fault.cls
     why = f"after {times} for {cls} without progress the ladder starts further down"
-    walk.passed_over.extend((level, why) for level in levels[:left_out])
+    skipped.passed_over.extend((level, why) for level in levels[:left_out])
     return levels[left_out:]
 
 
@@ -198,7 +207,11 @@ def _series_end(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> st
 
 
 def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[Series, ...]:
-    """The series that a restart counts in; one that follows a failed pod level counts in none."""
+    """The series that a restart counts in.
+
+    One that follows a failed pod level counts in none: the pod level was counted, and this is the same
+    restart going on.
+    """
     if diagnosis.instead_of is Level.POD or diagnosis.fault.cls in NEVER_BILLED:
         return ()
     available = inputs.policy.series
@@ -208,14 +221,14 @@ def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[
 # -- Writing the answer down --------------------------------------------------------------------
 
 
-def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, walk: _Walk) -> str:
+def _why(inputs: DecisionInput, diagnosis: Diagnosis, level: Level, skipped: _Skipped) -> str:
     parts = [_head(diagnosis.fault), *diagnosis.remarks]
-    parts += [f"{r.level} refused, budget {r.budget} is used up" for r in walk.refused]
+    parts += [f"{r.level} refused, budget {r.budget} is used up" for r in skipped.refused]
     is_as_requested = diagnosis.is_requested and diagnosis.ladder[:1] == (level,)
     if not is_as_requested:  # the remarks have the request, which is the reason
         parts.append(f"{level} {_CHOICE.get(level, 'is the gentlest level that can work')}")
         if level is Level.FAIL:  # why not back to an older checkpoint, before the phase ends
-            parts += [why for passed, why in walk.passed_over if passed is Level.ROLLBACK]
+            parts += [why for passed, why in skipped.passed_over if passed is Level.ROLLBACK]
     row = ladder_row(inputs, diagnosis.fault)
     is_by_row = diagnosis.ladder == row.levels and not diagnosis.ladder_is_final
     if level is Level.FAIL and row.why and is_by_row:

@@ -267,9 +267,8 @@ def _levels_left(inputs: DecisionInput, last: Decision, failure: Fact) -> tuple[
         return (Level.FAIL,)
     if failure.kind in NOTHING_WAS_STOPPED:  # training goes on
         return (Level.NOTE,)
-    if (
-        failure.kind == NONE_OLDER
-    ):  # the level works from the newest checkpoint; a rollback does not
+    # The level works from the newest checkpoint; a rollback does not.
+    if failure.kind == NONE_OLDER:
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
     if failure.kind not in POD_OR_DEVICE_LOST:
         return last.ladder

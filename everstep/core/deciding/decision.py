@@ -117,9 +117,8 @@ class RollbackCount(NamedTuple):
     """How often in a row without progress the job left its newest checkpoint, and for which one."""
 
     times: int = 0
-    resumed_at: int | None = (
-        None  # `counts` of the checkpoint of the newest of these runs, if it had one
-    )
+    # `counts` of the checkpoint of the newest of these runs, if it had one.
+    resumed_at: int | None = None
     below: int | None = None  # newer checkpoints could not be set aside: resume below this one only
 
 
@@ -167,7 +166,7 @@ class Decision:
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
-    instead_of: Level | None = None  # the level first chosen, when that one failed
+    instead_of: Level | None = None  # the level this stands in for: it failed, or would be in vain
     other_faults: tuple[Fault, ...] = ()  # of hardware that the same Recovery isolates
     facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
     occurrences: tuple[Occurrence, ...] = ()
@@ -263,7 +262,7 @@ class StepOrder:
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
     missing_s: float = 0.0  # so long the job lacked places before this step
-    above: int = 0  # a stop that asks for a generation once more: above this one, found on storage
+    above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

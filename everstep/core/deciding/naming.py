@@ -18,8 +18,9 @@ from everstep.core.facts import LASTED_S, START_FAILED, STORAGE_GIVEN_UP, Detail
 from everstep.core.levels import HEALS, LASTS, RESCHEDULING, STEPS, FaultClass, Level, Owner
 from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
-NOTHING_TO_TRY = ("limit.", "place.", "checkpoint.none_left")
-"""Kinds that end a phase outside of an incident; within one they only end a level."""
+FAILS_AT_ONCE = ("limit.", "place.", "checkpoint.none_left")
+"""Kinds of fault that end a phase. A failed step of an incident has them too, but does not come here:
+`decide._step_down` answers it."""
 OF_A_PLACE = frozenset({"node", "device", "maintenance"})
 """Families that concern a job only while it has pods on the node."""
 CANNOT_BEGIN = re.compile(
@@ -151,6 +152,7 @@ def other_diagnoses(
     handled: tuple[Fault, ...],
 ) -> tuple[Diagnosis, ...]:
     """Diagnoses of the facts that are not handled and that a restart does not remove, one per class."""
+    # None: a fact of a handled class that names no node is handled with it.
     handled_places = {(fault.cls, node) for fault in handled for node in (*fault.nodes, None)}
     open_facts = [
         fact
@@ -188,7 +190,7 @@ def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
         heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
     if {*other.fault.nodes} <= {*diagnosis.fault.nodes} and diagnosis.fault.is_hardware:
-        return diagnosis
+        return diagnosis  # its nodes are left anyway
     if other.fault.is_hardware and _places_pods(diagnosis) and _places_pods(other):
         remark = f"along with {other.fault.label}"
         other_faults = (*diagnosis.other_faults, other.fault)
@@ -217,7 +219,7 @@ def _fail_at_limit(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     # Any component may report first that the storage cannot be written: the fault's kind is its.
     has_given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
     is_storage = has_given_up and diagnosis.fault.cls is FaultClass.STORAGE
-    if not is_storage and not diagnosis.fault.kind.startswith(NOTHING_TO_TRY):
+    if not is_storage and not diagnosis.fault.kind.startswith(FAILS_AT_ONCE):
         return diagnosis
     return replace(diagnosis, ladder=(Level.FAIL,), ladder_is_final=True)
 

@@ -41,6 +41,13 @@ from everstep.core.state import (
 from everstep.core.world import Checkpoint, PodState
 
 
+def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
+    """Whether the plan had this step and carried it out to its end."""
+    steps = plan.remedy.steps
+    done = steps if outcome.step is None else steps[: steps.index(outcome.step)]
+    return step in done
+
+
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The state after a launch: its slots, and the checkpoint that training resumes from."""
     after = _with_new_generation(_with_old_facts(state, outcome), plan, outcome)
@@ -62,6 +69,8 @@ def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The state after a Recovery that returned its outcome."""
     if outcome.step is Step.STANDBY:
         return _ended_in_standby(state, plan, outcome)
+    # In this order: the facts of the old ranks, the new generation, what its checkpoint proves, the refunds,
+    # the record, the facts of the new ranks.
     before, mark = state, state.ledger.mark
     state = _with_new_generation(_with_old_facts(state, outcome), plan, outcome)
     state = found_further(state, mark)
@@ -416,13 +425,6 @@ def cleared(state: JobState, isolated: tuple[str, ...]) -> JobState:
     )
     state = _isolated(state, reasons)
     return replace(state, slots=slots, isolated=nodes, finished=finished)
-
-
-def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
-    """Whether the plan had this step and carried it out to its end."""
-    steps = plan.remedy.steps
-    done = steps if outcome.step is None else steps[: steps.index(outcome.step)]
-    return step in done
 
 
 def _still_isolated(state: JobState, outcome: Outcome) -> dict[str, str]:

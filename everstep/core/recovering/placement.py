@@ -122,8 +122,8 @@ class TryAgain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoOnWith:
-    """Start with these slots only; look again when something changed, at this time at the latest."""
+class OrderPlaces:
+    """Order places for these slots. If they are the same as before: wait for a change, or until this time."""
 
     slots: tuple[int, ...]
     until: float | None = None
@@ -168,7 +168,7 @@ def size(
     since: float,
     now: float,
     not_before: float = 0.0,
-) -> TryAgain | GoOnWith | NoPlace:
+) -> TryAgain | OrderPlaces | NoPlace:
     """What to do while not all slots of the newest order have a place: wait, go on with fewer, or give up."""
     if now < not_before:
         return TryAgain(until=not_before)
@@ -179,7 +179,7 @@ def size(
         )
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
     if now >= since + rules.spare_s and possible:
-        return GoOnWith(slots=first(possible[0], wanted, staying=staying))
+        return OrderPlaces(slots=first(possible[0], wanted, staying=staying))
     deadline = None if rules.wait_s is None else since + rules.wait_s
     if deadline is not None and now >= deadline:
         return NoPlace(waited_s=now - since)
@@ -198,24 +198,25 @@ def _next_try(
     attempt: Attempt,
     since: float,
     now: float,
-) -> GoOnWith | NoPlace:
+) -> OrderPlaces | NoPlace:
     """Where places are unknown: all wanted slots first, then each smaller number, then again.
 
     The time of an attempt counts from its order, even if no worker was there to follow it.
     """
+    # The largest first; after the smallest it begins again.
     sizes = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)
     largest, smallest, tried = sizes[0], sizes[-1], len(attempt.slots)
     until = attempt.since + TRY_S
     if tried == largest:
         until = max(until, since + rules.spare_s)
     if tried in sizes and now < until:
-        return GoOnWith(slots=attempt.slots, until=until)
+        return OrderPlaces(slots=attempt.slots, until=until)
     if tried == smallest and rules.wait_s is not None and now >= since + rules.wait_s:
         return NoPlace(waited_s=now - since)
     next_size = largest
     if tried in sizes and tried != smallest:
         next_size = sizes[sizes.index(tried) + 1]
-    return GoOnWith(slots=first(next_size, wanted, staying=staying), until=now + TRY_S)
+    return OrderPlaces(slots=first(next_size, wanted, staying=staying), until=now + TRY_S)
 
 
 def node_ranks(living: Iterable[int]) -> dict[int, int]:

@@ -364,6 +364,7 @@ def next_change_at(quarantine: Quarantine) -> float | None:
 
 
 def _change_at(span: FaultSpan, entry: IsolatedNode | None) -> float | None:
+    """The moment its code has lasted too long, if that is still to come; else when its device is sound."""
     if not span.was_long and (span.ended is None or span.is_long(span.ended)):
         return span.long_at
     return span.sound_at if entry is not None and entry.by == DURATION else None

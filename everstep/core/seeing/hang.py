@@ -115,8 +115,8 @@ class _Running(NamedTuple):
 
     pod: PodView
     slots: tuple[int, ...]
-    still_since: float  # the newest sign of life
-    excused_until: float  # the newest movement that is only an excuse
+    last_step_or_move: float  # the newest sign of life
+    last_excuse: float  # the newest movement that is only an excuse
     limit_s: float
 
 
@@ -148,8 +148,10 @@ def suspects(
         _Running(
             pod=group[0],
             slots=tuple([pod.slot for pod in group]),
-            still_since=max(_last_move(group[0], learned, has_stepped=has_stepped), not_before),
-            excused_until=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
+            last_step_or_move=max(
+                _last_move(group[0], learned, has_stepped=has_stepped), not_before
+            ),
+            last_excuse=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
             limit_s=start_s if learned.steps_seen and not has_stepped else step_s,
         )
         for group in groups
@@ -160,13 +162,18 @@ def suspects(
 
 
 def _suspects(one: _Running, most_excused_s: float) -> Suspects:
+    """When these slots count as hung.
+
+    `due`: the limit after the last step or move, or after a newer excuse. `excused_due`: ten limits after the
+    last step or move, whatever excuses there are.
+    """
     excused_s = max(one.limit_s, min(EXCUSED_TIMES * one.limit_s, most_excused_s))
-    due = max(one.still_since, one.excused_until) + one.limit_s
-    excused_due = one.still_since + excused_s
+    due = max(one.last_step_or_move, one.last_excuse) + one.limit_s
+    excused_due = one.last_step_or_move + excused_s
     despite_excuse = excused_due < due and excused_s > one.limit_s
     return Suspects(
         due=min(due, excused_due),
-        still_since=one.still_since,
+        still_since=one.last_step_or_move,
         slots=one.slots,
         limit_s=excused_s if despite_excuse else one.limit_s,
         despite_excuse=despite_excuse,
@@ -184,13 +191,14 @@ def _with_excuses_of_others(running: Sequence[_Running], learned: Learned) -> li
     A slot that waits while another one validates or saves shows nothing of that itself. A slot that goes on
     stepping excuses no other.
     """
-    by_stop = sorted(running, key=lambda one: one.still_since)
-    stops = [one.still_since for one in by_stop]
-    excused_until = list(accumulate((one.excused_until for one in by_stop), max))
+    by_stop = sorted(running, key=lambda one: one.last_step_or_move)
+    stops = [one.last_step_or_move for one in by_stop]
+    newest_excuses = list(accumulate((one.last_excuse for one in by_stop), max))
     within_s = at_once_s(learned)
+    # The newest excuse of all slots that stopped no later than this one, plus `within_s`.
     return [
         one._replace(
-            excused_until=excused_until[bisect_right(stops, one.still_since + within_s) - 1]
+            last_excuse=newest_excuses[bisect_right(stops, one.last_step_or_move + within_s) - 1]
         )
         for one in running
     ]
@@ -202,12 +210,19 @@ def _judged_as_one(running: Sequence[_Running]) -> list[_Running]:
     Use of the processor alone is the only excuse; `moved_at` has that too.
     """
     signs = [
-        max(one.still_since, one.excused_until, one.pod.step_at or 0.0, one.pod.devices_at or 0.0)
+        max(
+            one.last_step_or_move,
+            one.last_excuse,
+            one.pod.step_at or 0.0,
+            one.pod.devices_at or 0.0,
+        )
         for one in running
     ]
-    still_since = max(signs, default=0.0)
-    excused_until = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
-    return [one._replace(still_since=still_since, excused_until=excused_until) for one in running]
+    newest_sign = max(signs, default=0.0)
+    newest_excuse = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
+    return [
+        one._replace(last_step_or_move=newest_sign, last_excuse=newest_excuse) for one in running
+    ]
 
 
 def _is_running(pod: PodView) -> bool:

@@ -60,9 +60,8 @@ class WatchOrder:
     room_for: Need | None = None  # needs of a slot that was scaled away; None: all slots are there
     grows_by: int = 1  # least number of slots to add: numbers of nodes in between do not work
     grows_most: int = 1  # number of slots that the document wants and the job lacks
-    grows_after: Checkpoint | None = (
-        None  # grow after a checkpoint newer than this: it costs little then
-    )
+    # Grow after a checkpoint newer than this: it costs little then.
+    grows_after: Checkpoint | None = None
     grows_from: float | None = None  # time before which a try to grow would be in vain
     to_come: tuple[Fact, ...] = ()  # facts that become true at their time, unless they end before
     time_scale: float = 1.0

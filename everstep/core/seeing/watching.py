@@ -6,7 +6,7 @@ long as the rules say, and turns stillness into facts of its own (`hang.`, `unre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from everstep.core.facts import (
@@ -167,14 +167,23 @@ def _silent_to_blame(watch: Watch, silent: tuple[PodView, ...]) -> tuple[PodView
 def _judge_without_facts(
     order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
 ) -> WaitFor | WatchReport:
-    """The first of silence, stillness and the document's limits that applies."""
+    """What to report, or until when to wait. The first of these that applies:
+
+    - all unreachable slots answer again (`back`);
+    - something moved after the reported suspicion (`activity_resumed`);
+    - an alarm is due: silence, stillness, a limit of the document, a fact whose time has come (`facts`);
+    - the warnings changed (`warned`);
+    - the report is old, or there is progress (`refresh`);
+    - otherwise wait.
+    """
     silent = _silent(observation)
-    if order.unreachable and not silent and not _is_unheard(order, observation):
+    if order.unreachable and not silent and not _may_still_answer(order, observation):
         return report(order, watch, observation, "back")
     still = None if silent else _hang(order, watch, observation, pods)
     if order.suspected_at is not None and still is not None:
         if still.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "activity_resumed")
+        # A suspicion that was reported already is no alarm again: only look whether it ends.
         still = _look_again(_look_again_at(order, observation))
     to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     possible = (_silence(order, watch, observation, silent, pods), still, _limit(order), *to_come)
@@ -187,18 +196,30 @@ def _judge_without_facts(
     )
     if warnings != order.warnings:
         return report(order, watch, observation, "warned", warnings=warnings)
-    wake = [alarm.at for alarm in alarms] + ([] if warned_at is None else [warned_at])
-    wake.append(order.since + order.refresh_s)
+    next_wake = _next_wake(order, observation, alarms, warned_at)
+    is_due = next_wake <= observation.now
     has_trained = order.awaits_first_step and first_step_at(pods.kinds) is not None
-    is_due = any(t <= observation.now for t in wake)
     if is_due or has_trained or _has_progressed(order, observation, pods):
         return report(order, watch, observation, "refresh")
+    return WaitFor(until=next_wake)
+
+
+def _next_wake(
+    order: WatchOrder,
+    observation: Observation,
+    alarms: Sequence[_Alarm],
+    warned_at: float | None,
+) -> float:
+    """When to judge again if nothing changes; not later than now if a warning or the refresh is due."""
+    wakes = [order.since + order.refresh_s, *(alarm.at for alarm in alarms)]
+    if warned_at is not None:
+        wakes.append(warned_at)
     if order.awaits is not None or order.awaits_first_step:
-        wake.append(_look_again_at(order, observation))
-    return WaitFor(until=min(wake))
+        wakes.append(_look_again_at(order, observation))
+    return min(wakes)
 
 
-def _is_unheard(order: WatchOrder, observation: Observation) -> bool:
+def _may_still_answer(order: WatchOrder, observation: Observation) -> bool:
     """Whether a slot known to be unreachable has not answered this worker yet, nor let it wait."""
     return any(
         p.slot in order.unreachable and p.state is PodState.PENDING for p in observation.pods

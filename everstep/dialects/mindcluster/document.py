@@ -47,7 +47,7 @@ ONE_TEMPLATE = (
 RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
 NEVER_EXITS = "exit codes 1 to 127 of any pod end the job, 128 to 255 are retried"
 BEGINS_WITH = (
-    "has no effect: the job begins with {gang} nodes; with elastic-training, minReplicas: "
+    "has no effect: the job begins with {begins_with} nodes; with elastic-training, minReplicas: "
     '"{least}" lets it begin and go on with fewer'
 )
 
@@ -312,6 +312,7 @@ def _spare_s(switches: Switches, env: Mapping[str, str]) -> float:
     if "recover" in switches.strategies:
         return float(switches.wait_s)
     if switches.is_elastic:
+        # Its own wait, less the 10 s that MindCluster scales in before it ends.
         return max(0.0, float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S)
     return PENDING_SESSIONS_S
 
@@ -323,16 +324,17 @@ def _finished(
     start: commands.Start,
     place: overlays.OverlayPlace,
 ) -> PhaseSpec:
-    """The phase with its variables, whose names may be wider than native ones, and theirs for its limits.
+    """The phase with its variables, also those that the native shape refuses, and with MindCluster's names
+    for its limits.
 
-    It begins with what is its gang: all nodes, unless the document says how few will do.
+    It begins with all nodes, unless the document says how few will do.
     """
-    gang = switches.gang or phase.nodes
+    begins_with = switches.begins_with or phase.nodes
     called = {"limits.run_s": None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"}
     fields = {name: place(*name.split(".")) or field for name, field in called.items()}
     return replace(
         phase,
-        first_nodes_min=None if place("nodes") else gang,
+        first_nodes_min=None if place("nodes") else begins_with,
         env={**start.env, **phase.env},
         called={name: at for name, at in fields.items() if at is not None},
     )
@@ -394,21 +396,21 @@ def _notes(
         dict.fromkeys(v.name for r in job.roles for v in r.container.env),
     ):
         yield path(job.roles[0].container_at, "env", name), NOT_HANDED_OVER
-    yield from _gang_notes(job, switches)
+    yield from _begin_notes(job, switches)
     yield from _restart_notes(job, switches)
 
 
-def _gang_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
+def _begin_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
     """On what would let a job begin with some of its pods elsewhere, and does not here."""
-    gang = switches.gang or job.nodes
+    begins_with = switches.begins_with or job.nodes
     keys = (labels.MIN_REPLICAS, labels.MIN_AVAILABLE)
     written = {
         job.min_available_at: job.min_available,
-        **{labels.at(key): int(job.texts.get(key) or gang) for key in keys},
+        **{labels.at(key): int(job.texts.get(key) or begins_with) for key in keys},
     }
     for at, least in written.items():
-        if least is not None and least < gang:
-            yield at, BEGINS_WITH.format(gang=gang, least=least)
+        if least is not None and least < begins_with:
+            yield at, BEGINS_WITH.format(begins_with=begins_with, least=least)
 
 
 def _restart_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:

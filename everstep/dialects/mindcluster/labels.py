@@ -124,7 +124,7 @@ class Switches:
         return self.is_elastic and self.fault_scheduling != "off"
 
     @property
-    def gang(self) -> int | None:
+    def begins_with(self) -> int | None:
         """The number of nodes with which it may begin; None: all."""
         return self.nodes_min if self.shrinks else None
 

@@ -13,8 +13,8 @@ from everstep.core.loop.next_actions import watch_order
 from everstep.core.recovering import growth
 from everstep.core.recovering.placement import (
     Attempt,
-    GoOnWith,
     NoPlace,
+    OrderPlaces,
     TryAgain,
     first,
     node_ranks,
@@ -225,12 +225,12 @@ SIZES = (
     ("pod waits for a spare", POD, 3, 59.0, TryAgain(until=60.0)),
     ("and fails without one", POD, 3, 60.0, NoPlace(waited_s=60.0)),
     ("job waits for the wanted number first", JOB, 3, 59.0, TryAgain(until=60.0)),
-    ("then starts with at least min", JOB, 3, 60.0, GoOnWith(slots=(0, 1, 2))),
+    ("then starts with at least min", JOB, 3, 60.0, OrderPlaces(slots=(0, 1, 2))),
     ("below min it waits on", JOB, 1, 60.0, TryAgain(until=1_800.0)),
     ("and then fails", JOB, 1, 1_800.0, NoPlace(waited_s=1_800.0)),
-    ("elastic does not wait", ELASTIC, 3, 0.0, GoOnWith(slots=(0, 1, 2))),
+    ("elastic does not wait", ELASTIC, 3, 0.0, OrderPlaces(slots=(0, 1, 2))),
     ("nor for its minimum", ELASTIC, 1, 0.0, NoPlace(waited_s=0.0)),
-    ("a number that does not work is passed by", NOT_WITH_3, 3, 0.0, GoOnWith(slots=(0, 1))),
+    ("a number that does not work is passed by", NOT_WITH_3, 3, 0.0, OrderPlaces(slots=(0, 1))),
     ("a launch without a limit waits", LAUNCH, 3, 9_000.0, TryAgain(until=None)),
 )
 
@@ -254,8 +254,8 @@ def attempt(slots: tuple[int, ...], since: float = 0.0) -> Attempt:
     return Attempt(slots=slots, since=since)
 
 
-def on_with(slots: tuple[int, ...], until: float) -> GoOnWith:
-    return GoOnWith(slots=slots, until=until)
+def on_with(slots: tuple[int, ...], until: float) -> OrderPlaces:
+    return OrderPlaces(slots=slots, until=until)
 
 
 TRIES = (
@@ -317,7 +317,7 @@ def test_slots_that_stay_come_first() -> None:
     new_size = size(
         ELASTIC, staying=(2, 3), wanted=ALL, attempt=attempt(ALL), places=3, since=0.0, now=0.0
     )
-    assert new_size == GoOnWith(slots=(0, 2, 3))
+    assert new_size == OrderPlaces(slots=(0, 2, 3))
 
 
 def test_ranks_are_dense_over_living_slots() -> None:
