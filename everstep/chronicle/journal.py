@@ -104,7 +104,8 @@ def _with(chronicle: Chronicle, entry: Entry) -> Chronicle:
         lost = chronicle.entries_lost + 1
         dropped = _dropped(entries)
         next_one = entries[dropped + 1]
-        text = f"{lost} lines are missing up to here: {next_one.text}"[:TEXT_KEPT]
+        missing = "1 line is" if lost == 1 else f"{lost} lines are"
+        text = f"{missing} missing up to here: {next_one.text}"[:TEXT_KEPT]
         newer = entries[dropped + 2 :]
         entries = (*entries[:dropped], replace(next_one, text=text), *newer)
         chronicle = replace(chronicle, entries_lost=lost)

@@ -65,7 +65,8 @@ def steps_over_time(report: Value) -> str:
     most = max(max(line.step, line.starting_step) for line in lines) or 1
     drawn = [shape for line in lines for shape in _shapes(line, axis, most)]
     lost = sum(run["lost_steps"] or 0 for run in report["runs"])
-    about = f"{len(lines)} runs; the highest step is {most}; {lost} steps were done again."
+    again = f"{count(lost, 'step')} {'was' if lost == 1 else 'were'} done again"
+    about = f"{count(len(lines), 'run')}; the highest step is {most}; {again}."
     grid = [*_step_grid(most), *_time_grid(axis, STEPS_HEIGHT)]
     return _svg("Step over time", about, STEPS_HEIGHT, [*grid, *drawn])
 
@@ -204,7 +205,7 @@ def _node_rows(nodes: Sequence[Value]) -> list[tuple[str, list[Bar]]]:
         for node in shown[:ROWS_MOST]
     ]
     left = len(shown) - len(rows)
-    return [*rows, (f"+{left} nodes", [])] if left > 0 else rows
+    return [*rows, (f"+{count(left, 'node')}", [])] if left > 0 else rows
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:

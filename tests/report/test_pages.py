@@ -239,3 +239,23 @@ def test_steps_are_marked_at_round_numbers(most: int, ticks: list[int]) -> None:
     made = job_report(source([run(1.0, 1.0, 90.0, steps=(0, most))], [], ended=100.0))
     drawing = charts.steps_over_time(made)
     assert [int(n) for n in re.findall(r'class="end"[^>]*>(\d+)<', drawing)] == ticks
+
+
+def test_a_drawing_says_run_and_step_where_there_is_one() -> None:
+    one = charts.steps_over_time(
+        job_report(
+            source(
+                [run(8, 10, 60, steps=(0, 50)), run(63, 65, 100, steps=(49, 100), generation=2)],
+                [record(1, 60, step=50, resume_step=49)],
+            )
+        )
+    )
+    assert "<desc>2 runs; the highest step is 100; 1 step was done again.</desc>" in one
+    none = charts.steps_over_time(job_report(source([run(1, 1, 90, steps=(0, 7))], [], ended=100)))
+    assert "<desc>1 run; the highest step is 7; 0 steps were done again.</desc>" in none
+
+
+def test_a_drawing_says_node_where_one_is_left_out() -> None:
+    pods = [{"slot": n, "node": f"n{n}"} for n in range(charts.ROWS_MOST + 1)]
+    made = job_report(source([run(1, 1, 90)], [], ended=100.0, job_status={"pods": pods}))
+    assert ">+1 node<" in charts.timeline(made)

@@ -24,6 +24,10 @@ def test_a_value_nobody_can_read_is_left_at_its_default() -> None:
     assert script_of({"STEPS": "many", "STEP_S": "2", "CRASH_AT_STEP": "1:2"}) == Script(step_s=2.0)
 
 
+def test_a_number_of_steps_without_end_is_left_at_its_default() -> None:
+    assert script_of({"STEPS": "inf", "STEP_S": "2"}) == Script(step_s=2.0)
+
+
 async def test_steps_are_gained_at_their_pace(demo: FakeRun) -> None:
     demo.env = {"STEP_S": "2.5", "START_S": "10", "WARMUP_S": "4"}
     await demo.launch()

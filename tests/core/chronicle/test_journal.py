@@ -141,6 +141,14 @@ def test_lines_that_were_given_up_are_counted_in_the_log_and_at_the_end() -> Non
     assert message == f"{ENTRIES_KEPT + 3} lines of run.log could not be written"
 
 
+def test_of_one_line_that_was_given_up_the_log_does_not_say_lines() -> None:
+    job = running()
+    job.publishes(entry=job.chronicle.entry_number)
+    for _ in range(ENTRIES_KEPT + 1):
+        job.see(sighting(FaultClass.SUBHEALTH))
+    assert job.unpublished.entries[0].text.startswith("1 line is missing up to here: ")
+
+
 def test_the_row_of_a_run_outlives_the_lines_that_were_given_up() -> None:
     job = running()
     for _ in range(ENTRIES_KEPT + 3):

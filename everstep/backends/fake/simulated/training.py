@@ -103,7 +103,7 @@ def script_of(env: Mapping[str, str]) -> Script:
         key, read = READERS[name]
         try:
             fields[key] = read(env[name])
-        except ValueError:
+        except (ValueError, OverflowError):  # of the latter: an integer from "inf"
             continue
     return Script(**fields)
 
