@@ -77,8 +77,10 @@ class Agent:
         self.children: dict[int, Callable[[int], None]] = {}
 
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
-        self._ending: Ending | None = None
-        self._after_ending: list[Callable[[], None]] = []
+        self._ending: Ending | None = None  # at most one, for all that is to end
+        self._after_ending: list[
+            Callable[[], None]
+        ] = []  # what each call of `_end_processes` does then
         self._version = 0  # of the published state
         self._news = 0  # the newest version with more in it than the training's progress
         self._changed = threading.Condition()
@@ -393,8 +395,10 @@ class Agent:
     ) -> None:
         """End every process except the ranks in `keep`. Returns at once; calls `then` when they have ended.
 
-        From then on every other process of a generation older than `below` is proven gone. If an earlier call
-        is still ending processes, this one only adds to it and may shorten its grace.
+        From then on every other process of a generation older than `below` is proven gone.
+
+        There is one ending at a time. A call during it adds ranks (`is_to_end`) and what is done afterwards
+        (`_after_ending`), and may shorten the grace. Its `evidence` is not taken over.
         """
         self.parts.prefetcher.end()
         self._after_ending.append(partial(self._mark_all_stopped, below))

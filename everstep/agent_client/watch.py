@@ -16,8 +16,8 @@ QUIET_S, QUIET_S_MAX = 0.5, 5.0
 ANSWERS_PER_S = 100
 RETRY_LEAST_S, RETRY_S = 0.01, 0.05
 RETRY_SHARE = 0.05
-"""Of the time that an agent has not answered for: after so long it is tried again, within those bounds. One
-that starts takes tenths of a second, and its job waits for its first answer."""
+"""An agent that has been silent for t seconds is tried again after this share of t, but within RETRY_LEAST_S
+and RETRY_S. One that starts takes tenths of a second, and its job waits for its first answer."""
 LAST_WORDS_S = 60.0
 """The newest state of an agent is kept for so long after its pod is gone: its facts may not be stored yet."""
 TRIES_PER_S = 1_000
@@ -52,8 +52,8 @@ class WatchedAgent:
     has_answered: bool = False  # any worker, ever
     is_gone: bool = False
     boot: str | None = None
-    ahead_s: float | None = None  # its clock, of ours
-    written: int = 0  # so many facts of this boot are in the books
+    clock_lead_s: float | None = None  # how far its clock is before ours
+    stored_up_to: int = 0  # the facts of this boot up to this number are in the books
     task: asyncio.Task[None] | None = None
 
 
@@ -111,7 +111,8 @@ class Agents:
             asked_at = self.clock()
             try:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
-                path += f"&boot={watched.boot}&after={watched.written}" if watched.written else ""
+                if watched.stored_up_to:
+                    path += f"&boot={watched.boot}&after={watched.stored_up_to}"
                 self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
                 self.unheard.discard(uid)
                 first_try = None
@@ -153,15 +154,16 @@ class Agents:
 
     def _in_our_time(self, watched: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
         if watched.boot != state["boot"]:
-            watched.boot, watched.ahead_s, watched.written = state["boot"], None, 0
-        watched.ahead_s = ahead_s(state, now=self.clock(), before_s=watched.ahead_s)
-        return in_ours(state, watched.ahead_s)
+            watched.boot, watched.clock_lead_s, watched.stored_up_to = state["boot"], None, 0
+        watched.clock_lead_s = clock_lead_s(state, now=self.clock(), before_s=watched.clock_lead_s)
+        return in_ours(state, watched.clock_lead_s)
 
-    def written(self, uid: str, state: wire.AgentState) -> None:
+    def note_stored(self, uid: str, state: wire.AgentState) -> None:
         """The facts of this state are in the books: the next request says so, and the agent drops them."""
         watched = self.by_uid.get(uid)
         if watched is not None and watched.boot == state["boot"]:
-            watched.written = max([watched.written, *(fact["n"] for fact in state["facts"])])
+            numbers = (fact["n"] for fact in state["facts"])
+            watched.stored_up_to = max([watched.stored_up_to, *numbers])
 
     def not_heard(self, uid: str, watched: WatchedAgent, *, asked_at: float) -> None:
         """A request got no answer, and nothing else came from the agent since it was sent.
@@ -276,19 +278,19 @@ OUT_S = 1.0
 """Less than this is the way that an answer took, and no other clock."""
 
 
-def ahead_s(state: wire.AgentState, *, now: float, before_s: float | None) -> float:
+def clock_lead_s(state: wire.AgentState, *, now: float, before_s: float | None) -> float:
     """How far the agent's clock is before ours, after one more answer. A late one only seems behind."""
     newest_s = state["now"] - now
     return newest_s if before_s is None else max(before_s, newest_s)
 
 
-def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
+def in_ours(state: wire.AgentState, lead_s: float) -> wire.AgentState:
     """The state with all its times translated to this worker's clock."""
-    if abs(ahead_s) < OUT_S:
+    if abs(lead_s) < OUT_S:
         return state
 
     def translate(at: float | None) -> float | None:
-        return None if at is None else at - ahead_s
+        return None if at is None else at - lead_s
 
     run = state["run"]
     if run is not None:
@@ -305,30 +307,30 @@ def in_ours(state: wire.AgentState, ahead_s: float) -> wire.AgentState:
         run["unmatched_since"] = translate(run.get("unmatched_since"))
         if strange := run.get("unrecognised"):
             strange["since"] = translate(strange["since"]) or 0.0
-        run["ranks"] = [_rank_in_ours(rank, ahead_s) for rank in run["ranks"]]
+        run["ranks"] = [_rank_in_ours(rank, lead_s) for rank in run["ranks"]]
     translated = state.copy()
-    translated["now"] = state["now"] - ahead_s
+    translated["now"] = state["now"] - lead_s
     translated["run"] = run
-    translated["facts"] = [_fact_in_ours(fact, ahead_s) for fact in state["facts"]]
-    translated["works"] = [_work_in_ours(work, ahead_s) for work in state.get("works", ())]
+    translated["facts"] = [_fact_in_ours(fact, lead_s) for fact in state["facts"]]
+    translated["works"] = [_work_in_ours(work, lead_s) for work in state.get("works", ())]
     return translated
 
 
-def _rank_in_ours(rank: wire.RankSeen, ahead_s: float) -> wire.RankSeen:
+def _rank_in_ours(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
     translated = rank.copy()
-    translated["started_at"] = rank["started_at"] - ahead_s
+    translated["started_at"] = rank["started_at"] - lead_s
     if rank["exited_at"] is not None:
-        translated["exited_at"] = rank["exited_at"] - ahead_s
+        translated["exited_at"] = rank["exited_at"] - lead_s
     return translated
 
 
-def _work_in_ours(work: wire.WorkSeen, ahead_s: float) -> wire.WorkSeen:
+def _work_in_ours(work: wire.WorkSeen, lead_s: float) -> wire.WorkSeen:
     translated = work.copy()
-    translated["began"], translated["ended"] = work["began"] - ahead_s, work["ended"] - ahead_s
+    translated["began"], translated["ended"] = work["began"] - lead_s, work["ended"] - lead_s
     return translated
 
 
-def _fact_in_ours(fact: wire.FactSeen, ahead_s: float) -> wire.FactSeen:
+def _fact_in_ours(fact: wire.FactSeen, lead_s: float) -> wire.FactSeen:
     translated = fact.copy()
-    translated["at"] = fact["at"] - ahead_s
+    translated["at"] = fact["at"] - lead_s
     return translated

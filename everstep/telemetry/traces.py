@@ -60,30 +60,30 @@ class OtlpSpans:
 
 
 def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
-    """The span, one for each step of a restart (they follow each other), and those of agents below."""
+    """The span, one for each stage of a restart (they follow each other), and those of agents below."""
     yield _span(job, queued, resource)
     for work in queued.works:
         yield _span(job, _work(queued, work), AGENTS)
     at = queued.began
     for stage, took in queued.stages_s.items():
         if took:
-            step = QueuedSpan(
+            stage_span = QueuedSpan(
                 key=f"{queued.key}/{stage}",
                 parent=queued.key,
                 name=stage,
                 began=at,
                 ended=at + took,
             )
-            yield _span(job, step, resource)
+            yield _span(job, stage_span, resource)
         at += took
 
 
 def _work(queued: QueuedSpan, work: AgentWork) -> QueuedSpan:
     stage = STAGE_OF_WORK.get(work.name, "start")
-    step = f"{queued.key}/{stage}"
+    stage_key = f"{queued.key}/{stage}"
     return QueuedSpan(
-        key=f"{step}/{work.name}/{work.slot}",
-        parent=step if queued.stages_s.get(stage) else queued.key,
+        key=f"{stage_key}/{work.name}/{work.slot}",
+        parent=stage_key if queued.stages_s.get(stage) else queued.key,
         name=f"agent {work.name}",
         began=work.began,
         ended=work.ended,

@@ -130,7 +130,7 @@ async def test_it_is_said_only_once_it_is_in_the_books_and_not_before(
     await worker.hear()
     assert "after" not in pod.requests[-1]
     assert pod.facts.open
-    worker.agents.written(UID, state)
+    worker.agents.note_stored(UID, state)
     await worker.hear()  # this question was on its way already
     await worker.hear()
     assert (pod.requests[-1]["boot"], pod.requests[-1]["after"]) == ("b", "1")
@@ -140,7 +140,7 @@ async def test_it_is_said_only_once_it_is_in_the_books_and_not_before(
 
 async def test_that_facts_were_let_go_is_no_news(pod: Pod, worker: Worker) -> None:
     pod.crash()
-    worker.agents.written(UID, await worker.commit())
+    worker.agents.note_stored(UID, await worker.commit())
     rung = worker.rung
     for _ in range(3):
         await worker.hear()
@@ -159,7 +159,7 @@ async def test_a_worker_killed_before_it_said_so_costs_a_repeat_and_nothing_else
     await first.commit()
     await first.agents.close()
     second = Worker(pod, books)
-    second.agents.written(UID, await second.commit())
+    second.agents.note_stored(UID, await second.commit())
     assert books == {"b/1"}
     await second.hear()
     await second.hear()
@@ -171,7 +171,7 @@ async def test_another_boot_is_not_told_what_was_said_of_the_one_before(
     pod: Pod, worker: Worker
 ) -> None:
     pod.crash()
-    worker.agents.written(UID, await worker.commit())
+    worker.agents.note_stored(UID, await worker.commit())
     pod.begin_anew()  # before it heard that
     pod.crash()
     await worker.hear()  # asked of the one before
@@ -179,7 +179,7 @@ async def test_another_boot_is_not_told_what_was_said_of_the_one_before(
     assert [fact["id"] for fact in pod.facts.open] == ["b/1", "bb/2"], "nothing is let go"
     await worker.hear()
     assert "after" not in pod.requests[-1]
-    worker.agents.written(UID, state)
+    worker.agents.note_stored(UID, state)
     await worker.hear()
     await worker.hear()
     assert not pod.facts.open
@@ -190,9 +190,9 @@ async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, work
     pod.crash()
     earlier = await worker.commit()
     pod.crash()
-    worker.agents.written(UID, await worker.commit())
-    worker.agents.written(UID, earlier)
-    assert worker.watched.written == 2
+    worker.agents.note_stored(UID, await worker.commit())
+    worker.agents.note_stored(UID, earlier)
+    assert worker.watched.stored_up_to == 2
 
 
 async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worker: Worker) -> None:

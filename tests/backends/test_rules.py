@@ -10,7 +10,7 @@ import pytest
 
 from everstep.backends.rules import fencing, ownership, placing
 from everstep.backends.rules.fencing import UNKNOWN_PODS
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
@@ -176,10 +176,10 @@ def test_who_is_not_the_first_waits_for_its_turn_whatever_there_is_room_for() ->
     assert (state.places, state.waiting_for) == (0, "its turn behind another")
 
 
-OLD = OldPod(name="old", node="n0", hears_us=True, dead_at=None)
+OLD = OldPod(name="old", node="n0", is_reachable=True, dead_at=None)
 CLEARING = {
     "runs": (OLD, 5.0, None),
-    "runs, out of reach": (replace(OLD, hears_us=False), 5.0, ["n1"]),
+    "runs, out of reach": (replace(OLD, is_reachable=False), 5.0, ["n1"]),
     "is being cleared": (replace(OLD, dead_at=NOW - 4), 5.0, None),
     "was cleared long enough": (replace(OLD, dead_at=NOW - 5), 5.0, ["n0"]),
     "is being cleared, however long it takes": (replace(OLD, dead_at=NOW - 5), None, None),
@@ -282,7 +282,7 @@ def test_which_generation_a_key_is_given(name: str) -> None:
 
 
 def test_all_folders_are_one_jobs_or_none_is() -> None:
-    model, saved = Place("disk", "m"), Place("disk", "c")
+    model, saved = FolderPlace("disk", "m"), FolderPlace("disk", "c")
     claims = [claim(model, field="model_dir"), claim(saved, path="/c", field="checkpoints.path")]
     expected = {model: "demo", saved: "demo"}
     assert ownership.claimed("demo", claims, {}) == expected
@@ -291,22 +291,22 @@ def test_all_folders_are_one_jobs_or_none_is() -> None:
         ownership.claimed("demo", claims, {saved: "other"})
 
 
-def claim(*places: Place, path: str = "/m", field: str = "model_dir") -> FolderClaim:
+def claim(*places: FolderPlace, path: str = "/m", field: str = "model_dir") -> FolderClaim:
     return FolderClaim(path=path, field=field, places=places)
 
 
 def test_the_same_path_on_two_volumes_is_two_folders() -> None:
-    owners = {Place("disk", "out"): "other"}
-    here = Place("tape", "out")
+    owners = {FolderPlace("disk", "out"): "other"}
+    here = FolderPlace("tape", "out")
     assert ownership.claimed("demo", [claim(here, path="/out")], owners) == {here: "demo"}
 
 
 def test_one_volume_under_two_paths_is_one_folder() -> None:
-    shared = Place("disk", "out")
+    shared = FolderPlace("disk", "out")
     for path in ("/here/out", "/there"):
         with pytest.raises(FolderTaken, match=f"job other.*writes to {path}"):
             ownership.claimed(
-                "demo", [claim(Place("root", path), shared, path=path)], {shared: "other"}
+                "demo", [claim(FolderPlace("root", path), shared, path=path)], {shared: "other"}
             )
 
 

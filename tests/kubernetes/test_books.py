@@ -17,7 +17,7 @@ from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobSession,
 )
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 from tests.backends.verbs import NEVER_ENDS
@@ -133,7 +133,9 @@ async def test_a_record_that_changes_at_each_write_is_an_error_that_names_it(
     def report(number: int) -> Callable[[JobBooks], None]:
         return lambda books: books.add_fact(Fact(id=f"f{number}", kind="node.down", at=1.0))
 
-    folder = FolderClaim(path="/m", field="model_dir", places=(Place("claim contested", "/"),))
+    folder = FolderClaim(
+        path="/m", field="model_dir", places=(FolderPlace("claim contested", "/"),)
+    )
     async with (
         await Contested.from_kubeconfig(cluster.kubeconfig) as api,
         asyncio.timeout(HUNG_S),
@@ -145,7 +147,7 @@ async def test_a_record_that_changes_at_each_write_is_an_error_that_names_it(
         ):
             await books.change("contested", report(2))
         await books.claim("first", [folder])
-        other = replace(folder, places=(Place("claim contested", "/other"),))
+        other = replace(folder, places=(FolderPlace("claim contested", "/other"),))
         with pytest.raises(BackendUnavailable, match=r"ConfigMap everstep-folders .* changed"):
             await books.claim("contested", [other])
 
@@ -155,7 +157,9 @@ async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_withou
 ) -> None:
     """For a worker with rights in all namespaces; those in one are deleted with it."""
     fact = Fact(id="one", kind="node.down", at=1.0)
-    folder = FolderClaim(path="/m", field="model_dir", places=(Place("claim deleted/one", "/"),))
+    folder = FolderClaim(
+        path="/m", field="model_dir", places=(FolderPlace("claim deleted/one", "/"),)
+    )
     async with (
         await KubernetesApi.from_kubeconfig(cluster.kubeconfig) as api,
         asyncio.timeout(HUNG_S),

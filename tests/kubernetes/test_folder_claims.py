@@ -9,7 +9,7 @@ import pytest
 
 from everstep.backends.kubernetes import folders
 from everstep.backends.kubernetes.folder_claims import FolderClaims
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import FolderTaken
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
@@ -22,11 +22,16 @@ NFS = {"nfs": {"server": "10.0.0.1", "path": "/export"}}
 @pytest.mark.parametrize(
     ("volume", "mount", "folder", "place"),
     [
-        (CLAIM, {"mountPath": "/m"}, "/m/a", Place("claim ns/models", "/a")),
-        (CLAIM, {"mountPath": "/m/"}, "/m", Place("claim ns/models", "/")),
-        (CLAIM, {"mountPath": "/m", "subPath": "b"}, "/m/a", Place("claim ns/models", "/b/a")),
-        (CLAIM, {"mountPath": "/m"}, "/m/../m/a/.", Place("claim ns/models", "/a")),
-        (NFS, {"mountPath": "/m"}, "/m/a", Place("nfs 10.0.0.1", "/export/a")),
+        (CLAIM, {"mountPath": "/m"}, "/m/a", FolderPlace("claim ns/models", "/a")),
+        (CLAIM, {"mountPath": "/m/"}, "/m", FolderPlace("claim ns/models", "/")),
+        (
+            CLAIM,
+            {"mountPath": "/m", "subPath": "b"},
+            "/m/a",
+            FolderPlace("claim ns/models", "/b/a"),
+        ),
+        (CLAIM, {"mountPath": "/m"}, "/m/../m/a/.", FolderPlace("claim ns/models", "/a")),
+        (NFS, {"mountPath": "/m"}, "/m/a", FolderPlace("nfs 10.0.0.1", "/export/a")),
         (CLAIM, {"mountPath": "/m", "subPathExpr": "$(A)"}, "/m/a", None),
         (CLAIM, {"mountPath": "/m"}, "/mine/a", None),
         ({"hostPath": {"path": "/x"}}, {"mountPath": "/m"}, "/m/a", None),
@@ -34,7 +39,7 @@ NFS = {"nfs": {"server": "10.0.0.1", "path": "/export"}}
     ],
 )
 def test_a_folder_is_found_on_the_volume_that_is_mounted_above_it(
-    volume: Mapping[str, Any], mount: Mapping[str, Any], folder: str, place: Place | None
+    volume: Mapping[str, Any], mount: Mapping[str, Any], folder: str, place: FolderPlace | None
 ) -> None:
     spec = {
         "volumes": [{"name": "v", **volume}],
@@ -53,8 +58,8 @@ def test_the_closest_mount_counts() -> None:
     }
     claims = folders.claims(spec, "train", {"/m/a": "a", "/n/a": "b"}, namespace="ns")
     assert [claim.places for claim in claims] == [
-        (Place("claim ns/other", "/a"),),
-        (Place("claim ns/models", "/n/a"),),
+        (FolderPlace("claim ns/other", "/a"),),
+        (FolderPlace("claim ns/models", "/n/a"),),
     ]
 
 
@@ -150,7 +155,7 @@ async def test_a_void_claim_is_not_taken_while_its_owner_begins_again(
     first = KubernetesRun(lab, id="begins", slots=(0,), env=NEVER_ENDS)
     claims = await _with_a_void_claim(first, lab, api, namespace)
     folder = FolderClaim(
-        path="/m/run", field="model_dir", places=(Place(f"claim {namespace}/one", "/run"),)
+        path="/m/run", field="model_dir", places=(FolderPlace(f"claim {namespace}/one", "/run"),)
     )
     with pytest.raises(FolderTaken, match="job begins, which has not ended"):
         await claims.claim("second", [folder])

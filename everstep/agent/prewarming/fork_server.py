@@ -58,8 +58,8 @@ def serve() -> Callable[[], None]:
     gc.freeze()  # what is never looked at again stays shared with every rank
     while why is None and (why := _why_not_forkable()) is None:
         control.send(READY)
-        order, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
-        if not order:
+        message, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
+        if not message:
             os._exit(0)  # the agent is gone
         if _fork_rank():
             return _become_rank(agent, control, socket.socket(fileno=handles[0]))

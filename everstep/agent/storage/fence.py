@@ -60,7 +60,7 @@ class Fence(NamedTuple):
     def is_held(self) -> bool:
         return self.holds and not self.released
 
-    def ends(self, new: Fence) -> bool:
+    def is_end_of_another(self, new: Fence) -> bool:
         """Whether this fence is the end of a job other than that of `new`."""
         return self.released and not (self.outdated and self.job == new.job)
 
@@ -129,7 +129,9 @@ def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
         # A store of the cluster that was lost gives a number twice: neither run would refuse the other.
         is_another_run = own_fence.run not in ("", new.run)
         return (own_fence.generation, own_fence.is_held) if is_another_run else (0, False)
-    ended = max((one.generation for one in fences.values() if one.ends(new)), default=0)
+    ended = max(
+        (one.generation for one in fences.values() if one.is_end_of_another(new)), default=0
+    )
     return (ended, False) if ended >= new.generation else (0, False)
 
 
@@ -184,12 +186,17 @@ def _fence(content: Any) -> Fence:
 
 
 def write(folder: str, new: Fence) -> Path:
-    """Bring the fence to this generation, unless the job has a newer one. Raises FolderIsTaken, OSError."""
+    """Bring the fence to this generation, unless the job has a newer one. Raises FolderIsTaken, OSError.
+
+    A newer generation leaves it as it is, without an error: `superseded_by` has refused before.
+    """
     permissions.users_folder(Path(folder, wire.FENCE_FOLDER))
     with _opened(folder) as fences:
         own_fence = _newest(fences).get(new.owner)
         is_held = own_fence is not None and own_fence.is_held
-        if own_fence is None or (own_fence.generation, is_held) < (new.generation, True):
+        is_older = own_fence is None or own_fence.generation < new.generation
+        is_same = own_fence is not None and own_fence.generation == new.generation
+        if is_older or (is_same and not is_held):
             if not is_held:
                 _claim(fences, folder, new)
             fence = new._replace(holds=True)

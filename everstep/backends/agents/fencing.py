@@ -160,13 +160,13 @@ async def _prove(
     )
     if not state.done:
         return state, holds_at
-    given_up = [pod.uid for pod in unproven if pod.is_leaving]
+    proven_by_time = [pod.uid for pod in unproven if pod.is_leaving]
 
     def note(books: JobBooks) -> None:
         owned_record(books, order.job, order.generation)
         if unproven or may_have_unknown_pods:
             _note_unseen_ends(cluster, books, unproven, holds_at)
-        _note_held(books, order.generation, given_up)
+        _note_held(books, order.generation, proven_by_time)
 
     await cluster.books.change(order.job.id, note)
     return state, None
@@ -197,9 +197,11 @@ async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_
     generation = order.generation
     if pod.dead_at is not None:
         return True
-    if pod.service == "cut_off":
+    if (
+        pod.service == "cut_off"
+    ):  # no request reaches it: only a pod made for this has nothing older
         return pod.generation >= generation
-    if pod.is_leaving or pod.is_out:
+    if pod.is_leaving or pod.is_out:  # its agent stops nothing any more: its processes have to end
         return await cluster.pods.have_ended(pod)
     agent = cluster.agents.by_uid.get(pod.uid)
     state = agent.state if agent is not None else None
@@ -228,13 +230,13 @@ def _note_unseen_ends(
         )
 
 
-def _note_held(books: JobBooks, generation: int, given_up: Collection[str]) -> None:
-    """Record that the fence holds, and drop pods that had to end by themselves and cannot be reached.
+def _note_held(books: JobBooks, generation: int, proven_by_time: Collection[str]) -> None:
+    """Record that the fence holds, and drop the leaving pods that time alone proved: they cannot be reached.
 
     A proof that comes late changes nothing: a newer fence has been written since.
     """
     if books.record.fenced != generation:
         return
     books.record = job_record.with_held_fence(books.record, generation)
-    for uid in given_up:
+    for uid in proven_by_time:
         books.drop(uid)

@@ -28,7 +28,7 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
 
     newest, pods, facts, after, states = await cluster.books.change(job.id, store_and_read)
     for uid, state in states.items():
-        cluster.agents.written(uid, state)
+        cluster.agents.note_stored(uid, state)
     agents = cluster.agents.by_uid
     return Observation(
         now=cluster.now(),

@@ -180,12 +180,12 @@ class FakeCluster:
     def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         job = self._owned(order.job, order.generation)
         ownership.refuse_ended(job, order.generation)
-        return placing.ask(self.state, job, order)
+        return placing.take_order(self.state, job, order)
 
     def ensure_standby(self, order: PlaceOrder) -> PlaceState:
         job = self._owned(order.job, order.generation)
         ownership.refuse_ended(job, order.generation)
-        return placing.stand_by(self.state, job, order)
+        return placing.ensure_standbys(self.state, job, order)
 
     def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:
         job = self._owned(order.job, order.generation)

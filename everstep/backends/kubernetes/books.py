@@ -465,7 +465,9 @@ async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | No
 
 
 _ISOLATED = "isolated."
-_OF_DEVICE = "_"  # in a key, where quarantine has `/`: neither a key may have that nor a node this
+_OF_DEVICE = (
+    "_"  # stands for `/`, which keys of a ConfigMap may not have; names of nodes have no `_`
+)
 
 
 async def isolations(api: KubernetesApi, namespace: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from everstep.backends.kubernetes.reaching import (
     reached,
 )
 from everstep.backends.rules import ownership
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 
 NAME = "everstep-folders"
 
@@ -102,6 +102,6 @@ class FolderClaims:
         return await reached(write())
 
 
-def _key(place: Place) -> str:
+def _key(place: FolderPlace) -> str:
     """As a key of a ConfigMap, which takes no path."""
     return hashlib.sha256("\0".join(place).encode()).hexdigest()[:32]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.kubernetes.api import Json
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import FenceOrder, StartOrder
 
@@ -57,7 +57,7 @@ def claims(
 
 def _place(
     folder: str, mounts: Sequence[Json], volumes: Mapping[str, Json], namespace: str
-) -> Place | None:
+) -> FolderPlace | None:
     above = [mount for mount in mounts if _is_below(folder, mount["mountPath"])]
     mount = max(above, key=lambda one: len(one["mountPath"].rstrip("/")), default=None)
     if mount is None or "subPathExpr" in mount or mount["name"] not in volumes:
@@ -67,19 +67,19 @@ def _place(
         return None
     inside = posixpath.relpath(folder, mount["mountPath"])
     path = posixpath.join("/", volume.path, mount.get("subPath", ""), inside)
-    return Place(volume.volume, posixpath.normpath(path))
+    return FolderPlace(volume.volume, posixpath.normpath(path))
 
 
 def _is_below(folder: str, mount_path: str) -> bool:
     return f"{folder}/".startswith(f"{mount_path.rstrip('/')}/")
 
 
-def _shared(volume: Json, namespace: str) -> Place | None:
+def _shared(volume: Json, namespace: str) -> FolderPlace | None:
     """A volume that other jobs may mount too. A PersistentVolumeClaim has its PersistentVolume alone."""
     match volume:
         case {"persistentVolumeClaim": {"claimName": name}}:
-            return Place(f"claim {namespace}/{name}", "")
+            return FolderPlace(f"claim {namespace}/{name}", "")
         case {"nfs": {"server": server, "path": path}}:
-            return Place(f"nfs {server}", path.lstrip("/"))
+            return FolderPlace(f"nfs {server}", path.lstrip("/"))
         case _:
             return None

@@ -177,7 +177,7 @@ class LocalBackend(AgentBackend):
         with self.news.reading(order.job.id):
             state, opens_at = await self._with(
                 lambda transaction: (
-                    placing.ask(transaction, order),
+                    placing.take_order(transaction, order),
                     placing.opens_at(transaction, order),
                 )
             )
@@ -196,7 +196,7 @@ class LocalBackend(AgentBackend):
         lost = {uid for uid, agent in self.agents.by_uid.items() if agent.is_gone}
         with self.news.reading(order.job.id):
             standbys = await self._with(
-                lambda transaction: placing.stand_by(transaction, order, lost=lost)
+                lambda transaction: placing.ensure_standbys(transaction, order, lost=lost)
             )
             await self.reconciler.reconcile()
         refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in standbys}

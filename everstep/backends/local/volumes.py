@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import PurePath
 
 from everstep.backends.local.reconciling.storage import READ_S, read
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import BackendUnavailable
 
 Identity = tuple[int, int]
@@ -33,9 +33,9 @@ async def _claim(path: str, field: str) -> FolderClaim:
     return FolderClaim(path=path, field=field, places=folder_places)
 
 
-def places(path: str) -> tuple[Place, ...]:
+def places(path: str) -> tuple[FolderPlace, ...]:
     """The folder's places, from each existing folder on its volume that is above it, itself included."""
-    found_places: list[Place] = []
+    found_places: list[FolderPlace] = []
     folder = PurePath(os.path.realpath(path))
     device: int | None = None
     for above in (folder, *folder.parents):
@@ -44,7 +44,7 @@ def places(path: str) -> tuple[Place, ...]:
         if device not in (None, identity[0]):  # another volume, on which ours is mounted
             break
         device, inode = identity
-        found_places.append(Place(f"{device}:{inode}", str(folder.relative_to(above))))
+        found_places.append(FolderPlace(f"{device}:{inode}", str(folder.relative_to(above))))
     return tuple(found_places)
 
 

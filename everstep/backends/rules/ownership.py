@@ -60,7 +60,7 @@ def refuse_ended(job: Owned, generation: int) -> None:
 
 
 def refuse_late_end(job: Owned, run: str, own_newest: int | None) -> None:
-    """An earlier run, whose newest generation is `own`, may not end what a later one has begun."""
+    """An earlier run, whose newest generation is `own_newest`, may not end what a later one has begun."""
     if own_newest is not None and own_newest < job.newest and run != job.newest_run:
         raise StaleGeneration(job.id, ordered=own_newest, current=job.newest)
 
@@ -68,7 +68,7 @@ def refuse_late_end(job: Owned, run: str, own_newest: int | None) -> None:
 # -- Folders --------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class FolderPlace(NamedTuple):
     """Where a folder is, whatever the path to it: a volume, and the path inside that."""
 
     volume: str
@@ -82,14 +82,14 @@ class FolderClaim:
     path: str  # as its document names it
     field: str  # of the document
     # Several where volumes overlap. Two folders that share a place are the same.
-    places: tuple[Place, ...]
+    places: tuple[FolderPlace, ...]
 
 
 def claimed(
-    job: str, claims: Iterable[FolderClaim], owners: Mapping[Place, str]
-) -> dict[Place, str]:
+    job: str, claims: Iterable[FolderClaim], owners: Mapping[FolderPlace, str]
+) -> dict[FolderPlace, str]:
     """The job by each place of its folders. Raises FolderTaken if one of them is another job's."""
-    places: dict[Place, str] = {}
+    places: dict[FolderPlace, str] = {}
     for claim in claims:
         for place in claim.places:
             if (owner := owners.get(place, job)) != job:

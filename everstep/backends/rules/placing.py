@@ -45,7 +45,7 @@ class OldPod:
 
     name: str
     node: str
-    hears_us: bool  # one that does not may never go
+    is_reachable: bool  # one that is not may never go
     dead_at: float | None  # since then nothing of it runs any more
 
 
@@ -169,7 +169,7 @@ class PlaceRequest:
 
     def _going(self) -> list[str]:
         """Old pods of the job that have to go first, and will."""
-        return [f"{pod.name} on {pod.node}" for pod in self._in_the_way() if pod.hears_us]
+        return [f"{pod.name} on {pod.node}" for pod in self._in_the_way() if pod.is_reachable]
 
     @property
     def _need(self) -> Need:

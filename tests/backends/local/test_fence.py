@@ -90,7 +90,7 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
     newer = replace(record, fenced=2, fence_holds=False)
     await store.run(lambda db: books.store(db, newer))
     for order, holds in ((late, False), (job.fence_order(), True)):
-        note = partial(fencing._note_held, generation=order.generation, given_up=[])
+        note = partial(fencing._note_held, generation=order.generation, proven_by_time=[])
         await local_lab.backend.agent_cluster.books.change("demo", note)
         assert (await store.run(lambda db: books.job(db, "demo"))).fence_holds is holds
 

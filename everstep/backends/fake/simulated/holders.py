@@ -34,10 +34,10 @@ class Repeats:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ShownVersion:
-    """The version that was shown last, and the one that orders alone have made of it since."""
+    """What the worker of a job has of it."""
 
-    newest: int
-    version: int
+    in_answer: int  # the version in the newest answer
+    with_orders: int  # that one, and what the worker's own orders changed since
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -69,7 +69,7 @@ class Holders:
 
     def note_shown(self, job: str, version: int) -> None:
         """The worker of this job got this version."""
-        self._shown_versions[job] = ShownVersion(newest=version, version=version)
+        self._shown_versions[job] = ShownVersion(in_answer=version, with_orders=version)
 
     @contextmanager
     def ordering(self, job: str | None) -> Iterator[None]:
@@ -81,10 +81,10 @@ class Holders:
             yield
             return
         shown_version, changing = self._shown_versions.get(job), self._cluster.state.job(job)
-        knows_all = shown_version is not None and shown_version.version == changing.version
+        knows_all = shown_version is not None and shown_version.with_orders == changing.version
         yield
         if shown_version is not None and knows_all:
-            shown_version.version = changing.version
+            shown_version.with_orders = changing.version
 
     async def wait(self, waiter: Waiter, wait_s: float) -> None:
         """Until the job has news, its time has come, or `wait_s` of real time are over."""
@@ -118,14 +118,15 @@ class Holders:
         self._waiting.clear()
 
     def _answer_ready(self) -> bool:
-        ready = [waiter for waiter in self._waiting if self._is_ready(waiter)]
+        ready = [waiter for waiter in self._waiting if self._count_if_ready(waiter)]
         for waiter in ready:
             # From here on its job holds the clock again, before its caller even knows.
             self._waiting.remove(waiter)
             waiter.answer.set_result(None)
         return bool(ready)
 
-    def _is_ready(self, waiter: Waiter) -> bool:
+    def _count_if_ready(self, waiter: Waiter) -> bool:
+        """Whether the `observe` is answered now; an answer with news is counted."""
         if waiter.until is not None and waiter.until <= self._cluster.state.now:
             return True
         version, has_facts = self._cluster.news(waiter.job, waiter.cursor)
@@ -140,7 +141,7 @@ class Holders:
     def _version_shown(self, waiter: Waiter) -> int:
         """The version of the job that its worker has; that of its cursor if the last answer was lost."""
         latest = self._shown_versions.get(waiter.job)
-        return latest.version if latest and latest.newest == waiter.cursor else waiter.cursor
+        return latest.with_orders if latest and latest.in_answer == waiter.cursor else waiter.cursor
 
     def _answers(self, waiter: Waiter, version: int) -> int:
         """How often this cursor was answered with this version.

@@ -25,7 +25,7 @@ def node_views(state: FakeState) -> tuple[NodeView, ...]:
     )
 
 
-def ask(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
+def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     """Join the queue or keep the place in it. Returns the state of the order."""
     if job.placement is None or job.placement.generation != order.generation:
         if job.asking is None:
@@ -53,7 +53,7 @@ def _take_standbys(state: FakeState, job: Job, order: PlaceOrder) -> None:
     pods.remove(state, tuple(job.standbys.values()))
 
 
-def stand_by(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
+def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     """Let a pod stand by for each slot to recreate, and for no other. Returns how far they are."""
     views = node_views(state)
     unusable = [
@@ -152,7 +152,7 @@ def _asking(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceReque
 def _leaving(job: Job) -> list[placing.OldPod]:
     return [
         placing.OldPod(
-            name=pod.name, node=pod.node.name, hears_us=pod.node.answers, dead_at=pod.dead_at
+            name=pod.name, node=pod.node.name, is_reachable=pod.node.answers, dead_at=pod.dead_at
         )
         for pod in job.leaving
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from everstep.backends.rules.ownership import FolderClaim, Place, claimed
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace, claimed
 from everstep.chronicle.chronicle import Entry
 from everstep.core.world import Checkpoint
 
@@ -26,7 +26,7 @@ class Storage:
         self._rotten: set[tuple[str, int]] = set()  # looks good, cannot be loaded
         self._set_aside: dict[tuple[str, int], list[str]] = {}
         self._fences: dict[str, int] = {}
-        self._owners: dict[Place, str] = {}
+        self._owners: dict[FolderPlace, str] = {}
         self._records: dict[str, dict[tuple[float, int], Entry]] = {}
 
     # --- whose a folder is ------------------------------------------------------------------
@@ -34,7 +34,7 @@ class Storage:
     def claim(self, job: str, folders: Mapping[str, str]) -> None:
         """The folders (path -> the field that names it) are the job's, all or none."""
         claims = [
-            FolderClaim(path=path, field=field, places=(Place(VOLUME, path),))
+            FolderClaim(path=path, field=field, places=(FolderPlace(VOLUME, path),))
             for path, field in folders.items()
         ]
         self._owners |= claimed(job, claims, self._owners)

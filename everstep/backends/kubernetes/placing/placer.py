@@ -40,7 +40,7 @@ from everstep.backends.kubernetes.placing.entries import (
     wanted_entries,
 )
 from everstep.backends.kubernetes.placing.queues import JobQueues
-from everstep.backends.kubernetes.placing.reconciler import JobSight, PodReconciler
+from everstep.backends.kubernetes.placing.reconciler import PodReconciler, PodsBeforeRecord
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
@@ -82,21 +82,21 @@ class PodPlacer:
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are, and when to call again if no watch reports it.
 
-        `stored` is the job as the step before left it in the books.
+        Each step returns the job's record as it left it (`stored`); the next one starts from that.
         """
         isolated, (pods, stored) = await both(
-            reached(isolated_nodes(self.api, self.home)), self.reconciler.sight(order.job.id)
+            reached(isolated_nodes(self.api, self.home)), self.reconciler.look(order.job.id)
         )
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated)
-        example = self._example(order, hosts)
+        trial_pod = self._trial_pod(order, hosts)
         stored = await self._store_wanted_pods(order, stored, isolated)
         stored = await self._withdraw_outdated(order, stored, hosts)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
         if due:  # claim before anything is created: the claim may be refused
-            await self.books.claim(order.job.id, self._claims(order, example))
-        sight = JobSight(pods, stored)
-        stored, problem = await self._create_due(order, sight, due, hosts, example)
+            await self.books.claim(order.job.id, self._claims(order, trial_pod))
+        sight = PodsBeforeRecord(pods, stored)
+        stored, problem = await self._create_due(order, sight, due, hosts, trial_pod)
         self.reconciler.watch_agents(stored)
         queue_problem = await self.queues.problem(order, stored)
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
@@ -111,7 +111,7 @@ class PodPlacer:
             again.append(now + _QUEUE_S)
         return state, min(again, default=None)
 
-    def _example(self, order: PlaceOrder, hosts: Collection[str]) -> Json:
+    def _trial_pod(self, order: PlaceOrder, hosts: Collection[str]) -> Json:
         """One of the pods, made before anything is changed. Raises InvalidSpec if none can be made."""
         no_owner = {"name": "", "uid": ""}
         slot = order.slots[0]
@@ -154,10 +154,10 @@ class PodPlacer:
     async def _create_due(
         self,
         order: PlaceOrder,
-        sight: JobSight,
+        sight: PodsBeforeRecord,
         due: Collection[str],
         hosts: Collection[str],
-        example: Json,
+        trial_pod: Json,
     ) -> tuple[Stored, str]:
         """Create the pods that are due, and their group. Also returns what holds either up; empty: nothing.
 
@@ -179,7 +179,7 @@ class PodPlacer:
         missing = missing_pods(order, stored)
         rest = [e for e in missing if e.name in due and e.name not in answers]
         create_rest = partial(self._create, order, stored, rest, hosts, gang)
-        ensure_group = self._ensure_group(order, gang, stored, example)
+        ensure_group = self._ensure_group(order, gang, stored, trial_pod)
         if gang.needs_group:
             group = await ensure_group
             # Pods without their group cannot be scheduled, and would take quota from a gang that can.
@@ -212,22 +212,22 @@ class PodPlacer:
     def _is_tried_as_one(self, order: PlaceOrder, stored: Stored) -> bool:
         """Whether the scheduler places all pods of the order or none, and has not placed them yet.
 
-        Beside pods that stay where they are, the new ones are counted one by one.
+        A single new pod beside pods that stay where they are is no such try: its place is counted.
         """
         is_grouped = manifest.is_grouped_by_us(order, self.settings) or kueue.queue_of(order)
         gang = gang_of(order, stored)
-        is_whole = gang.needs_group or gang.size == len(order.slots)
-        return bool(is_grouped) and is_whole and not self.withdrawals.are_bound(gang, stored)
+        is_one_try = gang.needs_group or gang.size == len(order.slots)
+        return bool(is_grouped) and is_one_try and not self.withdrawals.are_bound(gang, stored)
 
     async def ensure_standby(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
         """How far the pods are that stand by, and when one that failed is created again."""
         isolated = await reached(isolated_nodes(self.api, self.home))
         may_be_used = self._usable(order, isolated)
-        pods, stored = await self.reconciler.sight(order.job.id)
+        pods, stored = await self.reconciler.look(order.job.id)
         _, stored = await self.books.transacted(
             order.job.id, lambda session: want_standbys(session, order, may_be_used), start=stored
         )
-        stored = await self.reconciler.sync(order.job.id, JobSight(pods, stored))
+        stored = await self.reconciler.sync(order.job.id, PodsBeforeRecord(pods, stored))
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
         hosts = self._hosts_of(nodes_to_avoid(order) | isolated | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]

@@ -42,10 +42,10 @@ class EntryChange(NamedTuple):
     deletion: PodDeletion | None = None  # None: the pod stays, or is being deleted already
 
 
-class JobSight(NamedTuple):
-    """A job, and its pods as they were before its record was read: each that the record does not name leaves.
+class PodsBeforeRecord(NamedTuple):
+    """The pods of a job, and its record, which was read after them.
 
-    One that is made later has its entry later, which this record may not have yet.
+    A pod is created after its entry was stored. So one without an entry is a stray, and not a new one.
     """
 
     pods: Collection[Json]
@@ -68,16 +68,16 @@ class PodReconciler:
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}"
 
-    async def sight(self, job_id: str) -> JobSight:
+    async def look(self, job_id: str) -> PodsBeforeRecord:
         pods = self.watch.of_job(job_id, self.namespace)
-        return JobSight(pods, await reached(self.books.read(job_id)))
+        return PodsBeforeRecord(pods, await reached(self.books.read(job_id)))
 
-    async def sync(self, job_id: str, sight: JobSight | None = None) -> Stored:
+    async def sync(self, job_id: str, sight: PodsBeforeRecord | None = None) -> Stored:
         """Remove the pods that are not wanted, and store what the API server reports of the rest.
 
         `sight`: of a moment ago, perhaps with what was stored since then.
         """
-        pods, stored = await self.sight(job_id) if sight is None else sight
+        pods, stored = await self.look(job_id) if sight is None else sight
         deletions = self._strays(stored, pods)
         for stray in deletions:
             self.agents.forget(stray.uid)
@@ -188,10 +188,11 @@ class PodReconciler:
         for pod in pods:
             name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
             is_leaving = "deletionTimestamp" in pod["metadata"]
-            is_down = self.watch.service(node)[0] != "ready"
-            if name not in entries and (is_down or not is_leaving):
+            is_out_of_service = self.watch.service(node)[0] != "ready"
+            if name not in entries and (is_out_of_service or not is_leaving):
                 uid = pod["metadata"]["uid"]
-                deletions.append(PodDeletion(name, uid, 0 if is_down else _LEAST_GRACE_S))
+                grace_s = 0 if is_out_of_service else _LEAST_GRACE_S
+                deletions.append(PodDeletion(name, uid, grace_s))
         return deletions
 
     async def _pod_on_server(self, entry: PodEntry) -> Json | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from everstep.backends.local.database import books
 from everstep.backends.local.database.store import Db
 from everstep.backends.rules import ownership
-from everstep.backends.rules.ownership import FolderClaim, Place
+from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 
 
 def claim(db: Db, job: str, claims: Sequence[FolderClaim]) -> None:
@@ -41,6 +41,6 @@ def release(db: Db, job: str) -> None:
     db.execute("DELETE FROM claims WHERE job = ?", (job,))
 
 
-def _owner(db: Db, place: Place) -> str | None:
+def _owner(db: Db, place: FolderPlace) -> str | None:
     row = db.execute("SELECT job FROM claims WHERE volume = ? AND path = ?", place).fetchone()
     return None if row is None else str(row["job"])

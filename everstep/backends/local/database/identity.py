@@ -87,12 +87,15 @@ def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
     place is then stored in that copy, which will count as one. Raises OSError if a file cannot be seen.
     """
     there = _other_file(stored, here)
-    if there is None:
+    if there is None:  # a copy only where the original may be out of sight
         return _may_run_elsewhere(stored, here)
     books = books_at(there.path)
-    if books is not None and books[0] != cluster:
+    if (
+        books is not None and books[0] != cluster
+    ):  # other books are at the stored path by now: no copy
         return False
-    return not (here.is_same(stored) and _name_original(there.path, stored, here))
+    # The stored file itself was moved here: the one in its place is the copy, unless it was opened since.
+    return not (here.is_same(stored) and _mark_as_copy(there.path, stored, here))
 
 
 def _other_file(stored: BooksFile, here: BooksFile) -> BooksFile | None:
@@ -107,7 +110,7 @@ def _may_run_elsewhere(stored: BooksFile, here: BooksFile) -> bool:
     return is_known and stored.machine != here.machine and stored.inode != here.inode
 
 
-def _name_original(copy: str, stored: BooksFile, original: BooksFile) -> bool:
+def _mark_as_copy(copy: str, stored: BooksFile, original: BooksFile) -> bool:
     """Store in a copy where its original is. False if the copy was opened since it was made."""
     try:
         with _opened(copy, "rw") as db:

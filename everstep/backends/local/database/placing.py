@@ -45,7 +45,7 @@ def from_text(text: str) -> PlaceOrder:
     return ORDERS.validate_json(text)
 
 
-def ask(transaction: Transaction, order: PlaceOrder) -> PlaceState:
+def take_order(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     """Put the order into the queue, where a repeated one keeps its place; return its progress.
 
     Placed means that the pods are decided upon. Whether they are ready is known once their agents answer.
@@ -76,7 +76,7 @@ def _take_standbys(transaction: Transaction, order: PlaceOrder) -> None:
             pods.let_go(db, pod.uid)
 
 
-def stand_by(
+def ensure_standbys(
     transaction: Transaction, order: PlaceOrder, *, lost: Collection[str]
 ) -> list[LocalPod]:
     """The pods that stand by for the slots to recreate; `lost` are pods whose agent ended."""
@@ -90,7 +90,8 @@ def stand_by(
             pods.let_go(db, pod.uid)
     standbys = pods.standing_by(db, job.id)
     missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
-    if not missing or any(not _asking(transaction, other).never_fits for other in queue(db)):
+    # A job that waits comes before a pod that only stands by.
+    if not missing or any(not _request(transaction, other).never_fits for other in queue(db)):
         return standbys
     all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
     in_use = {pod.node for pod in all_pods}
@@ -134,7 +135,7 @@ def _join(db: Db, order: PlaceOrder) -> None:
 def serve_queue(transaction: Transaction) -> None:
     """Give places to the jobs that wait, until there is none for one that could have them some day."""
     for order in queue(transaction.db):
-        if not _grant(transaction, order) and not _asking(transaction, order).never_fits:
+        if not _grant(transaction, order) and not _request(transaction, order).never_fits:
             break
 
 
@@ -146,7 +147,7 @@ def queue(db: Db) -> list[PlaceOrder]:
 
 
 def _grant(transaction: Transaction, order: PlaceOrder) -> bool:
-    places = _asking(transaction, order).granted()
+    places = _request(transaction, order).granted()
     if places is None:
         return False
     db, job_id = transaction.db, order.job.id
@@ -182,7 +183,7 @@ def _folder_name(job_id: str) -> str:
     return safe if safe == job_id else f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
 
 
-def _asking(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest:
+def _request(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
         job_nodes={pod.slot: pod.node for pod in pods.of_job(transaction.db, order.job.id)},
@@ -195,7 +196,7 @@ def _asking(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest
 def _leaving(db: Db, order: PlaceOrder) -> list[placing.OldPod]:
     return [
         placing.OldPod(
-            name=pod.uid, node=pod.node, hears_us=pod.service != "cut_off", dead_at=pod.dead_at
+            name=pod.uid, node=pod.node, is_reachable=pod.service != "cut_off", dead_at=pod.dead_at
         )
         for pod in pods.leaving(db, order.job.id)
     ]
@@ -209,8 +210,8 @@ def opens_at(transaction: Transaction, order: PlaceOrder) -> float | None:
 def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     db = transaction.db
     if books.job(db, order.job.id).placed != order.generation:
-        waiting = (_asking(transaction, other) for other in queue(db))
-        return _asking(transaction, order).waits(placing.first_in_turn(waiting))
+        waiting = (_request(transaction, other) for other in queue(db))
+        return _request(transaction, order).waits(placing.first_in_turn(waiting))
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
     return PlaceState(placed=True, pods=refs, places=len(refs))
