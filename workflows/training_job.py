@@ -338,6 +338,7 @@ class TrainingJob(JobHandlers):
         if carried is not None:
             self._document, self.chronicle = carried.document, carried.chronicle
             self._state = replace(carried.state, job=replace(carried.state.job, run=info.run_id))
+            self._note_cluster_time(carried.state.now)  # a new run begins right after a report
             spec = await self._recompiled(carried.state.spec)  # meanwhile it can be told something
             self._state = replace(self.state, spec=spec)
             return

@@ -34,8 +34,16 @@ def _place(change: Mapping[str, Any], phase: str, field: tuple[str, ...]) -> Pro
     phases = enumerate(change.get("phases") or ())
     of_phase = ((path("patch", "phases", i), keys) for i, keys in phases if keys["name"] == phase)
     for root, keys in (*of_phase, ("patch", change)):
-        if field[0] in keys:
+        if _is_changed(keys, field):
             return path(root, field[0]), FIXED[field]
         if WORKDIR in keys:
             return path(root, WORKDIR), BEGINS_THERE.format(folder=path(*field))
     return "patch", FIXED[field]
+
+
+def _is_changed(keys: Mapping[str, Any], field: tuple[str, ...]) -> bool:
+    """Whether the field is among the keys, or what it is a part of is taken away."""
+    name, *inner = field
+    if not inner or not isinstance(keys.get(name), Mapping):
+        return name in keys
+    return _is_changed(keys[name], tuple(inner))

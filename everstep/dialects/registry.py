@@ -131,7 +131,11 @@ def patch(
     dialect = dialect_of(plain)
     whole = dialect.with_whole_overlay(plain)
     changed = merge.patch(whole, fragment, under=dialect.overlay)
-    before, after = (_compiled(each, dialect, has_pods) for each in (plain, changed))
+    after = _compiled(changed, dialect, has_pods)
+    try:
+        before = _compiled(plain, dialect, has_pods)
+    except InvalidSpec:  # by rules that are newer than the job: the change may mend it
+        return changed
     change = plain_fragment(fragment, "patch")
     if problems := list(moves(before, after, change)):
         raise refusal(problems)

@@ -31,7 +31,7 @@ def with_meaning(fact: Fact) -> Fact:
     if isinstance(severity, str):
         reported["severity"] = severity = SEVERITY_WORDS.get(severity.lower(), severity)
     entry = look_up(fact.code, str(severity))
-    is_graded = severity in SEVERITIES and entry.is_graded_by_report
+    is_graded = severity in SEVERITIES and entry.is_graded_by_report and "heals" not in reported
     if is_graded and reported.get("level") not in LEVELS:
         reported["severity"] = entry.severity
     return replace(fact, details={**_added(entry, reported, keeps_level=is_graded), **reported})

@@ -159,16 +159,18 @@ class StepRun:
         return observation
 
     async def look_for_answers(self, until: float | None = None) -> None:
-        """Wait for the next change, as `look`. Raises `SlotsSilent` if needed slots are silent for too long.
+        """Wait for the next change, as `look`. Raises `SlotsSilent` with slots that are silent for too long.
 
-        While more than half of them are, the way to them may be broken: then there is no limit.
+        While more than half of the needed ones are, the way to them may be broken: then there is no limit.
         """
         limit_s, silent = self.order.plan.phase.limits.start_s, self._silent_since()
         if silent and 2 * len(silent) <= len(self.needs):
-            deadline = max(min(silent.values()), await self.asked_at()) + limit_s
-            if self.now >= deadline:
-                raise SlotsSilent(tuple(sorted(silent)), limit_s)
-            until = deadline if until is None else min(until, deadline)
+            asked_at = await self.asked_at()
+            deadlines = {slot: max(since, asked_at) + limit_s for slot, since in silent.items()}
+            if late := tuple(sorted(slot for slot, at in deadlines.items() if self.now >= at)):
+                raise SlotsSilent(late, limit_s)
+            next_at = min(deadlines.values())
+            until = next_at if until is None else min(until, next_at)
         await self.look(until)
 
     def _silent_since(self) -> dict[int, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -51,6 +52,8 @@ from everstep.steps.resuming import STORAGE_POLL_S, resume
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
+HAND_OVER_S = 10.0
+"""So long an ended job waits for answers of the quarantine. One may take that long; the activity has 30 s."""
 GOING_S = 5.0
 """Time for old pods to end before a step that starts late settles for the places there are."""
 
@@ -262,15 +265,16 @@ async def hand_over(
     """Send the quarantine the isolations that it did not answer while the job lived.
 
     Returns the nodes that it isolated. What it does not answer now either is left with it.
+    All of it has to be done within the time of one activity.
     """
     isolations = tuple(isolations)
     cluster_size = _cluster_size(await context.backend.nodes(), isolations)
     now = await context.backend.clock()
     isolated: list[str] = []
-    answers = True
+    answers, until = True, time.monotonic() + HAND_OVER_S
     for isolation in isolations:
         request = isolation_request(job, isolation, cluster_size=cluster_size, at=now)
-        if answers:
+        if answers and time.monotonic() < until:
             context.beat()  # each answer may take the whole time limit
             try:
                 answer = await context.quarantine.isolate(cluster, request)

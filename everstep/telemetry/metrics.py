@@ -223,7 +223,8 @@ def _observe_fleet(metrics: Metrics) -> None:
 
     counter(RESTARTS, lambda total: _by_label(RESTARTS, total.totals.restarts))
     counter(ENDS, lambda total: _by_label(ENDS, {**NO_ENDS, **total.ends}))
-    counter(TIME, lambda total: _by_label(TIME, total.totals.time_s))
+    highest: dict[str, float] = {}
+    counter(TIME, lambda total: _by_label(TIME, without_falls(highest, total.totals.time_s)))
     counter(LOST_TIME, lambda total: _by_label(LOST_TIME, total.totals.lost_s))
     gauge(TRAINING_RATIO, _training_ratio)
     gauge(BUDGETS, _budgets)
@@ -239,6 +240,15 @@ def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
     if value is None or fleet.isolated is None:
         return []
     return [Observation(value, {"cluster": fleet.cluster})]
+
+
+def without_falls(highest: dict[str, float], sums: Mapping[str, float]) -> Mapping[str, float]:
+    """The sums, each no lower than before: a counter that falls is taken for one that was reset.
+
+    What several runs trained and lost at once leaves the sum of training, until others have made up for it.
+    """
+    highest |= {key: max(value, highest.get(key, 0.0)) for key, value in sums.items()}
+    return highest
 
 
 def _by_label(instrument: Instrument, values: Mapping[str, float]) -> Iterable[Observation]:

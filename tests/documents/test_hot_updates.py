@@ -169,6 +169,14 @@ MOVES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "patch.phases.0.workdir",
         {"phases": [{"name": "warmup", "workdir": "/code/2"}]},
     ),
+    "workdir, beside what moves nothing": (
+        {
+            **RELATIVE,
+            "spec": {"command": "train", "workdir": "/code/1", "checkpoints": {"path": "saved"}},
+        },
+        "patch.workdir",
+        {"workdir": "/code/2", "checkpoints": {"format": "auto"}},
+    ),
     "an output": (MODELARTS, "patch.checkpoints", {"checkpoints": None}),
     "a trainer's checkpoints": (CEREBRAS, "patch.checkpoints", {"checkpoints": None}),
     "a trainer's folder": (CEREBRAS, "patch.model_dir", {"model_dir": None}),

@@ -211,14 +211,19 @@ def test_the_command_says_what_is_done_where_there_are_more_sections() -> None:
     assert validation.files == {"params.yaml": {"trainer": config}}
 
 
-@pytest.mark.parametrize(("generation", "least"), [(0, 4), (1, 2)])
+@pytest.mark.parametrize(
+    ("generation", "runs", "least"),
+    [(0, 0, 4), (1, 0, 4), (1, 1, 2)],
+    ids=["first", "after a pause in the queue", "once it has run"],
+)
 def test_fewer_systems_are_for_restarts_the_job_begins_with_all(
-    generation: int, least: int
+    generation: int, runs: int, least: int
 ) -> None:
     backend = {"backend_type": "CSX", "cluster_config": {"num_csx": 4}}
     restart = {"max_num_restarts": 3, "min_num_csx": 2}
     spec = compile_document(document(trainer(backend=backend, autorestart=restart)))
-    state = JobState(job=JobRef(id="job", run="run"), spec=spec, generation=generation)
+    job = JobRef(id="job", run="run")
+    state = JobState(job=job, spec=spec, generation=generation, runs=runs)
     places = launch_plan(state).places
     assert places is not None
     assert (places.least, places.wanted) == (least, 4)

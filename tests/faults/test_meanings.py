@@ -72,6 +72,8 @@ ROWS: tuple[tuple[str, str, dict[str, Any], dict[str, Any], FaultClass], ...] = 
     ("an unknown code, hint", "80FFFFFF", {"severity": "hint"}, {**WARNING, **IGNORED}, _C.SUBHEALTH),
     ("an unknown code, minor", "80FFFFFF", {"severity": "Minor"}, {**WARNING, **IGNORED}, _C.SUBHEALTH),
     ("an unknown code, major", "80FFFFFF", {"severity": "major"}, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
+    ("an unknown code that heals", "80FFFFFF", {"heals": True}, MAJOR, _C.DEVICE),
+    ("an unknown major code that heals", "80FFFFFF", {"severity": "major", "heals": True}, MAJOR, _C.DEVICE),
     ("an unknown code of a level", "80FFFFFF", {"severity": "minor", **LEVEL}, {**MINOR, **LEVEL}, _C.DEVICE),
     ("a separated code of a user", "80C98002", SEPARATE, {**CRITICAL, **SEPARATE}, _C.DEVICE_FATAL),
     ("an unknown code of an observer, major", "219999999", {"severity": "major"}, MAJOR, _C.DEVICE),

@@ -15,6 +15,7 @@ import pytest
 
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
+from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
@@ -98,6 +99,12 @@ class Queue:
         """The uid of a workload: another one is behind all others in its queue."""
         path = f"{API}/namespaces/{self.namespace}/workloads/{name}"
         return str((await self.api.get(path))["metadata"]["uid"])
+
+    async def used(self) -> int:
+        """The quota that jobs hold."""
+        status = (await self.api.get(f"{API}/clusterqueues/{self.namespace}"))["status"]
+        [flavor] = status["flavorsUsage"]
+        return int(flavor["resources"][0]["total"])
 
     async def gated(self, job: str) -> list[str]:
         pods = await pods_of(self.api, self.namespace, job)
@@ -349,3 +356,24 @@ async def test_a_job_of_more_pods_than_a_group_may_have_roles_is_admitted(
 
     await until(are_admitted)
     await job.gone()
+
+
+async def test_an_elastic_job_loses_a_node_and_grows_again_in_its_queue(
+    queue: Queue, site: Site, worker: WorkerProcess, machines: Machines
+) -> None:
+    """4 -> 3 -> 4: the queue admits the pod that comes back later than the job looks for the first time."""
+    assert worker.pid
+    await queue.set_quota(4)
+    lost = f"{queue.namespace}-lost"
+    await machines.add_node(lost, labels={OWN_NODES: queue.namespace})
+    submit_elastic(site, "shrinks", size=4)
+    await until(lambda: len(living(site, "shrinks")) == 4)
+    await machines.fault("node-crash", node=lost)
+    await queue.api.delete(f"/api/v1/nodes/{lost}")
+    await until(lambda: len(living(site, "shrinks")) == 3)
+    await machines.add_node(f"{queue.namespace}-new", labels={OWN_NODES: queue.namespace})
+    await until(lambda: len(living(site, "shrinks")) == 4)
+    assert len(tries_to_grow(site, "shrinks")) == 1
+    assert await queue.used() == 4
+    site.everstep("stop", "shrinks")
+    await state_of(site, "shrinks", "stopped")

@@ -10,7 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
 from everstep.backends.kubernetes.reflector import SILENCE_S, Backoff, Reflector, Source
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api
@@ -144,11 +144,14 @@ async def test_an_answer_that_makes_no_sense_is_logged_and_requested_again(
 
 
 class ShortWatches:
-    """An API server behind a proxy that ends each of the first watches: with or without an event before."""
+    """An API server behind a proxy that ends each of the first watches: with or without an event before.
 
-    def __init__(self, *, ends: int, has_events: bool) -> None:
+    `has_forgotten`: it has no changes since then any more, so that all has to be listed again.
+    """
+
+    def __init__(self, *, ends: int, has_events: bool, has_forgotten: bool) -> None:
         self.opened = 0
-        self._ends, self._has_events = ends, has_events
+        self._ends, self._has_events, self._has_forgotten = ends, has_events, has_forgotten
 
     async def get(self, path: str, query: Mapping[str, str]) -> Json:
         del path, query
@@ -163,13 +166,18 @@ class ShortWatches:
             await asyncio.Event().wait()
         if self._has_events:
             yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2"}}}
+        if self._has_forgotten:
+            raise Refused(status=410, reason="Expired", message="too old", retry_after_s=0.0)
 
 
-@pytest.mark.parametrize(("has_events", "failures"), [(True, 1), (False, 5)])
+@pytest.mark.parametrize(
+    ("has_events", "has_forgotten", "failures"),
+    [(True, False, 1), (False, False, 5), (True, True, 5)],
+)
 async def test_only_watches_that_bring_nothing_are_opened_later_each_time(
-    has_events: bool, failures: int
+    has_events: bool, has_forgotten: bool, failures: int
 ) -> None:
-    source = ShortWatches(ends=5, has_events=has_events)
+    source = ShortWatches(ends=5, has_events=has_events, has_forgotten=has_forgotten)
     one = Watched(source, "any", SILENCE_S)
     running = asyncio.create_task(one.reflector.run())
     await until(lambda: source.opened == 6)

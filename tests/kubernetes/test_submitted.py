@@ -68,7 +68,7 @@ async def test_two_workers_at_once_make_each_recovery_once_and_one_goes_on_alone
     saved = site.storage / "shared" / "checkpoints"
     kill = {"namespace": namespace, "container": "train"}
     try:
-        site.submit("shared", STEPS="300", STEP_S="0.05")
+        site.submit("shared", STEPS="300", STEP_S="0.1")
         await until((saved / "step-20.json").exists)
         await machines.fault("container-kill", pod="shared-1-g1", **kill)
         await until(lambda: len(restarts(site, "shared")) == 1)

@@ -55,6 +55,20 @@ async def test_a_silent_slot_fails_the_step_after_the_time_of_a_start(step: Step
     assert result.cause.message == "slot 0 has not answered for 1200 s"
 
 
+async def test_a_slot_that_fell_silent_a_moment_ago_is_waited_for() -> None:
+    """The time of a start counts for each slot by itself."""
+    backend = cluster()
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    order = await order_of(Step.PRECHECK, backend, context)
+    await backend.admin.fault("silence n1")
+    performing = asyncio.ensure_future(perform(context, order))
+    await asyncio.sleep(0)
+    await backend.admin.advance(order.plan.phase.limits.start_s - 1.0)
+    await backend.admin.fault("silence n0")
+    result = await performing
+    assert (result.end, result.gone) == ("failed", (1,))
+
+
 async def test_a_step_waits_on_while_most_slots_are_silent() -> None:
     """Then the way to them is broken: nothing says that they are."""
     backend = cluster()

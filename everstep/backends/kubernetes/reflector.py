@@ -130,7 +130,8 @@ class Reflector:
                 logger.exception("%s: what the API server sends makes no sense", self._path)
                 self._version = None
             self._backoff = self._backoff.after(
-                worked_s=time.monotonic() - began, has_brought=self._events > before
+                worked_s=time.monotonic() - began,
+                has_brought=self._version is not None and self._events > before,  # no list is due
             )
             await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
 

@@ -118,7 +118,7 @@ async def _is_absent(node: str, cluster: str) -> bool:
     name, _, device = node.partition("/")
     try:
         views = await machine.tools(cluster).nodes()
-    except (BackendUnavailable, InvalidSpec):
+    except (BackendUnavailable, InvalidSpec, ValueError):  # or this command is not told where it is
         return False
     view = next((view for view in views if view.name == name), None)
     if view is None or not view.devices:

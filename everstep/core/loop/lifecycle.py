@@ -141,7 +141,7 @@ def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
         return replace(state, plan=None, repeats=state.repeats + 1)
     outcome = event.outcome
     state = happened(outcomes.launched(state, plan, outcome), outcomes.launch_ended(outcome))
-    if outcome.result == "success" and not outcome.facts:
+    if outcome.result == "success" and not (outcome.facts or state.pending_facts):
         return replace(state, mode=Mode.WATCHING)
     cause = (outcome.cause,) if outcome.cause is not None else ()
     unplaced = {n for n, slot in state.slots.items() if not slot.uid}

@@ -120,7 +120,8 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
 
     A launch or a planned restart is also the restart that was requested during the pause, if any.
     """
-    state = happened(replace(state, paused_reason="", unstopped=None), Resumed(at=state.now))
+    resumed = replace(state, paused_reason="", unstopped=None, waiting=None)
+    state = happened(resumed, Resumed(at=state.now))
     if state.incident is not None:
         return replace(state, mode=Mode.DECIDING)
     restarts = [command for command in state.commands if command.name == "restart"]

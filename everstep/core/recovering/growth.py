@@ -14,6 +14,9 @@ from everstep.core.world import NodeView, Observation
 IN_VAIN_S, IN_VAIN_S_MOST = 300.0, 3_600.0
 """A quota or another job may keep the job from a node that looks free, and each try costs a restart."""
 
+PLACE_S = 10.0
+"""A slot that comes back has so long to get a node: a queue admits its pod first."""
+
 
 def wait_s(grown_in_vain: int) -> float:
     """The time until the next try, doubled with each one that was in vain."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan, Remedy
-from everstep.core.facts import EXAMPLES_KEPT
+from everstep.core.facts import EXAMPLES_KEPT, SCALE_OUT
 from everstep.core.levels import LAUNCH_STEPS, RESCHEDULING, FaultClass, Level, Step
+from everstep.core.recovering import growth
 from everstep.core.recovering.placement import usable
 from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
 from everstep.core.state import JobState, Slot
@@ -33,7 +34,7 @@ def launch_plan(state: JobState) -> Plan:
             older_than_step=state.ledger.back.below,
         ),
         slots={slot: Counts() for slot in slots},
-        places=_launch_places(state),
+        places=_place_rules(state, wait_s=state.phase.limits.queue_s),
         avoid_devices=state.avoid_devices,
         priority=state.spec.priority,
         restarts=state.ledger.restarts,
@@ -180,29 +181,29 @@ def _kept_counts(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
 
 
 def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | None:
-    """How each level waits: `pod` for a spare only, `elastic` not at all, `job` as long as it may."""
+    """How each level waits: `pod` for a spare only, `elastic` hardly, `job` as long as it may."""
     limits = state.phase.limits
     spare = PlaceRules(wanted=living, least=living, spare_s=limits.spare_s, wait_s=limits.spare_s)
-    at_once = _sized(state, living, spare_s=0.0, wait_s=0.0)
+    # Fewer go on at once: the level before has waited. One that comes back needs a moment for its place.
+    grow_s = growth.PLACE_S / state.spec.time_scale if decision.fault.kind == SCALE_OUT else 0.0
+    resized = _sized(state, living, spare_s=grow_s, wait_s=grow_s)
     by_level: Mapping[Level, PlaceRules] = {
         Level.POD: spare,
         Level.ROLLBACK: spare,
-        Level.ELASTIC: at_once,
+        Level.ELASTIC: resized,
         Level.JOB: _place_rules(state, wait_s=limits.requeue_s),
     }
     return by_level.get(decision.level)
 
 
-def _launch_places(state: JobState) -> PlaceRules:
-    """How a launch waits. The job's first one may need more nodes than it goes on with after a fault."""
-    rules = _place_rules(state, wait_s=state.phase.limits.queue_s)
-    first_min = state.phase.first_nodes_min
-    return replace(rules, least=first_min) if first_min and not state.generation else rules
-
-
 def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:
-    spare_s = state.phase.limits.spare_s
-    return _sized(state, state.phase.nodes, spare_s=spare_s, wait_s=wait_s)
+    """All nodes, or fewer after a while. To begin with, a job may need more than it goes on with."""
+    rules = _sized(state, state.phase.nodes, spare_s=state.phase.limits.spare_s, wait_s=wait_s)
+    first_min = state.phase.first_nodes_min
+    has_begun = state.runs > 0 or state.phase_index != state.spec.first_phase
+    if first_min is None or has_begun:
+        return rules
+    return replace(rules, least=min(first_min, rules.wanted))
 
 
 def _sized(state: JobState, most: int, *, spare_s: float, wait_s: float | None) -> PlaceRules:

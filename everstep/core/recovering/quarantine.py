@@ -269,9 +269,12 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
 
 
 def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
-    """The quarantine with the node's isolation as proven, if the request is no suspicion."""
+    """The quarantine with the node's isolation as proven, if the request is no suspicion.
+
+    A code that lasts too long proves that much and no more: each one counted comes with such a request.
+    """
     entry = quarantine.nodes.get(request.node)
-    if entry is None or not request.proven:
+    if entry is None or not request.proven or request.by == DURATION:
         return quarantine
     return replace(quarantine, nodes={**quarantine.nodes, entry.node: replace(entry, proven=True)})
 

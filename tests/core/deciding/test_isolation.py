@@ -65,6 +65,13 @@ def test_a_suspicion_that_is_proven_later_counts_no_longer_for_the_brake(by: str
     assert again.nodes["s0"].proven, "what is proven is no suspicion again"
 
 
+def test_a_code_that_lasts_too_long_leaves_a_suspicion_by_its_count_one() -> None:
+    """Each time that is counted comes with such a request: else the brake would never hold."""
+    book, _ = ask(suspected(4), "s0", by=quarantine.DURATION)
+    assert not book.nodes["s0"].proven
+    assert ask(book, "n1", proven=False)[1] == "held"
+
+
 def test_a_record_says_at_once_that_a_node_is_to_be_isolated_and_at_last_whether_it_was() -> None:
     def isolated_node(job: ScriptedJob) -> tuple[str, bool]:
         record = responses.record(job.record)

@@ -337,6 +337,23 @@ def test_a_pause_before_anything_was_placed_ends_in_a_launch_of_its_own_generati
     assert job.plan.key != first
 
 
+def test_a_fault_that_was_reported_before_a_launch_is_decided_right_after_it() -> None:
+    job = ScriptedJob(spec=job_spec())
+    job.command("pause")
+    job.interrupted()
+    while job.state.mode is not Mode.LAUNCHING or job.state.commands:
+        if job.state.mode is Mode.PAUSED:
+            job.command("report_fault", kind="subhealth.power")
+            job.command("resume")
+            job.interrupted()
+        else:
+            job.succeeds()
+    assert [each.kind for each in job.state.pending_facts] == ["subhealth.power"]
+    job.succeeds()
+    assert [each.level for each in job.decisions] == [Level.NOTE]
+    assert (job.state.mode, job.state.pending_facts) == (Mode.WATCHING, ())
+
+
 def test_a_launch_that_failed_before_a_pause_says_nothing_of_the_one_after_it() -> None:
     job = ScriptedJob(spec=job_spec())
     job.command("pause")

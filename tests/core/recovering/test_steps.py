@@ -345,6 +345,8 @@ def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     assert 1 not in job.state.living
     job.see(fact("scale.out", level="elastic"))
     assert job.plan.remedy.recreate == (1,)
+    assert job.plan.places is not None
+    assert job.plan.places.spare_s == job.plan.places.wait_s == growth.PLACE_S
     job.succeeds()
     assert job.state.living == (0, 1, 2, 3)
 
