@@ -443,6 +443,19 @@ def test_exit_codes_below_128_end_a_job_of_restart_policy_exit_code() -> None:
     assert (rule.action, rule.match.exit_code) == ("fail", tuple(range(1, 128)))
 
 
+@pytest.mark.parametrize("at", ["restartPolicy", "template.spec.restartPolicy"])
+def test_the_note_on_a_restart_policy_names_the_field_that_has_it(at: str) -> None:
+    document = ascend_job()
+    worker = document["spec"]["replicaSpecs"]["Worker"]
+    del worker["restartPolicy"]
+    *parents, key = at.split(".")
+    for parent in parents:
+        worker = worker[parent]
+    worker[key] = "OnFailure"
+    (field,) = (field for field in notes(document) if field.endswith("restartPolicy"))
+    assert field == f"spec.replicaSpecs.Worker.{at}"
+
+
 def test_null_says_nothing() -> None:
     document = ascend_job()
     document["metadata"]["annotations"] = None

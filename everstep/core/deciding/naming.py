@@ -43,7 +43,8 @@ class Diagnosis:
     ladder: tuple[Level, ...]
     facts: tuple[Fact, ...]
     is_harmless: bool = False
-    instead_of: Level | None = None  # the level that this ladder replaces
+    # The level that failed before; in place, where the ladder is left without it.
+    instead_of: Level | None = None
     remarks: tuple[str, ...] = ()
     occurrences: tuple[Occurrence, ...] = ()
     ladder_is_final: bool = False  # restarts without progress leave out none of its levels
@@ -96,6 +97,7 @@ def name_fault(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
     diagnosis = _diagnose(inputs, facts)
     fault_of_playbook, _ = name(facts)
     if not diagnosis.is_only_noted:
+        # Both: the job's circumstances or a rule may have changed the class that the playbook gave.
         handled = (diagnosis.fault, fault_of_playbook)
         return with_others(diagnosis, other_diagnoses(inputs, facts, handled=handled))
     noted_classes = {diagnosis.class_before_rule or diagnosis.fault.cls, fault_of_playbook.cls}
@@ -200,6 +202,7 @@ def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
 
 def ladder_row(inputs: DecisionInput, fault: Fault) -> LadderRow:
     """The document's ladder for this fault."""
+    # Ranks that declare capabilities run the train library.
     return inputs.policy.answer(
         fault.cls, fault.owner, code_level=fault.code_level, library=bool(inputs.can)
     )
@@ -275,7 +278,7 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
         if f.kind == "device.fault" and LASTED_S not in f.details
         if not row_for(f).is_harmless or f.code in causes
         if f.node is not None and f.code is not None
-        if f.device is not None or f.code in causes  # a switch between chips is of its node
+        if f.device is not None or f.code in causes  # a switch chip belongs to its node
     )
 
 
@@ -331,7 +334,8 @@ def _escalate_repeated_code(inputs: DecisionInput, diagnosis: Diagnosis) -> Diag
     times, by_whom = _times_shown(inputs, diagnosis, rule)
     if times < rule.times:
         return diagnosis
-    remark = f"{fault.code} came {times} times within a day on {fault.where}{by_whom}"
+    within = f"within {rule.window_s / inputs.time_scale:g} s"
+    remark = f"{fault.code} came {times} times {within} on {fault.where}{by_whom}"
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(diagnosis, remark)
     fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)

@@ -124,15 +124,16 @@ def check_request(raw: object, *, now: float) -> None:
 
 
 def check_now(raw: object) -> None:
-    """Whether this is a time by which what is over can be released; a sentence if not."""
+    """Raises CommandRejected, with a sentence, if this is no time by which to release what is over."""
     now_from(raw)
     _checked_time("expire", "now", raw.get("now") if isinstance(raw, Mapping) else None)
 
 
 def request_from(raw: object, *, now: float) -> Request:
-    """The request that a job or an operator made, as a JSON object; a sentence if it is none.
+    """The request that a job or an operator made, as a JSON object.
 
-    What was accepted once is read for ever, even if `check_request` would refuse it today.
+    Raises CommandRejected, with a sentence, if it is none. What was accepted once is read for ever, even if
+    `check_request` would refuse it today.
     """
     if not isinstance(raw, Mapping) or not isinstance(raw.get("node"), str) or not raw["node"]:
         raise CommandRejected("isolate takes {node, reason, by, until}; node is the name of a node")
@@ -215,7 +216,7 @@ def now_from(raw: object) -> float:
 
 
 def device_report_from(raw: object, *, now: float) -> DeviceReport:
-    """The report of a job, a JSON object; a sentence if it is none."""
+    """The report of a job, a JSON object. Raises CommandRejected, with a sentence, if it is none."""
     faults, sound = fault_counts.reports_from(raw), fault_counts.sound_from(raw)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     return DeviceReport(
@@ -261,7 +262,8 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     )
     if not request.proven and _brake(quarantine, request):
         held = {**quarantine.held, request.node: entry}
-        why = "too many nodes were isolated on suspicion within an hour: an operator must agree"
+        within = f"within {request.window_s:g} s"
+        why = f"too many nodes were isolated on suspicion {within}: an operator must agree"
         return replace(quarantine, held=held), QuarantineAnswer(verdict="held", why=why)
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
     nodes = {**quarantine.nodes, entry.node: entry}
@@ -271,7 +273,8 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
 def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
     """The quarantine with the node's isolation as proven, if the request is no suspicion.
 
-    A code that lasts too long proves that much and no more: each one counted comes with such a request.
+    A code that lasts too long (DURATION) proves only that. It counts as an occurrence too, and its request
+    must not turn a suspicion of COUNTS, which the brake counts, into a proof.
     """
     entry = quarantine.nodes.get(request.node)
     if entry is None or not request.proven or request.by == DURATION:
@@ -305,6 +308,7 @@ def count_faults(
             quarantine = replace(quarantine, spans=spans)
             continue
         faults, fault = count_fault(quarantine.faults, report, now)
+        # For a report that came before, `count_fault` returns the same tuple.
         is_new = faults is not quarantine.faults
         quarantine = replace(quarantine, faults=faults)
         counts.append(fault.count)

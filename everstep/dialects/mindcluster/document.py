@@ -188,7 +188,6 @@ def _of_ascend_job(job: shapes.AscendJob) -> Manifest:
             ("spec", "replicaSpecs", kind),
             specs[kind],
             restart_policy=specs[kind].restart_policy,
-            policy_at=("restartPolicy",),
         )
         for kind in shapes.REPLICA_TYPES
         if kind in specs and specs[kind].replicas
@@ -245,9 +244,9 @@ def _role(
     replicas: shapes.ReplicaSpec | shapes.Task | shapes.DeploymentSpec,
     *,
     restart_policy: str | None = None,
-    policy_at: tuple[str, ...] = ("template", "spec", "restartPolicy"),
 ) -> Role:
-    """The pods of one template; `policy_at` is where its kind of job says when they restart."""
+    """The pods of one template. `restart_policy`: that beside the template, which holds instead."""
+    policy_at = ("restartPolicy",) if restart_policy else ("template", "spec", "restartPolicy")
     return Role(
         at=path(*at, "template"),
         nodes=replicas.replicas,
@@ -291,12 +290,14 @@ def _native(
 
 
 def _devices(role: Role, annotations: Mapping[str, str]) -> int:
+    """How many devices each pod gets. With soft sharing the number is a percentage: one device."""
     devices = role.container.resources.devices
     is_share = shapes.PERCENT_OF_A_DEVICE in annotations.get("huawei.com/schedule_policy", "")
     return min(devices, 1) if is_share else devices
 
 
 def _limits(job: Manifest, switches: Switches, start: commands.Start) -> dict[str, Any]:
+    # A MindCluster job stays pending without limit.
     limits: dict[str, Any] = {"spare_s": _spare_s(switches, start.env), "requeue_s": None}
     if switches.fault_scheduling == "grace":
         written = [role.template.spec.grace_s for role in job.roles]
@@ -334,6 +335,7 @@ def _finished(
     fields = {name: place(*name.split(".")) or field for name, field in called.items()}
     return replace(
         phase,
+        # None: the overlay's own minimum holds.
         first_nodes_min=None if place("nodes") else begins_with,
         env={**start.env, **phase.env},
         called={name: at for name, at in fields.items() if at is not None},

@@ -101,6 +101,7 @@ def test_a_rehearsal_divides_the_hour(at: float, verdict: str) -> None:
     request = Request(node="n1", reason="test", by="demo", proven=False, cluster_size=20, at=at)
     _, answer = quarantine.isolate(suspected(4), quarantine.scaled(request, 100.0))
     assert answer.verdict == verdict
+    assert ("on suspicion within 36 s" in answer.why) == (verdict == "held")
 
 
 def test_proven_isolations_do_not_use_up_the_share_of_suspicions() -> None:

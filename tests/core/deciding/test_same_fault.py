@@ -110,6 +110,8 @@ def test_a_rehearsal_divides_the_day(gap_s: float, level: Level) -> None:
     job = running(MODELARTS)
     job.state = replace(job.state, spec=replace(job.state.spec, time_scale=100.0))
     assert third(job, {}, {}, {}, gap_s=gap_s) is level  # a day became 864 seconds
+    is_repeat = level is Level.JOB
+    assert ("came 3 times within 864 s" in job.decisions[-1].reason) == is_repeat
 
 
 def test_a_user_induced_code_is_rescheduled_without_isolation() -> None:
