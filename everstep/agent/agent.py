@@ -78,9 +78,8 @@ class Agent:
 
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
         self._ending: Ending | None = None  # at most one, for all that is to end
-        self._after_ending: list[
-            Callable[[], None]
-        ] = []  # what each call of `_end_processes` does then
+        # What each call of `_end_processes` does then.
+        self._after_ending: list[Callable[[], None]] = []
         self._version = 0  # of the published state
         self._news = 0  # the newest version with more in it than the training's progress
         self._changed = threading.Condition()

@@ -14,6 +14,8 @@ from everstep.core.errors import BackendUnavailable, NobodyToAsk
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 5.0
 ANSWERS_PER_S = 100
+"""A poll is answered after POLL_S at the latest; if only the training went on, after QUIET_S, or later where
+there are more agents than ANSWERS_PER_S allows, but within QUIET_S_MAX."""
 RETRY_LEAST_S, RETRY_S = 0.01, 0.05
 RETRY_SHARE = 0.05
 """An agent that has been silent for t seconds is tried again after this share of t, but within RETRY_LEAST_S
@@ -62,7 +64,7 @@ class Agents:
     """All agents that this worker watches, each by one long poll."""
 
     link: Callable[[str], Link]  # to the agent of this pod's uid
-    is_gone: Callable[[str], bool]  # and whether that is proven of it
+    is_gone: Callable[[str], bool]  # whether it is proven that the agent of this uid ended
     clock: Callable[[], float]
     changed: Callable[[str], None]  # something about the pod of this uid is new
     is_cut_off: Callable[[str], bool]

@@ -42,7 +42,7 @@ TEXT_KEPT, ERROR_KEPT = 300, 100
 ROWS_KEPT = 10
 """So many runs keep their row while nothing can be written: a row is larger than a line."""
 MAIN = 0
-"""The number of what no run says of itself."""
+"""`Entry.run` of a line that the job writes, not a run."""
 
 PLANNED = frozenset({FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE})
 
@@ -131,6 +131,7 @@ def _entry(
     about: int = 0,
     row: Mapping[str, SummaryValue] | None = None,
 ) -> Entry:
+    """The next entry. `run`: that of the line; `about`: that of the row, if it is another one."""
     return Entry(
         phase=phase.name,
         model_dir=phase.model_dir,

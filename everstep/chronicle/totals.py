@@ -118,7 +118,10 @@ NO_RECORD = "other"
 
 
 def _with_time(chronicle: Chronicle) -> Chronicle:
-    """The time before each start that has trained or ended: nothing changes it any more."""
+    """Count the time of each run before a start that has trained or ended: nothing changes it any more.
+
+    `timed` is the start of the oldest run that is not counted yet.
+    """
     starts = [s for s in chronicle.starts if chronicle.timed is None or s.at >= chronicle.timed]
     # The first start: the wait before it.
     if chronicle.timed is None and starts and _has_trained_or_ended(starts[0]):

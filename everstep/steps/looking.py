@@ -195,9 +195,9 @@ class StepRun:
             self.waiting_for = what
 
     async def resume_wait(self, what: str) -> None:
-        """Take up the wait of an earlier try of the step, which began with the step.
+        """Count a wait that this try of the step finds over: an earlier try had it.
 
-        Does nothing if this try has a wait of its own, or none was long.
+        It lasted from the step's begin until now. Does nothing if that was short or this try waits itself.
         """
         now = await self.context.backend.clock()
         if self.waiting_for is None and now - self._wait_began() >= WAITED_S:
@@ -246,8 +246,11 @@ class StepRun:
         """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
         if self.order.step is Step.STANDBY:  # those that run are older than the plan
             return []
-        living, newest = frozenset(self.order.living), (0, self.generation)
-        return [pod for pod in observation.pods if pod.slot in living and pod.generation in newest]
+        living = frozenset(self.order.living)
+        started_in = (0, self.generation)  # 0: nothing was started in it yet
+        return [
+            pod for pod in observation.pods if pod.slot in living and pod.generation in started_in
+        ]
 
     def _matters(self, fact: Fact) -> bool:
         """Whether the fact is new, of current processes, and not about a node that this plan leaves."""

@@ -99,6 +99,7 @@ async def _standby(step: StepRun) -> StepResult:
             message = (
                 f"no backup pod was ready within {limit_s:g} s: it waited for {state.waiting_for}"
             )
+            # None is wanted any more: those that stand by are removed.
             await step.context.backend.ensure_standby(replace(order, recreate=()))
             return _left_alone(step, STANDBY_NONE, message)
         await step.report_wait(state.waiting_for, until=deadline)
@@ -451,7 +452,10 @@ STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
 
 
 def _judged_s(phase: PhaseSpec) -> float | None:
-    """The limit of a time without I/O and device use, if the run has one."""
+    """The limit of a time without I/O and device use, by which agents choose how often to sample both.
+
+    A hang that ends the job is judged by both too: its run gets a limit even if its document sets none.
+    """
     if phase.limits.still_s is not None or not ends_at_hang(phase.policy):
         return phase.limits.still_s
     return max(phase.limits.hang_s or FLOOR_S, STILL_S_LEAST)

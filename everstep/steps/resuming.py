@@ -38,9 +38,8 @@ async def resume(step: StepRun) -> StepResult:
         return fence
     listing = fence.listing or await _list_checkpoints(step)
     if not listing.checkpoints and _expects_checkpoints(plan):
-        # A killed try may have set all aside: then nothing is listed and nothing is lost.
-        renamed = await _rename_newer(step, listing, (), None)
-        if renamed.moved:
+        if await _renamed_by_killed_try(step, listing):
+            # Repeats the request, which changes nothing.
             return await _result_after_renaming(step, listing, (), None)
         listing = await _wait_for_checkpoints(step)
         if not listing.checkpoints:
@@ -179,6 +178,11 @@ async def _result_after_renaming(
     return replace(step.done(), notes=tuple(notes), stays=remain)
 
 
+async def _renamed_by_killed_try(step: StepRun, listing: CheckpointListing) -> bool:
+    """Whether a killed try has set checkpoints aside: then none may be listed, but none is lost."""
+    return bool((await _rename_newer(step, listing, (), None)).moved)
+
+
 async def _rename_newer(
     step: StepRun,
     listing: CheckpointListing,
@@ -213,15 +217,19 @@ def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | Non
 
 
 def _had_whole_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether a whole checkpoint ever existed. Here none of them is known to be good."""
+    """Whether a whole checkpoint ever existed. Here none of them is known to be good.
+
+    - Where no check was sure (`is_sure`): only if the job saved one and must not start over.
+    - In a rollback: yes, as it leaves a checkpoint behind.
+    - Several: yes, as one was finished before the next one began.
+    - A single bad one may never have been whole: only if the job saved another one, or saved one
+      and must not start over.
+    """
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
-    # Where no check was sure, only a job that must not start over counts what it saved.
     if checkpoints and not any(one.is_sure for one in checkpoints):
         return is_strict
-    # A rollback leaves a checkpoint behind; of several, one was finished before the next one began.
     if plan.remedy.older_than_step is not None or len(checkpoints) > 1:
         return True
-    # A single bad one may never have been whole, unless the job saved another one or must have one.
     return any(is_strict or plan.saved_as not in (None, one.path) for one in checkpoints)
 
 

@@ -116,7 +116,8 @@ def superseded_by(folder: str, new: Fence) -> tuple[int, bool]:
     """The generation that refuses `new`, or 0, and whether the job of that one holds the folder.
 
     A newer generation refuses it, and so does the same number of an earlier run of the job. An unfinished
-    entry of another job does not. Raises OSError.
+    entry of another job does not. The end of another job with this number or a higher one does: the number
+    that a folder shows only grows (`_show`). Raises OSError.
     """
     try:
         fences = read(folder)

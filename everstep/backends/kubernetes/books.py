@@ -465,9 +465,8 @@ async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | No
 
 
 _ISOLATED = "isolated."
-_OF_DEVICE = (
-    "_"  # stands for `/`, which keys of a ConfigMap may not have; names of nodes have no `_`
-)
+# Stands for `/`, which keys of a ConfigMap may not have; names of nodes have no `_`.
+_OF_DEVICE = "_"
 
 
 async def isolations(api: KubernetesApi, namespace: str) -> dict[str, str]:

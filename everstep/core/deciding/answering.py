@@ -74,8 +74,7 @@ def _gentler(
 ) -> tuple[str, ...]:
     """The levels passed over before the chosen one, with their reasons.
 
-    Levels of `_levels_to_try` that are not on the ladder (a rollback on suspicion, new containers) came
-    before it.
+    New containers (`_applicable`) are on no ladder: those that were passed over came before the chosen one.
     """
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
     return tuple(
@@ -209,8 +208,8 @@ def _series_end(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> st
 def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[Series, ...]:
     """The series that a restart counts in.
 
-    One that follows a failed pod level counts in none: the pod level was counted, and this is the same
-    restart going on.
+    `decide` sets `instead_of` to the level that failed before. After `pod` a restart counts in no series:
+    it is the same restart going on, which was counted.
     """
     if diagnosis.instead_of is Level.POD or diagnosis.fault.cls in NEVER_BILLED:
         return ()

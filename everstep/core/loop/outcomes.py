@@ -271,7 +271,8 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
     isolated = tuple(isolation.node for isolation in plan.remedy.isolate)
     return replace(
         happened(state, ended),
-        # The quarantine's answer is lost: the request is repeated, which changes nothing there.
+        # The quarantine's answer is lost: the request is repeated, which changes nothing there. It has
+        # what was deferred before too: a plan's isolations begin with that (`plans`).
         deferred=plan.remedy.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *plan.remedy.avoid, *isolated))),
         incident=None,
@@ -295,7 +296,9 @@ def _changed_nodes(
 
 
 def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
-    """Refund the budgets that count successes after a failure, whichever try they were billed to.
+    """Refund, after a failure, the budgets that count successes.
+
+    The ledger has the bills of the newest restart alone: one for each try of it.
 
     `refund_all`: refund the others too, as nothing was done.
     """
@@ -333,7 +336,6 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
     isolated = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     moved = replace(
         _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
-        now=max(state.now, outcome.now),
         cursor=outcome.cursor,
         generation=outcome.generation,
         first_generation=state.first_generation or outcome.generation,
@@ -343,6 +345,8 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         ledger=_ledger_after(state, plan, outcome),
         saved=_newest_checkpoint(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},
+        # The plan's isolations begin with what was deferred before (`plans`): what is left of that is in
+        # the outcome.
         deferred=outcome.deferred if carried_out(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_nodes_to_avoid(outcome)))),
         avoid_devices=outcome.avoid_devices,
@@ -374,7 +378,8 @@ def _without_pace_if_resized(state: JobState, *, before: JobState) -> JobState:
 def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     """The ledger after a plan. The checkpoint that a run begins with is not progress of that run.
 
-    A rollback records where it resumed, so that the next one goes further back.
+    A rollback records where it resumed, so that the next one goes further back; and as `below` its limit,
+    if newer checkpoints could not be set aside (`stays`): a script that loads the newest would find them.
     """
     ledger, resume = state.ledger, outcome.resume
     back, older_than_step = ledger.back, plan.remedy.older_than_step

@@ -24,6 +24,9 @@ FLOOR_UNPROVEN_S = 300.0
 FLOOR_S = 60.0
 CEILING_S = 1800.0
 PROVEN_AFTER_S = 1800.0
+"""A limit that was learned lies between FLOOR_S and CEILING_S. FLOOR_UNPROVEN_S takes the place of FLOOR_S
+for a start, and until a checkpoint was seen or PROVEN_AFTER_S have passed since the first step."""
+
 EXCUSED_TIMES = 10.0
 """So many times as long steps may stand still while output or I/O goes on: a validation, a long save."""
 
@@ -73,7 +76,10 @@ def start_limit_s(limits: Limits, learned: Learned, *, time_scale: float) -> flo
 
 
 def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -> Learned:
-    """Add these samples to what was learned of the job's pace."""
+    """Add these samples to what was learned of the job's pace.
+
+    How long starts take is not in them: that is learned from reports, in `bookkeeping`.
+    """
     pods = tuple(pods)
     every_s = [pod.save_every_s for pod in pods if pod.save_every_s is not None]
     stepping = [pod for pod in pods if pod.step is not None and pod.step_at is not None]

@@ -136,8 +136,10 @@ def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
 def _settle(
     order: WatchOrder, watch: Watch, observation: Observation
 ) -> WaitFor | AskAll | WatchReport:
-    """A group is complete once every agent has answered afresh, or after `settle_s`; a crash while a
-    slot is silent, when the fate of that is known.
+    """A group is complete once every agent has answered afresh, or after `settle_s`.
+
+    With a crash in it, a silent slot may be the cause: then it waits up to `unreachable_s` for the answer
+    of that slot, or for a fact about its node.
     """
     if not watch.has_asked:
         return AskAll()
@@ -220,7 +222,11 @@ def _next_wake(
 
 
 def _may_still_answer(order: WatchOrder, observation: Observation) -> bool:
-    """Whether a slot known to be unreachable has not answered this worker yet, nor let it wait."""
+    """Whether this worker has to wait before it can report `back`.
+
+    A slot that the job has as unreachable has not answered this worker yet, and does not count as silent
+    for it yet either (`PENDING`).
+    """
     return any(
         p.slot in order.unreachable and p.state is PodState.PENDING for p in observation.pods
     )
@@ -492,7 +498,10 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
 
 
 def saved_in(glance: object) -> Checkpoint | None:
-    """The checkpoint in the glance of an earlier try, whose agents may be gone since."""
+    """The newest checkpoint in the last heartbeat of an earlier try of this watch.
+
+    The agents that reported it may be gone since.
+    """
     saved = glance.get(SAVED) if isinstance(glance, Mapping) else None
     return None if saved is None else Checkpoint(**saved)
 

@@ -4,8 +4,8 @@ The books store where their file was: path, device, inode, machine. A copy (`cp 
 has the identity of its original, whose pods it does not serve: it gets an identity of its own and forgets
 every job, so that each has to be adopted. A file counts as a copy only if
 
-- books with the same identity are at the stored path, in another file, and this one is not the stored file or
-  those were opened since, or
+- books with the same identity are at the stored path, in another file; unless the file here is the stored
+  one, moved, and those were not opened since; or
 - neither file nor machine are the stored ones: the original may run where it cannot be seen.
 
 All else is the same books: moved, mounted elsewhere, with another device number after a reboot, or restored
@@ -95,7 +95,8 @@ def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
     ):  # other books are at the stored path by now: no copy
         return False
     # The stored file itself was moved here: the one in its place is the copy, unless it was opened since.
-    return not (here.is_same(stored) and _mark_as_copy(there.path, stored, here))
+    is_original = here.is_same(stored) and _mark_as_copy(there.path, stored, here)
+    return not is_original
 
 
 def _other_file(stored: BooksFile, here: BooksFile) -> BooksFile | None:
