@@ -9,7 +9,7 @@ from dataclasses import replace
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.deciding.playbook import log_rules, weight
-from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, bounded
+from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
 from everstep.core.levels import Level, Step
 from everstep.core.recovering.placement import (
     Attempt,
@@ -39,6 +39,7 @@ from everstep.core.world import (
 )
 from everstep.steps.looking import (
     ENDED,
+    REPORT_AFTER_S,
     ContainersGone,
     GivesWay,
     QuarantineUnreachable,
@@ -317,7 +318,7 @@ async def _place(step: StepRun) -> StepResult:
     staying = tuple(sorted(can_stay & set(job_slots)))
     slots = job_slots  # those of the newest order: fewer where not all of them find a place
     since = order.since - order.missing_s  # the wait for a spare counts from the stop
-    not_before, attempt = None, None
+    not_before, attempt, all_placed_at = None, None, None
     deadline = None if rules.wait_s is None else since + rules.wait_s
     while True:
         state, attempt = await _order(step, slots, attempt)
@@ -326,6 +327,8 @@ async def _place(step: StepRun) -> StepResult:
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
+        are_all_placed = state.places is not None and state.places >= len(slots)
+        all_placed_at = (all_placed_at or step.now) if are_all_placed else None
         if not_before is None:
             not_before = await _settles_at(step, since)
         choice = size(
@@ -344,14 +347,32 @@ async def _place(step: StepRun) -> StepResult:
                 return step.failed(step.cause("place.none", message))
             case OrderPlaces(slots=fewer) if fewer != slots:
                 slots = fewer
-            case OrderPlaces(until=until):
-                if state.places is None:
-                    await step.report_wait(state.waiting_for or None, until=deadline)
+            case _ if all_placed_at is not None:
+                if (cause := await _wait_for_agents(step, state, all_placed_at)) is not None:
+                    return step.failed(cause)
+            case OrderPlaces(until=until) | TryAgain(until=until):
+                await step.report_wait(state.waiting_for or None, until=deadline)
                 await step.look(until)
-            case TryAgain(until=until):
-                if state.places is None or state.places < len(slots):
-                    await step.report_wait(state.waiting_for or None, until=deadline)
-                await step.look(until)
+
+
+async def _wait_for_agents(step: StepRun, state: PlaceState, all_placed_at: float) -> Fact | None:
+    """Wait for the next change while all pods have a node, and not all of their agents answer.
+
+    Returns the cause of failure once that took longer than a start may. It is no wait for a place, and is
+    reported as one of its own where it takes longer than usual.
+    """
+    start_s = step.order.plan.phase.limits.start_s
+    report_at, until = all_placed_at + REPORT_AFTER_S, all_placed_at + start_s
+    if step.now >= until:
+        what = state.waiting_for or "an agent to answer"
+        message = f"each slot has a node, and after {start_s:g} s still waits for {what}"
+        return step.cause("place.none", message)
+    if step.now < report_at:
+        await step.look(min(report_at, until))
+        return None
+    await step.report_wait(state.waiting_for or None, until=until)
+    await step.look(until)
+    return None
 
 
 async def _order(
