@@ -73,9 +73,8 @@ class Handlers:
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
-        self.saves: tuple[tuple[str | None, ...], Verdicts] | None = (
-            None  # of the folder asked for last
-        )
+        # Of the folder in the newest request.
+        self.saves: tuple[tuple[str | None, ...], Verdicts] | None = None
 
     def state(self, query: Fields, _body: Fields) -> Any:
         since = commands.number(query, "since", -1)

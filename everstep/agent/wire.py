@@ -68,7 +68,7 @@ RANKS = "ranks"  # g<generation>-r<rank>/: files between a rank and its agent
 RANK_FOLDER = "EVERSTEP_RANK_FOLDER"  # the variable in which a rank finds its own
 CAPABILITIES = "capabilities.json"  # by the rank: a list of what it can do; replaced as a whole
 INSTRUCTION = (
-    "instruction.json"  # by the agent: a RebuildRequest or SaveRequest; replaced as a whole
+    "instruction.json"  # by the agent: a RebuildRequest or SaveRequest, replaced as a whole
 )
 LAST_WORDS = "error.json"  # by the rank, before it fails; as PyTorch's `record` writes it
 LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds where to

@@ -149,7 +149,7 @@ def watch_order(state: JobState) -> WatchOrder:
         since=state.now,
         limits=limits,
         living=living,
-        known={slot: str(state.slots[slot].state) for slot in living},
+        slot_states={slot: str(state.slots[slot].state) for slot in living},
         learned=state.learned,
         unreachable=state.unreachable,
         suspected_at=state.suspected.at if state.suspected else None,
@@ -209,7 +209,7 @@ def _clear(state: JobState) -> Clear:
 def _look(state: JobState) -> Look:
     """The state of the job may be wrong, also how many pods it has: it reads of every pod."""
     slots = tuple(sorted({*range(state.phase.nodes), *state.living}))
-    return Look(order=replace(watch_order(state), known={}, living=slots))
+    return Look(order=replace(watch_order(state), slot_states={}, living=slots))
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {

@@ -43,7 +43,7 @@ class WatchOrder:
     since: float
     limits: Limits
     living: Slots
-    known: BySlot[str] = field(default_factory=dict)  # slot -> the state that the job has: no news
+    slot_states: BySlot[str] = field(default_factory=dict)  # that the job has: the same is no news
     learned: Learned = field(default_factory=Learned)
     unreachable: Slots = ()
     suspected_at: float | None = None  # time of a hang that was only noted, until something moves

@@ -443,7 +443,9 @@ def report(
         alive_until=_alive_until(order, observation, now_running),
         first_step_at=first_step_at(now_running.kinds),
         generation=observation.generation,
-        pods=tuple([pod_seen(p) for p in observation.pods if p.state != order.known.get(p.slot)]),
+        pods=tuple(
+            [pod_seen(p) for p in observation.pods if p.state != order.slot_states.get(p.slot)]
+        ),
         gone=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running.kinds),
         older=dict(

@@ -90,9 +90,8 @@ def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
     if there is None:  # a copy only where the original may be out of sight
         return _may_run_elsewhere(stored, here)
     books = books_at(there.path)
-    if (
-        books is not None and books[0] != cluster
-    ):  # other books are at the stored path by now: no copy
+    # Other books are at the stored path by now: no copy. What cannot be read may be the original.
+    if books is not None and books[0] != cluster:
         return False
     # The stored file itself was moved here: the one in its place is the copy, unless it was opened since.
     is_original = here.is_same(stored) and _mark_as_copy(there.path, stored, here)
