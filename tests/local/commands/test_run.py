@@ -114,7 +114,7 @@ def test_ctrl_c_ends_the_job_and_leaves_nothing(machine: Machine, tmp_path: Path
 def test_who_ended_a_job_is_named_and_its_story_goes_on(machine: Machine, tmp_path: Path) -> None:
     job = synthetic(tmp_path / "together")
     with machine.running("run", str(job)) as process:
-        lines = until_says(process, "step ")
+        lines = until_says(process, "main running, generation 1")
         process.send_signal(signal.SIGTERM)
         rest, _ = process.communicate(timeout=HUNG_S)
     output = "".join(lines) + rest
