@@ -1,9 +1,10 @@
 """How the gate runs tests: with a second chance for each that fails.
 
-A test that fails beside others runs once more, alone, at the end. Only a second failure fails the
-gate; what passed then is printed as FLAKY, since a test that fails now and then is a bug of ours too,
-but no reason to hold back what others did. Whatever is not a failed test (nothing was collected, a
-run that broke off) fails at once.
+A test that fails beside others runs again, alone, at the end, at most twice. What passed then is
+printed as FLAKY, since a test that fails now and then is a bug of ours too, but no reason to hold
+back what others did. A run that pytest itself did not survive (an error of pytest or of xdist, a
+signal) runs again as a whole, once. Whatever else is not a failed test (nothing was collected, a file
+that cannot be imported) fails at once.
 """
 
 from __future__ import annotations
@@ -18,28 +19,49 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+TRIES_ALONE = 2
 
 
 def gate(arguments: Sequence[str], *, folder: Path) -> int:
     """Run pytest with these arguments in `folder`, then what failed alone; the exit code to end with."""
+    first, failed = _whole(arguments, folder=folder)
+    if _died(first):
+        print(f"\nFLAKY the whole run, which ended with {first} and begins again", flush=True)
+        first, failed = _whole(arguments, folder=folder)
+    if first != pytest.ExitCode.TESTS_FAILED:
+        return first
+    print(f"\n{len(failed)} failed and run again, each alone:", *failed, sep="\n  ", flush=True)
+    # Named one by one: a name that is not found any more fails the gate instead of being passed over.
+    options = [
+        one for one in arguments if not (one.startswith("--shard=") or _is_path(one, folder))
+    ]
+    again = [_alone([*options, "-n", "0", name], folder=folder) for name in failed]
+    flaky = [name for name, code in zip(failed, again, strict=True) if code == 0]
+    print(*(f"FLAKY {name}" for name in flaky), sep="\n", flush=True)
+    return next(filter(None, again), 0) if failed else first
+
+
+def _whole(arguments: Sequence[str], *, folder: Path) -> tuple[int, list[str]]:
+    """Run pytest with these arguments: its exit code, and the names of the tests that failed."""
     with tempfile.TemporaryDirectory() as scratch:
         names = Path(scratch, "failed")
         names.touch()
         plugin = ["-p", "tests.support.failed_names", f"--failed-names={names}"]
         first = _pytest([*plugin, *arguments], folder=folder)
         failed = sorted(set(names.read_text().splitlines()))
-    if first != pytest.ExitCode.TESTS_FAILED:
-        return first
-    print(f"\n{len(failed)} failed and run once more, each alone:", *failed, sep="\n  ", flush=True)
-    # Named one by one: a name that is not found any more fails the gate instead of being passed over.
-    options = [
-        one for one in arguments if not (one.startswith("--shard=") or _is_path(one, folder))
-    ]
-    alone = [*options, "-n", "0"]
-    again = [_pytest([*alone, name], folder=folder) for name in failed]
-    flaky = [name for name, code in zip(failed, again, strict=True) if code == 0]
-    print(*(f"FLAKY {name}" for name in flaky), sep="\n", flush=True)
-    return max(again, default=int(first))
+    return first, failed
+
+
+def _died(code: int) -> bool:
+    """Whether pytest ended by an error of its own, or by a signal."""
+    return code == pytest.ExitCode.INTERNAL_ERROR or code < 0
+
+
+def _alone(arguments: Sequence[str], *, folder: Path) -> int:
+    for _ in range(TRIES_ALONE):
+        if (code := _pytest(arguments, folder=folder)) == 0:
+            break
+    return code
 
 
 def _is_path(argument: str, folder: Path) -> bool:

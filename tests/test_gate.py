@@ -19,6 +19,29 @@ def test_passes_the_second_time():
     mark.touch()
     assert not first
 """
+PASSES_THE_THIRD_TIME = """
+from pathlib import Path
+def test_passes_the_third_time():
+    with Path("runs").open("a") as log:
+        print("once", file=log)
+    assert len(Path("runs").read_text().split()) == 3
+"""
+KILLS_PYTEST_ALONE = """
+import os, signal
+from pathlib import Path
+def test_it():
+    if Path("was_here").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    Path("was_here").touch()
+    assert False
+"""
+ERROR_OF_PYTEST = """
+from pathlib import Path
+def pytest_runtestloop(session):
+    if not Path("was_here").exists():
+        Path("was_here").touch()
+        raise RuntimeError("not of a test")
+"""
 PASSES = """
 from pathlib import Path
 def test_passes():
@@ -80,6 +103,28 @@ def test_only_what_fails_alone_too_fails_the_gate(
     assert "FLAKY test_fails.py" not in out
 
 
+def test_a_test_that_failed_has_two_more_tries(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert gate(TWO, folder=folder_of(tmp_path, flaky=PASSES_THE_THIRD_TIME)) == 0
+    assert "FLAKY test_flaky.py::test_passes_the_third_time" in capfd.readouterr().out
+
+
+def test_a_signal_alone_fails_the_gate_whatever_else_passes(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, kills=KILLS_PYTEST_ALONE, other=PASSES_THE_THIRD_TIME)
+    assert gate(TWO[:2], folder=folder) == -9
+
+
+def test_a_run_that_pytest_did_not_survive_begins_again(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = folder_of(tmp_path, passes=PASSES)
+    (folder / "conftest.py").write_text(ERROR_OF_PYTEST)
+    assert gate([], folder=folder) == 0
+    assert "FLAKY the whole run" in capfd.readouterr().out
+    assert (folder / "passed").read_text() == "once\n"
+
+
 def test_what_failed_runs_again_whatever_its_share(tmp_path: Path) -> None:
     """Alone a test may be of another share, which would leave out the only one."""
     folder = folder_of(tmp_path, flaky=FLAKY)
@@ -99,7 +144,7 @@ def test_what_is_no_failed_test_gets_no_second_chance(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], files: dict[str, str], code: int
 ) -> None:
     assert gate([], folder=folder_of(tmp_path, **files)) == code
-    assert "run once more" not in capfd.readouterr().out
+    assert "run again" not in capfd.readouterr().out
 
 
 TESTS = {f"tests/test_{n % 7}.py::test_it[{n}]": 0.0 for n in range(398)} | {
