@@ -58,6 +58,8 @@ def _died(code: int) -> bool:
 
 
 def _alone(arguments: Sequence[str], *, folder: Path) -> int:
+    """Run one test until it passes, at most TRIES_ALONE times: the exit code of the last try."""
+    code = 0
     for _ in range(TRIES_ALONE):
         if (code := _pytest(arguments, folder=folder)) == 0:
             break
