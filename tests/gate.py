@@ -2,9 +2,9 @@
 
 A test that fails beside others runs again, alone, at the end, at most twice. What passed then is
 printed as FLAKY, since a test that fails now and then is a bug of ours too, but no reason to hold
-back what others did. A run that pytest itself did not survive (an error of pytest or of xdist, a
-signal) runs again as a whole, once. Whatever else is not a failed test (nothing was collected, a file
-that cannot be imported) fails at once.
+back what others did. A run that broke off (an error of pytest or xdist, a signal, a file that cannot
+be imported) runs again as a whole, once. Where nothing was collected, or pytest was called in a way
+that it does not understand, the gate fails at once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TRIES_ALONE = 2
 def gate(arguments: Sequence[str], *, folder: Path) -> int:
     """Run pytest with these arguments in `folder`, then what failed alone; the exit code to end with."""
     first, failed = _whole(arguments, folder=folder)
-    if _died(first):
-        print(f"\nFLAKY the whole run, which ended with {first} and begins again", flush=True)
+    if _broke_off(first, failed):
+        print(f"\nthe run broke off with {first} and begins again", flush=True)
         first, failed = _whole(arguments, folder=folder)
     if first != pytest.ExitCode.TESTS_FAILED:
         return first
@@ -52,9 +52,15 @@ def _whole(arguments: Sequence[str], *, folder: Path) -> tuple[int, list[str]]:
     return first, failed
 
 
-def _died(code: int) -> bool:
-    """Whether pytest ended by an error of its own, or by a signal."""
-    return code == pytest.ExitCode.INTERNAL_ERROR or code < 0
+def _broke_off(code: int, failed: Sequence[str]) -> bool:
+    """Whether pytest ended before it had run all tests."""
+    match code:
+        case pytest.ExitCode.OK | pytest.ExitCode.NO_TESTS_COLLECTED | pytest.ExitCode.USAGE_ERROR:
+            return False
+        case pytest.ExitCode.TESTS_FAILED:
+            return not failed  # as where two processes collect different tests
+        case _:
+            return True
 
 
 def _alone(arguments: Sequence[str], *, folder: Path) -> int:

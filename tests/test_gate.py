@@ -115,13 +115,13 @@ def test_a_signal_alone_fails_the_gate_whatever_else_passes(tmp_path: Path) -> N
     assert gate(TWO[:2], folder=folder) == -9
 
 
-def test_a_run_that_pytest_did_not_survive_begins_again(
+def test_a_run_that_broke_off_begins_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = folder_of(tmp_path, passes=PASSES)
     (folder / "conftest.py").write_text(ERROR_OF_PYTEST)
     assert gate([], folder=folder) == 0
-    assert "FLAKY the whole run" in capfd.readouterr().out
+    assert "broke off with 3 and begins again" in capfd.readouterr().out
     assert (folder / "passed").read_text() == "once\n"
 
 
@@ -140,7 +140,7 @@ def test_what_failed_runs_again_whatever_its_share(tmp_path: Path) -> None:
         ({"breaks_off": "import pytest\ndef test_it():\n    pytest.exit('broken off')\n"}, 2),
     ],
 )
-def test_what_is_no_failed_test_gets_no_second_chance(
+def test_what_is_no_failed_test_fails_the_gate(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], files: dict[str, str], code: int
 ) -> None:
     assert gate([], folder=folder_of(tmp_path, **files)) == code
