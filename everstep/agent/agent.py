@@ -21,7 +21,7 @@ from everstep.agent import bounds, clock, wire
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
 from everstep.agent.parts import Parts
-from everstep.agent.processes import command_files, proc
+from everstep.agent.processes import command_files, proc, rank_ends
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, kept_rank_mismatch
@@ -220,18 +220,24 @@ class Agent:
         """Report the ranks of the earlier agent as killed: they ended with it."""
         if self._past is None:
             return
-        now = clock.now()
+        alive_at, now = rank_ends.marked_alive_at(self.home), clock.now()
         for rank in self._past["ranks"]:
             if rank["exited_at"] is None:
-                rank["exited_at"], rank["signal"] = now, 9
+                span = rank_ends.Span(min(now, max(alive_at, rank["started_at"])), now)
+                span = rank_ends.narrowed(self.home, self._past["generation"], rank["rank"], span)
+                # An agent lives for a second after its mark, unless it was suspended.
+                rank["exited_at"], rank["signal"] = span.began, 9
+                rank["ended_between"] = span if span.is_wide else None
                 details = {"rank": rank["rank"], "signal": 9, "with_agent": True}
-                self.add_fact("process.exit", "ended with its agent", at=now, **details)
+                self.add_fact("process.exit", "ended with its agent", at=span.began, **details)
         self.save_state()
 
     def _every_second(self) -> None:
         self.loop.later(1.0, self._every_second)
         if time.monotonic() - self.polled > self.orphan_s:
             self.quit(0.0)
+        if self.run is not None and self.run.is_alive:
+            rank_ends.mark_alive(self.home)
         self.look_around()
 
     def look_around(self) -> None:

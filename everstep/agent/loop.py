@@ -20,6 +20,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
+from everstep.agent import clock
+
 CALL_S = 5.0
 AFTER_FAULT_S = 0.02
 """What fails again and again must not keep the processor busy."""
@@ -38,6 +40,7 @@ class Loop:
         self._woken, self._wake = os.pipe()
         self._signals: dict[int, Callable[[], None]] = {}
         self._pending: set[int] = set()
+        self.signals_served_at = clock.now()  # every signal that came before has been served
         self._fault = ""  # the newest fault of ours
         for handle in (self._woken, self._wake):
             os.set_blocking(handle, False)
@@ -113,10 +116,12 @@ class Loop:
             os.read(self._woken, 65536)
 
     def _serve_signals(self) -> None:
+        begun_at = clock.now()
         while self._pending:
             do = self._signals.get(self._pending.pop())
             if do is not None:
                 self._safely(do)
+        self.signals_served_at = begun_at
 
     def _serve_calls(self) -> None:
         for _ in range(self._calls.qsize()):

@@ -84,7 +84,8 @@ class RankSeen(TypedDict):
     incarnation: int  # the generation in which this process was started
     can: list[str]  # capabilities it declares: guard, pause, snapshot, rebuild, restore
     started_at: float
-    exited_at: float | None
+    exited_at: float | None  # as near as it is known
+    ended_between: tuple[float, float] | None  # if its end was not seen
     code: int | None  # None if killed by a signal, or still there
     signal: int | None
 

@@ -142,12 +142,12 @@ class Agents:
             return state
         watched.has_answered = True
         state = self._in_our_time(watched, state)
-        was_silent, watched.silent_since, watched.heard_at = (
-            watched.silent_since,
-            None,
-            self.clock(),
-        )
+        was_silent, heard_before = watched.silent_since, watched.heard_at
+        watched.silent_since, watched.heard_at = None, self.clock()
         old = watched.state
+        if old is not None:
+            alive_at = None if was_silent is None else heard_before
+            state = with_spans_of_ends(state, old, alive_at=alive_at)
         if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
             watched.state = state
         if was_silent is not None or _gist(old) != _gist(watched.state):
@@ -323,7 +323,39 @@ def _rank_in_ours(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
     translated["started_at"] = rank["started_at"] - lead_s
     if rank["exited_at"] is not None:
         translated["exited_at"] = rank["exited_at"] - lead_s
+    if (span := rank.get("ended_between")) is not None:
+        translated["ended_between"] = span[0] - lead_s, span[1] - lead_s
     return translated
+
+
+def with_spans_of_ends(
+    state: wire.AgentState, old: wire.AgentState, *, alive_at: float | None
+) -> wire.AgentState:
+    """The state with the times in which ranks ended of an agent of an earlier version, which has none.
+
+    `alive_at`: when the old state arrived, if the agent was silent since: it may have been suspended.
+    """
+    if state["run"] is None or old["run"] is None:
+        return state
+    old_ranks = {(rank["rank"], rank["pid"]): rank for rank in old["run"]["ranks"]}
+    ranks = [
+        _with_span(rank, old_ranks.get((rank["rank"], rank["pid"])), alive_at)
+        for rank in state["run"]["ranks"]
+    ]
+    return {**state, "run": {**state["run"], "ranks": ranks}}
+
+
+def _with_span(
+    rank: wire.RankSeen, old: wire.RankSeen | None, alive_at: float | None
+) -> wire.RankSeen:
+    exited_at, fields = rank["exited_at"], set(rank)
+    if "ended_between" in fields or old is None or exited_at is None:
+        return rank
+    if old["exited_at"] is not None:
+        return {**rank, "ended_between": old.get("ended_between")}
+    if alive_at is None or alive_at >= exited_at:
+        return rank
+    return {**rank, "ended_between": (alive_at, exited_at)}
 
 
 def _work_in_ours(work: wire.WorkSeen, lead_s: float) -> wire.WorkSeen:

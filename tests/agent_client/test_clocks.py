@@ -21,6 +21,7 @@ def run_at(*, now: float) -> wire.RunSeen:
         "can": [],
         "started_at": now - 9,
         "exited_at": now - 1,
+        "ended_between": (now - 4, now - 1),
         "code": 1,
         "signal": None,
     }
@@ -29,7 +30,7 @@ def run_at(*, now: float) -> wire.RunSeen:
         "phase": "main",
         "started_at": now - 8,
         "failed": None,
-        "ranks": [rank, {**rank, "exited_at": None}],
+        "ranks": [rank, {**rank, "exited_at": None, "ended_between": None}],
         "stopped": False,
         "step": 3,
         "step_at": now - 2,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from everstep.agent import wire
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoint_formats import Item
+from everstep.agent_client.watch import WatchedAgent, with_spans_of_ends
 from everstep.backends.agents import endings
 from everstep.backends.agents.job_record import JobRecord
+from tests.agent_client.test_clocks import agent_state_at
+from tests.agent_client.test_watch import Pod
 
 WALL_NOW, NOW = 1_700_000_000.0, 500.0
 
@@ -39,3 +44,64 @@ def test_a_worker_that_comes_an_hour_later_notes_no_more_than_the_time_in_which_
     assert is_covered(record, 3600.0)
     assert is_covered(record, 3565.0)
     assert not is_covered(record, 3500.0)
+
+
+def agent_with(rank: wire.RankSeen) -> WatchedAgent:
+    """An agent of this rank alone."""
+    state = agent_state_at(now=NOW)
+    assert state["run"] is not None
+    state["run"]["ranks"] = [rank]
+    return WatchedAgent(link=Pod(), state=state)
+
+
+def rank_of(*, is_alive: bool) -> wire.RankSeen:
+    state = agent_state_at(now=NOW)
+    assert state["run"] is not None
+    return state["run"]["ranks"][1 if is_alive else 0]
+
+
+def test_an_end_that_its_agent_did_not_see_may_have_cut_off_all_that_was_written_meanwhile() -> (
+    None
+):
+    rank: wire.RankSeen = {**rank_of(is_alive=False), "exited_at": NOW - 5}
+    rank["ended_between"] = (NOW - 65, NOW - 5)
+    record = endings.with_ends_of(
+        JobRecord(id="demo"), agent_with(rank), now=NOW, wall_now=WALL_NOW
+    )
+    assert [age for age in range(5, 66) if not is_covered(record, age)] == []
+    assert not is_covered(record, 70.0)
+
+
+def test_a_worker_that_stood_still_for_a_minute_covers_all_of_it() -> None:
+    agent = agent_with(rank_of(is_alive=True))
+    record = endings.with_ends_of(
+        JobRecord(id="demo"), agent, now=NOW, wall_now=WALL_NOW, ended_since=NOW - 60
+    )
+    assert [age for age in range(61) if not is_covered(record, age)] == []
+
+
+def test_a_worker_that_got_no_answer_covers_the_time_around_its_request() -> None:
+    agent = replace(agent_with(rank_of(is_alive=True)), silent_since=NOW - 590)
+    record = endings.with_ends_of(
+        JobRecord(id="demo"), agent, now=NOW, wall_now=WALL_NOW, ended_since=NOW - 600
+    )
+    assert is_covered(record, 600.0)
+    assert is_covered(record, 590.0 - endings.UNHEARD_S)
+    assert not is_covered(record, 500.0)
+
+
+def test_an_agent_of_an_earlier_version_that_was_silent_reports_no_exact_end() -> None:
+    before, after = agent_state_at(now=NOW - 60), agent_state_at(now=NOW)
+    assert before["run"] is not None
+    assert after["run"] is not None
+    before["run"]["ranks"], after["run"]["ranks"] = (
+        [rank_of(is_alive=True)],
+        [rank_of(is_alive=False)],
+    )
+    for run in (before["run"], after["run"]):
+        del run["ranks"][0]["ended_between"]  # type: ignore[misc]  # such an agent has none
+    first = with_spans_of_ends(after, before, alive_at=NOW - 60)
+    next_one = with_spans_of_ends(after, first, alive_at=None)
+    for state in (first, next_one):
+        assert state["run"] is not None
+        assert state["run"]["ranks"][0]["ended_between"] == (NOW - 60, NOW - 1)

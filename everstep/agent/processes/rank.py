@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from everstep.agent import bounds, clock, wire
 from everstep.agent.observing import logs, steps
 from everstep.agent.prewarming import fork_server
-from everstep.agent.processes import proc, rank_exec
+from everstep.agent.processes import proc, rank_ends, rank_exec
 from everstep.agent.storage import files, permissions
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class Rank:
         self.process: proc.Process | None = None  # as it was when it had just been started
         self.started_at: float | None = None
         self.exited_at: float | None = None
+        self.ended_between: rank_ends.Span | None = None  # where its end was not seen
         self.status: int | None = None
         self.failed: str | None = None  # why the command could not be executed
         self.is_to_end = False  # the agent ends it, or has ended it
@@ -255,6 +256,11 @@ class Rank:
     def ended_badly(self) -> bool:
         return self.status is not None and self.status != 0
 
+    def date_end(self, span: rank_ends.Span) -> None:
+        """Date the end, which was in this time."""
+        self.exited_at = span.ended
+        self.ended_between = span if span.is_wide else None
+
     def state(self) -> wire.RankSeen:
         return {
             "rank": self.number,
@@ -264,6 +270,7 @@ class Rank:
             "can": self.folder.can,
             "started_at": self.started_at or 0.0,
             "exited_at": self.exited_at,
+            "ended_between": self.ended_between,
             "code": self.code,
             "signal": self.signal,
         }

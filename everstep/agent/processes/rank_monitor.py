@@ -13,6 +13,7 @@ from typing import Any
 from everstep.agent import clock
 from everstep.agent.agent import Agent
 from everstep.agent.observing import checks, logs, matching, steps
+from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import reading
@@ -101,7 +102,8 @@ class RankMonitor:
             self._agent.child_ended()
 
     def _exited(self, run: Run, rank: Rank, status: int) -> None:
-        rank.exited_at, rank.status = clock.now(), status
+        rank.status = status
+        self._date_end(run, rank)
         if rank.start_pipe >= 0:  # no state may show an exit without its fact
             self._read_messages(run, rank, publishes=False)
         for _ in range(LAST_READS):
@@ -114,6 +116,14 @@ class RankMonitor:
         self._agent.save_state()
         self._agent.look_around()
         self._agent.publish()
+
+    def _date_end(self, run: Run, rank: Rank) -> None:
+        """Date the end of a rank that was just waited for. A suspended agent waits for it late."""
+        alive_at = max(self._agent.loop.signals_served_at, rank.started_at or 0.0)
+        span = rank_ends.Span(alive_at, clock.now())
+        if span.is_wide:
+            span = rank_ends.narrowed(self._agent.home, run.generation, rank.number, span)
+        rank.date_end(span)
 
     def _add_exit(self, run: Run, rank: Rank) -> None:
         lines = rank.log.tail() if rank.ended_badly else []

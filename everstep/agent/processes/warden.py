@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent.processes import proc
+from everstep.agent.processes import proc, rank_ends
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, reading
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
@@ -53,6 +53,7 @@ class Warden:
         self.helper: tuple[int, ...] | None = None
         self._read, self._wake = os.pipe()
         self.watch = FenceWatch(lambda: _write(self._wake))
+        self._rank_ends = rank_ends.EndRecord(home)
         self._received = b""
         self._members = Members(home, uid)
         self._root = proc.look(agent_pid)
@@ -65,6 +66,7 @@ class Warden:
             ready, _, _ = select.select([0, self._read], [], [], TICK_S)
             if 0 in ready and not self._read_messages():
                 self.helper = None
+                self._rank_ends.look(ends_all=True)
                 self._end("its agent is gone")
                 if not self._has_successor():
                     self._members.leave()
@@ -72,6 +74,7 @@ class Warden:
             if self._read in ready:
                 os.read(self._read, 4096)
             _write(1)
+            self._rank_ends.look()
             self._look_around()
             why = self.watch.why()
             if why is not None:
@@ -97,6 +100,7 @@ class Warden:
         self.generation = order["generation"]
         self.helper = tuple(order["helper"]) if order["helper"] else None
         self.watch.guard(order)
+        self._rank_ends.follow(order)
 
     def _look_around(self) -> None:
         now = time.monotonic()

@@ -155,6 +155,11 @@ class WardenLink:
             "owner": [self._agent.job, command["cluster"]],
             "folders": [folder for folder in folders if folder],
             "helper": _identity(helper["pid"]) if helper is not None else None,
+            "ranks": [
+                (rank.number, *rank.process.identity)
+                for rank in run.ranks
+                if rank.is_alive and rank.process is not None
+            ],
         }
 
     def polled(self) -> None:

@@ -36,7 +36,13 @@ def with_ends_of(
     """
     state = agent.state if agent is not None else None
     run = state["run"] if state is not None else None
-    ages = _ages(run["ranks"] if run is not None else (), now=now, ended_since=ended_since)
+    silent_since = agent.silent_since if agent is not None else None
+    age_span = None
+    if ended_since is not None:
+        # Without a request that got no answer, the worker stood still until now.
+        ended_until = now if silent_since is None else max(silent_since, ended_since) + UNHEARD_S
+        age_span = now - ended_since, max(0.0, now - ended_until)
+    ages = _ages(run["ranks"] if run is not None else (), now=now, age_span=age_span)
     return job_record.with_endings(record, {int(wall_now - age) for age in ages})
 
 
@@ -49,17 +55,15 @@ def between(
 
 
 def _ages(
-    ranks: Iterable[wire.RankSeen], *, now: float, ended_since: float | None
+    ranks: Iterable[wire.RankSeen], *, now: float, age_span: tuple[float, float] | None
 ) -> Iterator[float]:
-    """The ages of the bad ends of these ranks."""
+    """The ages of the bad ends of these ranks. `age_span`: when those ended that it shows alive."""
     for rank in ranks:
-        if rank["exited_at"] is not None:
-            if rank["code"] != 0:  # one that ended well had closed its files
-                yield now - rank["exited_at"]
-        elif ended_since is not None:
-            oldest = now - ended_since
-            yield from _steps(oldest, max(0.0, oldest - UNHEARD_S))
-            yield 0.0  # a worker that stood still for a while heard nothing in that time
+        if rank["exited_at"] is None:
+            yield from _steps(*age_span) if age_span is not None else ()
+        elif rank["code"] != 0:  # one that ended well had closed its files
+            began, ended = rank.get("ended_between") or (rank["exited_at"], rank["exited_at"])
+            yield from _steps(now - began, now - ended)
 
 
 def _steps(oldest: float, newest: float) -> Iterator[float]:

@@ -110,6 +110,7 @@ class HollowAgent:
                 "can": [],
                 "started_at": now,
                 "exited_at": None,
+                "ended_between": None,
                 "code": None,
                 "signal": None,
             }
