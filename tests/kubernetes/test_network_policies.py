@@ -1,0 +1,249 @@
+"""The NetworkPolicies of deploy/: which connections they let through, and that each rule is needed.
+
+No network here enforces them, so this file reads them as the API documents it. The pods are those of the
+manifests and of jobs, with the labels and ports that they have in a cluster.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import yaml
+
+from everstep.backends.kubernetes import manifest
+from tests.kubernetes.test_manifest import pod
+from tests.testbed.api import Json
+from tests.testbed.operator import DEPLOY, KUBERNETES, SETUP, TRY
+
+TEAM = DEPLOY / "job-namespace"
+NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
+"""A label that the API server sets on each namespace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """A pod as NetworkPolicies select it."""
+
+    namespace: str
+    labels: Mapping[str, str]
+
+    @property
+    def namespace_labels(self) -> Mapping[str, str]:
+        return {NAME_OF_NAMESPACE: self.namespace}
+
+
+def lets_through(policies: Sequence[Json], source: Peer, target: Peer, port: int) -> bool:
+    """Whether these policies allow a TCP connection between two pods."""
+    may_leave = _is_allowed(policies, "Egress", source, target, port)
+    return may_leave and _is_allowed(policies, "Ingress", target, source, port)
+
+
+def _is_allowed(
+    policies: Sequence[Json], direction: str, selected: Peer, other: Peer, port: int
+) -> bool:
+    """A pod that no policy of this direction selects is open."""
+    of_pod = [
+        policy
+        for policy in policies
+        if policy["metadata"]["namespace"] == selected.namespace
+        and direction in policy["spec"]["policyTypes"]
+        and _selects(policy["spec"]["podSelector"], selected.labels)
+    ]
+    if not of_pod:
+        return True
+    peers = {"Ingress": "from", "Egress": "to"}[direction]
+    return any(
+        _is_of_rule(rule, peers, selected.namespace, other) and _has_port(rule, port)
+        for policy in of_pod
+        for rule in policy["spec"].get(direction.lower()) or ()
+    )
+
+
+def _is_of_rule(rule: Json, peers: str, namespace: str, other: Peer) -> bool:
+    """Whether one of the peers of the rule is this pod. A rule without any is for all."""
+    listed = rule.get(peers) or ()
+    return not listed or any(_is_peer(one, namespace, other) for one in listed)
+
+
+def _is_peer(peer: Json, namespace: str, other: Peer) -> bool:
+    assert peer.keys() <= {"podSelector", "namespaceSelector"}, peer
+    if "namespaceSelector" in peer:
+        is_there = _selects(peer["namespaceSelector"], other.namespace_labels)
+    else:
+        is_there = other.namespace == namespace
+    return is_there and _selects(peer.get("podSelector") or {}, other.labels)
+
+
+def _has_port(rule: Json, port: int) -> bool:
+    listed = rule.get("ports") or ()
+    assert all(one.keys() == {"port"} for one in listed), listed  # TCP, a number
+    return not listed or any(one["port"] == port for one in listed)
+
+
+def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
+    by_value = selector.get("matchLabels") or {}
+    return all(labels.get(key) == value for key, value in by_value.items()) and all(
+        _holds(one, labels) for one in selector.get("matchExpressions") or ()
+    )
+
+
+def _holds(expression: Json, labels: Mapping[str, str]) -> bool:
+    value, listed = labels.get(expression["key"]), expression.get("values") or ()
+    return {
+        "In": value in listed,
+        "NotIn": value not in listed,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }[expression["operator"]]
+
+
+# -- What the manifests have ------------------------------------------------------------------------
+
+
+def objects(folder: Any) -> Iterator[Json]:
+    """The objects of a kustomization, in its namespace."""
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    for name in kustomization["resources"]:
+        path = folder / name
+        if path.is_dir():
+            continue
+        for one in yaml.safe_load_all(path.read_text()):
+            one["metadata"]["namespace"] = kustomization["namespace"]
+            yield one
+
+
+OBJECTS = [one for folder in (KUBERNETES, SETUP, TRY, TEAM) for one in objects(folder)]
+POLICIES = [one for one in OBJECTS if one["kind"] == "NetworkPolicy"]
+
+
+def made_by(kind: str, name: str) -> tuple[Peer, Mapping[str, int]]:
+    """A pod of this object, and its ports by their names."""
+    [one] = [o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)]
+    template = one["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
+    peer = Peer(namespace=one["metadata"]["namespace"], labels=template["metadata"]["labels"])
+    return peer, ports
+
+
+WORKER, WORKER_PORTS = made_by("Deployment", "everstep-worker")
+SETTING_UP, _ = made_by("Job", "everstep-setup")
+TEMPORAL, TEMPORAL_PORTS = made_by("Deployment", "temporal")
+JOB_POD = pod()
+[TRAIN] = JOB_POD["spec"]["containers"]
+[AGENT_PORT] = [one["containerPort"] for one in TRAIN["ports"]]
+RANK = Peer(namespace=WORKER.namespace, labels=JOB_POD["metadata"]["labels"])
+[TEAM_NAMESPACE] = {one["metadata"]["namespace"] for one in objects(TEAM)}
+TEAM_RANK = replace(RANK, namespace=TEAM_NAMESPACE)
+STRANGER = Peer(namespace=WORKER.namespace, labels={"app": "another"})
+FAR_STRANGER = replace(STRANGER, namespace="elsewhere")
+FALSE_WORKER = Peer(namespace="elsewhere", labels=WORKER.labels)
+"""Of another namespace."""
+MASTER_PORT, UI, METRICS = 20_000, TEMPORAL_PORTS["ui"], WORKER_PORTS["metrics"]
+GRPC = TEMPORAL_PORTS["grpc"]
+
+
+IN_DISGUISE = Peer(
+    namespace=WORKER.namespace,
+    labels=pod({"metadata": {"labels": dict(WORKER.labels)}})["metadata"]["labels"],
+)
+"""A rank of a job whose template gives its pods the label of the workers."""
+
+Connection = tuple[Peer, Peer, int]
+
+USED: Mapping[str, Connection] = {
+    "a worker and its agents": (WORKER, RANK, AGENT_PORT),
+    "a worker and agents of another namespace": (WORKER, TEAM_RANK, AGENT_PORT),
+    "ranks of a job": (RANK, RANK, MASTER_PORT),
+    "ranks of a job in a namespace of its own": (TEAM_RANK, TEAM_RANK, MASTER_PORT),
+    "a worker and its server": (WORKER, TEMPORAL, GRPC),
+    "the set-up and its server": (SETTING_UP, TEMPORAL, GRPC),
+    "a worker and what is elsewhere: the API server, DNS, another server": (
+        *(WORKER, FAR_STRANGER),
+        443,
+    ),
+    "a rank and data elsewhere": (RANK, FAR_STRANGER, 443),
+    "a scrape of metrics": (FAR_STRANGER, WORKER, METRICS),
+}
+REFUSED: Mapping[str, Connection] = {
+    "another pod and an agent": (STRANGER, RANK, AGENT_PORT),
+    "another pod and a rank": (STRANGER, RANK, MASTER_PORT),
+    "another pod and an agent of another namespace": (STRANGER, TEAM_RANK, AGENT_PORT),
+    "another pod and a rank of its namespace": (
+        *(replace(STRANGER, namespace=TEAM_NAMESPACE), TEAM_RANK),
+        MASTER_PORT,
+    ),
+    "a pod elsewhere and an agent": (FAR_STRANGER, TEAM_RANK, AGENT_PORT),
+    "a false worker and an agent": (FALSE_WORKER, RANK, AGENT_PORT),
+    "a false worker and an agent of another namespace": (FALSE_WORKER, TEAM_RANK, AGENT_PORT),
+    "a worker and a rank": (WORKER, RANK, MASTER_PORT),
+    "a worker and a rank of another namespace": (WORKER, TEAM_RANK, MASTER_PORT),
+    "jobs of two namespaces": (RANK, TEAM_RANK, MASTER_PORT),
+    "a job and an agent of another namespace": (RANK, TEAM_RANK, AGENT_PORT),
+    "a rank in disguise and an agent of another namespace": (IN_DISGUISE, TEAM_RANK, AGENT_PORT),
+    "a rank and the server": (RANK, TEMPORAL, GRPC),
+    "a rank in disguise and the server": (IN_DISGUISE, TEMPORAL, GRPC),
+    "another pod and the server": (STRANGER, TEMPORAL, GRPC),
+    "a false worker and the server": (FALSE_WORKER, TEMPORAL, GRPC),
+    "a worker and the pages of the server": (WORKER, TEMPORAL, UI),
+}
+
+
+def wrong(policies: Sequence[Json]) -> list[str]:
+    """The connections that these policies decide otherwise than they should."""
+    cut = [name for name, one in USED.items() if not lets_through(policies, *one)]
+    return cut + [name for name, one in REFUSED.items() if lets_through(policies, *one)]
+
+
+def test_policies_let_through_what_the_system_uses_and_nothing_else_to_agents_and_server() -> None:
+    assert wrong(POLICIES) == []
+
+
+def test_the_ports_are_those_that_the_system_listens_at() -> None:
+    assert AGENT_PORT == manifest.PORT
+    [worker] = [
+        o for o in OBJECTS if o["kind"] == "Deployment" and o["metadata"]["name"] != "temporal"
+    ]
+    [container] = worker["spec"]["template"]["spec"]["containers"]
+    settings = {one["name"]: one.get("value", "") for one in container["env"]}
+    assert settings["EVERSTEP_METRICS_ADDRESS"].endswith(f":{METRICS}")
+
+
+def smaller() -> Iterator[tuple[str, list[Json]]]:
+    """The policies without any one of them, of their rules, of the peers and of the limits of a peer."""
+    for number, policy in enumerate(POLICIES):
+        name = f"{policy['metadata']['namespace']}/{policy['metadata']['name']}"
+        rest = [*POLICIES[:number], *POLICIES[number + 1 :]]
+        yield name, rest
+        for path in _paths(policy["spec"]["ingress"]):
+            changed = deepcopy(policy)
+            *way, last = path
+            place = changed["spec"]["ingress"]
+            for step in way:
+                place = place[step]
+            del place[last]
+            yield f"{name}: {'.'.join(map(str, path))}", [*rest, changed]
+
+
+def _paths(value: Any) -> Iterator[tuple[Any, ...]]:
+    """Each place below, from the outside in; of a peer whole selectors, and of these each expression."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in entries:
+        yield (key,)
+        if isinstance(one, dict | list) and key not in ("matchLabels", "ports"):
+            is_expression = isinstance(one, dict) and "operator" in one
+            inner = () if is_expression else _paths(one)
+            yield from ((key, *rest) for rest in inner)
+
+
+CHANGES = dict(itertools.chain(smaller()))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_connection_shows_that_a_part_of_a_policy_is_missing(change: str) -> None:
+    assert wrong(CHANGES[change])
