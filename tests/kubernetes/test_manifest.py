@@ -213,6 +213,14 @@ def test_names_of_different_jobs_differ() -> None:
     assert all(len(names.pod(job, slot=99_999, generation=2**53)) <= 253 for job in jobs)
 
 
+@pytest.mark.parametrize("job", ["Demo", "de mo", "x" * 60, "-", ""])
+def test_a_job_called_as_the_label_of_another_one_has_another_label(job: str) -> None:
+    """Under one label both would have the same record, Secret and pods."""
+    label = names.job_label(job)
+    assert names.job_label(label) != label
+    assert len(names.job_label(label)) <= 63
+
+
 def restarting(action: str) -> dict[str, Any]:
     """A container beside the ranks, with this action for one of its exit codes."""
     codes = {"operator": "In", "values": [42]}

@@ -20,15 +20,17 @@ EVERSTEP = "everstep"
 
 _LABEL_MOST = 63
 _JOB_MOST = 40  # of 63 characters: a slot and a generation follow
+_HASH_DIGITS = 8
+_HAS_HASH = re.compile(rf".*-[0-9a-f]{{{_HASH_DIGITS}}}")
 
 
 @lru_cache(maxsize=4096)  # each look at a job asks several times for each of its pods
 def job_label(job: str) -> str:
     """A form of the job's ID that may be a label and a part of a name: two IDs never share one."""
     safe = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:_JOB_MOST].strip("-") or "job"
-    if safe == job:
+    if safe == job and not _HAS_HASH.fullmatch(job):  # it may be the label of another ID
         return safe
-    return f"{safe}-{hashlib.sha256(job.encode()).hexdigest()[:8]}"
+    return f"{safe}-{hashlib.sha256(job.encode()).hexdigest()[:_HASH_DIGITS]}"
 
 
 def pod(job: str, *, slot: int, generation: int) -> str:
