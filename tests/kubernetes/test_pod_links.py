@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, cast
 
+import pytest
+
 from everstep.agent import wire
-from everstep.agent_client.link import ASK_S, Link
+from everstep.agent_client.link import ASK_S, Link, NoAnswer
 from everstep.backends.kubernetes import credentials
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.pods import KubernetesPods, PodLink
@@ -118,3 +120,33 @@ async def test_credentials_that_come_after_their_run_has_ended_are_not_those_of_
     secrets.may_answer[1].set()
     assert (await pods.credentials_of("j"))[wire.TOKEN] == second[wire.TOKEN]
     assert (await pods.credentials_of("j"))[wire.TOKEN] == second[wire.TOKEN]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {wire.TOKEN: "YQ=="},
+        {**dict.fromkeys(credentials.make("j"), "YQ=="), wire.TOKEN: "/w=="},
+        dict.fromkeys(credentials.make("j"), "YQ=="),
+    ],
+    ids=["nothing", "a token alone", "no text", "no certificate"],
+)
+async def test_a_secret_that_others_wrote_is_an_agent_that_does_not_answer(
+    data: Mapping[str, str],
+) -> None:
+    """Its name is in the error: an operator can delete it, and the next pods get another one."""
+
+    class Secrets:
+        async def get(self, path: str) -> Json:
+            assert path.endswith("everstep-agent-j")
+            return {"data": data}
+
+    pods = KubernetesPods(
+        cast("KubernetesApi", Secrets()),
+        "default",
+        cast("ClusterWatch", PodsOfOneJob()),
+        asyncio.Semaphore(1),
+    )
+    with pytest.raises(NoAnswer, match="everstep-agent-j is not as Everstep wrote it"):
+        await cast("PodLink", pods.link("u")).make()

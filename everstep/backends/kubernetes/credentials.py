@@ -9,6 +9,7 @@ import datetime as dt
 import secrets
 import ssl
 import tempfile
+from base64 import b64decode
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +25,7 @@ CLIENT_CERTIFICATE = "client.crt"
 CLIENT_KEY = "client.key"
 OF_AGENTS = (wire.TOKEN, wire.AUTHORITY, wire.CERTIFICATE, wire.CERTIFICATE_KEY)
 """The entries that a pod mounts: they serve to answer a worker, not to command another agent."""
+_ENTRIES = (*OF_AGENTS, CLIENT_CERTIFICATE, CLIENT_KEY)
 
 _FROM = dt.timedelta(days=1)  # clocks of nodes differ
 _FOR = dt.timedelta(days=3650)  # longer than any job
@@ -50,6 +52,13 @@ def make(job: str) -> dict[str, str]:
         CLIENT_CERTIFICATE: _text(client),
         CLIENT_KEY: _key_text(client_key),
     }
+
+
+def read(data: Mapping[str, str]) -> dict[str, str]:
+    """The entries of a Secret, by its `data`. Raises ValueError where `make` wrote others."""
+    if missing := [name for name in _ENTRIES if name not in data]:
+        raise ValueError(f"it has no {', '.join(missing)}")
+    return {name: b64decode(data[name]).decode() for name in _ENTRIES}
 
 
 def client_context(credentials: Mapping[str, str]) -> ssl.SSLContext:

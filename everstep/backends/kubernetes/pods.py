@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from base64 import b64decode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +14,8 @@ from everstep.agent_client import ranks
 from everstep.agent_client.link import ASK_S, Link, NoAnswer, tls_link
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Pods
-from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
-from everstep.backends.kubernetes.credentials import client_context
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
 
 _PORTS = range(20_000, 30_000)  # below those that a kernel gives to connections
@@ -85,11 +83,16 @@ class KubernetesPods(Pods):
 
     def _context(self, job: str, secret: dict[str, str]) -> ssl.SSLContext:
         """For connections to agents with these credentials. Making one takes time."""
-        if self.credentials.get(job) is not secret:
-            return client_context(secret)
-        if job not in self.contexts:
-            self.contexts[job] = client_context(secret)
-        return self.contexts[job]
+        is_kept = self.credentials.get(job) is secret
+        if is_kept and job in self.contexts:
+            return self.contexts[job]
+        try:
+            context = credentials.client_context(secret)
+        except ssl.SSLError as error:
+            raise _unreadable(job, error) from None
+        if is_kept:
+            self.contexts[job] = context
+        return context
 
     async def credentials_of(self, job: str) -> dict[str, str]:
         """Raises NoAnswer where they cannot be read."""
@@ -100,8 +103,10 @@ class KubernetesPods(Pods):
                 secret = await self.api.get(path)
             except (Refused, Unreachable) as error:
                 raise NoAnswer(f"the credentials of {job}: {error}") from None
-            data = secret.get("data") or {}
-            entries = {key: b64decode(text).decode() for key, text in data.items()}
+            try:
+                entries = credentials.read(secret.get("data") or {})
+            except ValueError as error:
+                raise _unreadable(job, error) from None
             is_current = self._readings.get(job) is reading
             if not self.watch.has_pods(job):
                 self._readings.pop(job, None)
@@ -151,3 +156,7 @@ class KubernetesPods(Pods):
 
     def accelerator(self, requested: str) -> str:
         return requested
+
+
+def _unreadable(job: str, error: Exception) -> NoAnswer:
+    return NoAnswer(f"Secret {names.secret(job)} is not as Everstep wrote it: {error}")
