@@ -102,6 +102,7 @@ class Incident:
     decision: Decision
     failures: int = 0  # levels of which a step failed
     worker: int | None = None  # the slot that the fault is in; later levels have it from the first
+    answered: tuple[Isolation, ...] = ()  # by the quarantine, which may have held them back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 
 from everstep.core.bounds import SAID_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
-from everstep.core.deciding.decision import Decision, Fault, Refusal
+from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
 from everstep.core.deciding.naming import Diagnosis, ladder_row, lines
-from everstep.core.deciding.remedies import remedy
+from everstep.core.deciding.remedies import isolations, remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
     NEVER_BILLED,
+    RESCHEDULING,
     SAME_CONTAINER,
     FaultClass,
     Level,
@@ -271,6 +272,9 @@ def _decision(
         run_end=run_end,
         bad_size=diagnosis.bad_size,
     )
+    if level is Level.FAIL and _would_isolate(inputs, diagnosis):
+        isolate = isolations(inputs, (fault, *diagnosis.other_faults))
+        return replace(decision, remedy=Remedy(isolate=isolate))
     if not decision.is_executed:
         return decision
     chosen_remedy = remedy(
@@ -298,6 +302,11 @@ def _decision(
         other_faults=diagnosis.other_faults,
         facts_for_later=diagnosis.facts_for_later,
     )
+
+
+def _would_isolate(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
+    """Whether the phase ends for want of a level: a restart was tried, or one that isolates may not be."""
+    return inputs.incident is not None or bool(RESCHEDULING & {*diagnosis.ladder})
 
 
 def wait_for_nodes(nodes: Iterable[str]) -> str:

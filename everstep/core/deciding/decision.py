@@ -61,6 +61,10 @@ class Isolation:
     device: int | None = None
     proven: bool = True
 
+    def adds_nothing_to(self, earlier: Isolation) -> bool:
+        """Whether the earlier one of the same node says as much: a proof adds to a suspicion."""
+        return self.node == earlier.node and (earlier.proven or not self.proven)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRef:

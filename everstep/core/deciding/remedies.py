@@ -55,7 +55,7 @@ def remedy(
     is_resized: bool = False,
 ) -> Remedy:
     """Everything a Recovery of this level needs for this fault and the other hardware faults."""
-    isolate = _isolate(inputs, (fault, *other_faults), level)
+    isolate = isolations(inputs, (fault, *other_faults)) if level in RESCHEDULING else ()
     also_faulty = _slots_on(inputs, other_faults) if level in RESCHEDULING else ()
     recreate = _slots_to_recreate(
         inputs, fault, level, replaces=(*replaces, *also_faulty), is_resized=is_resized
@@ -130,12 +130,8 @@ def _slots_on(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ..
     return tuple(n for n in inputs.living if inputs.homes.get(n) in nodes)
 
 
-def _isolate(
-    inputs: DecisionInput, faults: tuple[Fault, ...], level: Level
-) -> tuple[Isolation, ...]:
-    """The nodes and devices to isolate before pods are placed again."""
-    if level not in RESCHEDULING:
-        return ()
+def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolation, ...]:
+    """The nodes and devices to isolate before pods are placed again, or once the job has failed."""
     before = inputs.incident.decision.remedy.isolate if inputs.incident is not None else ()
     new = tuple(
         Isolation(

@@ -331,7 +331,8 @@ def _failed(state: JobState, decision: Decision) -> JobState:
     how, ending = ("stopped", "Terminated") if is_time_over else ("failed", "Failed")
     why = f"phase {state.phase.name}: {decision.reason}"
     worker = bookkeeping.worker_of(state, decision.fault)
-    state = _finished_phase(bookkeeping.apply_note(state, decision), how, why, worker=worker)
+    state = outcomes.deferring(bookkeeping.apply_note(state, decision), decision)
+    state = _finished_phase(state, how, why, worker=worker)
     return outcomes.ending(state, ending, why)
 
 

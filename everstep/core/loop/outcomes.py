@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from everstep.core import names
 from everstep.core.deciding import budgets
-from everstep.core.deciding.decision import Counts, Outcome, Plan, Waited
+from everstep.core.deciding.decision import Counts, Decision, Outcome, Plan, Waited
 from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact
 from everstep.core.levels import Step
 from everstep.core.loop.bookkeeping import apply_facts
@@ -79,8 +79,18 @@ def recovered(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     state = happened(state, _restart_ended(plan, outcome, before, state))
     state = _with_new_processes(before, state, outcome)
     if outcome.result != "success":
-        return state
+        return _with_answers(state, plan, outcome)
     return replace(_with_growth(before, state), incident=None)
+
+
+def _with_answers(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
+    """The state whose incident has the isolations that the quarantine answered, whatever the answer was."""
+    if state.incident is None or not carried_out(plan, outcome, Step.ISOLATE):
+        return state
+    answered = (one for one in plan.remedy.isolate if one not in outcome.deferred)
+    all_answered = tuple(dict.fromkeys((*state.incident.answered, *answered)))
+    incident = replace(state.incident, answered=all_answered)
+    return replace(state, incident=incident)
 
 
 def _with_growth(before: JobState, state: JobState) -> JobState:
@@ -208,12 +218,19 @@ def defer_open_isolations(state: JobState) -> JobState:
     """
     if state.incident is None:
         return state
-    unknown = [
+    return deferring(state, state.incident.decision)
+
+
+def deferring(state: JobState, decision: Decision) -> JobState:
+    """The state with the isolations of the decision deferred, without those that the quarantine answered."""
+    answered = () if state.incident is None else state.incident.answered
+    unanswered = [
         isolation
-        for isolation in state.incident.decision.remedy.isolate
-        if isolation.node not in state.isolated and isolation not in state.deferred
+        for isolation in decision.remedy.isolate
+        if isolation.node not in state.isolated
+        and not any(map(isolation.adds_nothing_to, (*answered, *state.deferred)))
     ]
-    return replace(state, deferred=(*state.deferred, *unknown))
+    return replace(state, deferred=(*state.deferred, *unanswered))
 
 
 def lost(state: JobState, plan: Plan) -> JobState:

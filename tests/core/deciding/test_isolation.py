@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +11,11 @@ from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import Clear, PlanEnded
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, Request
+from everstep.core.spec import Budget, Policy
 from everstep.core.world import PodRef
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import ScriptedJob, isolation, running, sighting
+from tests.support.builders import ScriptedJob, isolation, running, sighting, with_ladder
 
 _C = FaultClass
 EMPTY = Quarantine(cluster="local")
@@ -298,3 +300,66 @@ def test_a_stop_after_a_recovery_hands_over_nothing_anew() -> None:
     job.report("interrupted")
     assert isinstance(job.action, Clear)
     assert job.state.deferred == ()
+
+
+def _at_the_heal(job: ScriptedJob) -> None:
+    job.see(sighting(_C.DEVICE))
+    job.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
+
+
+def _before_the_isolation(job: ScriptedJob) -> None:
+    job.see(sighting(_C.NODE))
+    job.fails("process.not_kept", at=Step.STOP)
+
+
+def _without_a_budget_for_a_level(job: ScriptedJob) -> None:
+    job.command("set_budget", name="all", limit=0)
+    job.see(sighting(_C.DEVICE_FATAL))
+
+
+LAST_LEVEL: tuple[tuple[FaultClass, Level, Callable[[ScriptedJob], None]], ...] = (
+    (_C.DEVICE, Level.IN_PLACE, _at_the_heal),
+    (_C.NODE, Level.JOB, _before_the_isolation),
+    (_C.DEVICE_FATAL, Level.JOB, _without_a_budget_for_a_level),
+)
+
+
+@pytest.mark.parametrize(("cls", "level", "ends"), LAST_LEVEL)
+def test_a_job_without_a_level_left_hands_over_the_node_that_is_broken(
+    cls: FaultClass, level: Level, ends: Callable[[ScriptedJob], None]
+) -> None:
+    policy = replace(with_ladder(Policy(), cls, level), budgets=(Budget(name="all", limit=None),))
+    job = running(policy)
+    ends(job)
+    assert job.state.ending == "Failed"
+    assert [isolation.node for isolation in job.state.deferred] == ["n1"]
+
+
+def test_a_job_whose_document_only_ends_hands_over_nothing() -> None:
+    job = running(with_ladder(Policy(), _C.NODE, Level.FAIL))
+    job.see(sighting(_C.NODE))
+    assert (job.state.ending, job.state.deferred) == ("Failed", ())
+
+
+def test_a_job_that_fails_sends_no_isolation_again_that_was_answered() -> None:
+    """A brake held it back, or it is the only node."""
+    job = running(with_ladder(Policy(), _C.NODE, Level.JOB))
+    job.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    job.fails("place.none", at=Step.PLACE, isolated=(), avoid=("n1",))
+    assert (job.state.ending, job.state.deferred) == ("Failed", ())
+
+
+def test_only_a_proof_adds_to_a_suspicion() -> None:
+    suspicion, proof = isolation("n1", proven=False), isolation("n1")
+    assert suspicion.adds_nothing_to(suspicion)
+    assert suspicion.adds_nothing_to(proof)
+    assert not proof.adds_nothing_to(suspicion)
+    assert not isolation("n2").adds_nothing_to(proof)
+
+
+def test_what_a_quarantine_could_not_be_reached_for_is_handed_over_once() -> None:
+    job = running(with_ladder(Policy(), _C.NODE, Level.JOB))
+    job.see(sighting(_C.NODE))
+    late = job.plan.remedy.isolate
+    job.fails("place.none", at=Step.PLACE, isolated=(), deferred=late)
+    assert (job.state.ending, job.state.deferred) == ("Failed", late)
