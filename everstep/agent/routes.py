@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,17 @@ class Handlers:
                 continue
             if own_fence is not None and own_fence.generation > command["generation"]:
                 raise Stale(f"generation {own_fence.generation} is in the fence of {folder}")
+        self._require_volumes(command, owner, within_s=left_s())
+
+    def _require_volumes(
+        self, command: wire.RunCommand, owner: fence.FenceOwner, *, within_s: float
+    ) -> None:
+        """Refuse a command whose ranks would write to the folder in which a volume has to be mounted."""
+        folders = [f for f in (command["model_dir"], command["checkpoints_path"]) if f]
+        read = partial(fence.missing_volume, folders, owner)
+        with suppress(OSError):  # the warden goes on trying
+            if folders and (missing := reading.read(folders[0], read, within_s=within_s)):
+                raise commands.BadCommand(fencing.NOT_MOUNTED.format(missing))
 
     def stop(self, _query: Fields, body: Fields) -> Any:
         command: wire.StopCommand = commands.read(body, wire.StopCommand)

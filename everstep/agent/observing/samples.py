@@ -197,6 +197,33 @@ class Saves:
                 self._look = reading.begin(path, self._of.look)
 
 
+class MountedVolume:
+    """The volume of a folder. What is written there once it is not mounted any more is lost for the job."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._place: Path | None = None  # where the volume is mounted
+
+    def is_newly_missing(self) -> bool:
+        """Whether the volume was mounted at the last look and is not now. Its folder has to be there."""
+        place, self._place = self._place, None
+        try:
+            if place is not None and place.is_dir() and not place.is_mount():
+                return True
+            self._place = place or _mount_of(Path(self._path).resolve(strict=True))
+        except OSError:
+            self._place = place
+        return False
+
+
+def _mount_of(folder: Path) -> Path | None:
+    """Where the volume of this folder is mounted, unless that is the root."""
+    for path in (folder, *folder.parents[:-1]):
+        if path.is_mount():
+            return path
+    return None
+
+
 class SavesOfRun:
     """What is there at the first look was not saved by the run: so that look begins before its ranks do."""
 
@@ -213,6 +240,7 @@ class SavesOfRun:
         )
         self._pace: checkpoints.Pace | None = None
         self._strange = UnrecognisedFiles(path, run.command["checkpoints_pattern"])
+        self._volume = MountedVolume(path)
 
     def look(self) -> None:
         run, newest = self.run, self._watch.newest(time.monotonic())
@@ -224,6 +252,8 @@ class SavesOfRun:
                 run.unrecognised = self._strange.look(clock.now())
         run.free_bytes = _free_bytes(self._path)
         run.has_folder = run.has_folder or Path(self._path).is_dir()
+        if self._volume.is_newly_missing():
+            self._agent.loop.hand_over(self._report_missing_volume)
         # A folder that has vanished is the restart's matter: it waits for it, or reports that it is gone.
         if newest is not None and newest != run.checkpoint:
             self._agent.loop.hand_over(partial(self._set_newest, newest))
@@ -231,6 +261,12 @@ class SavesOfRun:
     def _set_newest(self, newest: wire.SavedState) -> None:
         self.run.checkpoint = newest
         self._agent.publish()  # at once: what is answered to a fault depends on it
+
+    def _report_missing_volume(self) -> None:
+        if self._agent.run is self.run and self.run.is_alive:
+            text = f"{self._path}: the volume that was mounted there is missing"
+            self._agent.add_fact("storage.missing", text, at=clock.now())
+            self._agent.publish()
 
     def _is_open(self, path: Path) -> bool:
         """Whether a process of the pod may still write to it."""

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,8 @@ class Fence(NamedTuple):
     holds: bool = False  # the folder is the job's: no other job had it
     released: bool = False  # the job has ended
     outdated: bool = False  # the job left the folder, where older processes of it may still live
+    # Folders inside this one, by their paths from here, in which other volumes are mounted.
+    volumes: tuple[str, ...] = ()
 
     @property
     def owner(self) -> FenceOwner:
@@ -180,7 +182,46 @@ def _fence(content: Any) -> Fence:
     if type(generation) is not int or not 0 < generation <= GENERATION_MOST:
         raise _InvalidField(f"has no generation from 1 to {GENERATION_MOST}")
     claims = {name: content.get(name) is True for name in ("holds", "released", "outdated")}
-    return Fence(job, run, cluster, generation, **claims)
+    volumes = content.get("volumes")
+    names = volumes if isinstance(volumes, list) else ()
+    return Fence(
+        job,
+        run,
+        cluster,
+        generation,
+        **claims,
+        volumes=tuple(n for n in names if isinstance(n, str)),
+    )
+
+
+def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
+    """The folder of these whose volume is not mounted, by the fence of the first; empty if there is none.
+
+    A volume that was mounted inside the first folder has a fence of the job. Raises OSError.
+    """
+    if not folders or not (volumes := _volumes(folders[0], owner)):
+        return ""
+    for folder in folders[1:]:
+        if path_below(folder, folders[0]) in volumes:
+            try:
+                is_there = owner in read(folder)
+            except FileNotFoundError:
+                is_there = False
+            if not is_there:
+                return folder
+    return ""
+
+
+def _volumes(folder: str, owner: FenceOwner) -> tuple[str, ...]:
+    with contextlib.suppress(FileNotFoundError):
+        own_fence = read(folder).get(owner)
+        return () if own_fence is None else own_fence.volumes
+    return ()
+
+
+def path_below(folder: str, above: str) -> str:
+    """The path of a folder inside another one, from there. Raises OSError."""
+    return os.path.relpath(os.path.realpath(folder), os.path.realpath(above))
 
 
 # -- Writing ------------------------------------------------------------------------------------

@@ -14,6 +14,10 @@ from typing import Any
 from everstep.agent import wire
 from everstep.agent.storage import fence, phase_mark, reading
 
+NOT_MOUNTED = "{}: the volume that was mounted there is missing; mount it again"
+VOLUME_NAME_MOST = 500
+"""Longest path of a folder that the fence of another one names; a fence has a largest size."""
+
 _InTime = Callable[..., Any]
 """Calls a function on one folder, within what is left of the time; see `_within`."""
 
@@ -41,6 +45,8 @@ def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
     answer["no_folder"] = _why_no_folder(in_time, command, to_fence)
     if answer["no_folder"]:
         return answer
+    if missing := in_time(next(iter(folders), ""), _missing_volume, folders, new.owner):
+        raise OSError(NOT_MOUNTED.format(missing))
     newer_fences = [in_time(folder, fence.superseded_by, new) for folder in to_fence]
     answer["newer"] = max((newer for newer, _ in newer_fences), default=0)
     answer["is_held"] = any(is_held for _, is_held in newer_fences)
@@ -53,11 +59,24 @@ def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
     if command["earlier"]:
         for folder in to_fence:
             in_time(folder, fence.outdate_earlier, job, command["earlier"])
-    answer["taken_by"] = _write_to_each(in_time, to_fence, new)
+    mounted = _volumes_inside(real, to_fence)
+    answer["taken_by"] = _write_to_each(in_time, to_fence, new, mounted)
     if answer["taken_by"] is None:
         for folder, phase in command["begins"].items():
             in_time(folder, phase_mark.ensure, phase)
     return answer
+
+
+def _missing_volume(_first: str, folders: Sequence[str], owner: fence.FenceOwner) -> str:
+    return fence.missing_volume(folders, owner)
+
+
+def _volumes_inside(real: Mapping[str, str], to_fence: Sequence[str]) -> tuple[str, ...]:
+    """The folders with a fence of their own that are inside the first one, by their paths from there."""
+    above, inside = Path(real[to_fence[0]]) if to_fence else Path(), to_fence[1:]
+    paths = (Path(real[folder]) for folder in inside)
+    names = (str(path.relative_to(above)) for path in paths if path.is_relative_to(above))
+    return tuple(name for name in names if len(name) <= VOLUME_NAME_MOST)
 
 
 def _why_no_folder(in_time: _InTime, command: wire.FenceCommand, to_fence: Sequence[str]) -> str:
@@ -70,12 +89,16 @@ def _why_no_folder(in_time: _InTime, command: wire.FenceCommand, to_fence: Seque
 
 
 def _write_to_each(
-    in_time: _InTime, folders: Sequence[str], new: fence.Fence
+    in_time: _InTime, folders: Sequence[str], new: fence.Fence, volumes: tuple[str, ...]
 ) -> wire.TakenFolder | None:
-    """Write the fence to each folder, up to the first that belongs to another job: returns that one."""
+    """Write the fence to each folder, up to one that belongs to another job: returns that one.
+
+    `volumes`: those inside the first folder, whose fence names them.
+    """
     for folder in folders:
+        to_write = new._replace(volumes=volumes) if folder == folders[0] else new
         try:
-            in_time(folder, fence.write, new)
+            in_time(folder, fence.write, to_write)
         except fence.FolderIsTaken as taken:
             job, cluster = taken.by.owner
             return {"folder": folder, "job": job, "cluster": cluster}

@@ -1,0 +1,135 @@
+"""A volume that is mounted inside `model_dir` and vanishes: nothing is written in its place.
+
+Real mounts, so as root alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from everstep.agent import commands, wire
+from everstep.agent.observing.samples import MountedVolume
+from everstep.agent.storage import fence, fencing
+from tests.agent.pod import FOREVER, Pod, Refused, is_running, until
+
+
+class Volume:
+    """A volume, and the folder inside `model_dir` at which it is mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model = folder / "model"
+        self.saved = self.model / "saved"
+        self._content = folder / "volume"
+        self.saved.mkdir(parents=True)
+        self._content.mkdir()
+        run("mount", "-t", "tmpfs", "everstep", str(self._content))
+        self.mount()
+
+    def mount(self) -> None:
+        run("mount", "--bind", str(self._content), str(self.saved))
+
+    def unmount(self) -> None:
+        run("umount", "--lazy", str(self.saved))
+
+    def remove(self) -> None:
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self.unmount()
+        run("umount", "--lazy", str(self._content))
+
+    @property
+    def folders(self) -> list[str]:
+        return [str(self.model), str(self.saved)]
+
+    def fence(self, generation: int) -> wire.FenceAnswer:
+        order = {"generation": generation, "run": "r1", "cluster": "", "folders": self.folders}
+        order["begins"] = {str(self.saved): "main"}
+        return fencing.write(commands.read(order, wire.FenceCommand), "demo")
+
+    def generation(self, folder: Path) -> int:
+        return fence.read(str(folder))["demo", ""].generation
+
+
+def run(*words: str) -> None:
+    subprocess.run(words, check=True, capture_output=True)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Volume]:
+    volume = Volume(tmp_path)
+    yield volume
+    volume.remove()
+
+
+def test_no_fence_is_written_while_the_volume_is_missing(volume: Volume) -> None:
+    volume.fence(1)
+    volume.unmount()
+    with pytest.raises(OSError, match=f"{volume.saved}: the volume that was mounted there is miss"):
+        volume.fence(2)
+    assert list(volume.saved.iterdir()) == []
+    assert volume.generation(volume.model) == 1
+    volume.mount()
+    assert fencing.is_written(volume.fence(2))
+    assert volume.generation(volume.saved) == volume.generation(volume.model) == 2
+
+
+def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume) -> None:
+    """With its fence: then this is where the job saves from now on."""
+    volume.fence(1)
+    run("cp", "-r", str(volume.saved), f"{volume.model}/copy")
+    volume.unmount()
+    run("cp", "-r", f"{volume.model}/copy/.everstep", str(volume.saved))
+    assert fencing.is_written(volume.fence(2))
+
+
+def test_no_rank_is_started_where_the_volume_is_missing(pod: Pod, volume: Volume) -> None:
+    """This agent may be on another node than the one that wrote the fence."""
+    volume.fence(1)
+    volume.unmount()
+    with pytest.raises(Refused, match="the volume that was mounted there is missing"):
+        pod.run(FOREVER, model_dir=str(volume.model), checkpoints_path=str(volume.saved))
+    assert pod.marked() == []
+    assert list(volume.saved.iterdir()) == []
+
+
+def test_a_volume_that_vanishes_from_ranks_that_train_is_a_fault(pod: Pod, volume: Volume) -> None:
+    volume.fence(1)
+    (rank,) = pod.runs(
+        FOREVER, model_dir=str(volume.model), checkpoints_path=str(volume.saved), fence_s=60.0
+    )
+    volume.unmount()
+    state = pod.until(lambda state: state["facts"])
+    (fact,) = state["facts"]
+    assert fact["kind"] == "storage.missing"
+    assert f"{volume.saved}: the volume that was mounted there is missing" in fact["message"]
+    assert is_running(rank), "the job decides"
+    assert list(volume.saved.iterdir()) == []
+
+
+def test_a_newer_fence_in_model_dir_ends_ranks_whose_volume_vanished(
+    pod: Pod, volume: Volume
+) -> None:
+    volume.fence(1)
+    (rank,) = pod.runs(
+        FOREVER, model_dir=str(volume.model), checkpoints_path=str(volume.saved), fence_s=60.0
+    )
+    volume.unmount()
+    fence.write(str(volume.model), fence.Fence("demo", "r1", "", 2))
+    until(lambda: not is_running(rank), what="the end of the rank")
+
+
+def test_a_volume_is_newly_missing_once_and_again_after_it_was_back(volume: Volume) -> None:
+    below = volume.saved / "ckpt"
+    below.mkdir()
+    watch = MountedVolume(str(below))
+    assert not watch.is_newly_missing()
+    volume.unmount()
+    assert [watch.is_newly_missing() for _ in range(3)] == [True, False, False]
+    volume.mount()
+    assert not watch.is_newly_missing()
+    volume.unmount()
+    assert watch.is_newly_missing()
