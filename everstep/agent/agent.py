@@ -26,7 +26,7 @@ from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, kept_rank_mismatch
 from everstep.agent.processes.termination import Ending, Population
-from everstep.agent.storage import files
+from everstep.agent.storage import earlier_runs, files, reading
 
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
@@ -319,7 +319,16 @@ class Agent:
         self.parts.ranks.follow(run)
         self.parts.warden.send_orders()
         self.parts.prewarm.prepare(run)
+        self._prune_earlier(run)
         self.publish()
+
+    def _prune_earlier(self, run: Run) -> None:
+        """Bound what earlier runs left, in a thread: it may be many files."""
+        folders = (self.home / wire.LOGS, self.home / EVIDENCE)
+        in_use = {rank.log.path.stem for rank in run.ranks}
+        prune = partial(earlier_runs.prune, folders, run.generation, in_use=in_use)
+        with contextlib.suppress(reading.StorageHangs):
+            reading.begin(f"{self.home} of earlier runs", prune)
 
     def _kept_living_ranks(self, generation: int) -> list[Rank]:
         """The living ranks that a stop kept for this generation."""

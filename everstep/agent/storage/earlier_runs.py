@@ -1,0 +1,60 @@
+"""Bounds what earlier runs left in the pod's folder: the logs of their ranks, and evidence.
+
+A job that restarts in place for weeks has hundreds of runs in one pod. The oldest go first; the newest of the
+earlier runs stays whatever it takes, as it shows why there was a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Collection, Iterator
+from itertools import accumulate
+from pathlib import Path
+
+RUNS_MOST = 100
+BYTES_MOST = 1024 * 1024 * 1024
+
+_OF_RUN = re.compile(r"g(\d+)(-r\d+\.(log|times))?")
+
+
+def prune(folders: Collection[Path], generation: int, *, in_use: Collection[str]) -> None:
+    """Remove what goes beyond the bounds of runs older than this generation.
+
+    `in_use`: names without suffix that stay, such as the logs of ranks that live on.
+    """
+    runs: dict[int, list[Path]] = {}
+    for of, path in _paths(folders):
+        if of < generation and path.stem not in in_use:
+            runs.setdefault(of, []).append(path)
+    newest_first = [runs[of] for of in sorted(runs, reverse=True)]
+    sizes = accumulate(sum(map(_bytes, paths)) for paths in newest_first)
+    for number, (paths, size) in enumerate(zip(newest_first, sizes)):
+        if number >= RUNS_MOST or (number and size > BYTES_MOST):
+            for path in paths:
+                _remove(path)
+
+
+def _paths(folders: Collection[Path]) -> Iterator[tuple[int, Path]]:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if folder.is_symlink():  # by a rank: what is there is not ours
+                continue
+            for path in folder.iterdir():
+                if name := _OF_RUN.fullmatch(path.name):
+                    yield int(name[1]), path
+
+
+def _bytes(path: Path) -> int:
+    with contextlib.suppress(OSError):
+        return path.lstat().st_size + sum(map(_bytes, path.iterdir() if path.is_dir() else ()))
+    return 0
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
