@@ -21,7 +21,7 @@ from everstep.core.bounds import (
     TEXT_MOST,
     cut,
     plain,
-    shown,
+    quoted,
 )
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
@@ -173,7 +173,7 @@ class JobHandlers:
     async def unknown(self, name: str, _arguments: Sequence[RawValue]) -> None:
         updates = ", ".join(commands.KEYS)
         await self._refuse(
-            f"a job does not know the signal {shown(name)}; use the update {updates}"
+            f"a job does not know the signal {quoted(name)}; use the update {updates}"
         )
 
     async def take_signal(self, name: str, arguments: Sequence[Any]) -> None:

@@ -16,59 +16,60 @@ FIRST_SECOND = -62_135_596_800
 LAST_SECOND = 253_402_300_799
 """Of the years 1 and 9999, which are all that a date can show."""
 TEXT_MOST = 2_000
-"""Of what people say: a few of them fit wherever a job repeats them, its report, its status, its events."""
-SAID_MOST = 200
-"""Of a fault's message, in a sentence that a job keeps: some hundred of them stay."""
+"""Characters of a reason or message: a job repeats a few of them in its report, its status and its events."""
+MESSAGE_MOST = 200
+"""Characters of a fault's message within a reason: a job keeps some hundred of these."""
 NAME_MOST = 253
-"""Of names and identities, as long as Kubernetes has them."""
+"""Characters of names and identities, as in Kubernetes."""
 DOCUMENT_MOST = 1_000_000
 """Bytes of a document, and of a change of one."""
 JOB_MOST = 1_500_000
-"""Of a document and what it was read as: a run hands both to the next one, with its own state, in one
-payload, and no server takes more than 2 MiB of those."""
+"""Bytes of a document with the JobSpec made of it: a run hands both to the next one, with its own state, in
+one payload, and a Temporal server takes at most 2 MiB."""
 NUMBER_MOST = 2**53
 """Up to here every reader of JSON has whole numbers exactly, and every search attribute takes them."""
-SHOWN = 100
-RAW = 4
-"""So many characters are read for each that is kept: colours of a terminal take some."""
+QUOTED_MOST = 100
+"""Characters of a value that a refusal quotes."""
+READ_PER_KEPT = 4
+"""Characters that are read for each one kept: the colours of a terminal are dropped."""
 
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
-_HALF = "[\ud800-\udfff]"
+_HALF = "[\ud800-\udfff]"  # of a surrogate pair
 _NO_TEXT = re.compile(rf"{_SEQUENCE}|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def encodable(text: str) -> str:
-    """The text as valid UTF-8: what was no UTF-8 arrives as halves of characters, which JSON cannot carry."""
+    """The text as valid UTF-8: bytes that were none came in as lone surrogates, which JSON cannot carry."""
     return re.sub(_HALF, "\N{REPLACEMENT CHARACTER}", text)
 
 
 def plain(text: str) -> str:
-    """The same without control characters, but for tabs and line ends."""
+    """Encodable text without control characters, but with tabs and line ends."""
     return _NO_TEXT.sub(lambda match: " " if len(match[0]) == 1 else "", encodable(text))
 
 
 def plain_start(text: str, most: int) -> str:
-    """The beginning of a text of any length, in so many plain characters."""
-    return cut(plain(text[: RAW * most]), most)
+    """The first `most` plain characters of a text of any length."""
+    return cut(plain(text[: READ_PER_KEPT * most]), most)
 
 
 def plain_end(text: str, most: int) -> str:
-    """The end of a text of any length, in so many plain characters."""
-    return plain(text[-RAW * most :])[-most:]
+    """The last `most` plain characters of a text of any length."""
+    return plain(text[-READ_PER_KEPT * most :])[-most:]
 
 
 def finite(number: float) -> float:
-    """The number, or the nearest that every reader of JSON can take; 0 for what is no number."""
+    """The number, or the nearest that every reader of JSON can take; 0 for NaN."""
     return 0.0 if math.isnan(number) else max(-NUMBER_MOST, min(number, NUMBER_MOST))
 
 
-def shown(value: object) -> str:
-    """The value as a refusal repeats it: enough of it to find it again."""
-    return cut(repr(value), SHOWN)
+def quoted(value: object) -> str:
+    """The value as a refusal quotes it: enough of it to find it again."""
+    return cut(repr(value), QUOTED_MOST)
 
 
 def cut(text: str, most: int) -> str:
-    """Its beginning, where it is longer."""
+    """The text, shortened to `most` characters if it is longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -81,40 +82,40 @@ def seconds(time: float | str) -> float:
 
 
 def checked_seconds(time: float | str) -> float:
-    """The same. A `ValueError` ends a sentence that begins with what the time is called."""
+    """A time of 1970 to 9999 in seconds. The `ValueError` of any other continues a sentence: `at is ...`."""
     try:
         at = seconds(time)
     except ValueError:
-        problem = f"is seconds or a time like 2026-01-31T12:00:00Z, not {shown(time)}"
+        problem = f"is seconds or a time like 2026-01-31T12:00:00Z, not {quoted(time)}"
         raise ValueError(problem) from None
-    if not 0 <= at <= LAST_SECOND:  # nor is what is no number
+    if not 0 <= at <= LAST_SECOND:  # NaN is refused too
         hint = "; are these milliseconds?" if LAST_SECOND < at <= LAST_SECOND * 1_000 else ""
-        raise ValueError(f"is a time from 1970 to 9999, in seconds, not {shown(time)}{hint}")
+        raise ValueError(f"is a time from 1970 to 9999, in seconds, not {quoted(time)}{hint}")
     return float(at)
 
 
 def dated(at: float) -> float:
-    """The time, or the nearest that a date can show; of what is no number the first one.
+    """The nearest time that a date can show; for NaN the first one.
 
-    A value that an earlier version accepted must not break a view.
+    For times that were accepted before `checked_seconds` refused them: they must not break a view.
     """
     return max(FIRST_SECOND, min(at, LAST_SECOND))  # in this order: `min(nan, ...)` is nan
 
 
-def is_endless(value: object) -> bool:
-    """Whether a number anywhere in it is infinite or none, which JSON would carry on as null."""
-    return any(isinstance(one, float) and not math.isfinite(one) for one in _plain(value))
+def has_infinite(value: object) -> bool:
+    """Whether any number within the value is infinite or NaN, which would become null in JSON."""
+    return any(isinstance(one, float) and not math.isfinite(one) for one in _scalars(value))
 
 
-def weight(value: object) -> int:
-    """The bytes that a value of JSON takes as such."""
-    texts = (json.dumps(one, ensure_ascii=False) for one in _plain(value))
+def json_bytes(value: object) -> int:
+    """About how many bytes the value takes as JSON."""
+    texts = (json.dumps(one, ensure_ascii=False) for one in _scalars(value))
     return sum(len(text.encode(errors="replace")) + 1 for text in texts)
 
 
-def _plain(value: object) -> Iterator[object]:
-    """Every key and every value of it that is neither a list nor a mapping."""
-    left = [value]  # not recursion: its depth is unknown yet
+def _scalars(value: object) -> Iterator[object]:
+    """Every key within the value, and every value that is neither a list nor a mapping."""
+    left = [value]  # no recursion: the depth of a value from outside has no bound
     while left:
         one = left.pop()
         if isinstance(one, dict):

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from everstep.core.bounds import JOB_MOST, weight
+from everstep.core.bounds import JOB_MOST, json_bytes
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, scaled
 from everstep.dialects.cerebras.dialect import CEREBRAS
@@ -61,7 +61,7 @@ def dialect_of(document: Mapping[str, Any]) -> Dialect:
 def _compiled(document: dict[str, Any], dialect: Dialect, has_pods: HasPods) -> JobSpec:
     """The job of this document in this dialect, refused if it grew too large."""
     spec = dialect.compiles(document, has_pods)
-    size = weight(document) + len(to_json(spec))  # defaults add to its document
+    size = json_bytes(document) + len(to_json(spec))  # defaults add to its document
     if size > JOB_MOST:
         raise refusal([("document", LARGE.format(size=size / 1e6, most=JOB_MOST / 1e6))])
     return spec

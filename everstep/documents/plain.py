@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from everstep.core.bounds import DOCUMENT_MOST, weight
+from everstep.core.bounds import DOCUMENT_MOST, json_bytes
 from everstep.documents.problems import PathPart, Problem, path, refusal
 
 DEPTH = 32
@@ -27,7 +27,7 @@ def plain_document(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise refusal([("document", "must be a mapping that begins with apiVersion: everstep/v1")])
     plain = _plain(value)
-    if weight(plain) > DOCUMENT_MOST:
+    if json_bytes(plain) > DOCUMENT_MOST:
         raise refusal([("document", TOO_LARGE)])
     return plain
 

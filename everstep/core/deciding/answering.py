@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from everstep.core.bounds import SAID_MOST, cut
+from everstep.core.bounds import MESSAGE_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
@@ -240,7 +240,7 @@ def _head(fault: Fault) -> str:
     """`node on n1 and 1 more: n1 is down`, `crash of rank 3: exit code 1`."""
     more = len(fault.nodes) - 1
     label = f"{fault.label} and {more} more" if more > 0 and fault.rank is None else fault.label
-    return f"{label}: {cut(fault.message, SAID_MOST)}" if fault.message else label
+    return f"{label}: {cut(fault.message, MESSAGE_MOST)}" if fault.message else label
 
 
 _CHOICE = {

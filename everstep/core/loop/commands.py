@@ -13,16 +13,16 @@ from typing import Any
 from everstep.core.bounds import (
     DOCUMENT_MOST,
     NAME_MOST,
-    SHOWN,
+    QUOTED_MOST,
     TEXT_MOST,
     checked_seconds,
     cut,
     dated,
     encodable,
-    is_endless,
+    has_infinite,
+    json_bytes,
+    quoted,
     seconds,
-    shown,
-    weight,
 )
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Fact
@@ -71,7 +71,7 @@ def readable(name: str, raw: object) -> dict[str, Any]:
     for key, value in raw.items():
         if key not in types:
             keys = ", ".join(types)
-            raise CommandRejected(f"{name}: unknown key {shown(key)}; its keys are {keys}")
+            raise CommandRejected(f"{name}: unknown key {quoted(key)}; its keys are {keys}")
         if value is not None and (why := _wrong(key, value, types[key])):
             raise CommandRejected(f"{name}: {key} {why}")
     args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}
@@ -83,15 +83,15 @@ def readable(name: str, raw: object) -> dict[str, Any]:
 def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
     """What is wrong with a value: the end of a sentence that begins with its key."""
     if isinstance(value, bool) or not isinstance(value, kind):
-        return f"may not be {shown(value)}"
+        return f"may not be {quoted(value)}"
     if isinstance(value, str):
         return _wrong_text(value, TEXTS.get(key, NAME_MOST), is_name=key not in TEXTS)
     if isinstance(value, int | float):
         least, most, otherwise = NUMBERS[key]
-        return None if least <= value <= most else f"{otherwise} (not {shown(value)})"
-    if is_endless(value):
+        return None if least <= value <= most else f"{otherwise} (not {quoted(value)})"
+    if has_infinite(value):
         return "may not hold an infinite number"
-    return None if weight(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
+    return None if json_bytes(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
 
 
 def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
@@ -100,7 +100,7 @@ def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
     if is_name and not text.strip():
         return "may not be empty; leave it out instead"
     if is_name and not text.isprintable():
-        return f"may not hold control characters (it is {shown(text)})"
+        return f"may not hold control characters (it is {quoted(text)})"
     return None if encodable(text) == text else "holds half of a character (an unpaired surrogate)"
 
 
@@ -192,20 +192,20 @@ def _check_report(state: JobState, raw: Mapping[str, Any], now: float) -> None:
         _check_time(raw["at"], seen_at=state.now, now=max(state.now, now))
     nodes = sorted({slot.node for slot in state.slots.values() if slot.node})
     if "node" in raw and nodes and raw["node"] not in {*nodes, *state.isolated}:
-        names = cut(", ".join(nodes), SHOWN)
+        names = cut(", ".join(nodes), QUOTED_MOST)
         raise CommandRejected(
-            f"report_fault: {shown(raw['node'])} is no node of this job; its nodes are {names}"
+            f"report_fault: {quoted(raw['node'])} is no node of this job; its nodes are {names}"
         )
 
 
 def _check_time(at: float | str, *, seen_at: float, now: float) -> None:
     if seconds(at) > now + CLOCKS_DIFFER_S:
         raise CommandRejected(
-            f"report_fault: at {shown(at)} is in the future; leave it out for now"
+            f"report_fault: at {quoted(at)} is in the future; leave it out for now"
         )
     if seconds(at) < seen_at - REPORTED_WITHIN_S:
         days = REPORTED_WITHIN_S / 86_400
-        raise CommandRejected(f"report_fault: at {shown(at)} is more than {days:.0f} days ago")
+        raise CommandRejected(f"report_fault: at {quoted(at)} is more than {days:.0f} days ago")
 
 
 def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ def _check_budget(state: JobState, raw: Mapping[str, Any], _now: float) -> None:
     if raw.get("name") not in names:
         all_names = ", ".join(names) or "none"
         raise CommandRejected(
-            f"set_budget: no budget {shown(raw.get('name'))}; this phase has {all_names}"
+            f"set_budget: no budget {quoted(raw.get('name'))}; this phase has {all_names}"
         )
     if "limit" not in raw:
         raise CommandRejected(f"set_budget: limit {NUMBERS['limit'][-1]}")
@@ -242,7 +242,7 @@ def _check_change(state: JobState, args: Mapping[str, Any], _now: float) -> None
     ended = [result.name for result in state.finished]  # compared with what is not always a text
     phases = [entry.get("name") for entry in entries if isinstance(entry, Mapping)]
     if phases and all(name in ended for name in phases):
-        which = ", ".join(map(shown, phases))
+        which = ", ".join(map(quoted, phases))
         raise CommandRejected(
             f"hot_update: phase {which} has ended; the change would have no effect"
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.core.bounds import NAME_MOST, checked_seconds, shown
+from everstep.core.bounds import NAME_MOST, checked_seconds, quoted
 from everstep.core.deciding.decision import FaultCount, Occurrence
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.errors import CommandRejected
@@ -180,7 +180,7 @@ def _report(raw: object, at: str) -> FaultReport:
         raise CommandRejected(f"note_faults: {at} is a fault {{node, device, code, at, ...}}")
     unknown = sorted(set(map(str, raw)) - {*FaultReport.__dataclass_fields__})
     if unknown:
-        raise CommandRejected(f"note_faults: {at} has an unknown key {shown(unknown[0])}")
+        raise CommandRejected(f"note_faults: {at} has an unknown key {quoted(unknown[0])}")
     release_s, longer_s = raw.get("release_s"), raw.get("longer_than_s")
     return FaultReport(
         node=_name(raw, "node", at),
@@ -201,7 +201,7 @@ def _report(raw: object, at: str) -> FaultReport:
 def _name(raw: Mapping[str, Any], key: str, at: str, *, default: str | None = None) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str) or len(value) > NAME_MOST or (not value and default is None):
-        raise CommandRejected(f"note_faults: {at}.{key} is a name, not {shown(value)}")
+        raise CommandRejected(f"note_faults: {at}.{key} is a name, not {quoted(value)}")
     return value
 
 
@@ -212,13 +212,13 @@ def _number(
     kinds = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= 10**9:
         what = "a whole number" if whole else "seconds"
-        raise CommandRejected(f"note_faults: {at}.{key} is {what}, not {shown(value)}")
+        raise CommandRejected(f"note_faults: {at}.{key} is {what}, not {quoted(value)}")
     return value
 
 
 def _time(value: Any, at: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise CommandRejected(f"note_faults: {at} is a time, not {shown(value)}")
+        raise CommandRejected(f"note_faults: {at} is a time, not {quoted(value)}")
     try:
         return checked_seconds(value)
     except ValueError as error:

@@ -16,8 +16,8 @@ from everstep.core.bounds import (
     TEXT_MOST,
     checked_seconds,
     dated,
+    quoted,
     seconds,
-    shown,
 )
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import CommandRejected
@@ -118,7 +118,7 @@ def check_request(raw: object, *, now: float) -> None:
     at, until = (_checked_time("isolate", key, entry.get(key)) for key in ("at", "until"))
     if until is not None and until <= (at or now):
         raise CommandRejected(
-            f"isolate: until is over already ({shown(entry['until'])}); leave it out to keep "
+            f"isolate: until is over already ({quoted(entry['until'])}); leave it out to keep "
             f"{request.node} isolated until somebody releases it"
         )
 
@@ -182,7 +182,7 @@ def _time(value: object) -> float | None:
     try:
         return dated(seconds(str(value)))
     except ValueError:
-        message = f"{shown(value)} is no time; write it like 2026-01-31T12:00:00Z"
+        message = f"{quoted(value)} is no time; write it like 2026-01-31T12:00:00Z"
         raise CommandRejected(message) from None
 
 
@@ -339,12 +339,17 @@ def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
     for span in quarantine.spans:
         if not span.was_long and span.is_long(now):
             quarantine = _count_long_fault(quarantine, span, now)
-    for span in quarantine.spans:
-        entry = quarantine.nodes.get(span.report.place)
-        is_over = span.sound_at is not None and span.sound_at <= now
-        if is_over and entry is not None and entry.by == DURATION:
-            quarantine, _ = release(quarantine, entry.node)
+    for node, sound_at in _sound_times(quarantine).items():
+        if sound_at <= now:
+            quarantine, _ = release(quarantine, node)
     return quarantine
+
+
+def _sound_times(quarantine: Quarantine) -> dict[str, float]:
+    """The devices isolated by DURATION that show no code any more, each with the time it counts as sound."""
+    devices = [entry.node for entry in quarantine.nodes.values() if entry.by == DURATION]
+    times = {device: fault_spans.sound_at(quarantine.spans, device) for device in devices}
+    return {device: time for device, time in times.items() if time is not None}
 
 
 def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine:
@@ -365,16 +370,12 @@ def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Qu
 
 def next_change_at(quarantine: Quarantine) -> float | None:
     """When `pass_time` has something to do next."""
-    nodes = quarantine.nodes
-    times = (_change_at(span, nodes.get(span.report.place)) for span in quarantine.spans)
-    return min((time for time in times if time is not None), default=None)
-
-
-def _change_at(span: FaultSpan, entry: IsolatedNode | None) -> float | None:
-    """The moment its code has lasted too long, if that is still to come; else when its device is sound."""
-    if not span.was_long and (span.ended is None or span.is_long(span.ended)):
-        return span.long_at
-    return span.sound_at if entry is not None and entry.by == DURATION else None
+    long_times = [
+        span.long_at
+        for span in quarantine.spans
+        if not span.was_long and (span.ended is None or span.is_long(span.ended))
+    ]
+    return min([*long_times, *_sound_times(quarantine).values()], default=None)
 
 
 def _device_request(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
