@@ -33,11 +33,18 @@ class FaultSpan:
 
     @property
     def sound_at(self) -> float | None:
-        """From when on the device counts as sound; None while it shows the code."""
+        """From when on the device counts as sound of this code; None while it shows it."""
         return None if self.ended is None else self.ended + self.report.sound_for_s
 
 
 Spans = tuple[FaultSpan, ...]
+
+
+def sound_at(spans: Spans, place: str) -> float | None:
+    """From when on a device counts as sound of all its codes; None while it shows one."""
+    spans_of_device = [span for span in spans if span.report.place == place]
+    times = [span.sound_at for span in spans_of_device if span.sound_at is not None]
+    return max(times, default=None) if len(times) == len(spans_of_device) else None
 
 
 def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:

@@ -133,6 +133,27 @@ def test_what_an_operator_isolated_is_not_released_by_a_sound_link() -> None:
     assert isolated_by(book) == "operator"
 
 
+def test_an_earlier_code_of_the_device_that_is_over_does_not_release_it() -> None:
+    earlier = replace(DOWN, code="80CB8009", at=100.0)
+    book, _ = quarantine.count_faults(EMPTY, [earlier], now=100.0, cluster_size=8)
+    book = down(up(book, 105), 1_000)
+    assert quarantine.next_change_at(book) == 1_020
+    book = quarantine.pass_time(book, 1_020)
+    assert isolated_by(book) == DURATION
+    assert quarantine.next_change_at(book) is None
+    assert isolated_by(quarantine.pass_time(up(book, 2_000), 2_060)) is None
+
+
+def test_a_device_is_not_sound_while_it_shows_another_code_that_may_last() -> None:
+    book = up(quarantine.pass_time(down(EMPTY, 1_000), 1_020), 1_100)
+    another = replace(DOWN, code="80CB8009", at=1_110.0)
+    book, _ = quarantine.count_faults(book, [another], now=1_110.0, cluster_size=8)
+    book = quarantine.pass_time(book, 1_160)
+    assert isolated_by(book) == DURATION
+    assert quarantine.next_change_at(book) is None
+    assert isolated_by(quarantine.pass_time(up(book, 1_200), 1_260)) is None
+
+
 @pytest.mark.parametrize("first", ["duration", "count that ends"])
 def test_a_full_count_of_another_code_outlasts_what_isolates_its_device_already(first: str) -> None:
     """Case 56: it is isolated until it is released by hand, whatever becomes of its link."""
