@@ -227,7 +227,7 @@ class Limits(Shape):
     healthy_s: v.SomeSeconds = Defaults().healthy_s
     """So long a job without steps and checkpoints runs until that counts as progress."""
     run_s: v.SomeSeconds | None = Defaults().run_s
-    """So long the job may run in all; null: without end."""
+    """So long the phase may take from the begin of its launch, waits included; null: without end."""
 
 
 Command = Annotated[
