@@ -274,7 +274,7 @@ class JobHandlers:
                 f"{CHANGES_MOST} changes of the document wait already; send it again"
             )
         if self._state is None:  # nothing to judge it by yet: the handler waits for that
-            commands.readable(name, args)
+            commands.parse_arguments(name, args)
         elif not self._is_applied(args):
             commands.accept(self._state, name, args, now=workflow.time())
 

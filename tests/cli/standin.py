@@ -249,7 +249,7 @@ class StandIn:
         return self._take("adopt", argument)
 
     def _take(self, name: str, argument: dict[str, Any]) -> dict[str, Any]:
-        commands.readable(name, argument)  # as the real one reads it
+        commands.parse_arguments(name, argument)  # as the real one reads it
         self.updates.append({"update": name, **argument})
         return {"accepted": True, "again": False, "state": "running"}
 

@@ -43,7 +43,7 @@ def test_each_device_is_a_report_that_a_job_takes() -> None:
         ("device.fault", "n1", device, "220001001", 1_767_225_600.5) for device in (0, 3)
     ]
     for report in public_faults:
-        commands.readable("report_fault", report)
+        commands.parse_arguments("report_fault", report)
     ids = [commands.reported_fact(r, at=0.0, seen_ids=frozenset()).id for r in public_faults]
     assert len({*ids, *(f"report/{r['id']}" for r in reports(message()))}) == 2, "twice is once"
 

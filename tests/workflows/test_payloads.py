@@ -261,7 +261,7 @@ def test_whatever_an_operator_says_is_refused_or_carried_out(
 @pytest.mark.parametrize("text", ["n\0", "a\nb", "\x1b[31m", f"n{HALF}"])
 def test_a_name_holds_no_control_character(key: str, text: str) -> None:
     with pytest.raises(CommandRejected, match=key):
-        commands.readable("report_fault", {"kind": "node.down", key: text})
+        commands.parse_arguments("report_fault", {"kind": "node.down", key: text})
 
 
 def test_a_job_that_has_a_step_beyond_every_bound_goes_on() -> None:

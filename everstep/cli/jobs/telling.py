@@ -16,7 +16,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
-from everstep.core.loop.commands import NULL_SAYS
+from everstep.core.loop.commands import NULLABLE
 from everstep.documents.merge import merged
 
 Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's history.")]
@@ -222,6 +222,6 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
 
 
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
-    arguments = {k: v for k, v in argument.items() if v is not None or k in NULL_SAYS}
+    arguments = {k: v for k, v in argument.items() if v is not None or k in NULLABLE}
     answer = of_job(job_id, lambda job: job.tell(update, arguments))
     show({"id": job_id, "command": update, **(answer or {})}, pages.page_of, as_json=as_json)

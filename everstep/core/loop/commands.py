@@ -1,7 +1,9 @@
 """Commands of operators to a job: checked before they are accepted, each refusal a sentence.
 
-Also the facts that commands become: a requested restart is seen, named and decided like
-everything else.
+Each check raises `CommandRejected`. `parse_arguments` needs the command alone: keys and types (`KEYS`),
+bounds (`TEXTS`, `NUMBERS`), then what the values mean (`ARGUMENT_CHECKS`). `accept` also looks at the job
+(`JOB_CHECKS`). Below are the facts that commands become: a requested restart is named and decided like any
+other.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ CLOCKS_DIFFER_S = 3_600.0
 REPORTED_WITHIN_S = 7 * 86_400.0
 """Older reports are refused: no rule counts faults over a longer time."""
 
-CommandCheck = Callable[[JobState, Mapping[str, Any], float], None]
-Sense = Callable[[Mapping[str, Any]], None]
+JobCheck = Callable[[JobState, Mapping[str, Any], float], None]
+ArgumentCheck = Callable[[Mapping[str, Any]], None]
 ArgumentType = type | tuple[type, ...]
 _NUMBER: tuple[type, ...] = (int, float)
 
@@ -49,22 +51,19 @@ def accept(state: JobState, name: str, raw: object, *, now: float = 0.0) -> Comm
 
     `now`: the server's time. A job that is paused or waits has that of its cluster from long ago.
     """
-    args = readable(name, raw)
+    args = parse_arguments(name, raw)
     if state.mode in (Mode.CLOSING, Mode.ENDED) and name not in WHILE_ENDING:
         raise CommandRejected(f"the job is ending ({state.ending}); {name} comes too late")
-    if name in CHECKS:
-        CHECKS[name](state, args, now)
+    if name in JOB_CHECKS:
+        JOB_CHECKS[name](state, args, now)
     command = Command(name=name, args=args)
-    if name not in UNBOUNDED:
+    if name not in ALWAYS_ROOM:
         waiting_commands.check_room(state.commands, command)
     return command
 
 
-def readable(name: str, raw: object) -> dict[str, Any]:
-    """Its arguments, if they are right without a look at the job: their keys, their types, their sense.
-
-    Null has no meaning, as if the key were left out.
-    """
+def parse_arguments(name: str, raw: object) -> dict[str, Any]:
+    """The arguments of a command without keys that are null, checked as far as that needs no job."""
     if not isinstance(raw, Mapping):
         raise CommandRejected(f"{name} takes one JSON object, not {type(raw).__name__}")
     types: Mapping[str, ArgumentType] = {"id": str, **KEYS[name]}
@@ -72,20 +71,20 @@ def readable(name: str, raw: object) -> dict[str, Any]:
         if key not in types:
             keys = ", ".join(types)
             raise CommandRejected(f"{name}: unknown key {quoted(key)}; its keys are {keys}")
-        if value is not None and (why := _wrong(key, value, types[key])):
-            raise CommandRejected(f"{name}: {key} {why}")
-    args = {key: value for key, value in raw.items() if value is not None or key in NULL_SAYS}
-    if name in SENSE:
-        SENSE[name](args)
+        if value is not None and (problem := _problem(key, value, types[key])):
+            raise CommandRejected(f"{name}: {key} {problem}")
+    args = {key: value for key, value in raw.items() if value is not None or key in NULLABLE}
+    if name in ARGUMENT_CHECKS:
+        ARGUMENT_CHECKS[name](args)
     return args
 
 
-def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
-    """What is wrong with a value: the end of a sentence that begins with its key."""
+def _problem(key: str, value: object, kind: ArgumentType) -> str | None:
+    """What is wrong with a value: the end of a sentence that begins with its key. None: nothing."""
     if isinstance(value, bool) or not isinstance(value, kind):
         return f"may not be {quoted(value)}"
     if isinstance(value, str):
-        return _wrong_text(value, TEXTS.get(key, NAME_MOST), is_name=key not in TEXTS)
+        return _text_problem(value, TEXTS.get(key, NAME_MOST), is_name=key not in TEXTS)
     if isinstance(value, int | float):
         least, most, otherwise = NUMBERS[key]
         return None if least <= value <= most else f"{otherwise} (not {quoted(value)})"
@@ -94,9 +93,9 @@ def _wrong(key: str, value: object, kind: ArgumentType) -> str | None:
     return None if json_bytes(value) <= DOCUMENT_MOST else "is larger than 1 MB; keep data in files"
 
 
-def _wrong_text(text: str, fits: int, *, is_name: bool) -> str | None:
-    if len(text) > fits:
-        return f"has more than {fits} characters ({len(text)})"
+def _text_problem(text: str, most: int, *, is_name: bool) -> str | None:
+    if len(text) > most:
+        return f"has more than {most} characters ({len(text)})"
     if is_name and not text.strip():
         return "may not be empty; leave it out instead"
     if is_name and not text.isprintable():
@@ -122,25 +121,25 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "adopt": {"reason": str},
 }
 
-UNBOUNDED = frozenset({"stop", "set_budget", "hot_update"})
-"""Commands that find room behind any number of others, or do not wait among them."""
+ALWAYS_ROOM = frozenset({"stop", "set_budget", "hot_update"})
+"""Commands that are accepted however many others wait, or that do not wait."""
 
 WHILE_ENDING = frozenset({"adopt"})
 """Commands that an ending job takes: it may wait for books that are gone."""
 
 TEXTS: Mapping[str, int] = {"reason": TEXT_MOST, "message": TEXT_MOST}
-"""So many characters at most; of any other text `NAME_MOST`."""
+"""Most characters of free texts; any other text is a name, of at most `NAME_MOST`."""
 
 NUMBERS: Mapping[str, tuple[float, float, str]] = {
     "grace_s": (0, 86_400, "may not be negative, nor more than a day"),
     "device": (0, 1_000_000, "is the index of a device"),
-    "at": (-math.inf, math.inf, "is a time"),  # which one: `seconds` says
+    "at": (-math.inf, math.inf, "is a time"),  # its range: `_check_report_arguments`
     "limit": (0, 1_000_000, "is a whole number from 0 to 1000000, or null for none"),
 }
-"""From, to, and the sentence otherwise: also for what is no number at all, which is in no range."""
+"""Least, most, and what a refusal says. NaN is in no range."""
 
-NULL_SAYS = frozenset({"limit"})
-"""Keys of which null has a meaning: no limit."""
+NULLABLE = frozenset({"limit"})
+"""Keys that may be null: no limit."""
 
 
 def _check_pause(state: JobState, _raw: Mapping[str, Any], _now: float) -> None:
@@ -159,7 +158,7 @@ def _will_be_paused(state: JobState) -> bool:
     return waiting[-1] == "pause" if waiting else state.mode in (Mode.PAUSING, Mode.PAUSED)
 
 
-def _sense_of_restart(raw: Mapping[str, Any]) -> None:
+def _check_restart_arguments(raw: Mapping[str, Any]) -> None:
     level = raw.get("level") or Level.IN_PLACE
     if level not in set(RESTART_LEVELS):
         raise CommandRejected(f"restart: level is one of {', '.join(RESTART_LEVELS)}")
@@ -170,7 +169,7 @@ def _check_restart(state: JobState, _raw: Mapping[str, Any], _now: float) -> Non
         raise CommandRejected("the job is paused; resume it instead")
 
 
-def _sense_of_report(raw: Mapping[str, Any]) -> None:
+def _check_report_arguments(raw: Mapping[str, Any]) -> None:
     kind = raw.get("kind")
     if not kind or "." not in kind:
         raise CommandRejected("report_fault: kind is a dotted word, such as node.down")
@@ -208,7 +207,7 @@ def _check_time(at: float | str, *, seen_at: float, now: float) -> None:
         raise CommandRejected(f"report_fault: at {quoted(at)} is more than {days:.0f} days ago")
 
 
-def _sense_of_hot_update(raw: Mapping[str, Any]) -> None:
+def _check_hot_update_arguments(raw: Mapping[str, Any]) -> None:
     if not raw.get("patch"):
         raise CommandRejected("hot_update: patch is a fragment of the document's spec")
     if raw.get("when", "next_restart") not in ("now", "next_restart"):
@@ -226,10 +225,10 @@ def _check_budget(state: JobState, raw: Mapping[str, Any], _now: float) -> None:
         raise CommandRejected(f"set_budget: limit {NUMBERS['limit'][-1]}")
 
 
-SENSE: Mapping[str, Sense] = {
-    "restart": _sense_of_restart,
-    "report_fault": _sense_of_report,
-    "hot_update": _sense_of_hot_update,
+ARGUMENT_CHECKS: Mapping[str, ArgumentCheck] = {
+    "restart": _check_restart_arguments,
+    "report_fault": _check_report_arguments,
+    "hot_update": _check_hot_update_arguments,
 }
 
 
@@ -248,7 +247,7 @@ def _check_change(state: JobState, args: Mapping[str, Any], _now: float) -> None
         )
 
 
-CHECKS: Mapping[str, CommandCheck] = {
+JOB_CHECKS: Mapping[str, JobCheck] = {
     "hot_update": _check_change,
     "pause": _check_pause,
     "resume": _check_resume,
@@ -256,6 +255,8 @@ CHECKS: Mapping[str, CommandCheck] = {
     "report_fault": _check_report,
     "set_budget": _check_budget,
 }
+
+# -- The facts that commands become ------------------------------------------------------------------
 
 
 def restart_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact:

@@ -53,7 +53,7 @@ def test_a_patch_is_needed_before_the_job_is_known() -> None:
     wrong: tuple[dict[str, Any], ...] = ({}, {"patch": None}, {"patch": {}})
     for argument in wrong:
         with pytest.raises(CommandRejected, match="patch is a fragment"):
-            commands.readable("hot_update", argument)
+            commands.parse_arguments("hot_update", argument)
 
 
 # -- Numbers and times --------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_no_key_takes_a_number_that_nobody_can_count_with(
     name: str, key: str, value: float
 ) -> None:
     with pytest.raises(CommandRejected, match=f"^{name}: {key} ") as error:
-        commands.readable(name, {**ARGUMENTS[name], key: value})
+        commands.parse_arguments(name, {**ARGUMENTS[name], key: value})
     assert len(str(error.value)) < 250
 
 
@@ -90,7 +90,7 @@ TIMES: tuple[tuple[str, Any, str], ...] = (
 @pytest.mark.parametrize(("at", "error"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
 def test_a_report_of_a_time_out_of_this_world_is_refused(at: Any, error: str) -> None:
     with pytest.raises(CommandRejected, match=f"report_fault: at is .*{error}"):
-        commands.readable("report_fault", {"kind": "node.down", "at": at})
+        commands.parse_arguments("report_fault", {"kind": "node.down", "at": at})
 
 
 def test_what_an_earlier_version_let_in_wedges_no_job() -> None:
@@ -105,7 +105,7 @@ def test_a_patch_with_an_endless_number_is_refused() -> None:
     """On its way it would become null, which takes the key away."""
     patch = {"phases": [{"name": "main", "limits": {"first_step_s": math.inf}}]}
     with pytest.raises(CommandRejected, match="hot_update: patch may not hold an infinite number"):
-        commands.readable("hot_update", {"patch": patch})
+        commands.parse_arguments("hot_update", {"patch": patch})
 
 
 # -- Texts --------------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ TEXTS = [
 def test_no_key_takes_a_text_that_nobody_can_keep(name: str, key: str) -> None:
     """A close repeats the message in five places, of two megabytes together."""
     with pytest.raises(CommandRejected, match=f"{name}: {key} has more than [0-9]+ characters"):
-        commands.readable(name, {**ARGUMENTS[name], key: "x" * 1_900_000})
+        commands.parse_arguments(name, {**ARGUMENTS[name], key: "x" * 1_900_000})
 
 
 def test_a_reason_may_be_a_page_and_a_name_as_long_as_names_are() -> None:
     job = {"reason": "x" * 2_000, "id": "y" * 253}
-    assert commands.readable("stop", job) == job
+    assert commands.parse_arguments("stop", job) == job
 
 
 LONG: dict[str, tuple[str, Any]] = {
@@ -148,7 +148,7 @@ LONG: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("name", "value"), LONG.values(), ids=LONG)
 def test_a_refusal_is_short_whatever_was_said(name: str, value: Any) -> None:
     with pytest.raises(CommandRejected) as error:
-        commands.readable(name, value)
+        commands.parse_arguments(name, value)
     assert len(str(error.value)) < 500
 
 
