@@ -28,6 +28,7 @@ ALL_LEVELS: tuple[Level, ...] = tuple(Level)
 ALL_OWNERS: tuple[Owner, ...] = tuple(Owner)
 LOST_WORK_OWNERS: tuple[Owner, ...] = (Owner.USER, Owner.UNKNOWN)
 ASKED_FIRST = (FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE)
+"""Default of `Policy.asks_first`: the processes still work, so they may save before they end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,84 +68,84 @@ class Match:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A row tried before our playbook: levels, or another class, or one of the four words."""
+    """A row of a document, tried before the playbook. `resize`: go on with another number of nodes."""
 
     match: Match
     action: Literal["fail", "note", "ignore", "resize", "levels", "class"]
-    levels: tuple[Level, ...] = ()
-    cls: FaultClass | None = None
+    levels: tuple[Level, ...] = ()  # of the action `levels`
+    cls: FaultClass | None = None  # of the action `class`
     why: str = ""
-    origin: str = "your rule"  # who says it: a dialect calls its own by its name
+    origin: str = "your rule"  # what a reason calls it; a rule that a dialect adds has another name
 
 
 CHECKS_NUMBERS = "EVERSTEP_CHECK_NUMBERS"
-"""For how many steps a run is to look for what makes its numbers wrong, and then to end well."""
+"""Environment variable of a rank: check the numbers for so many steps, and end well if they are right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberCheck:
-    """Once numbers went wrong, runs check them: for so many steps, until a node is found to be the cause.
+    """How to find the node that makes numbers wrong (NaN, a bad norm): later runs check them.
 
-    A variable switches the check on, and the script reports by the name of the exception it ends with.
+    Such a run has CHECKS_NUMBERS in its environment, and reports by the exception it ends with.
     """
 
     steps: int
-    wrong: str  # the exception of a run whose numbers went wrong
-    stuck: str  # of one that could not go on, as a check does that found something
+    wrong: str  # pattern of the exception of a run whose numbers went wrong
+    stuck: str  # pattern of that of a run that could not go on, as of a check that found something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Times of one phase, in seconds. `hang_s` None means learned from the steps seen (auto)."""
+    """Times of one phase, in seconds: how long ..."""
 
-    queue_s: float | None = None
-    requeue_s: float | None = 1800.0
-    spare_s: float = 60.0
-    start_s: float = 1200.0
-    hang_s: float | None = None
-    still_s: float | None = None  # set: I/O and device use show a hang, steps do not
-    grace_s: float = 15.0
-    unreachable_s: float = 60.0
-    settle_s: float = 0.1
-    healthy_s: float = 1800.0
-    run_s: float | None = None
+    queue_s: float | None = None  # a launch waits for places
+    requeue_s: float | None = 1800.0  # a restart waits for places, devices or storage
+    spare_s: float = 60.0  # a job waits for a spare node before it goes on with fewer
+    start_s: float = 1200.0  # processes may take to start
+    hang_s: float | None = None  # a step may take; None: learned from the steps seen (`auto`)
+    still_s: float | None = None  # I/O and device use may stand still; set: in place of `hang_s`
+    grace_s: float = 15.0  # processes may take to save and end when they are stopped in order
+    unreachable_s: float = 60.0  # a pod may be silent before its node counts as lost
+    settle_s: float = 0.1  # facts are gathered before their fault is named
+    healthy_s: float = 1800.0  # a job without steps and checkpoints runs until that is progress
+    run_s: float | None = None  # the phase may take, from the begin of its launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefetch:
-    """A command that tries smaller numbers of nodes beside the training, before a restart needs them."""
+    """A command that tries beside the training whether it works with fewer nodes."""
 
     command: tuple[str, ...]
-    log: str = "prefetch_nodes_{nodes}.log"  # in the folder of what is recorded of the phase
+    log: str = "prefetch_nodes_{nodes}.log"  # in the phase's folder of records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefetchOrder:
-    """Which numbers are tried now; `began`: the phase, by which that folder is called."""
+    """The numbers of nodes to try now."""
 
     what: Prefetch
     nodes: tuple[int, ...]
-    began: float
+    began: float  # the phase; its folder of records is named after this time
 
 
 class LadderRow(NamedTuple):
-    """What faults of a kind are answered with, gentlest first; at the end the phase fails.
+    """The levels for faults that match, gentlest first; after the last one the phase fails.
 
-    What a row leaves open fits every fault. A plan has all of them: without the names of their fields
-    they take a third of the space.
+    An empty condition matches every fault. A named tuple, as a plan has all rows: without the names of
+    the fields they take a third of the space.
     """
 
     levels: tuple[Level, ...]
     classes: tuple[FaultClass, ...] = ()
     owners: tuple[Owner, ...] = ()
     code_levels: tuple[str, ...] = ()  # how the reporter of a device fault calls its gravity
-    needs_library: bool = False  # every rank uses the train library
+    needs_library: bool = False  # only where every rank uses the train library
     is_literal: bool = False  # the author wrote it: it is always tried from its beginning
-    why: str = ""  # it is so short, said where it ends a phase
+    why: str = ""  # why the row has no more levels; part of the reason where it ends a phase
 
 
 class Hindrance(NamedTuple):
-    """Levels that a document rules out wherever they would be tried, and the sentence that says so."""
+    """Levels that a document rules out, and the sentence that says why."""
 
     levels: tuple[Level, ...]
     why: str
@@ -153,45 +154,45 @@ class Hindrance(NamedTuple):
 
 
 class RepeatRule(NamedTuple):
-    """A device is broken once it shows the same code so often within a window; no codes: any code."""
+    """A device is broken once it shows the same code `times` times within a window."""
 
     times: int
     window_s: float
-    codes: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()  # none: any code
     release_s: float | None = None  # quiet for so long releases the device; None: an operator does
 
 
 class DurationRule(NamedTuple):
-    """A device that shows the code for longer than this has the level until it was sound for so long."""
+    """A device that shows the code for too long is isolated until it was without it for `sound_for_s`."""
 
     code: str
     longer_than_s: float
     sound_for_s: float
-    level: str
+    level: str  # of the code then, in the words of its catalogue (`code_levels` of a ladder row)
 
 
 class JobDurationRule(NamedTuple):
-    """A fault of a node concerns its jobs once it has lasted for longer than this: it has the level then."""
+    """A fault of a node concerns the jobs on it only once it has lasted for too long."""
 
     code: str
     longer_than_s: float
-    level: str
+    level: str  # as above
 
 
 class RelationRule(NamedTuple):
-    """Where a job shows the trigger within the window of the cause, the device of the cause has the class."""
+    """A code `trigger` within `window_s` after a code `cause` is blamed on the device of `cause`."""
 
     trigger: str
     cause: str
     window_s: float
-    level: str
-    cls: FaultClass
+    level: str  # as above
+    cls: FaultClass  # of the fault of that device
 
 
 def ladder_rows(
     answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
 ) -> tuple[LadderRow, ...]:
-    """A row for all classes that are answered alike, and those for the train library before them."""
+    """A row for each list of levels, with the classes that have it; rows for the train library come first."""
     classes_by_levels: dict[tuple[Level, ...], list[FaultClass]] = {}
     for cls, levels in answers.items():
         classes_by_levels.setdefault(levels, []).append(cls)
@@ -225,27 +226,30 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     no_progress_restarts: int | None = 3
     no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
-    rollbacks: int | None = 2  # so often in a row behind the newest checkpoint, though it is whole
-    suspects_checkpoints: bool = True  # where two runs in a row end alike: the newest one
-    escalates: bool = True  # the same class again without progress starts one rung further down
+    rollbacks: int | None = (
+        2  # in a row, from a newest checkpoint that is complete; None: any number
+    )
+    suspects_checkpoints: bool = True  # two runs in a row that end alike lead to a rollback
+    escalates: bool = True  # the same class again without progress leaves out the gentlest level
     spaced: bool = True  # restarts without progress wait longer and longer
-    precheck: bool = False  # every place is looked at before the command runs there
-    # Processes that still work are asked to save and end; those of another fault are killed.
+    precheck: bool = False  # the nodes are checked before the command runs there
+    # For these classes processes get `grace_s` to save and end; for others they are killed at once.
     asks_first: tuple[FaultClass, ...] = ASKED_FIRST
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
     # A phase begins as its document says; restarts choose among the checkpoints that it saved itself.
     own_checkpoints: bool = False
     needs_checkpoint: bool = False  # a run that failed before any was saved is not started again
     number_check: NumberCheck | None = None
-    # Before a pod is left, another one stands by; where none is ready in time, the job stays as it is.
+    # For these classes a standby is made before a pod is left. If it is not ready within `standby_s`, the
+    # job goes on in the pod that it has.
     stands_by: tuple[FaultClass, ...] = ()
     standby_s: float = 60.0
     repeats: tuple[RepeatRule, ...] = (RepeatRule(3, 86_400.0),)
     durations: tuple[DurationRule, ...] = ()
     relations: tuple[RelationRule, ...] = ()
     job_durations: tuple[JobDurationRule, ...] = ()
-    counts_over_jobs: bool = False  # the quarantine counts repeats, of all jobs of the cluster
-    stops_at_limit: bool = False  # a job whose time is over was stopped in order, it did not fail
+    counts_over_jobs: bool = False  # the quarantine counts repeats, over all jobs of the cluster
+    stops_at_limit: bool = False  # at `run_s` the job is stopped in order, it has not failed
 
     def repeat_rule(self, code: str | None) -> RepeatRule | None:
         """The first rule for this code."""
@@ -297,20 +301,20 @@ class PhaseSpec:
     model_dir: str | None = None
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
-    checkpoints_pattern: str | None = None  # how they are called; None: as usual
+    checkpoints_pattern: str | None = None  # of their names; None: that of `checkpoints_format`
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
     prefetch: Prefetch | None = None
     last_step: int | None = None  # at which its training is over
-    # A new pod starts so long after the processes of the old one are gone, though its place is not
-    # cleared yet; None: only once it is.
+    # A new pod starts so long after the processes of the old one ended, even if its volumes are not
+    # unmounted yet; None: only once they are.
     clearing_s: float | None = None
     limits: Limits = Limits()
     policy: Policy = field(default_factory=Policy)
-    # What its author's own programs read, by the names of the files. A command that says {params} is told
-    # where it finds its params.yaml.
+    # Files written for the author's programs: name -> content. `{params}` in a command becomes the path of
+    # its params.yaml.
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # What the author wrote where it is not called as in a native document: native name -> theirs.
+    # Names of fields for messages: native name -> the name in the author's dialect, where they differ.
     called: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -327,7 +331,7 @@ class PhaseSpec:
 
     @property
     def run_limit(self) -> str:
-        """How the author calls what ends the phase in time."""
+        """The author's name for `limits.run_s`."""
         return self.called.get("limits.run_s", "its run_s")
 
 
@@ -341,7 +345,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a document of another system says of itself, kept to be read back as it was written."""
+    """Fields of a document of another system that have no effect here and are returned as they were."""
 
     kind: str = "job"
     description: str = ""

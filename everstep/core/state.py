@@ -1,8 +1,8 @@
-"""What a job believes: everything that has to outlive a worker, a run, a reset. Values only.
+"""The state of a job: everything that has to outlive a worker, a run or a reset. Values only.
 
-One `JobState` is carried from event to event and from run to run: what the rules need, and no more.
-What people read of a job is in its chronicle. It stays small however long the
-job lives: every list in it has a bound, every total a counter.
+One `JobState` is carried from event to event and from run to run. It has what the rules need and no more;
+what people read of a job is in its chronicle. It stays small however long the job lives: every list in it
+has a bound, every total is a counter.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState
 
-IDS_KEPT = 1_000
-FACTS_KNOWN = 500
-"""A fact that is reported again (by a check, by another watch) is among the newest."""
+COMMAND_IDS_KEPT = 1_000
+FACT_IDS_KEPT = 500
+"""Enough to recognise a fact that another check or watch reports again."""
 OCCURRENCES_KEPT = 200
 
 
 class Mode(StrEnum):
-    """Where the loop is. `views.shown_state` says which of the pinned state names it shows."""
+    """What the loop does now. What follows what is drawn in `lifecycle`; users see `views.shown_state`."""
 
-    PENDING = "pending"
+    PENDING = "pending"  # the next phase begins in a new run of the workflow
     LAUNCHING = "launching"
     WATCHING = "watching"
     DECIDING = "deciding"
     RECOVERING = "recovering"
-    READING = "reading"
-    TELLING = "telling"  # isolations that did not reach the quarantine in time
+    READING = "reading"  # looks at the cluster once, as it is unknown what runs there
+    TELLING = "telling"  # sends the quarantine the isolations that it did not get in time
     PAUSING = "pausing"
     PAUSED = "paused"
-    CLOSING = "closing"
+    CLOSING = "closing"  # removes what is left of the job on the cluster
     ENDED = "ended"
 
 
 class Slot(NamedTuple):
-    """One slot as last seen, with how often it was scheduled and its command was run there.
+    """One slot as last observed, with how often it got a pod and how often its command was run in that.
 
-    There are a thousand of them in a large job: as rows, without the names, they take half the space.
+    A named tuple, as a large job has a thousand: without the names of the fields they take half the space.
     """
 
     node: str
@@ -73,11 +73,11 @@ def absent(slot: Slot) -> Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What the steps taught about this job's pace; forgotten when the world size changes."""
+    """The pace of this job as its steps showed it; forgotten when the number of nodes changes."""
 
-    longest_gap_s: float = 0.0
-    longest_start_s: float = 0.0
-    first_step_at: float | None = None  # ever, at this world size
+    longest_gap_s: float = 0.0  # between two steps
+    longest_start_s: float = 0.0  # from the start of the processes to the first step
+    first_step_at: float | None = None  # the first ever, at this number of nodes
     checkpoint_seen: bool = False
     steps_seen: bool = False
     save_every_s: float | None = None  # the usual time between two checkpoints
@@ -87,10 +87,10 @@ class Learned:
 class Mark:
     """The furthest point ever reached: progress is only what lies beyond it."""
 
-    checkpoint: int | None = None  # of those that count up
+    checkpoint: int | None = None  # the highest number (`Checkpoint.counts`)
     step: int | None = None
-    saved_at: float | None = None  # of those that only their time orders
-    healthy_generation: int = 0  # this generation already ran healthily for long enough
+    saved_at: float | None = None  # the newest time of checkpoints without a number
+    healthy_generation: int = 0  # the newest generation that ran for `healthy_s`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class Incident:
     started_at: float
     decision: Decision
     failures: int = 0  # levels of which a step failed
-    worker: int | None = None  # the slot that the fault is in; later levels have it from the first
+    worker: int | None = None  # the slot of its first fault
     answered: tuple[Isolation, ...] = ()  # by the quarantine, which may have held them back
 
 
@@ -110,26 +110,27 @@ class Ledger:
     """What one phase has spent and counted. Each phase starts with a clean one."""
 
     used: Mapping[str, int] = field(default_factory=dict)  # reserved and spent units per budget
-    series: Mapping[str, int] = field(default_factory=dict)
-    no_progress: int = 0  # restarts in a row without progress, of the owners that count
-    spacing: int = 0  # the same of any owner: the row of `SPACING_S` for the next restart
-    escalation: Mapping[FaultClass, int] = field(default_factory=dict)
+    # Restarts in a row without progress:
+    series: Mapping[str, int] = field(default_factory=dict)  # of each series
+    no_progress: int = 0  # of the owners that `no_progress_restarts` counts
+    spacing: int = 0  # of any owner: the row of `SPACING_S` for the next restart
+    escalation: Mapping[FaultClass, int] = field(default_factory=dict)  # of each class
+    early: int = 0  # that ended before a step
+    last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
+    back: RollbackCount = field(default_factory=RollbackCount)
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
+    # What the newest restart reserved, by its n; several if a Recovery was lost and tried again.
     bills: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    # of the newest restart: n -> what it reserved, of each try if an outcome was lost
     incidents: int = 0
     restarts: int = 0  # executed levels, of any kind
     reschedules: int = 0  # those of them with new pods
     failed: int = 0  # those of them that failed: the next level followed, or the end
-    last_end: RunEnd | None = None  # and how often in a row without progress
-    early: int = 0  # restarts in a row that ended before a step
-    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that are known not to work
+    bad_sizes: tuple[int, ...] = ()  # numbers of nodes that do not work
     prefetched: tuple[int, ...] = ()  # those that were tried beside the training, and work
-    sizes_since: int = 0  # a generation: what an older one tried was another program
+    sizes_since: int = 0  # generation from which such tries count: older ones ran another program
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
-    back: RollbackCount = field(default_factory=RollbackCount)
-    no_standby: bool = False  # no pod stood by in time once
+    no_standby: bool = False  # once no standby was ready in time
     grown_in_vain: int = 0  # restarts in a row for more nodes that got none
 
 
@@ -185,36 +186,36 @@ class JobState:
     generation: int = 0
     first_generation: int = 0  # above 1: jobs of this ID ran before
     slots: Mapping[int, Slot] = field(default_factory=dict)
-    resume: Checkpoint | None = None
+    resume: Checkpoint | None = None  # with which this generation started
     step: int | None = None
-    stepped_in: int = 0  # the generation in which a step was seen last
+    stepped_in: int = 0  # the generation of that step
     saved: Checkpoint | None = None  # the newest one
     running_since: float | None = None
-    alive_until: float | None = None  # the last sign of life of the stillest slot since then
+    alive_until: float | None = None  # until when every slot since then showed signs of life
     phase_started_at: float | None = None
     first_step_at: float | None = None  # of this generation
     learned: Learned = field(default_factory=Learned)
     ledger: Ledger = field(default_factory=Ledger)
     incident: Incident | None = None
     plan: Plan | None = None  # the one being carried out
-    lost_plan: Plan | None = None  # of a Recovery without outcome, until the world is read
+    lost_plan: Plan | None = None  # of a Recovery without outcome, until the cluster is read
     repeats: int = 0  # how often a launch or a pause without outcome was begun again
-    pending_facts: tuple[Fact, ...] = ()
+    pending_facts: tuple[Fact, ...] = ()  # that the next decision answers
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
     can: tuple[str, ...] = ()  # capabilities that every rank declares
     older: BySlot[int] = field(default_factory=dict)  # rank -> the generation its process is from
     gone: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots that are silent
     waiting: Wait | None = None
-    suspected: Suspected | None = None  # of a hang that was only noted, until something moves
+    suspected: Suspected | None = None  # until something moves
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job
     deferred: tuple[Isolation, ...] = ()  # isolations still to be sent to the quarantine
-    avoid: tuple[str, ...] = ()
+    avoid: tuple[str, ...] = ()  # nodes on which it is not placed again
     avoid_devices: tuple[tuple[str, int], ...] = ()
-    seen_ids: tuple[str, ...] = ()
-    applied_ids: tuple[str, ...] = ()
-    occurrences: tuple[Occurrence, ...] = ()
+    seen_ids: tuple[str, ...] = ()  # of answered facts
+    applied_ids: tuple[str, ...] = ()  # of carried out commands
+    occurrences: tuple[Occurrence, ...] = ()  # of device faults, for the rules that count them
     lasting: Lasting = ()  # faults of nodes that concern the job once they have lasted
     limits: Mapping[str, int | None] = field(default_factory=dict)  # set_budget overrides
     commands: tuple[Command, ...] = ()
@@ -222,7 +223,7 @@ class JobState:
     ending_reason: str = ""
     stop_grace_s: float | None = None
     paused_reason: str = ""
-    unstopped: Wait | None = None  # a pause whose processes did not confirm their end
+    unstopped: Wait | None = None  # for processes that did not confirm their end in a pause
     finished: tuple[PhaseResult, ...] = ()
     runs: int = 0  # starts of all processes in this phase
     events: tuple[JobEvent, ...] = ()  # of the turn under way; `advance` hands them out
@@ -246,11 +247,11 @@ def with_ledger(state: JobState, **changes: Any) -> JobState:
 
 
 def remember_ids(
-    ids: tuple[str, ...], new: tuple[str, ...], *, kept: int = IDS_KEPT
+    ids: tuple[str, ...], new: tuple[str, ...], *, kept: int = COMMAND_IDS_KEPT
 ) -> tuple[str, ...]:
     return (ids + new)[-kept:]
 
 
 def happened(state: JobState, *events: JobEvent) -> JobState:
-    """The state of a turn of the loop in which this happened."""
+    """The state with these events added to those of the turn under way."""
     return replace(state, events=(*state.events, *events))

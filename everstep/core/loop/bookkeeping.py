@@ -27,7 +27,7 @@ from everstep.core.seeing.lasting import with_facts
 from everstep.core.seeing.progress import progressed
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import (
-    FACTS_KNOWN,
+    FACT_IDS_KEPT,
     OCCURRENCES_KEPT,
     Incident,
     JobState,
@@ -131,7 +131,7 @@ def mark_answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     ids = tuple(fact.id for fact in facts)
     return replace(
         state,
-        seen_ids=remember_ids(state.seen_ids, ids, kept=FACTS_KNOWN),
+        seen_ids=remember_ids(state.seen_ids, ids, kept=FACT_IDS_KEPT),
         lasting=with_facts(state.lasting, facts, state.phase.policy.job_durations),
     )
 

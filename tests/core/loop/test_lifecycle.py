@@ -32,7 +32,7 @@ from everstep.core.loop.next_actions import (
 )
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Match, Policy, Rule
-from everstep.core.state import FACTS_KNOWN, Mode, Wait
+from everstep.core.state import FACT_IDS_KEPT, Mode, Wait
 from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from tests.support.builders import (
@@ -502,7 +502,7 @@ def test_known_identities_have_a_bound() -> None:
     job = running()
     for _ in range(60):
         job.see(*(sighting(_C.SUBHEALTH) for _ in range(20)))
-    assert len(job.state.seen_ids) == FACTS_KNOWN
+    assert len(job.state.seen_ids) == FACT_IDS_KEPT
 
 
 # -- Phases and ends ----------------------------------------------------------------------------

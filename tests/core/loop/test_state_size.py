@@ -20,7 +20,7 @@ from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass
 from everstep.core.loop.next_actions import Ask, RunPlan, next_action
 from everstep.core.spec import Budget, Policy
-from everstep.core.state import FACTS_KNOWN, IDS_KEPT, OCCURRENCES_KEPT, Mode
+from everstep.core.state import COMMAND_IDS_KEPT, FACT_IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import PodRef
 from everstep.dialects import job_memo, responses
 from tests.support.builders import ScriptedJob, fact, outcome, running, sighting
@@ -52,8 +52,8 @@ def _worn(restarts: int) -> ScriptedJob:
         job.succeeds(evidence="out/demo/evidence/recovery-3", notes=("isolate: deferred for n1",))
         job.saves(number)
     slots = {n: s._replace(uid=f"{n:036d}") for n, s in job.state.slots.items()}
-    facts = tuple(f"agent/{n:036d}/17/{n}" for n in range(FACTS_KNOWN))
-    updates = tuple(f"{n:036d}" for n in range(IDS_KEPT))
+    facts = tuple(f"agent/{n:036d}/17/{n}" for n in range(FACT_IDS_KEPT))
+    updates = tuple(f"{n:036d}" for n in range(COMMAND_IDS_KEPT))
     job.state = replace(job.state, slots=slots, seen_ids=facts, applied_ids=updates)
     return job
 

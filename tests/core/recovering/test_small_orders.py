@@ -12,7 +12,7 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import ANSWERED_KEPT
 from everstep.core.seeing import watching
 from everstep.core.seeing.watching import Watch
-from everstep.core.state import FACTS_KNOWN, Learned, Mode
+from everstep.core.state import FACT_IDS_KEPT, Learned, Mode
 from everstep.core.world import Observation, PodRef, PodState, PodView
 from tests.support.builders import ScriptedJob, running, sighting
 
@@ -71,7 +71,7 @@ def test_every_order_of_a_restart_in_place_is_small() -> None:
 
 def test_what_steps_are_told_of_facts_that_were_answered_does_not_grow_with_the_job() -> None:
     job = running(nodes=PODS)
-    answered = tuple(f"demo-{n}-g7-c0ffee/d00df00d/{n}" for n in range(FACTS_KNOWN))
+    answered = tuple(f"demo-{n}-g7-c0ffee/d00df00d/{n}" for n in range(FACT_IDS_KEPT))
     job.state = replace(job.state, seen_ids=answered)
     job.see(sighting(FaultClass.CRASH))
     assert job.plan.known[:-1] == answered[-ANSWERED_KEPT + 1 :]
