@@ -17,7 +17,7 @@ LAST_SECOND = 253_402_300_799
 """Of the years 1 and 9999, which are all that a date can show."""
 TEXT_MOST = 2_000
 """Characters of a reason or message: a job repeats a few of them in its report, its status and its events."""
-MESSAGE_MOST = 200
+MESSAGE_IN_REASON_MOST = 200
 """Characters of a fault's message within a reason: a job keeps some hundred of these."""
 NAME_MOST = 253
 """Characters of names and identities, as in Kubernetes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from everstep.core.bounds import MESSAGE_MOST, cut
+from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
@@ -54,9 +54,9 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
     numbers = number_check.judge(inputs, diagnosis)
     if numbers.why:
         diagnosis = replace(diagnosis, remarks=(*diagnosis.remarks, numbers.why))
-    else:
+    else:  # numbers are not the cause: the newest checkpoint may be
         diagnosis = with_suspicion(inputs, diagnosis)
-    if numbers.ends:
+    if numbers.ends:  # checks found no node: another run would end the same way
         diagnosis = replace(
             diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, is_requested=True
         )
@@ -75,7 +75,7 @@ def _gentler(
 ) -> tuple[str, ...]:
     """The levels passed over before the chosen one, with their reasons.
 
-    New containers (`_applicable`) are on no ladder: those that were passed over came before the chosen one.
+    A level that `_applicable` added is not on the ladder: if passed over, it came before the chosen one.
     """
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
     return tuple(
@@ -207,10 +207,9 @@ def _series_end(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> st
 
 
 def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[Series, ...]:
-    """The series that a restart counts in.
+    """The series in which a restart counts.
 
-    `decide` sets `instead_of` to the level that failed before. After `pod` a restart counts in no series:
-    it is the same restart going on, which was counted.
+    None after a failed `pod` (`instead_of`): its restart was counted, and goes on with the next level.
     """
     if diagnosis.instead_of is Level.POD or diagnosis.fault.cls in NEVER_BILLED:
         return ()
@@ -240,7 +239,7 @@ def _head(fault: Fault) -> str:
     """`node on n1 and 1 more: n1 is down`, `crash of rank 3: exit code 1`."""
     more = len(fault.nodes) - 1
     label = f"{fault.label} and {more} more" if more > 0 and fault.rank is None else fault.label
-    return f"{label}: {cut(fault.message, MESSAGE_MOST)}" if fault.message else label
+    return f"{label}: {cut(fault.message, MESSAGE_IN_REASON_MOST)}" if fault.message else label
 
 
 _CHOICE = {

@@ -37,7 +37,7 @@ from everstep.core.levels import HEALS, RESCHEDULING, SAME_CONTAINER, FaultClass
 
 
 def decide(inputs: DecisionInput) -> Decision:
-    """The decision for these facts. One that it leaves for later is counted when it is answered."""
+    """The decision for these facts. A fact that it leaves for later is counted once it is answered."""
     facts = relevant(inputs)
     decision = _decide(inputs, facts)
     answered = tuple(fact for fact in facts if fact.id not in decision.facts_for_later)
@@ -182,7 +182,7 @@ def _step_down(
 ) -> Decision:
     """The next level for the fault of this incident. `failure`: why a step of the last one failed."""
     if failure.family == "precheck":
-        return answer(inputs, _another_place(inputs, last, (failure, *facts)))
+        return answer(inputs, _diagnosis_of_precheck(inputs, last, (failure, *facts)))
     fault = _fault_after_failure(last.fault, facts, failure)
     other_faults = last.other_faults
     if _is_heal_of_other_device(fault, failure):
@@ -217,8 +217,10 @@ def _is_heal_of_other_device(fault: Fault, failure: Fact) -> bool:
     return failure.kind == HEAL_FAILED and fault.cls not in HEALS
 
 
-def _another_place(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]) -> Diagnosis:
-    """The diagnosis of a failed pre-check: another place first, then the rest of the ladder."""
+def _diagnosis_of_precheck(
+    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
+) -> Diagnosis:
+    """The diagnosis of a failed pre-check: its ladder (another place), then what is left of the last one."""
     diagnosis = name_fault(inputs, facts)
     below = tuple(level for level in last.ladder if level not in diagnosis.ladder)
     diagnosis = replace(diagnosis, ladder=diagnosis.ladder + below, instead_of=last.level)

@@ -19,8 +19,8 @@ from everstep.core.levels import HEALS, LASTS, RESCHEDULING, STEPS, FaultClass, 
 from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
 FAILS_AT_ONCE = ("limit.", "place.", "checkpoint.none_left")
-"""Kinds of fault that end a phase. A failed step of an incident has them too, but does not come here:
-`decide._step_down` answers it."""
+"""Kinds of fault that end a phase. If a step of an incident fails with one, `decide._step_down` answers it
+instead."""
 OF_A_PLACE = frozenset({"node", "device", "maintenance"})
 """Families that concern a job only while it has pods on the node."""
 CANNOT_BEGIN = re.compile(
@@ -32,7 +32,10 @@ CANNOT_BEGIN = re.compile(
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """What a shell's exit code says of the command it was given."""
 LINES_SHOWN = 5
+DETAILS_LEFT_OUT = ("log", "log_path", "log_rules", "at_step")
+"""Details of a fact that its line does not have."""
 PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
+"""Levels that an operator may request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +45,18 @@ class Diagnosis:
     fault: Fault
     ladder: tuple[Level, ...]
     facts: tuple[Fact, ...]
-    is_harmless: bool = False
-    # The level that failed before; in place, where the ladder is left without it.
-    instead_of: Level | None = None
-    remarks: tuple[str, ...] = ()
-    occurrences: tuple[Occurrence, ...] = ()
+    is_harmless: bool = (
+        False  # the playbook only notes such a fact, whatever the ladder of its class
+    )
+    instead_of: Level | None = None  # the level that failed, or `in_place` if the ladder lost it
+    remarks: tuple[str, ...] = ()  # parts of the reason
+    occurrences: tuple[Occurrence, ...] = ()  # device faults of these facts that rules count
     ladder_is_final: bool = False  # restarts without progress leave out none of its levels
     is_requested: bool = False  # an operator or a rule requested its first level
     class_before_rule: FaultClass | None = None  # None: no rule of the user applied
     replaces: tuple[int, ...] = ()  # slots that need new pods, whatever the fault
     heals: tuple[DeviceRef, ...] = ()  # devices that may repair themselves while nothing runs
-    other_faults: tuple[Fault, ...] = ()  # other broken hardware
+    other_faults: tuple[Fault, ...] = ()  # other broken hardware, left by the same restart
     facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
     bad_size: int | None = None  # a number of nodes that does not work
     begins_with_rollback: bool = False  # for a suspected checkpoint, before the ladder of the fault
@@ -211,15 +215,15 @@ def ladder_row(inputs: DecisionInput, fault: Fault) -> LadderRow:
 def ends_at_hang(policy: Policy) -> bool:
     """Whether a hang is answered with the end of the job."""
     hang = Fact(id="hang", kind="hang.steps", at=0.0)
-    if (ruled := user_rule(policy.rules, (hang,))) is not None:
-        return ruled[0].action == "fail"
+    if (rule_and_fact := user_rule(policy.rules, (hang,))) is not None:
+        return rule_and_fact[0].action == "fail"
     row = row_for(hang)
     return policy.answer(row.cls, row.owner).levels[:1] in ((), (Level.FAIL,))
 
 
 def _fail_at_limit(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """Fail at a limit of the document, and without place, checkpoint or storage for the first run."""
-    # Any component may report first that the storage cannot be written: the fault's kind is its.
+    """Fail at a limit of the document, and where a launch found no place, checkpoint or storage."""
+    # The wait for storage is over, though the fault may have the kind of an earlier fact about storage.
     has_given_up = any(fact.kind == STORAGE_GIVEN_UP for fact in diagnosis.facts)
     is_storage = has_given_up and diagnosis.fault.cls is FaultClass.STORAGE
     if not is_storage and not diagnosis.fault.kind.startswith(FAILS_AT_ONCE):
@@ -397,7 +401,7 @@ def _apply_rule(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: F
         ladder_is_final=True,
         instead_of=None,
         class_before_rule=row_for(fact).cls,
-        is_harmless=diagnosis.is_harmless and not _makes_answered(rule, fact),
+        is_harmless=diagnosis.is_harmless and not _answers_its_code(rule, fact),
     )
     ladders: Mapping[str, tuple[Level, ...]] = {
         "fail": (Level.FAIL,),
@@ -415,14 +419,14 @@ def _apply_rule(inputs: DecisionInput, diagnosis: Diagnosis, rule: Rule, fact: F
     return replace(diagnosis, fault=fault, ladder=ladder_row(inputs, fault).levels)
 
 
-def _makes_answered(rule: Rule, fact: Fact) -> bool:
-    """Whether the rule answers a device code that would only be noted: the rule has to name the code."""
+def _answers_its_code(rule: Rule, fact: Fact) -> bool:
+    """Whether the rule names the device code of the fact and is more than a note: then it is not harmless."""
     is_answer = rule.action not in ("note", "ignore")
     return is_answer and rule.match.code is not None and fact.kind == "device.fault"
 
 
 def _remark(rule: Rule) -> str:
-    return f"{rule.origin} says {_match_sentence(rule)}" + (f": {rule.why}" if rule.why else "")
+    return f"{rule.origin} says {_action_words(rule)}" + (f": {rule.why}" if rule.why else "")
 
 
 def _without_this_size(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
@@ -432,7 +436,7 @@ def _without_this_size(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis
     )
 
 
-def _match_sentence(rule: Rule) -> str:
+def _action_words(rule: Rule) -> str:
     if rule.action == "levels":
         return ", ".join(rule.levels)
     return f"class {rule.cls}" if rule.action == "class" else rule.action
@@ -448,20 +452,17 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
 
 def _line(fact: Fact) -> str:
     """The fact with those details that its message does not contain, so that a cut line loses little."""
-    hidden = ("level",) if fact.kind == "device.fault" else ()  # of its code: `explain` has it
+    is_device = fact.kind == "device.fault"  # the level of a device's code is in the catalogue
+    left_out = (*DETAILS_LEFT_OUT, "level") if is_device else DETAILS_LEFT_OUT
     details = (
-        f"{k}={v}"
-        for k, v in fact.details.items()
-        if k not in hidden and _is_shown(k, v, fact.message)
+        f"{key}={value}"
+        for key, value in fact.details.items()
+        if key not in left_out and value is not None and not _contains(fact.message, value)
     )
     parts = (fact.kind, fact.code or "", fact.where, fact.message, *details)
     return cut(" ".join(part for part in parts if part), 200)
 
 
-NOT_SHOWN = ("log", "log_path", "log_rules", "at_step")
-
-
-def _is_shown(key: str, value: Detail, message: str) -> bool:
-    if value is None or key in NOT_SHOWN:
-        return False
-    return not re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", message)
+def _contains(message: str, value: Detail) -> bool:
+    """Whether the message has the value as a word of its own."""
+    return re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", message) is not None

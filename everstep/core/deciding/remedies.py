@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from everstep.core.bounds import MESSAGE_MOST, cut
+from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
@@ -138,7 +138,7 @@ def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolat
             node=node,
             device=fault.device if node == fault.node else None,
             proven=fault.is_proven,
-            reason=f"{fault.label}: {cut(fault.message, MESSAGE_MOST)}",
+            reason=f"{fault.label}: {cut(fault.message, MESSAGE_IN_REASON_MOST)}",
         )
         for fault in reversed(faults)  # the main fault last: its reason replaces that of others
         if fault.is_hardware
