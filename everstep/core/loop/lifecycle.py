@@ -1,4 +1,4 @@
-"""The loop of a job: a state and an event give the next state and the next action.
+"""The loop of a job: a state and an event give the next state and the next action (`next_actions`).
 
     PENDING -> LAUNCHING                the phase begins
     LAUNCHING -> WATCHING               its processes run; DECIDING if the launch failed
@@ -9,7 +9,7 @@
     RECOVERING -> WATCHING              training runs again; DECIDING if a step failed or facts came
               -> READING                its outcome was lost: look at the cluster once
     READING   -> WATCHING or DECIDING   what the cluster shows; reached from WATCHING too
-    PAUSING -> PAUSED                   by a command; `resume` leads to DECIDING
+    PAUSING   -> PAUSED                 by a command; `resume` leads to DECIDING
     any mode  -> CLOSING -> ENDED       done, failed, stopped or refused
 
 `advance` looks up (mode, event) in `TABLE`; a pair without a row is a bug. It never judges a fault:
@@ -53,20 +53,20 @@ from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_pla
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait, happened
+from everstep.core.state import JobState, Learned, Ledger, Mode, PhaseResult, Wait, happened
 from everstep.core.world import JobRef
 
 
 def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobEvent, ...]]:
-    """What the event makes of the state, what is to be done next, and what happened on the way."""
-    row = TABLE.get((state.mode, type(event)))
-    if row is None:
+    """The state after the event, what is to be done next, and what happened on the way."""
+    transition = TABLE.get((state.mode, type(event)))
+    if transition is None:
         raise LifecycleBug(f"{type(event).__name__} in mode {state.mode}: no row for this pair")
     state = waits(state, None)
     if isinstance(event, PlanEnded) and event.refused:
         state = _refused(state, event.refused)
     else:
-        state = obey(row(state, event))
+        state = obey(transition(state, event))  # commands that wait may change what follows
     events, state = state.events, replace(state, events=())
     return state, next_action(state), events
 
@@ -375,7 +375,7 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
 
 
 def enter_phase(state: JobState, index: int) -> JobState:
-    """The state with which a phase begins: its own books, pace and places; the job's memory stays."""
+    """The state with which a phase begins: its own ledger, pace and slots; what the job remembers stays."""
     return replace(
         state,
         mode=Mode.PENDING,
@@ -400,5 +400,5 @@ def enter_phase(state: JobState, index: int) -> JobState:
         gone=(),
         limits={},
         runs=0,
-        learned=type(state.learned)(),
+        learned=Learned(),
     )

@@ -1,6 +1,8 @@
 """Apply the outcome of a plan to the state: slots, starts, records, refunds.
 
-A function named by a participle (`launched`, `recovered`) returns the state after that.
+A function named by a participle (`launched`, `recovered`) returns the state after that, one that begins with
+`_with` the state with that change. If a Recovery left no outcome, `lost` is applied, then what the cluster
+shows: `adopted`, and `found_done` if that is what the Recovery was to do.
 """
 
 from __future__ import annotations
@@ -239,18 +241,22 @@ def lost(state: JobState, plan: Plan) -> JobState:
     return happened(replace(state, plan=None), ended)
 
 
-def may_be_all(state: JobState, plan: Plan | None, there: Slots) -> bool:
-    """Whether these slots may be all. A plan that places pods may go on with fewer, or with more."""
-    phase, rules = state.phase, None if plan is None else plan.places
-    if rules is not None:
-        return len(there) in usable(rules.least, rules.wanted, bad=rules.bad)
-    if plan is not None or there == state.living:
-        return bool(there) and there == state.living
-    return len(there) in usable(phase.nodes_min, phase.nodes, bad=state.ledger.bad_sizes)
+def may_be_all(state: JobState, plan: Plan | None, started_slots: Slots) -> bool:
+    """Whether the job can run with just these slots. A plan that places pods may change their number.
+
+    `plan`: the one whose outcome was lost; None if another run of this job moved its processes.
+    """
+    phase, count = state.phase, len(started_slots)
+    if plan is not None and plan.places is not None:
+        rules = plan.places
+        return count in usable(rules.least, rules.wanted, bad=rules.bad)
+    if plan is not None or started_slots == state.living:
+        return bool(started_slots) and started_slots == state.living
+    return count in usable(phase.nodes_min, phase.nodes, bad=state.ledger.bad_sizes)
 
 
 def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
-    """The job as the world has it: generation, places and counters, and who belongs to it."""
+    """The job as the cluster has it: generation, slots, their pods and counters."""
     slots = {n: slot if n in living else absent(slot) for n, slot in state.slots.items()}
     for pod in report.pods:
         if pod.slot in living:
@@ -275,7 +281,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
 
 
 def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobState:
-    """The world shows that a Recovery without an outcome had done its work; the slots are adopted."""
+    """The state once the cluster shows that a lost Recovery had done its work; adopt its slots before."""
     old, new = _changed_nodes(before, state.slots)
     ended = RestartEnded(
         at=state.now,
@@ -288,8 +294,8 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
     isolated = tuple(isolation.node for isolation in plan.remedy.isolate)
     return replace(
         happened(state, ended),
-        # The quarantine's answer is lost: the request is repeated, which changes nothing there. It has
-        # what was deferred before too: a plan's isolations begin with that (`plans`).
+        # The quarantine's answer is lost: the request is repeated, which changes nothing there. A plan's
+        # isolations include what was deferred before it.
         deferred=plan.remedy.isolate,
         avoid=tuple(dict.fromkeys((*state.avoid, *plan.remedy.avoid, *isolated))),
         incident=None,
@@ -313,11 +319,9 @@ def _changed_nodes(
 
 
 def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
-    """Refund, after a failure, the budgets that count successes.
+    """Refund, after a failure, the budgets that count successes; with `refund_all` every one.
 
-    The ledger has the bills of the newest restart alone: one for each try of it.
-
-    `refund_all`: refund the others too, as nothing was done.
+    The ledger has the bills of the newest restart only, one for each try of it.
     """
     used, bills = state.ledger.used, dict(state.ledger.bills)
     for n, bill in state.ledger.bills.items():
@@ -362,8 +366,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         ledger=_ledger_after(state, plan, outcome),
         saved=_newest_checkpoint(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},
-        # The plan's isolations begin with what was deferred before (`plans`): what is left of that is in
-        # the outcome.
+        # The plan's isolations include what was deferred before it: what is left of that is in the outcome.
         deferred=outcome.deferred if carried_out(plan, outcome, Step.ISOLATE) else state.deferred,
         avoid=tuple(dict.fromkeys((*state.avoid, *_nodes_to_avoid(outcome)))),
         avoid_devices=outcome.avoid_devices,
@@ -395,8 +398,8 @@ def _without_pace_if_resized(state: JobState, *, before: JobState) -> JobState:
 def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     """The ledger after a plan. The checkpoint that a run begins with is not progress of that run.
 
-    A rollback records where it resumed, so that the next one goes further back; and as `below` its limit,
-    if newer checkpoints could not be set aside (`stays`): a script that loads the newest would find them.
+    A rollback records where it resumed, so that the next one goes further back. If newer checkpoints could
+    not be set aside (`stays`), later restarts too have to resume `below` its limit: they are still there.
     """
     ledger, resume = state.ledger, outcome.resume
     back, older_than_step = ledger.back, plan.remedy.older_than_step
