@@ -1,7 +1,7 @@
-"""How often each device of a cluster showed a code, over all jobs, and which devices that isolates.
+"""How often each device of a cluster showed a code, over all jobs. Pure; the quarantine keeps these faults.
 
-Pure; the quarantine keeps the faults that jobs reported. A fault is known by its place, its code and its
-time: jobs that share a device report the same one, and a report may come twice. It counts once.
+A fault is identified by its device, code and time. Jobs that share a device report the same one, and a report
+may come twice: it counts once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.errors import CommandRejected
 
 FAULTS_KEPT = 1_000
-"""Of a cluster, newest last: a fault that is dropped counts no more."""
+"""Faults of a cluster, the newest: one that is dropped counts no more."""
 FAULTS_OF_ONE_KEPT = 100
-"""Kept of one code on one device: no rule needs more."""
+"""Faults of one code on one device: no rule needs more."""
 REPORT_MOST = 200
 """Faults in one update."""
 
@@ -35,6 +35,7 @@ class FaultReport:
     times: int  # so often within the window isolates the device
     window_s: float
     release_s: float | None = None  # released once quiet for so long; None: by an operator
+    # Not counted if another device of the same job showed it within this time.
     shared_s: float = SHARED_WITHIN_S
     isolates: bool = True  # False: the code is only counted
     longer_than_s: float | None = None  # counted only if it lasts for longer
@@ -47,16 +48,16 @@ class FaultReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedFault:
-    """A fault that was reported. `times` is its number within the window of its rule."""
+    """A fault that was reported, with its number among those within the window of its rule."""
 
     node: str
     device: int
     code: str
     at: float
     job: str
-    counts_at: float  # `at`, but no later than its report
-    times: int
-    has_isolated: bool = False  # the count of its code on its device began again after it
+    counts_at: float  # `at`, but no later than its report: clocks may differ
+    times: int  # its number: 3 if it was the third
+    has_isolated: bool = False  # it isolated its device: the next one is number 1 again
     limit: int = 0  # by the rule of its report: this many times isolate the device
     window_s: float = 0.0  # by the same rule
 
@@ -80,7 +81,7 @@ class CountedFault:
 def count_fault(
     faults: tuple[CountedFault, ...], report: FaultReport, now: float
 ) -> tuple[tuple[CountedFault, ...], CountedFault]:
-    """Add the fault to the others; return all, and this one as it was counted now or at an earlier report."""
+    """Count a fault. Returns all faults, and this one as it was counted now or at an earlier report."""
     key = (report.node, report.device, report.code)
     same = [fault for fault in faults if fault.key == key]
     if (before := next((fault for fault in same if fault.at == report.at), None)) is not None:
@@ -96,14 +97,16 @@ def count_fault(
         limit=report.times,
         window_s=report.window_s,
     )
-    begins_at = max((f.counts_at for f in same if f.has_isolated), default=None)
-    valid = [
+    # Faults up to the one that isolated the device do not count again; those of other devices tell `count`
+    # which faults are shared.
+    isolated_at = max((f.counts_at for f in same if f.has_isolated), default=None)
+    occurrences = [
         fault.occurrence
         for fault in (*(f for f in faults if f.code == report.code), new)
-        if fault.key != key or begins_at is None or fault.counts_at > begins_at
+        if fault.key != key or isolated_at is None or fault.counts_at > isolated_at
     ]
     times = count(
-        valid,
+        occurrences,
         of=new.occurrence,
         now=max(fault.counts_at for fault in (*same, new)),
         window_s=report.window_s,
@@ -133,7 +136,7 @@ def standing(faults: tuple[CountedFault, ...], now: float) -> tuple[CountedFault
 def mark_isolating(
     faults: tuple[CountedFault, ...], fault: CountedFault
 ) -> tuple[CountedFault, ...]:
-    """Mark the fault that isolated its device: the count of its code there begins again after it."""
+    """The faults with this one marked as the one that isolated its device."""
     return tuple(replace(one, has_isolated=True) if one is fault else one for one in faults)
 
 
@@ -165,61 +168,66 @@ def sound_from(raw: object) -> tuple[SoundReport, ...]:
     return tuple(_sound(one, f"sound[{n}]") for n, one in enumerate(sound))
 
 
-def _sound(raw: object, at: str) -> SoundReport:
+def _sound(raw: object, path: str) -> SoundReport:
     if not isinstance(raw, Mapping):
-        raise CommandRejected(f"note_faults: {at} is a device {{node, device, at}}")
+        raise CommandRejected(f"note_faults: {path} is a device {{node, device, at}}")
     return SoundReport(
-        node=_name(raw, "node", at),
-        device=int(_number(raw, "device", at, whole=True)),
-        at=_time(raw.get("at"), f"{at}.at"),
+        node=_name(raw, "node", path),
+        device=int(_number(raw, "device", path, whole=True)),
+        at=_time(raw.get("at"), f"{path}.at"),
     )
 
 
-def _report(raw: object, at: str) -> FaultReport:
+def _report(raw: object, path: str) -> FaultReport:
     if not isinstance(raw, Mapping):
-        raise CommandRejected(f"note_faults: {at} is a fault {{node, device, code, at, ...}}")
+        raise CommandRejected(f"note_faults: {path} is a fault {{node, device, code, path, ...}}")
     unknown = sorted(set(map(str, raw)) - {*FaultReport.__dataclass_fields__})
     if unknown:
-        raise CommandRejected(f"note_faults: {at} has an unknown key {quoted(unknown[0])}")
+        raise CommandRejected(f"note_faults: {path} has an unknown key {quoted(unknown[0])}")
     release_s, longer_s = raw.get("release_s"), raw.get("longer_than_s")
     return FaultReport(
-        node=_name(raw, "node", at),
-        code=_name(raw, "code", at),
-        job=_name(raw, "job", at, default=""),
-        device=int(_number(raw, "device", at, whole=True)),
-        times=int(_number(raw, "times", at, whole=True)),
-        at=_time(raw.get("at"), f"{at}.at"),
-        window_s=_number(raw, "window_s", at),
-        release_s=None if release_s is None else _number(raw, "release_s", at),
-        shared_s=_number(raw, "shared_s", at, default=SHARED_WITHIN_S),
+        node=_name(raw, "node", path),
+        code=_name(raw, "code", path),
+        job=_name(raw, "job", path, default=""),
+        device=int(_number(raw, "device", path, whole=True)),
+        times=int(_number(raw, "times", path, whole=True)),
+        at=_time(raw.get("at"), f"{path}.at"),
+        window_s=_number(raw, "window_s", path),
+        release_s=None if release_s is None else _number(raw, "release_s", path),
+        shared_s=_number(raw, "shared_s", path, default=SHARED_WITHIN_S),
         isolates=raw.get("isolates") is not False,
-        longer_than_s=None if longer_s is None else _number(raw, "longer_than_s", at),
-        sound_for_s=_number(raw, "sound_for_s", at, default=0.0),
+        longer_than_s=None if longer_s is None else _number(raw, "longer_than_s", path),
+        sound_for_s=_number(raw, "sound_for_s", path, default=0.0),
     )
 
 
-def _name(raw: Mapping[str, Any], key: str, at: str, *, default: str | None = None) -> str:
+def _name(raw: Mapping[str, Any], key: str, path: str, *, default: str | None = None) -> str:
     value = raw.get(key, default)
     if not isinstance(value, str) or len(value) > NAME_MOST or (not value and default is None):
-        raise CommandRejected(f"note_faults: {at}.{key} is a name, not {quoted(value)}")
+        raise CommandRejected(f"note_faults: {path}.{key} is a name, not {quoted(value)}")
     return value
 
 
 def _number(
-    raw: Mapping[str, Any], key: str, at: str, *, whole: bool = False, default: float | None = None
+    raw: Mapping[str, Any],
+    key: str,
+    path: str,
+    *,
+    whole: bool = False,
+    default: float | None = None,
 ) -> float:
     value = raw.get(key, default)
     kinds = int if whole else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 <= value <= 10**9:
         what = "a whole number" if whole else "seconds"
-        raise CommandRejected(f"note_faults: {at}.{key} is {what}, not {quoted(value)}")
+        raise CommandRejected(f"note_faults: {path}.{key} is {what}, not {quoted(value)}")
     return value
 
 
-def _time(value: Any, at: str) -> float:
+def _time(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise CommandRejected(f"note_faults: {at} is a time, not {quoted(value)}")
+        raise CommandRejected(f"note_faults: {path} is a time, not {quoted(value)}")
     try:
         return checked_seconds(value)
     except ValueError as error:
-        raise CommandRejected(f"note_faults: {at} {error}") from None
+        raise CommandRejected(f"note_faults: {path} {error}") from None

@@ -1,5 +1,7 @@
 """The isolated nodes of one cluster: who isolated what, why, until when, and when that is held back.
 
+In: requests of jobs and operators (`isolate`, `release`), reports of jobs on devices (`take_report`), and the
+cluster's time (`pass_time`, `expired_nodes`). Out: the changed `Quarantine` and the answer to the sender.
 Pure; the NodeQuarantine workflow keeps one `Quarantine` and drives it, the simulator another.
 """
 
@@ -49,24 +51,24 @@ BRAKE_WINDOW_S = 3600.0
 class IsolatedNode:
     """One isolated node."""
 
-    node: str
+    node: str  # or a device, as `n0/3`
     reason: str
-    by: str
+    by: str  # a job's ID, OPERATOR, COUNTS, DURATION or "cluster"
     since: float
-    until: float | None = None
-    proven: bool = True
+    until: float | None = None  # None: until it is released
+    proven: bool = True  # False: on suspicion, which the brake counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A node to isolate. `cluster_size` 0: not known, no brake."""
+    """A node to isolate."""
 
     node: str
     reason: str
     by: str
     until: float | None = None
     proven: bool = True
-    cluster_size: int = 0
+    cluster_size: int = 0  # 0: unknown, then there is no brake
     at: float = 0.0
     window_s: float = BRAKE_WINDOW_S  # in which suspicions count together; a rehearsal shortens it
 
@@ -105,7 +107,10 @@ class Quarantine:
     nodes: Mapping[str, IsolatedNode] = field(default_factory=dict)
     held: Mapping[str, IsolatedNode] = field(default_factory=dict)
     faults: tuple[CountedFault, ...] = ()  # of devices, over all jobs, newest last
-    spans: fault_spans.Spans = ()  # of codes that ask for more once they last
+    spans: fault_spans.Spans = ()  # of codes that isolate a device once they last too long
+
+
+# -- Reading what jobs and operators send ------------------------------------------------------------
 
 
 def check_request(raw: object, *, now: float) -> None:
@@ -155,7 +160,7 @@ def request_from(raw: object, *, now: float) -> Request:
 
 
 _TEXTS: Mapping[str, int] = {"node": NAME_MOST, "by": TEXT_MOST, "reason": TEXT_MOST}
-"""So many characters at most: all isolations go into one answer, and on to the next run."""
+"""Most characters: all isolations go into one answer, and on to the next run."""
 
 _KEYS = frozenset({"node", "reason", "by", "until", "proven", "cluster_size", "at", "window_s"})
 
@@ -187,7 +192,7 @@ def _time(value: object) -> float | None:
 
 
 def _checked_time(name: str, key: str, value: Any) -> float | None:
-    """The time that it was read as, if it is one that people and rules can go by."""
+    """The time, if it is one from 1970 to 9999."""
     try:
         return None if value is None else checked_seconds(value)
     except ValueError as error:
@@ -227,12 +232,7 @@ def device_report_from(raw: object, *, now: float) -> DeviceReport:
     )
 
 
-def take_report(quarantine: Quarantine, report: DeviceReport) -> tuple[Quarantine, DeviceAnswer]:
-    """Count what a job reports of devices, and do what is due by the time of its report."""
-    quarantine, answer = count_faults(
-        quarantine, report.faults, now=report.now, cluster_size=report.cluster_size
-    )
-    return pass_time(end_faults(quarantine, report.sound), report.now), answer
+# -- Isolating ----------------------------------------------------------------------------------------
 
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
@@ -241,11 +241,10 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     entry = quarantine.nodes.get(request.node)
     if entry is not None and request.by == OPERATOR:
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
-        again = {**quarantine.nodes, request.node: entry}
         answer = QuarantineAnswer(
             verdict="isolated", why="it was isolated already; this reason and time hold"
         )
-        return replace(quarantine, nodes=again), answer
+        return replace(quarantine, nodes={**quarantine.nodes, request.node: entry}), answer
     if entry is not None and (request.cluster_size == 1 or not _outlasts(request, entry)):
         return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
     if request.cluster_size == 1:
@@ -271,10 +270,9 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
 
 
 def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
-    """The quarantine with the node's isolation as proven, if the request is no suspicion.
+    """The quarantine with the node's isolation turned from suspicion into proof, if the request is a proof.
 
-    A code that lasts too long (DURATION) proves only that. It counts as an occurrence too, and its request
-    must not turn a suspicion of COUNTS, which the brake counts, into a proof.
+    A code that lasts too long (DURATION) proves only that: the brake goes on counting what COUNTS suspects.
     """
     entry = quarantine.nodes.get(request.node)
     if entry is None or not request.proven or request.by == DURATION:
@@ -284,13 +282,25 @@ def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
 
 def _outlasts(request: Request, entry: IsolatedNode) -> bool:
     """Whether the request keeps the node isolated for longer than its entry does."""
-    if request.by == DURATION:  # until the device is sound, which may be at any time
+    if request.by == DURATION:  # it ends when the device is sound, which may be at any time
         return False
     if entry.by == DURATION:
         return True
     if entry.until is None or (request.until is not None and request.until <= entry.until):
         return False
-    return request.proven or entry.by == COUNTS  # a suspicion does not outlast an operator's end
+    # A suspicion extends only another one: the end that a job or an operator set stays.
+    return request.proven or entry.by == COUNTS
+
+
+# -- Faults of devices: how often, and how long ---------------------------------------------------------
+
+
+def take_report(quarantine: Quarantine, report: DeviceReport) -> tuple[Quarantine, DeviceAnswer]:
+    """Count what a job reports of devices, and do what is due by the time of its report."""
+    quarantine, answer = count_faults(
+        quarantine, report.faults, now=report.now, cluster_size=report.cluster_size
+    )
+    return pass_time(end_faults(quarantine, report.sound), report.now), answer
 
 
 def count_faults(
@@ -298,7 +308,8 @@ def count_faults(
 ) -> tuple[Quarantine, DeviceAnswer]:
     """Count device faults; isolate each device whose count reaches its rule.
 
-    A report that came before changes nothing and is answered as it was then.
+    A report that came before changes nothing and is answered as it was then. One with `longer_than_s` only
+    begins a span: `pass_time` counts it if it lasts.
     """
     counts: list[FaultCount] = []
     isolated: list[str] = []
@@ -379,7 +390,7 @@ def next_change_at(quarantine: Quarantine) -> float | None:
 
 
 def _device_request(report: FaultReport, fault: CountedFault, cluster_size: int) -> Request:
-    """Isolate the device whose count is full. That is inferred, so the brake may hold the request."""
+    """The request to isolate a device whose count is full: a suspicion, so the brake may hold it."""
     return Request(
         node=report.place,
         reason=f"{report.code} came {fault.times} times within {report.window_s:g} s",
@@ -406,8 +417,11 @@ def _extend(
     return replace(quarantine, nodes=nodes)
 
 
+# -- The brake, and releasing -----------------------------------------------------------------------------
+
+
 def _brake(quarantine: Quarantine, request: Request) -> bool:
-    """Whether one more inferred isolation would go beyond the share allowed within the window."""
+    """Whether one more suspicion would isolate more than the allowed share of nodes within the window."""
     if request.cluster_size < BRAKE_FROM_NODES:
         return False
     recent = {
@@ -425,7 +439,7 @@ def _machine(name: str) -> str:
 
 
 def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
-    """Let the node be used again; whether it was isolated or held at all."""
+    """Let the node be used again. Returns also whether it was isolated or held at all."""
     was_there = node in quarantine.nodes or node in quarantine.held
     nodes = {name: e for name, e in quarantine.nodes.items() if name != node}
     held = {name: e for name, e in quarantine.held.items() if name != node}
