@@ -16,10 +16,10 @@ from everstep.core.recovering.placement import (
     NoPlace,
     OrderPlaces,
     TryAgain,
-    first,
-    in_vain,
+    first_slots,
+    next_order,
+    no_place_reason,
     node_ranks,
-    size,
 )
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
@@ -314,7 +314,7 @@ async def _place(step: StepRun) -> StepResult:
     rules = plan.places
     assert rules is not None, "a plan that places pods has rules for places"
     can_stay = set(order.living) - set(_leaving_slots(order))
-    job_slots = first(rules.wanted, order.living, staying=can_stay)
+    job_slots = first_slots(rules.wanted, order.living, staying=can_stay)
     staying = tuple(sorted(can_stay & set(job_slots)))
     slots = job_slots  # those of the newest order: fewer where not all of them find a place
     since = order.since - order.missing_s  # the wait for a spare counts from the stop
@@ -331,7 +331,7 @@ async def _place(step: StepRun) -> StepResult:
         all_placed_at = (all_placed_at or step.now) if are_all_placed else None
         if not_before is None:
             not_before = await _settles_at(step, since)
-        choice = size(
+        choice = next_order(
             rules,
             staying=staying,
             wanted=job_slots,
@@ -343,7 +343,7 @@ async def _place(step: StepRun) -> StepResult:
         )
         match choice:
             case NoPlace(waited_s=waited_s):
-                message = in_vain(rules, state, wanted=len(job_slots), waited_s=waited_s)
+                message = no_place_reason(rules, state, wanted=len(job_slots), waited_s=waited_s)
                 return step.failed(step.cause("place.none", message))
             case OrderPlaces(slots=fewer) if fewer != slots:
                 slots = fewer

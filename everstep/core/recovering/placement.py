@@ -49,7 +49,7 @@ def choose(
 
 
 def broken_devices(nodes: Iterable[NodeView], need: Need) -> tuple[str, ...]:
-    """`n0/3`: the devices that only have to be sound again for their nodes to be of use."""
+    """The devices, as `n0/3`, whose nodes would fit if only all devices there were sound."""
     return tuple(
         f"{node.name}/{device.index}"
         for node in nodes
@@ -93,7 +93,7 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def in_vain(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: float) -> str:
+def no_place_reason(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: float) -> str:
     """Why there is no place: how many there are, how many are needed, what it waited for."""
     outcome = f"only {state.places} of {wanted} slots found a place"
     if state.places is None:
@@ -107,23 +107,26 @@ def in_vain(rules: PlaceRules, state: PlaceState, *, wanted: int, waited_s: floa
 
 
 def _least(rules: PlaceRules) -> str:
-    """What a job that may live with fewer nodes lives with."""
+    """The least number of nodes, for a job that may run on fewer than it wants."""
     if rules.least >= rules.wanted and not rules.bad:
         return ""
     bad = f", known not to work: {format_ranges(rules.bad)}" if rules.bad else ""
     return f" (the minimum is {rules.least}{bad})"
 
 
+# -- How many slots to order --------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryAgain:
-    """Try again when something changed, at this time at the latest (None: when something changes)."""
+    """Give the same order again once something changed, at `until` at the latest (None: no limit)."""
 
     until: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderPlaces:
-    """Order places for these slots. If they are the same as before: wait for a change, or until this time."""
+    """Order places for these slots. If the newest order has the same: wait for a change, or until `until`."""
 
     slots: tuple[int, ...]
     until: float | None = None
@@ -145,7 +148,7 @@ def usable(least: int, most: int, *, bad: Collection[int]) -> tuple[int, ...]:
     return tuple(n for n in range(most, least - 1, -1) if n not in bad)
 
 
-def first(count: int, slots: Collection[int], *, staying: Collection[int]) -> tuple[int, ...]:
+def first_slots(count: int, slots: Collection[int], *, staying: Collection[int]) -> tuple[int, ...]:
     """So many of the slots: those that keep their pod, then the lowest numbers."""
     return tuple(sorted((*sorted(staying), *sorted({*slots} - {*staying}))[:count]))
 
@@ -158,7 +161,7 @@ class Attempt:
     since: float
 
 
-def size(
+def next_order(
     rules: PlaceRules,
     *,
     staying: tuple[int, ...],
@@ -169,7 +172,12 @@ def size(
     now: float,
     not_before: float = 0.0,
 ) -> TryAgain | OrderPlaces | NoPlace:
-    """What to do while not all slots of the newest order have a place: wait, go on with fewer, or give up."""
+    """What to do while not all slots of the newest order have a place: wait, go on with fewer, or give up.
+
+    `wanted` are all slots of the job, `staying` those of them that keep their pod. `places`: so many of the
+    newest order could have one now; None if the cluster does not say. The wait began at `since`; before
+    `not_before` old pods may still be in the way.
+    """
     if now < not_before:
         return TryAgain(until=not_before)
     if places is None:
@@ -177,16 +185,15 @@ def size(
         return _next_try(
             rules, staying=staying, wanted=wanted, attempt=attempt, since=since, now=now
         )
+    spare_until = since + rules.spare_s
     possible = usable(rules.least, min(places, len(wanted)), bad=rules.bad)
-    if now >= since + rules.spare_s and possible:
-        return OrderPlaces(slots=first(possible[0], wanted, staying=staying))
+    if now >= spare_until and possible:
+        return OrderPlaces(slots=first_slots(possible[0], wanted, staying=staying))
     deadline = None if rules.wait_s is None else since + rules.wait_s
     if deadline is not None and now >= deadline:
         return NoPlace(waited_s=now - since)
-    if now < since + rules.spare_s:
-        deadline = (
-            since + rules.spare_s if deadline is None else min(since + rules.spare_s, deadline)
-        )
+    if now < spare_until:
+        return TryAgain(until=spare_until if deadline is None else min(spare_until, deadline))
     return TryAgain(until=deadline)
 
 
@@ -199,12 +206,11 @@ def _next_try(
     since: float,
     now: float,
 ) -> OrderPlaces | NoPlace:
-    """Where places are unknown: all wanted slots first, then each smaller number, then again.
+    """Where places are unknown: order all wanted slots, then each smaller number; after the least, all again.
 
     The time of an attempt counts from its order, even if no worker was there to follow it.
     """
-    # The largest first; after the smallest it begins again.
-    sizes = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)
+    sizes = usable(rules.least, len(wanted), bad=rules.bad) or (len(wanted),)  # the largest first
     largest, smallest, tried = sizes[0], sizes[-1], len(attempt.slots)
     until = attempt.since + TRY_S
     if tried == largest:
@@ -216,7 +222,7 @@ def _next_try(
     next_size = largest
     if tried in sizes and tried != smallest:
         next_size = sizes[sizes.index(tried) + 1]
-    return OrderPlaces(slots=first(next_size, wanted, staying=staying), until=now + TRY_S)
+    return OrderPlaces(slots=first_slots(next_size, wanted, staying=staying), until=now + TRY_S)
 
 
 def node_ranks(living: Iterable[int]) -> dict[int, int]:

@@ -16,9 +16,9 @@ from everstep.core.recovering.placement import (
     NoPlace,
     OrderPlaces,
     TryAgain,
-    first,
+    first_slots,
+    next_order,
     node_ranks,
-    size,
 )
 from everstep.core.spec import Match, Policy, Rule
 from everstep.core.world import Checkpoint, Observation, PodState
@@ -241,7 +241,7 @@ SIZES = (
 def test_size(rules: PlaceRules, places: int, now: float, answer: object) -> None:
     all_slots = (0, 1, 2, 3)
     newest = Attempt(slots=all_slots, since=0.0)
-    new_size = size(
+    new_size = next_order(
         rules, staying=(), wanted=all_slots, attempt=newest, places=places, since=0.0, now=now
     )
     assert new_size == answer
@@ -290,7 +290,9 @@ def test_smaller_orders_are_tried_where_places_are_unknown(
     rules: PlaceRules, newest: Attempt, now: float, answer: object
 ) -> None:
     """A foreign scheduler does not report how many places there are."""
-    new_size = size(rules, staying=(), wanted=ALL, attempt=newest, places=None, since=0.0, now=now)
+    new_size = next_order(
+        rules, staying=(), wanted=ALL, attempt=newest, places=None, since=0.0, now=now
+    )
     assert new_size == answer
 
 
@@ -300,7 +302,7 @@ def test_smaller_orders_are_tried_where_places_are_unknown(
 )
 def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> None:
     """One that takes over at 40 s lets the old pods end until 43 s; only then all of them have a place."""
-    new_size = size(
+    new_size = next_order(
         ELASTIC,
         staying=(),
         wanted=ALL,
@@ -314,7 +316,7 @@ def test_a_time_without_a_worker_tried_nothing(now: float, answer: object) -> No
 
 
 def test_slots_that_stay_come_first() -> None:
-    new_size = size(
+    new_size = next_order(
         ELASTIC, staying=(2, 3), wanted=ALL, attempt=attempt(ALL), places=3, since=0.0, now=0.0
     )
     assert new_size == OrderPlaces(slots=(0, 2, 3))
@@ -433,7 +435,7 @@ def test_numbers_of_nodes_are_not_tried_without_progress() -> None:
 
 
 def test_those_that_keep_their_pod_are_among_the_fewer() -> None:
-    assert first(2, (0, 1, 2, 3), staying=(3,)) == (0, 3)
+    assert first_slots(2, (0, 1, 2, 3), staying=(3,)) == (0, 3)
 
 
 def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
