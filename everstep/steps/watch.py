@@ -15,7 +15,7 @@ from everstep.core.recovering import growth
 from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
-from everstep.core.seeing.watching import AskAll, Watch
+from everstep.core.seeing.watching import PollAll, Watch
 from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.steps.looking import StepContext
 
@@ -64,13 +64,12 @@ async def _watched(
     grows_at: float | None = None
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if observation is None:
-            await context.send_wait(
-                None
-            )  # an earlier try may have reported a wait for an observation
+            # An earlier try may have reported a wait for an observation.
+            await context.send_wait(None)
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
         context.beat(watching.glance(order, memory, fresh))
-        if isinstance(verdict, AskAll):
+        if isinstance(verdict, PollAll):
             present, until = await _check_now(context, order), order.since
             continue
         if isinstance(verdict, WatchReport):

@@ -1,4 +1,4 @@
-"""When a running rank that makes no step counts as hung. Pure: samples and the learned pace in, a time out.
+"""When slots that make no step count as hung. Pure: pods and the learned pace in, `suspects` with times out.
 
 Where steps are seen they decide. Output or I/O without steps is an excuse: it is accepted for a limited time.
 Where no step was ever seen, any movement of I/O, CPU or device is a sign of life. A hang that would end the
@@ -35,21 +35,18 @@ AT_ONCE_S = 2.0
 
 
 class Suspects(NamedTuple):
-    """Slots, and the time at which they will have been still for too long. Sorted by these fields in order.
+    """Slots that stand still alike. In the order of these fields: the first to count as hung comes first."""
 
-    `despite_excuse`: only steps will have stood still; output, I/O or something else went on.
-    """
-
-    due: float
+    due: float  # when they count as hung
     still_since: float
     slots: tuple[int, ...]
     limit_s: float
-    despite_excuse: bool = False
+    despite_excuse: bool = False  # at `due` only steps stand still; output, I/O or CPU goes on
     ends_job: bool = False
 
     @property
     def how(self) -> str:
-        """What the slots have done, or not."""
+        """What the slots have done, or not, as the end of a sentence: `slot 3 has ...`."""
         if not self.despite_excuse:
             return f"been still for {self.limit_s:g} s"
         if self.ends_job:
@@ -58,7 +55,7 @@ class Suspects(NamedTuple):
 
 
 def step_limit_s(limits: Limits, learned: Learned, *, now: float, time_scale: float) -> float:
-    """How long a step may take: the document's word, or what was learned, between floor and ceiling."""
+    """How long a step may take: `hang_s` of the document, or what was learned, between floor and ceiling."""
     if limits.hang_s is not None:
         return limits.hang_s
     first = learned.first_step_at
@@ -95,17 +92,17 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
 
 
 _STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))
-"""All fields but those that identify the pod, which come first."""
+"""A pod's fields without those that identify it, which come first."""
 
 _JUDGED = "started_at exits ranks step_at moved_at output_at io_at devices_at watched_since"
 _SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
-"""The fields by which `suspects` judges a pod."""
+"""A pod's fields by which `suspects` judges it."""
 
 
 class Pods(NamedTuple):
-    """Pods that are judged. `kinds`: one of each group of neighbours that differ in their identity only.
+    """Pods, and one of each group of neighbours that differ in their identity only.
 
-    Most checks run on those alone, as most of a thousand pods show the same.
+    Most checks need only the latter, as most of a thousand pods show the same.
     """
 
     all: tuple[PodView, ...]
@@ -137,7 +134,8 @@ def suspects(
 ) -> tuple[Suspects, ...]:
     """All running slots with the time at which they count as hung, the earliest first.
 
-    `ends_job`: a hang is answered with the end of the job.
+    `ends_job`: a hang is answered with the end of the job. First pods with the same signs become one group;
+    then each group gets the excuses of the groups that it may wait for; then its time.
     """
     pods = tuple(pods)
     step_s = step_limit_s(limits, learned, now=now, time_scale=time_scale)

@@ -1,8 +1,8 @@
-"""Progress: the furthest point a job ever reached. Only what lies beyond it ends a row of failures.
+"""Progress: whether a job got beyond its mark. It resets the counts of restarts in a row without progress.
 
-A newer durable checkpoint; until one was recognised, a newer step than ever before; where neither was
-ever seen, enough healthy running. Not knowing is not zero: it changes nothing. A checkpoint that is
-newer by its time alone may be the same one, written again: then steps count where they are seen.
+The first kind of sign that was ever seen counts, in this order: checkpoints with a number, steps, checkpoints
+that only their time orders (these may be one and the same, written again), healthy running for long enough.
+An unknown value changes nothing.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ class Yardstick:
 
     mark: Mark
     healthy_s: float
-    only_checkpoints: bool = False
+    only_checkpoints: bool = False  # neither steps nor healthy running count
 
     def furthest(self, reached: Reached) -> Mark:
-        """The mark itself where nothing lies beyond it."""
+        """The mark after this; the mark itself if nothing of it lies beyond."""
         mark = self.mark
         counts = None if reached.saved is None else reached.saved.counts
         saved_at = None if reached.saved is None else reached.saved.at
-        if _is_known(mark.checkpoint, counts):
+        if _is_any_seen(mark.checkpoint, counts):
             return replace(mark, checkpoint=_newer(mark.checkpoint, counts))
-        if not self.only_checkpoints and _is_known(mark.step, reached.step):
+        if not self.only_checkpoints and _is_any_seen(mark.step, reached.step):
             return replace(mark, step=_newer(mark.step, reached.step))
-        if self.only_checkpoints or _is_known(mark.saved_at, saved_at):
+        if self.only_checkpoints or _is_any_seen(mark.saved_at, saved_at):
             return replace(mark, saved_at=_newer(mark.saved_at, saved_at))
         if reached.lived_s is not None and reached.lived_s >= self.healthy_s:
             return replace(mark, healthy_generation=reached.generation)
         return mark
 
 
-def _is_known(*values: float | None) -> bool:
+def _is_any_seen(*values: float | None) -> bool:
     return any(value is not None for value in values)
 
 
@@ -83,17 +83,17 @@ def lived_s(since: float | None, until: float | None) -> float | None:
 
 
 def progressed(state: JobState) -> JobState:
-    """The state after what is now known of steps and checkpoints, with its rows ended if it moved."""
+    """The state with its mark moved to what it has reached. If that moved, all counts in a row are reset."""
     mark = yardstick(state).furthest(reached(state))
     if mark == state.ledger.mark:
         return state
-    rows = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "back": RollbackCount()}
-    reset = with_ledger(state, mark=mark, last_end=None, early=0, **rows)
+    counts = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "early": 0}
+    reset = with_ledger(state, mark=mark, last_end=None, back=RollbackCount(), **counts)
     return _with_event(state, reset)
 
 
 def _with_event(before: JobState, after: JobState) -> JobState:
-    """The state with the count of restarts without progress reset, and an event if it was not zero."""
+    """`after`, with an event if its count of restarts without progress fell."""
     was, now = before.ledger.no_progress, after.ledger.no_progress
     if now >= was:
         return after
@@ -109,11 +109,14 @@ def _with_event(before: JobState, after: JobState) -> JobState:
 
 
 def found_further(state: JobState, before: Mark) -> JobState:
-    """The state after a restart that found a checkpoint newer than any observed one: the run before it
-    had progressed, so that only this restart is without progress yet."""
+    """The state after a restart that may have found a checkpoint newer than any observed one.
+
+    `before`: the mark before it. If it moved, the last run had progressed: of all counts in a row, only this
+    restart is left.
+    """
     ledger, mark = state.ledger, state.ledger.mark
-    is_told_by_steps = mark.checkpoint is None and mark.step is not None
-    if mark == before or is_told_by_steps:
+    is_by_steps = mark.checkpoint is None and mark.step is not None
+    if mark == before or is_by_steps:
         return state
     reset = with_ledger(
         state,
@@ -139,7 +142,7 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
 
 
 def is_awaited(ledger: Ledger) -> bool:
-    """Whether progress would end any row."""
+    """Whether progress would reset any count."""
     counted = (ledger.series, ledger.no_progress, ledger.spacing, ledger.escalation)
     return any((*counted, ledger.back.times))
 
@@ -158,7 +161,7 @@ def is_at_last_step(state: JobState) -> bool:
 
 
 def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:
-    """What a resumed job begins from: the checkpoint it found is not progress of its own."""
+    """The mark of a run that resumes: the checkpoint that it begins with is not progress of its own."""
     if resume is None:
         return mark
     if resume.counts is None:

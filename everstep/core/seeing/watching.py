@@ -1,7 +1,9 @@
-"""What a watcher makes of what it sees: wait on, or report. Pure; the monitor activity drives it.
+"""Judge the observations of a watch: wait on, or report. Pure; the monitor activity drives it.
 
-It names nothing and answers nothing: it groups facts that belong together, waits for silent slots as
-long as the rules say, and turns stillness into facts of its own (`hang.`, `unreachable.`, `node.silent`).
+In: the order, what the watch remembers, and an observation. Out (`look`): what to remember, and a report or
+until when to wait. It names no fault: it groups facts that belong together, waits for silent slots as long as
+the rules say, and turns stillness into facts of its own (`hang.`, `unreachable.`, `node.silent`). Two
+judgements follow one after the other: with facts `_settle`, without them `_judge_without_facts`.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class WaitFor:
 
 
 @dataclass(frozen=True, slots=True)
-class AskAll:
-    """Have every agent answer afresh, then look again: facts are not reported before."""
+class PollAll:
+    """Poll every agent and look again: a group of facts is not reported before each of them has answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +51,14 @@ class Watch:
     """What a watch remembers between two observations. A new watch starts with an empty one."""
 
     learned: Learned
-    facts: tuple[Fact, ...] = ()
-    has_asked: bool = False  # every agent, since the first of these facts
-    saved: Checkpoint | None = None  # the newest that was observed, also if it is gone since
+    facts: tuple[Fact, ...] = ()  # the group that is not reported yet
+    has_polled: bool = False  # every agent was polled since the first of these facts
+    saved: Checkpoint | None = None  # the newest that was observed, also if it was removed since
 
 
 def look(
     order: WatchOrder, watch: Watch, observation: Observation
-) -> tuple[Watch, WaitFor | AskAll | WatchReport]:
+) -> tuple[Watch, WaitFor | PollAll | WatchReport]:
     """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
     observation = of_the_living(order, observation)
     pods = of_this_generation(order, observation.pods)
@@ -71,10 +73,10 @@ def look(
         saved=observation.checkpoint or watch.saved,
     )
     verdict = _judge(order, watch, observation, pods)
-    if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_asked:
-        verdict = AskAll()  # signs of life arrive late: poll the suspects now
-    has_asked = isinstance(verdict, AskAll) or (watch.has_asked and bool(watch.facts))
-    return replace(watch, has_asked=has_asked), verdict
+    if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_polled:
+        verdict = PollAll()  # signs of life arrive late: the suspects may have moved
+    has_polled = isinstance(verdict, PollAll) or (watch.has_polled and bool(watch.facts))
+    return replace(watch, has_polled=has_polled), verdict
 
 
 def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
@@ -92,7 +94,7 @@ def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
 
 def _judge(
     order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
-) -> WaitFor | AskAll | WatchReport:
+) -> WaitFor | PollAll | WatchReport:
     if order.is_paused:
         return WaitFor(until=None)
     if observation.generation > order.generation:
@@ -128,21 +130,21 @@ def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
 
 
 def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
-    """Nothing runs, some rank failed, and its own fact was only noted: the job would wait for ever."""
+    """The fact that nothing runs. The exit of a failed rank was only noted: the job would wait for ever."""
     fact = _about(order, pod, ALL_ENDED, now, "no rank is running any more")
     return replace(fact, id=f"watch/{ALL_ENDED}/{order.generation}")
 
 
 def _settle(
     order: WatchOrder, watch: Watch, observation: Observation
-) -> WaitFor | AskAll | WatchReport:
-    """A group is complete once every agent has answered afresh, or after `settle_s`.
+) -> WaitFor | PollAll | WatchReport:
+    """Report the group of facts once every agent has answered a poll, or after `settle_s`.
 
-    With a crash in it, a silent slot may be the cause: then it waits up to `unreachable_s` for the answer
-    of that slot, or for a fact about its node.
+    If a process ended, a silent slot may be the cause: then wait up to `unreachable_s` for the answer of that
+    slot, or for a fact about its node.
     """
-    if not watch.has_asked:
-        return AskAll()
+    if not watch.has_polled:
+        return PollAll()
     first_at = min(fact.at for fact in watch.facts)
     settled_at = first_at + order.limits.settle_s
     silent = _silent(observation)
@@ -181,15 +183,16 @@ def _judge_without_facts(
     silent = _silent(observation)
     if order.unreachable and not silent and not _may_still_answer(order, observation):
         return report(order, watch, observation, "back")
-    still = None if silent else _hang(order, watch, observation, pods)
-    if order.suspected_at is not None and still is not None:
-        if still.facts[0].at > order.suspected_at:
+    hang_alarm = None if silent else _hang(order, watch, observation, pods)
+    if order.suspected_at is not None and hang_alarm is not None:
+        if hang_alarm.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "activity_resumed")
         # A suspicion that was reported already is no alarm again: only look whether it ends.
-        still = _look_again(_look_again_at(order, observation))
+        hang_alarm = _look_again(_look_again_at(order, observation))
     to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
-    possible = (_silence(order, watch, observation, silent, pods), still, _limit(order), *to_come)
-    alarms = [alarm for alarm in possible if alarm is not None and not _is_known(order, alarm)]
+    silence = _silence(order, watch, observation, silent, pods)
+    possible = (silence, hang_alarm, _limit(order), *to_come)
+    alarms = [alarm for alarm in possible if alarm is not None and not _is_old(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:
         return report(order, watch, observation, "facts", extra=due[0].facts)
@@ -277,8 +280,8 @@ def _look_again(at: float) -> _Alarm:
     return _Alarm(at=at, facts=())
 
 
-def _is_known(order: WatchOrder, alarm: _Alarm) -> bool:
-    """Whether all of it was reported before and only noted, so that a new report changes nothing."""
+def _is_old(order: WatchOrder, alarm: _Alarm) -> bool:
+    """Whether the job has all its facts already and only noted them, so that a new report changes nothing."""
     return bool(alarm.facts) and all(fact.id in order.seen_ids for fact in alarm.facts)
 
 
@@ -293,9 +296,9 @@ def _silence(
     silent: tuple[PodView, ...],
     pods: Pods,
 ) -> _Alarm | None:
-    """Silent slots are lost once the answering ones stand still too; until then they are unreachable.
+    """The alarm of silent slots: lost once the answering ones stand still too, until then unreachable.
 
-    Where most slots are silent, none of them counts as lost.
+    Where most slots are silent, none of them counts as lost: the way to them may be broken.
     """
     if not silent:
         return None
@@ -303,16 +306,19 @@ def _silence(
     unreachable_at = max(pod.silent_since or 0.0 for pod in silent) + order.limits.unreachable_s
     lost_at = max(unreachable_at, _still_at(order, watch, answering))
     can_be_lost = 2 * len(silent) <= len(order.living)
-    is_known = {pod.slot for pod in silent} <= set(order.unreachable)
+    is_reported = {pod.slot for pod in silent} <= set(order.unreachable)
     if can_be_lost and answering and lost_at <= now:
         return _Alarm(at=lost_at, facts=tuple(_silent_node(order, p, now) for p in silent))
-    if not is_known:
+    if not is_reported:
         return _Alarm(at=unreachable_at, facts=tuple(_unreachable(order, p, now) for p in silent))
     return _look_again(lost_at) if can_be_lost and lost_at > now else None
 
 
 def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -> float:
-    """When the answering slots will have been still for long enough to believe in a lost node."""
+    """When the answering slots will have been still for long enough to believe in a lost node.
+
+    They wait for a lost one within a step; a slow step alone must not look like that.
+    """
     patience = max(order.limits.unreachable_s, 3 * watch.learned.longest_gap_s)
     moves = [p.step_at for p in answering if p.step_at is not None]
     if moves or watch.learned.steps_seen:
@@ -337,10 +343,9 @@ def _hang(order: WatchOrder, watch: Watch, observation: Observation, pods: Pods)
     first = suspects[0]
     pod = next(p for p in pods.all if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
-    # Ranks that wait for one that hangs stop with it: who did cannot be told.
+    # Ranks that wait for one that hangs stop with it: then the fact names no slot.
     until = first.still_since + hang.at_once_s(watch.learned)
-    at_once = [one.slots for one in suspects if one.still_since <= until]
-    together = sum(map(len, at_once))
+    together = sum(len(one.slots) for one in suspects if one.still_since <= until)
     who = _who(pod.slot, together, sum(len(one.slots) for one in suspects))
     fact = _about(order, pod, kind, first.still_since, f"{who} {first.how}")
     fact = fact if together == 1 else replace(fact, slot=None, node=None)
@@ -425,7 +430,7 @@ def report(
     *,
     warnings: tuple[JobWarning, ...] | None = None,
 ) -> WatchReport:
-    """The report of this look: facts as examples, and what is known of the training."""
+    """The report of this look: the weightiest facts, and the state of pods and training."""
     facts = distinct((*watch.facts, *extra))
     observation = of_the_living(order, observation)
     now_running = of_this_generation(order, observation.pods)

@@ -13,7 +13,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import CAPABILITIES, FaultClass, Level
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchReport
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch
+from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.world import Observation, PodState, PodView
 from tests.support.builders import START, fact, pod, running, sighting, watch_order, with_ladder
@@ -25,15 +25,15 @@ def look(
     *facts: Fact,
     now: float,
     pods: tuple[PodView, ...] | None = None,
-    has_asked: bool = True,
+    has_polled: bool = True,
     **order: object,
-) -> WaitFor | AskAll | WatchReport:
+) -> WaitFor | PollAll | WatchReport:
     """The result of a watch of four slots at this moment, after every agent answered."""
     full_order = watch_order(0, 1, 2, 3, limits=Limits(), **order)
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
     observation = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
     return watching.look(
-        full_order, Watch(learned=full_order.learned, has_asked=has_asked), observation
+        full_order, Watch(learned=full_order.learned, has_polled=has_polled), observation
     )[1]
 
 
@@ -42,7 +42,7 @@ def silent(slot: int, since: float = 90.0) -> PodView:
 
 
 def test_at_the_first_fact_every_agent_is_asked() -> None:
-    assert look(CRASH, now=100.0, has_asked=False) == AskAll()
+    assert look(CRASH, now=100.0, has_polled=False) == PollAll()
 
 
 def test_facts_are_told_as_soon_as_every_agent_has_answered() -> None:
@@ -63,7 +63,7 @@ def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_n
     pods = (pod(0, step=5, step_at=100.0), silent(1))
     crashed = Observation(now=100.0, cursor="1", pods=pods, facts=(CRASH,), generation=1)
     watch, verdict = watching.look(order, Watch(learned=order.learned), crashed)
-    assert verdict == AskAll()
+    assert verdict == PollAll()
     watch, verdict = watching.look(order, watch, crashed)
     assert isinstance(verdict, WaitFor)
     watch, verdict = watching.look(order, watch, crashed)
@@ -71,7 +71,7 @@ def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_n
     quiet = Observation(now=100.0, cursor="1", pods=(pods[0], pod(1)), generation=1)
     watch, verdict = watching.look(order, replace(watch, facts=()), quiet)
     assert isinstance(verdict, WaitFor)
-    assert watching.look(order, watch, crashed)[1] == AskAll()
+    assert watching.look(order, watch, crashed)[1] == PollAll()
 
 
 def test_a_crash_with_a_silent_slot_is_not_named_before_its_time() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import LOOK_AGAIN_S, WatchOrder, WatchReport
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch
+from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.world import Observation, PodView
 from tests.support.builders import pod, watch_order
 
 
-def look(order: WatchOrder, *pods: PodView, now: float) -> WaitFor | AskAll | WatchReport:
+def look(order: WatchOrder, *pods: PodView, now: float) -> WaitFor | PollAll | WatchReport:
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
     return watching.look(order, Watch(learned=order.learned), observation)[1]
 

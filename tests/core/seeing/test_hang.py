@@ -207,7 +207,7 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
     pods = tuple(pod(number, step=5, step_at=at) for number, at in enumerate(steps_at))
     order = watch_order(0, 1, 2, limits=AUTO, learned=PROVEN)
     observation = Observation(now=140.0, cursor="1", pods=pods, generation=1)
-    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_asked=True), observation)
+    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
     assert isinstance(watch_result, WatchReport)
     (hang,) = watch_result.facts
     assert (hang.slot, reason in hang.message) == (slot, True)
@@ -228,7 +228,7 @@ def test_each_hang_of_a_generation_is_a_fact_of_its_own(pods: tuple[PodView, Pod
         order = watch_order(0, limits=AUTO, seen_ids=frozenset(seen_ids))
         observation = Observation(now=now, cursor="1", pods=(still,), generation=1)
         _, watch_result = watching.look(
-            order, Watch(learned=Learned(), has_asked=True), observation
+            order, Watch(learned=Learned(), has_polled=True), observation
         )
         assert isinstance(watch_result, WatchReport)
         seen_ids += [fact.id for fact in watch_result.facts]

@@ -41,7 +41,7 @@ def watched(job: ScriptedJob, now: float) -> WaitFor | WatchReport:
     order = watch_order(job.state)
     pods = tuple(pod(slot)._replace(step_at=now, moved_at=now) for slot in order.living)
     observation = Observation(now=now, cursor="9", pods=pods, generation=order.generation)
-    watch_result = watching.look(order, Watch(learned=order.learned, has_asked=True), observation)[
+    watch_result = watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[
         1
     ]
     assert isinstance(watch_result, WaitFor | WatchReport)

@@ -7,7 +7,7 @@ import pytest
 from everstep.core.seeing import watching
 from everstep.core.seeing.suspension import suspect
 from everstep.core.seeing.watch_report import WatchReport
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch
+from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, Observation, PodView, RankExit
 from tests.support.builders import pod, watch_order
@@ -126,11 +126,11 @@ def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> Non
 
 def look(
     *pods: PodView, now: float, limits: Limits = LIMITS, seen_ids: frozenset[str] = frozenset()
-) -> WaitFor | AskAll | WatchReport:
+) -> WaitFor | PollAll | WatchReport:
     slots = (one.slot for one in pods)
     order = watch_order(*slots, since=now, limits=limits, seen_ids=seen_ids)
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned, has_asked=True), observation)[1]
+    return watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[1]
 
 
 SUSPECTS = (

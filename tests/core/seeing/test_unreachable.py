@@ -7,7 +7,7 @@ import pytest
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchReport, pod_seen
-from everstep.core.seeing.watching import AskAll, WaitFor, Watch
+from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.state import Learned
 from everstep.core.world import Observation, PodState, PodView, RankExit
 from tests.support.builders import fact, pod, running, sighting, watch_order
@@ -21,14 +21,14 @@ def look(
     learned: Learned = STEPS,
     unreachable: tuple[int, ...] = (),
     seen_ids: frozenset[str] = frozenset(),
-) -> WaitFor | AskAll | WatchReport:
+) -> WaitFor | PollAll | WatchReport:
     slots = (p.slot for p in pods)
     order = watch_order(*slots, learned=learned, unreachable=unreachable, seen_ids=seen_ids)
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=learned, has_asked=True), observation)[1]
+    return watching.look(order, Watch(learned=learned, has_polled=True), observation)[1]
 
 
-def kinds(watch_result: WaitFor | AskAll | WatchReport) -> list[str]:
+def kinds(watch_result: WaitFor | PollAll | WatchReport) -> list[str]:
     return [f.kind for f in watch_result.facts] if isinstance(watch_result, WatchReport) else []
 
 
@@ -124,7 +124,7 @@ def test_a_silence_soon_after_another_is_told_like_the_first() -> None:
 
     def look_since(
         since: float, *, last_report: WatchReport | None
-    ) -> WaitFor | AskAll | WatchReport:
+    ) -> WaitFor | PollAll | WatchReport:
         pods = (*(alive(n, since + 60) for n in range(3)), silent(3, since))
         fact_ids = (
             frozenset(f.id for f in last_report.facts) if last_report is not None else frozenset()
