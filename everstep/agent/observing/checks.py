@@ -7,7 +7,6 @@ dead, that check fails and no other one waits for it.
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import socket
 import threading
@@ -16,10 +15,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.observing import hardware
+from everstep.agent.storage import space
 
 GB = 2**30
 KB = 2**10
@@ -134,64 +133,14 @@ def _is_found(host: str) -> bool:
 
 def room(path: str, least_gb: float) -> Measured:
     """Measure the free space at the path, or at the folder in which it would be created."""
-    there = nearest(Path(path))
-    free_gb = free_bytes(there) / GB
+    there = space.nearest(Path(path))
+    free_gb = space.free_bytes(there) / GB
     where = path if str(there) == path else f"{there} (there is no {path})"
     return Measured(
         ok=free_gb > least_gb,
         measured=f"{free_gb:.1f} GB free in {where}",
         needed=f"more than {least_gb:g} GB",
     )
-
-
-def nearest(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists: it may be made later."""
-    return next((one for one in (path, *path.parents) if one.exists()), path)
-
-
-def free_bytes(path: Path) -> int:
-    filesystem = os.statvfs(path)
-    return filesystem.f_bavail * filesystem.f_frsize
-
-
-class StorageFault(NamedTuple):
-    """What keeps checkpoints from being written."""
-
-    kind: str
-    text: str
-
-
-FULL = ("No space left on device", "Disk quota exceeded")
-"""What a process that cannot write says last."""
-LEAST_ROOM = 1024 * 1024
-
-
-def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> StorageFault | None:
-    """Return the fault of the storage at this path, if it has one. Raises OSError.
-
-    `needs` is the size of the last checkpoint, `output` the last lines of a process that ended.
-    """
-    try:
-        return fault_of(path, os.statvfs(path), needs=needs, output=output)
-    except FileNotFoundError:
-        missing = StorageFault("storage.missing", f"{path} is not there any more")
-        return missing if was_there else None
-
-
-def fault_of(
-    path: Path, filesystem: os.statvfs_result, *, needs: int, output: str
-) -> StorageFault | None:
-    if filesystem.f_flag & os.ST_RDONLY:
-        return StorageFault("storage.read_only", f"{path} can only be read")
-    if filesystem.f_files and not filesystem.f_favail:
-        return StorageFault("storage.full", f"{path} takes no more files")
-    free = filesystem.f_bavail * filesystem.f_frsize
-    says_so = any(words in output for words in FULL)
-    # Without a word of it little room explains an end only where no other checkpoint fits.
-    least = max(LEAST_ROOM, needs) if says_so else min(LEAST_ROOM, needs or filesystem.f_frsize)
-    if free < least:
-        return StorageFault("storage.full", f"{path} is full, {free} bytes are free")
-    return None
 
 
 def limits(least: wire.Thresholds) -> Measured:

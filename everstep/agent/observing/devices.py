@@ -104,7 +104,7 @@ class Use:
         self._tool = tool
         self._readings = tool.readings if tool is not None else 0
 
-    def ask(self, every_s: float) -> None:
+    def run_tool(self, *, every_s: float) -> None:
         """Run the tool again, if there is one and it is due."""
         if self._tool is not None:
             self._tool.look(self._bands, every_s=every_s)
@@ -119,24 +119,26 @@ class Use:
         return True
 
     def changed(self, view: Mapping[int, Any] | None, *, works: bool | None) -> bool | None:
-        """Whether any device is used otherwise than before; None if that is not known of all of them.
+        """Whether the use of any device changed; None if that is unknown of some and no other one changed.
 
-        `works`: whether the processes did I/O since, if that is known.
+        `view`: what the metrics file shows, by device; None: it cannot be read. `works`: whether the
+        processes did I/O since the sample before, which counts where neither file nor tool shows a device.
         """
         if view is None or not self._bands:
             return None
         if self._tool is None:
-            changes = [self._one(index, value) for index, value in view.items()] or [works]
+            changes = [self._add(index, value) for index, value in view.items()] or [works]
         else:
             values = {**self._tool.shows, **view}
-            changes = [self._one(index, values.get(index)) for index in self._bands]
+            changes = [self._add(index, values.get(index)) for index in self._bands]
         if True in changes:
             return True
         return None if None in changes else False
 
-    def _one(self, index: int, value: Any) -> bool | None:
+    def _add(self, index: int, value: Any) -> bool | None:
+        """Add a sample of one device; return whether its use changed."""
         band = self._bands[index]
         if value == VARIES:
             band.forget()
             return True
-        return None if value is None else band.is_change(value)
+        return None if value is None else band.add(value)

@@ -1,8 +1,8 @@
-"""What is kept of a run before its processes are ended: where each of them was, and its last lines.
+"""What is kept of a run before its processes are ended: the stack of each rank, and its last lines.
 
-py-spy says where a process is, if it is installed. Without it a process may say so itself: by the signal
-named in EVERSTEP_STACK_SIGNAL, or before a kill by SIGABRT, if a handler for it is there (faulthandler).
-Stopped processes are left alone: they could not answer, and reading them would take for ever.
+py-spy reads the stack, if it is installed. Without it the process may print the stack itself: on the signal
+named in EVERSTEP_STACK_SIGNAL, or on SIGABRT before a kill, if it has a handler for that (faulthandler).
+Stopped processes are left alone: they cannot answer, and reading them would take for ever.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from everstep.agent.processes.tool import ask
 from everstep.agent.storage import files, permissions
 
 KEPT_S = 0.9
+"""Time limit of stacks before a kill."""
 STACKS_S = 5.0
+"""Time limit of stacks that a person wants to read."""
 QUIET_S = 0.1
+"""After this time without output a process has printed its stack."""
 LOOK_S = 0.01
 SIGNAL = "EVERSTEP_STACK_SIGNAL"
 PY_SPY = "py-spy"
@@ -38,7 +41,7 @@ class EvidenceCollector:
         self._agent = agent
 
     def keep(self, run: Run, grace_s: float, then: Callable[[], None]) -> None:
-        """Into the agent's folder; afterwards `then` is called in the loop."""
+        """Write stacks and last lines into the agent's folder; afterwards the loop calls `then`."""
 
         def work() -> None:
             path = self._keep(run, may_end=grace_s <= 0)
@@ -99,10 +102,10 @@ class EvidenceCollector:
 
     def _by_signal(self, rank: Rank, process: proc.Process, number: int, within_s: float) -> str:
         """What the process writes after the signal, until it has been quiet for a moment."""
-        before, asked_at = rank.log.written, time.monotonic()
+        before, signalled_at = rank.log.written, time.monotonic()
         proc.send(process, number)
-        written, changed = before, asked_at
-        while time.monotonic() - asked_at < within_s - LOOK_S:
+        written, changed = before, signalled_at
+        while time.monotonic() - signalled_at < within_s - LOOK_S:
             time.sleep(LOOK_S)
             if rank.log.written != written:
                 written, changed = rank.log.written, time.monotonic()

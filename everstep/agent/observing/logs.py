@@ -1,8 +1,8 @@
-"""What a rank writes, kept in one file that never grows beyond a bound.
+"""The log of a rank: one file that never grows beyond a bound, and what a fact quotes of it.
 
-The first 8 MB stay for ever, behind them the newest: of 32 MB in all, 12 to 24 MB. One line between the two
-says how much was left out. An offset counts the bytes that the rank wrote, still there or not. What cannot be
-written is dropped: a full disk must not stop the training.
+The file has the first 8 MB of the output (the head), a line that says how many bytes were left out (the gap),
+and the newest 12 to 24 MB (the tail). An offset counts the bytes that the rank wrote, whether they are still
+in the file or not. What cannot be written is dropped: a full disk must not stop the training.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ TAIL_LEAST = 12 * MB
 TAIL_MAX = 24 * MB
 TAIL_BYTES = 32 * 1024
 TAIL_LINES = 200
-SAID_BYTES = 4 * 1024
-SAID_LINES = 20
+QUOTED_BYTES = 4 * 1024
+QUOTED_LINES = 20
+"""Most of a rank's output that one fact quotes."""
 EXCEPTION_MOST = 1_000
-FACTS_TOLD = 512 * 1024
-"""What all facts say of what was printed. In JSON a byte may become six."""
+ALL_QUOTES_MOST = 512 * 1024
+"""Most output that all facts of an agent quote together. In JSON a byte may become six."""
 
 _GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
 _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
@@ -86,9 +87,10 @@ class LogFile:
             self.problem = self.problem or str(error)
 
     def _drop_the_middle(self) -> None:
+        """Keep the head and the newest `tail_least` bytes, which move up to the gap."""
         start = self._size - self._tail_least
-        gone_before = self._head + (_GAP_SIZE if self._dropped else 0)
-        self._dropped += start - gone_before
+        tail_began = self._head + (_GAP_SIZE if self._dropped else 0)
+        self._dropped += start - tail_began
         os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
         to = self._head + _GAP_SIZE
         while start < self._size:
@@ -121,7 +123,10 @@ def _home(log: Path) -> Path:
 
 
 def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[bytes, int, int]:
-    """`(bytes, offset of the first, offset behind the last)`; below 0 the offset counts from the end."""
+    """`(bytes, offset of the first, offset behind the last)`; below 0 the offset counts from the end.
+
+    An offset in the gap is that of the first byte behind it.
+    """
     with files.opened(path, within=_home(path)) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(head)
@@ -140,6 +145,8 @@ def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[byte
             data = file.read(limit)
     return data, at, at + len(data)
 
+
+# -- What a fact quotes -----------------------------------------------------------------------------
 
 _TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
 _TOP = re.compile(r'^\s+File ".*", line \d+, in (?:<module>|_run_module_as_main)\s*$')
@@ -181,13 +188,13 @@ def _raised(lines: list[str], prefix: str) -> str | None:
 
 def last_output(lines: list[str]) -> str:
     """The last of these lines, as much of them as a fact may hold."""
-    text = "\n".join(lines[-SAID_LINES:]).encode()[-SAID_BYTES:]
+    text = "\n".join(lines[-QUOTED_LINES:]).encode()[-QUOTED_BYTES:]
     return text.decode(errors="ignore")
 
 
 def bounded(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
-    """The same facts; the oldest ones lose what was printed, where all of them print too much."""
-    left = FACTS_TOLD
+    """The same facts; the oldest ones lose their quotes of output where all quote too much."""
+    left = ALL_QUOTES_MOST
     facts_kept: list[wire.FactSeen] = []
     for fact in reversed(facts):
         left -= len(fact["details"].get("log", ""))
@@ -202,7 +209,7 @@ LINE_MOST = 300
 
 
 def last_line(lines: list[str]) -> str | None:
-    """The last one that says anything."""
+    """The last line that is not blank."""
     texts = (line.strip() for line in reversed(lines))
     return next((line[:LINE_MOST] for line in texts if line), None)
 

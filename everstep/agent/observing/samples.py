@@ -1,7 +1,9 @@
 """Signs of life between the steps: I/O and CPU time of every process of the run, the use of its
 devices, and its checkpoints.
 
-The checkpoints are looked at elsewhere: storage that hangs must not hang the agent.
+The agent's loop calls `Samples.look` once a second. It compares each counter with its value at the sample
+before, and writes into the `Run` when something last moved, did I/O or used a device. `Saves` looks for
+checkpoints in a thread of its own: storage that hangs must not hang the agent.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any, NamedTuple
 
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
-from everstep.agent.observing import checks, device_tool, devices
+from everstep.agent.observing import device_tool, devices
 from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
-from everstep.agent.storage import checkpoints, reading
+from everstep.agent.storage import checkpoints, reading, space
 
 LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
@@ -42,9 +44,10 @@ def look_s(still_s: float | None) -> float:
 
 
 def rest_s(worked_s: float, still_s: float | None) -> float:
-    """A look at a machine with very many processes is much work: it is taken seldomer then.
+    """Least time until the next sample, after one that took `worked_s` of processor time.
 
-    Work alone counts. A look that had to wait (for the disk, for a processor) says nothing of the next.
+    On a machine with very many processes a sample is much work and taken seldomer. Time that a sample waited,
+    for the disk or for a processor, does not count.
     """
     rest = SHARE * worked_s
     return rest if still_s is None else min(rest, max(look_s(still_s), still_s / (2 * LOOKS)))
@@ -62,17 +65,21 @@ class Samples:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._used: dict[int, tuple[int, int | None]] = {}
-        self._shown_devices: Mapping[int, Any] = {}
-        self._next = 0.0
-        self._published: object = None
-        self._run: Run | None = None
-        self._use = devices.Use((), None)
-        self._tools: dict[str, device_tool.Tool | None] = {}
-        self._sooner = 0.0
-        self._looked: float | None = None
-        self._called = self._watched_since = clock.now()
         self._saves = Saves(agent)
+        self._published: object = None  # the signs of life in the newest state
+
+        # The sample before: of each process its processor time and its bytes of I/O, of each device its use.
+        self._counters: dict[int, tuple[int, int | None]] = {}
+        self._shown_devices: Mapping[int, Any] = {}
+        self._run: Run | None = None  # the run of that sample
+        self._use = devices.Use((), None)
+        self._tools: dict[str, device_tool.Tool | None] = {}  # by kind of accelerator
+
+        # Times: of calls of `look`, and of samples. Not every call takes a sample.
+        self._called_at = self._watched_since = clock.now()
+        self._sampled_at: float | None = None  # of this run
+        self._next_sample = 0.0
+        self._next_extra_look = 0.0  # between two seconds
 
     def prepare(self, run: Run) -> None:
         """Look at the checkpoints that are there before the ranks of the run begin."""
@@ -80,22 +87,23 @@ class Samples:
 
     def look_now(self) -> None:
         """Look although the last look is recent: a request is about to judge the run by it."""
-        self._next = 0.0
+        self._next_sample = 0.0
         self.look()
 
     def look(self) -> None:
-        now, before = clock.now(), self._called
-        self._called = now
-        if now - before > AWAY_S:
+        """Take a sample if it is due, and publish the signs of life if they have changed."""
+        now, called_before = clock.now(), self._called_at
+        self._called_at = now
+        if now - called_before > AWAY_S:
             self._watched_since = now
         run = self._agent.run
         if run is None:
             return
         run.watched_since = self._watched_since
-        before, worked = time.monotonic(), time.thread_time()
-        if before >= self._next and run.is_alive:
+        begun, worked_s = time.monotonic(), time.thread_time()
+        if begun >= self._next_sample and run.is_alive:
             self._sample(run)
-            self._next = before + rest_s(time.thread_time() - worked, run.still_s)
+            self._next_sample = begun + rest_s(time.thread_time() - worked_s, run.still_s)
         self._saves.follow(run)
         run_state = run.state()
         signs = [run_state[name] for name in ("moved_at", "io_at", "busy_at", "watched_since")]
@@ -105,31 +113,30 @@ class Samples:
         self._look_sooner(run)
 
     def _look_sooner(self, run: Run) -> None:
-        """Where the time to count as suspended is short, once a second is too seldom."""
+        """Look again within the second if `still_s`, the time by which the run is judged, is short."""
         every_s = look_s(run.still_s)
-        if run.is_alive and every_s < LOOK_S and time.monotonic() >= self._sooner:
-            self._sooner = time.monotonic() + every_s
+        if run.is_alive and every_s < LOOK_S and time.monotonic() >= self._next_extra_look:
+            self._next_extra_look = time.monotonic() + every_s
             self._agent.loop.later(every_s, self.look)
 
     def _sample(self, run: Run) -> None:
-        """All looks are taken each time: the next ones compare with them."""
-        activity = self._processes()
-        path, before = run.command["metrics"], self._shown_devices
-        readings = devices.simulated(path)
+        """Read processes and devices, and record in the run which of them moved."""
+        activity = self._sample_processes()
+        shown_before, readings = self._shown_devices, devices.simulated(run.command["metrics"])
         self._shown_devices = devices.utilisation(readings, run.command["devices"])
-        if activity.anything or devices.have_moved(before, self._shown_devices):
+        if activity.anything or devices.have_moved(shown_before, self._shown_devices):
             run.moved()
         if run is not self._run:
             self._follow(run)
-        now, looked = clock.now(), self._looked
-        # No look for a while (this process or the machine was stopped): that time is unknown.
-        missed = looked is not None and now - looked > (run.still_s or STILL_S) / 2
-        self._looked = now
-        run.io.saw(_since(activity.io, missed), now)
+        now, sampled_before = clock.now(), self._sampled_at
+        # No sample for a while (this process or the machine was stopped): that time is unknown.
+        missed = sampled_before is not None and now - sampled_before > (run.still_s or STILL_S) / 2
+        self._sampled_at = now
+        run.io.saw(_changed_or_missed(activity.io, missed), now)
         if run.still_s is not None:
-            self._devices(run, run.still_s, readings, activity, missed=missed)
+            self._sample_devices(run, run.still_s, readings, activity, missed=missed)
 
-    def _devices(
+    def _sample_devices(
         self,
         run: Run,
         still_s: float,
@@ -138,15 +145,17 @@ class Samples:
         *,
         missed: bool,
     ) -> None:
-        """The use of the devices of a run that is judged by it. Its looks cost, so others have none."""
+        """Sample the use of the devices; only for a run that is judged by it, as that costs."""
         now = clock.now()
-        self._use.ask(max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
+        self._use.run_tool(every_s=max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
         view = None if readings is None else self._shown_devices
         if self._use.has_news(view):
-            run.use.saw(_since(self._use.changed(view, works=activity.io), missed), now)
+            changed = self._use.changed(view, works=activity.io)
+            run.use.saw(_changed_or_missed(changed, missed), now)
 
     def _follow(self, run: Run) -> None:
-        self._run, self._looked = run, None
+        """Begin with a new run: its samples are not compared with those of the run before."""
+        self._run, self._sampled_at = run, None
         if run.still_s is None:
             return
         kind = run.command["accelerator"]
@@ -154,23 +163,23 @@ class Samples:
             self._tools[kind] = device_tool.of(self._agent, kind)
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 
-    def _processes(self) -> Activity:
-        used = {
+    def _sample_processes(self) -> Activity:
+        counters = {
             process.pid: (process.cpu, proc.io_bytes(process.pid))
             for process in self._agent.population.sample()
             if process.is_alive
         }
-        before, self._used = self._used, used
-        done = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in used.items()]
-        did_io = any(io is not None and io != old for old, io in done)
-        is_known = all(io is not None for _, io in done)
+        before, self._counters = self._counters, counters
+        io_bytes = [(before.get(pid, (0, 0))[1], io) for pid, (_, io) in counters.items()]
+        did_io = any(now is not None and now != then for then, now in io_bytes)
+        is_complete = all(now is not None for _, now in io_bytes)
         return Activity(
-            anything=any(before.get(pid) != now for pid, now in used.items()),
-            io=did_io if did_io or is_known else None,
+            anything=any(before.get(pid) != now for pid, now in counters.items()),
+            io=did_io if did_io or is_complete else None,
         )
 
 
-def _since(changed: bool | None, missed: bool) -> bool | None:
+def _changed_or_missed(changed: bool | None, missed: bool) -> bool | None:
     """Count a gap in observation as a change. Unknown stays unknown."""
     return None if changed is None else changed or missed
 
@@ -180,21 +189,21 @@ class Saves:
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
-        self._of: SavesOfRun | None = None
-        self._look: Future[None] | None = None  # the one that is on its way
+        self._saves_of_run: SavesOfRun | None = None
+        self._look: Future[None] | None = None  # in progress in another thread, or just done
 
     def follow(self, run: Run) -> None:
-        """Look now; seen from the loop, this takes no time."""
+        """Begin to look for checkpoints, unless the look before goes on. Returns at once."""
         path = run.command["checkpoints_path"]
         if path is None:
             return
-        if self._of is None or self._of.run is not run:
-            self._of, self._look = SavesOfRun(self._agent, run, path), None
+        if self._saves_of_run is None or self._saves_of_run.run is not run:
+            self._saves_of_run, self._look = SavesOfRun(self._agent, run, path), None
         if self._look is None or self._look.done():
             if self._look is not None and (error := self._look.exception()) is not None:
                 self._agent.note(f"{path} cannot be searched for checkpoints: {error!r}")
             with contextlib.suppress(reading.StorageHangs):
-                self._look = reading.begin(path, self._of.look)
+                self._look = reading.begin(path, self._saves_of_run.look)
 
 
 class MountedVolume:
@@ -225,7 +234,7 @@ def _mount_of(folder: Path) -> Path | None:
 
 
 class SavesOfRun:
-    """What is there at the first look was not saved by the run: so that look begins before its ranks do."""
+    """The checkpoints of one run. Those of the first look are older: it begins before the ranks do."""
 
     def __init__(self, agent: Agent, run: Run, path: str) -> None:
         self.run = run
@@ -243,6 +252,7 @@ class SavesOfRun:
         self._volume = MountedVolume(path)
 
     def look(self) -> None:
+        """Look once; in a thread that storage may hold for long."""
         run, newest = self.run, self._watch.newest(time.monotonic())
         self._pace = pace = self._pace or checkpoints.Pace(newest)
         pace.saw(newest, clock.now())
@@ -279,7 +289,7 @@ class SavesOfRun:
 
 
 def _free_bytes(path: str) -> int | None:
-    """What may still be written below this path, which need not be there yet; None: not known."""
+    """Free bytes below this path, which need not exist yet; None: unknown."""
     with contextlib.suppress(OSError):
-        return checks.free_bytes(checks.nearest(Path(path)))
+        return space.free_bytes(space.nearest(Path(path)))
     return None

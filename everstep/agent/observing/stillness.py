@@ -18,8 +18,11 @@ class Band:
         self._low: float | None = None
         self._high = 0.0
 
-    def is_change(self, value: float) -> bool:
-        """Whether this sample lies outside of the band; a new one begins with it. The first one does."""
+    def add(self, value: float) -> bool:
+        """Add a sample; return whether it is a change: the first, or one outside of the band.
+
+        A change begins a new band.
+        """
         low = value if self._low is None else min(self._low, value)
         high = value if self._low is None else max(self._high, value)
         if self._low is not None and high - low <= 2 * STEADY_POINTS:

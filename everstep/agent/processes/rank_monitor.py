@@ -1,4 +1,9 @@
-"""What the ranks of the newest run do, as their agent's loop sees it: they start, print, step and end."""
+"""Tracks the ranks of the newest run, in the agent's loop: their start, output, steps and exit.
+
+The loop calls it when a pipe of a rank can be read, on SIGCHLD and once a second. It updates `Run` and
+`Rank`, adds a fact for each exit that no command ordered, and has the agent publish its state. No published
+state may show an exit without its fact.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +17,15 @@ from typing import Any
 
 from everstep.agent import clock
 from everstep.agent.agent import Agent
-from everstep.agent.observing import checks, logs, matching, steps
+from everstep.agent.observing import logs, matching, steps
 from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
-from everstep.agent.storage import reading
+from everstep.agent.storage import reading, space
 
 STORAGE_S = 0.25
-"""So long the agent stands still, once in a run, if the storage hangs while its ranks end."""
-STEPS_TOLD_S = 0.5
+"""Longest wait of the agent's loop, once in a run, for storage that hangs while ranks end."""
+STEPS_PUBLISHED_S = 0.5
 """Least time between two publications of steps. The first step is published at once; times stay exact."""
 RULES_TOO_SLOW = (
     f"; rules with a log pattern took {matching.LIMIT_S:g} s and are not all looked for"
@@ -48,17 +53,17 @@ class RankMonitor:
                 self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
             if rank.start_pipe >= 0:
                 self._agent.loop.watch(rank.start_pipe, partial(self._read_messages, run, rank))
-        self._all_started(run, publishes=False)
+        self._record_start(run, publishes=False)
 
     def look(self) -> None:
         """Read which capabilities the living ranks declare."""
         run = self._agent.run
         living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
-        says_more = [rank.folder.look() for rank in living]
+        changed = [rank.folder.look() for rank in living]
         for rank in living:
             if rank.folder.problem is not None:
                 self._agent.note(f"a file of rank {rank.number} is invalid: {rank.folder.problem}")
-        if any(says_more):
+        if any(changed):
             self._agent.publish()
 
     def _read_messages(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
@@ -69,10 +74,10 @@ class RankMonitor:
             return
         if rank.failed is not None:
             self._agent.report_failed_start(run, rank.failed)
-        self._all_started(run, publishes=publishes)
+        self._record_start(run, publishes=publishes)
 
-    def _all_started(self, run: Run, *, publishes: bool = True) -> None:
-        """Note it if every rank became its command."""
+    def _record_start(self, run: Run, *, publishes: bool = True) -> None:
+        """Record the start of the run once every rank executes its command."""
         if run.failed is None and run.started_at is None and all(r.is_started for r in run.ranks):
             begun = (r.started_at or 0.0 for r in run.ranks if r.incarnation == run.generation)
             run.started_at = max(begun, default=clock.now())
@@ -84,7 +89,7 @@ class RankMonitor:
 
     def _reap(self) -> None:
         """Wait for every child that ended, ranks and orphans alike."""
-        someone = False
+        any_ended = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -92,19 +97,20 @@ class RankMonitor:
                 break
             if pid == 0:
                 break
-            someone = True
+            any_ended = True
             rank = self._agent.run.living_with_pid(pid) if self._agent.run is not None else None
             if self._agent.run is not None and rank is not None:
-                self._exited(self._agent.run, rank, os.waitstatus_to_exitcode(status))
-            elif (ended := self._agent.leave_alone(pid)) is not None:
+                self._record_exit(self._agent.run, rank, os.waitstatus_to_exitcode(status))
+            elif (ended := self._agent.forget_child(pid)) is not None:
                 ended(os.waitstatus_to_exitcode(status))
-        if someone:
+        if any_ended:
             self._agent.child_ended()
 
-    def _exited(self, run: Run, rank: Rank, status: int) -> None:
+    def _record_exit(self, run: Run, rank: Rank, status: int) -> None:
+        """Read the last messages and output of the rank, add the facts of its exit, then publish."""
         rank.status = status
         self._date_end(run, rank)
-        if rank.start_pipe >= 0:  # no state may show an exit without its fact
+        if rank.start_pipe >= 0:
             self._read_messages(run, rank, publishes=False)
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
@@ -167,7 +173,7 @@ class RankMonitor:
             return
         run.storage_was_checked = True
         look = partial(
-            checks.storage_fault,
+            space.storage_fault,
             Path(path),
             was_there=run.has_folder,
             needs=0 if saved is None else saved["bytes"],
@@ -188,27 +194,28 @@ class RankMonitor:
         if run.search.is_given_up:
             self._agent.note(steps.TOO_SLOW)
         if step is not None:
-            self._stepped(run, rank, step)
+            self._record_step(run, rank, step)
         return more
 
     def forget(self, rank: Rank) -> None:
+        """Stop to read a rank that has ended, and release what it holds."""
         if rank.output >= 0:
             self._agent.loop.unwatch(rank.output)
         rank.close()
 
-    def _stepped(self, run: Run, rank: Rank, step: int) -> None:
+    def _record_step(self, run: Run, rank: Rank, step: int) -> None:
         is_first = run.steps.first_at is None
         if not run.steps.saw(rank.number, step, now=clock.now(), ticks=time.monotonic()):
             return
         if rank.exited_at is not None:
-            return  # published along with its exit: no state may show that without its fact
+            return  # it is published with the exit of the rank
         if is_first:
             self._agent.publish()
         elif not self._steps_due:
             self._steps_due = True
-            wait_s = self._steps_published + STEPS_TOLD_S - time.monotonic()
-            self._agent.loop.later(max(0.0, wait_s), self._tell_steps)
+            wait_s = self._steps_published + STEPS_PUBLISHED_S - time.monotonic()
+            self._agent.loop.later(max(0.0, wait_s), self._publish_steps)
 
-    def _tell_steps(self) -> None:
+    def _publish_steps(self) -> None:
         if self._steps_due:
             self._agent.publish(goes_on=True)

@@ -34,7 +34,7 @@ def metric(scene: FakeScene, fault: FaultLine) -> None:
     if device.varies:
         device.band.forget()
         device.used_at = scene.now
-    elif device.band.is_change(float(fault.words[2])):
+    elif device.band.add(float(fault.words[2])):
         device.used_at = scene.now
     pods.touch_all(scene.state, node)
 

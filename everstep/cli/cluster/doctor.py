@@ -27,6 +27,7 @@ from everstep import __version__, devserver
 from everstep.agent import wire
 from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
+from everstep.agent.storage import space
 from everstep.backends.tools import Examined, SilentAgent
 from everstep.cli import machine
 from everstep.cli.connection import (
@@ -310,9 +311,9 @@ def _place(directory: Path) -> Iterator[CheckLine]:
 
 def _storage(directory: Path) -> CheckLine:
     hint = "make room, or set EVERSTEP_HOME to another folder"
-    there = places.nearest(directory)
+    there = space.nearest(directory)
     try:
-        free = places.free_bytes(there)
+        free = space.free_bytes(there)
     except OSError as error:
         what = f"{directory} cannot be looked at: {error.strerror}"
         return problem("storage", what, hint)

@@ -99,7 +99,7 @@ def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> 
     facts = [ended(number) for number in range(100)]
     bounded_facts = logs.bounded(facts)
     assert [fact["n"] for fact in bounded_facts] == [*range(100)]
-    assert sum(len(fact["details"]["log"]) for fact in bounded_facts) <= logs.FACTS_TOLD
+    assert sum(len(fact["details"]["log"]) for fact in bounded_facts) <= logs.ALL_QUOTES_MOST
     assert bounded_facts[-1] == facts[-1]
     assert len(facts[0]["details"]["log"]) == logs.TAIL_BYTES, "who reads the old list reads it on"
 
@@ -124,7 +124,7 @@ def test_the_last_words_are_few_and_end_with_the_last() -> None:
     ]
     output = logs.last_output(["\ufffd" * 4_000, "the end"])
     assert output.endswith("\ufffd\nthe end")
-    assert len(output.encode()) <= logs.SAID_BYTES
+    assert len(output.encode()) <= logs.QUOTED_BYTES
     assert not logs.last_output([])
 
 

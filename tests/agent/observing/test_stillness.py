@@ -26,15 +26,15 @@ def test_a_sample_outside_of_the_band_is_a_change(
     values: tuple[float, ...], changes: tuple[int, ...]
 ) -> None:
     band = Band()
-    changed_numbers = [number for number, value in enumerate(values) if band.is_change(value)]
+    changed_numbers = [number for number, value in enumerate(values) if band.add(value)]
     assert changed_numbers == list(changes)
 
 
 def test_after_forgetting_every_value_is_a_change() -> None:
     band = Band()
-    assert band.is_change(37)
+    assert band.add(37)
     band.forget()
-    assert band.is_change(37)
+    assert band.add(37)
 
 
 # changes told at 0, 1, 2 ... (None: the sample told nothing), since when it is still

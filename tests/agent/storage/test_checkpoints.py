@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.observing import checks
-from everstep.agent.storage import checkpoint_formats, checkpoints
+from everstep.agent.storage import checkpoint_formats, checkpoints, space
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
@@ -437,7 +436,7 @@ def saved(step: int) -> wire.SavedState:
 
 def test_free_space_is_that_of_the_folder_to_be(tmp_path: Path) -> None:
     disk_stat = os.statvfs(tmp_path)
-    free = checks.free_bytes(checks.nearest(tmp_path / "not" / "yet"))
+    free = space.free_bytes(space.nearest(tmp_path / "not" / "yet"))
     assert free == pytest.approx(disk_stat.f_bavail * disk_stat.f_frsize, rel=0.2), (
         "others write meanwhile"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.observing import checks
+from everstep.agent.storage import space
 from tests.agent.pod import Pod, exits
 from tests.agent.storage import layouts
 from tests.support.starving import away
@@ -75,7 +75,7 @@ def disk_stat(*, free: int, files: int = 1000, flag: int = 0) -> os.statvfs_resu
 def test_what_is_wrong_with_it_has_a_name(
     statvfs: os.statvfs_result, error_text: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, statvfs, needs=10 * MB, output=error_text)
+    fault = space.fault_of(tmp_path, statvfs, needs=10 * MB, output=error_text)
     assert (None if fault is None else fault.kind) == kind
 
 
@@ -92,5 +92,5 @@ def test_what_is_wrong_with_it_has_a_name(
 def test_little_room_explains_no_end_where_checkpoints_are_small(
     free: int, needs: int, error_text: str, kind: str | None, tmp_path: Path
 ) -> None:
-    fault = checks.fault_of(tmp_path, disk_stat(free=free), needs=needs, output=error_text)
+    fault = space.fault_of(tmp_path, disk_stat(free=free), needs=needs, output=error_text)
     assert (None if fault is None else fault.kind) == kind

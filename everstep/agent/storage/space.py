@@ -1,0 +1,57 @@
+"""Free space at a path, and what is wrong with the storage there when a process could not write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the nearest folder above it that exists: it may be made later."""
+    return next((one for one in (path, *path.parents) if one.exists()), path)
+
+
+def free_bytes(path: Path) -> int:
+    filesystem = os.statvfs(path)
+    return filesystem.f_bavail * filesystem.f_frsize
+
+
+class StorageFault(NamedTuple):
+    """What keeps checkpoints from being written."""
+
+    kind: str
+    text: str
+
+
+FULL = ("No space left on device", "Disk quota exceeded")
+"""What a process that cannot write prints last."""
+LEAST_ROOM = 1024 * 1024
+
+
+def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> StorageFault | None:
+    """Return the fault of the storage at this path, if it has one. Raises OSError.
+
+    `needs` is the size of the last checkpoint, `output` the last lines of a process that ended.
+    """
+    try:
+        return fault_of(path, os.statvfs(path), needs=needs, output=output)
+    except FileNotFoundError:
+        missing = StorageFault("storage.missing", f"{path} is not there any more")
+        return missing if was_there else None
+
+
+def fault_of(
+    path: Path, filesystem: os.statvfs_result, *, needs: int, output: str
+) -> StorageFault | None:
+    if filesystem.f_flag & os.ST_RDONLY:
+        return StorageFault("storage.read_only", f"{path} can only be read")
+    if filesystem.f_files and not filesystem.f_favail:
+        return StorageFault("storage.full", f"{path} takes no more files")
+    free = filesystem.f_bavail * filesystem.f_frsize
+    reported = any(words in output for words in FULL)
+    # If the process reported no full disk, only very little room explains its end.
+    least = max(LEAST_ROOM, needs) if reported else min(LEAST_ROOM, needs or filesystem.f_frsize)
+    if free < least:
+        return StorageFault("storage.full", f"{path} is full, {free} bytes are free")
+    return None
