@@ -59,7 +59,7 @@ class Agent:
         self.home = home
         self.job, self.slot, self.node, self.uid = job, slot, node, uid
         self.boot = os.urandom(4).hex()  # short: it is in the identity of every fact
-        self.orphan_s = orphan_s
+        self.orphan_s = orphan_s  # without a request of a worker for so long the agent ends itself
         self.population = Population(Members(home, uid), self.note)
         self.generation = 0  # the newest of all commands
         self.stopped_below = 0  # every process of an older generation is proven gone
@@ -116,7 +116,7 @@ class Agent:
 
     @property
     def quiet_s(self) -> float:
-        """Longest silence while training goes on: a reader that gets no news would call it suspended."""
+        """Longest delay of mere progress in an answer: a reader without news takes training for suspended."""
         still_s = self.run.still_s if self.run is not None else None
         return math.inf if still_s is None else still_s / 4
 
@@ -173,13 +173,13 @@ class Agent:
         }
         self.works = [*self.works, work][-wire.WORKS_MOST :]
 
-    def look_after(self, child: int, ended: Callable[[], None]) -> None:
+    def spare_child(self, child: int, ended: Callable[[], None]) -> None:
         """Keep this child process out of every stop: it belongs to the agent. Call `ended` when it ends."""
         self.population.spared.add(child)
         self.children[child] = lambda _code: ended()
 
-    def leave_alone(self, child: int) -> Callable[[int], None] | None:
-        """Forget a child given to `look_after`. Returns what was to be called at its end, if it was known."""
+    def forget_child(self, child: int) -> Callable[[int], None] | None:
+        """Undo `spare_child`. Returns what was to be called with the exit code of the child, if anything."""
         self.population.spared.discard(child)
         return self.children.pop(child, None)
 
@@ -366,9 +366,9 @@ class Agent:
         self.add_work("stop", generation, ordered_at)
 
     def _admit(self, generation: int) -> None:
-        """Move kept ranks to this generation. The warden learns of it first: its fence would end them.
+        """Move kept ranks to this generation, and have the warden guard it before its fence can be written.
 
-        Ranks that were started in it since the stop was ordered are not kept ones: a stop would end them.
+        Nothing to do if ranks of this generation were started since the stop was ordered: none is a kept one.
         """
         if self._newest_run() == generation:
             return
@@ -376,7 +376,7 @@ class Agent:
         self.parts.warden.send_orders()
 
     def _mark_ended_by_command(self, keep: Collection[int]) -> None:
-        """Mark the living ranks that a command ends, so that their exits are no facts."""
+        """Mark the living ranks that a command ends: unlike other ends by the agent, theirs are no facts."""
         for rank in self._ranks:
             if rank.is_alive and rank.number not in keep:
                 rank.ends_by_command = True

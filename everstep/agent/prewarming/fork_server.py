@@ -37,19 +37,21 @@ READY, FORK, OUTPUT = b"ready", b"f", b"o"
 MESSAGE_MAX = 500
 DEVICES = ("/dev/nvidia", "/dev/davinci", "/dev/kfd", "/dev/dri", "/dev/accel")
 ADOPTED_S = 0.0001
+"""Time between two looks of a fork at whether the agent has become its parent."""
 HOST_S = 0.1
-NEAR = ("127.0.0.1", "localhost", "::1")
-LISTEN = "0A"
+"""Longest wait for rank 0 to listen."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 
 PROC = Path("/proc/self")
 
 LIBC = ctypes.CDLL(None)
-HELPER_MAIN = sys.modules["__main__"]  # kept: another one takes its place in a rank
+HELPER_MAIN = sys.modules["__main__"]  # or it were destroyed, and our globals with it, in a rank
 
 
 def serve() -> Callable[[], None]:
     """Fork until the agent ends. Returns only in a rank, the function that runs its command."""
-    agent, first, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    agent_pid, first, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     control = _control()
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = first
@@ -62,7 +64,7 @@ def serve() -> Callable[[], None]:
         if not message:
             os._exit(0)  # the agent is gone
         if _fork_rank():
-            return _become_rank(agent, control, socket.socket(fileno=handles[0]))
+            return _become_rank(agent_pid, control, socket.socket(fileno=handles[0]))
         os.close(handles[0])
     control.send(f"failed: {why}".encode()[:4096])
     os.killpg(0, signal.SIGKILL)  # with whatever the modules started
@@ -134,20 +136,23 @@ def _fork_rank() -> bool:
     return True
 
 
-def _become_rank(agent: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
-    """Stand by as a rank until the agent's order comes; return the function that runs its command."""
+def _become_rank(agent_pid: int, control: socket.socket, link: socket.socket) -> Callable[[], None]:
+    """Stand by as a rank until the agent's order comes; return the function that runs its command.
+
+    `control` is the helper's socket to the agent, `link` that of this fork alone.
+    """
     try:
         control.close()
         os.setsid()
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != agent:  # it may have died before the prctl
-            raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent}")
+        if os.getppid() != agent_pid:  # it may have died before the prctl
+            raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent_pid}")
         link.send(b"%d" % os.getpid())
         output = _receive_output(link)
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(output)
-        _seed()
+        _reseed()
         link.send(READY)
         order = json.loads(_receive_order(link))
     except BaseException as error:  # noqa: BLE001  # nothing of the command ran: it is started plainly
@@ -161,15 +166,15 @@ def _become_rank(agent: int, control: socket.socket, link: socket.socket) -> Cal
             link.send(_error_text(error, order["workdir"]).encode())
         os._exit(127)
     link.close()
-    _let_the_host_be_first()
+    _wait_for_rank_0()
     return run
 
 
-def _let_the_host_be_first() -> None:
+def _wait_for_rank_0() -> None:
     """Wait until rank 0 listens: PyTorch retries a refused connection to its store after half a second."""
     port = os.environ.get("MASTER_PORT", "")
-    is_near = os.environ.get("MASTER_ADDR") in NEAR and port.isdigit()
-    if "torch" not in sys.modules or os.environ.get("RANK", "0") == "0" or not is_near:
+    is_here = os.environ.get("MASTER_ADDR") in LOOPBACK and port.isdigit()
+    if "torch" not in sys.modules or os.environ.get("RANK", "0") == "0" or not is_here:
         return
     deadline = time.monotonic() + HOST_S
     while time.monotonic() < deadline and not _listens(int(port)):
@@ -214,16 +219,16 @@ def _bounds() -> list[int]:
     return [int(word) for word in (PROC / "stat").read_bytes().rpartition(b")")[2].split()[45:49]]
 
 
-def _title(command: list[str]) -> None:
-    """Let `ps` show the command. A last byte that is not zero says that this is a title."""
+def _set_title(command: list[str]) -> None:
+    """Let `ps` show the command. The kernel takes a last byte that is not zero as the mark of a title."""
     begin, end = _bounds()[:2]
     room = end - begin
     text = " ".join(command).encode(errors="surrogateescape").replace(b"\0", b" ")[: room - 2]
     ctypes.memmove(begin, text.ljust(room - 1, b"\0") + b".", room)
 
 
-def _seed() -> None:
-    """What is drawn by chance differs from rank to rank, and from what the helper drew."""
+def _reseed() -> None:
+    """Give every random generator a new seed: forks of one helper would all draw the same numbers."""
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
@@ -235,12 +240,14 @@ def _seed() -> None:
 
 def _prepared_command(order: dict[str, Any]) -> Callable[[], None]:
     """Set environment, folder and arguments as ordered; return the function that runs the command."""
-    os.environ.update(order["env"])  # the rest is ours already, with what the modules made of it
+    os.environ.update(
+        order["env"]
+    )  # the helper had the rest, and its modules may have changed that
     os.chdir(order["workdir"])
     sys.argv[:] = order["argv"]
     if hasattr(sys, "orig_argv"):
         sys.orig_argv[:] = order["command"]
-    _title(order["command"])
+    _set_title(order["command"])
     importlib.invalidate_caches()
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = builtins

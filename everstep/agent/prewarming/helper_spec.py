@@ -16,7 +16,7 @@ from everstep.agent import wire
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
 
-OF_A_START = frozenset(
+START_VARIABLES = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES"),
         *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
@@ -65,7 +65,7 @@ class HelperSpec:
     """What starts have in common if one helper can serve them."""
 
     interpreter: tuple[str, ...]
-    first: str  # of sys.path
+    first: str  # entry of sys.path
     workdir: str
     modules: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
@@ -88,15 +88,15 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
         if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
             raise Unfit(f"{script} is no file of Python source")
         first = script.resolve().parent
-    start_env = of_a_start(command)
-    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in start_env))
+    excluded = start_variables(command)
+    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in excluded))
     modules = tuple(command["prewarm"])
     return HelperSpec(python.interpreter, str(first), command["workdir"], modules, env)
 
 
-def of_a_start(command: wire.RunCommand) -> set[str]:
-    """Names of what a helper of this command is made without."""
-    return {name for plan in command["ranks"] for name in plan["env"]} | OF_A_START
+def start_variables(command: wire.RunCommand) -> set[str]:
+    """Names of the variables that a fork gets with its order, and that its helper is started without."""
+    return {name for plan in command["ranks"] for name in plan["env"]} | START_VARIABLES
 
 
 def order_for(run: Run, rank: Rank) -> bytes:
@@ -110,7 +110,7 @@ def order_for(run: Run, rank: Rank) -> bytes:
             "script": python.script,
             "module": python.module,
             "argv": python.argv,
-            "env": {name: env[name] for name in env.keys() & of_a_start(run.command)},
+            "env": {name: env[name] for name in env.keys() & start_variables(run.command)},
             "workdir": run.command["workdir"],
         }
     ).encode()

@@ -1,8 +1,9 @@
-"""Commands that are run beside the ranks once these train: each tries a smaller number of nodes.
+"""Prefetch: commands that run beside the ranks once these train, each to try a smaller number of nodes.
 
-One at a time, at the lowest priority, in a session of its own. It is no sign of life of the run, and
-never holds up its end: it is killed first. Only an exit code that is the command's own says something
-about a number; what was killed, or could not be run, leaves it unknown.
+`look` carries one plan after the other through three stages: open its log (in another thread, as storage may
+hang), run its command, report its exit as a fact. A command runs at the lowest priority, in a session of its
+own; it is no sign of life of the run, and a stop kills it first. Only an exit code of the command itself is a
+result: if the command was killed, or could not be run, its number of nodes stays unknown.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Prefetcher:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._run: Run | None = None
-        self._left: list[wire.PrefetchPlan] = []
-        self._log: Future[int] | None = None  # of the first of them; storage may hang meanwhile
-        self._pid = 0
+        self._left: list[wire.PrefetchPlan] = []  # plans of this run whose commands did not run yet
+        self._log: Future[int] | None = None  # of the first of them, while it is being opened
+        self._pid = 0  # of the command that runs; 0: none
 
     def end(self) -> None:
         """End the current command at once. The remaining ones are left to the next run."""
@@ -46,11 +47,13 @@ class Prefetcher:
             self._kill(self._pid)
 
     def _kill(self, leader: int) -> None:
+        """Kill the processes of this session."""
         with contextlib.suppress(OSError):
             table = proc.all_processes()
             proc.kill([table[pid] for pid in with_families({leader}, table) if pid in table])
 
     def look(self) -> None:
+        """Begin the next stage if it is due; end everything if the run has ended."""
         run = self._agent.run
         if run is not self._run:
             self.end()
@@ -61,19 +64,19 @@ class Prefetcher:
             return
         if self._log is None:
             with contextlib.suppress(reading.StorageHangs):
-                where = partial(_opened, self._left[0], run.command, self._agent.home)
-                self._log = reading.begin("the log of a prefetch", where)
+                opening = partial(_open_log, self._left[0], run.command, self._agent.home)
+                self._log = reading.begin("the log of a prefetch", opening)
                 self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self.look))
         elif self._log.done():
             log, self._log = self._log, None
-            self._begin(run, self._left.pop(0), log)
+            self._spawn(run, self._left.pop(0), log)
 
-    def _begin(self, run: Run, plan: wire.PrefetchPlan, log: Future[int]) -> None:
+    def _spawn(self, run: Run, plan: wire.PrefetchPlan, log: Future[int]) -> None:
         home, folder = self._agent.home, f"{wire.FILES}/prefetch-{plan['nodes']}"
         try:
             handle = log.result()
         except OSError as error:
-            self._agent.note(f"{_what(plan)} has no log: {error}")
+            self._agent.note(f"{_title(plan)} has no log: {error}")
             return
         outputs: list[tuple[Any, ...]] = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -85,7 +88,7 @@ class Prefetcher:
             words = command_files.with_paths(plan["command"], plan["files"], home / folder)
             pid, report_end = rank_exec.spawn(words, plan["env"], run.command["workdir"], outputs)
         except OSError as error:
-            self._agent.note(f"{_what(plan)} cannot be run: {error}")
+            self._agent.note(f"{_title(plan)} cannot be run: {error}")
             return
         finally:
             os.close(handle)
@@ -99,18 +102,24 @@ class Prefetcher:
         self, run: Run, plan: wire.PrefetchPlan, pid: int, report_end: int, code: int
     ) -> None:
         self._pid = 0
-        why = _last_said(report_end)
-        if proc.look(pid) is None:  # its number is free: what is left of its session is its own
+        why = _spawn_error(report_end)
+        # The command was waited for. If its PID is unused, the session of that number is still the command's.
+        if proc.look(pid) is None:
             self._kill(pid)
         self._agent.population.helper_sessions.discard(pid)
         if why or (code != 0 and code not in OWN_CODES):
             how = why or (f"exit code {code}" if code > 0 else f"signal {-code}")
-            self._agent.note(f"{_what(plan)} has no result: {how}")
+            self._agent.note(f"{_title(plan)} has no result: {how}")
             self._agent.publish()
             return
-        kind, came = ("done", "it works") if code == 0 else ("failed", f"exit code {code}")
-        about: dict[str, Any] = {"nodes": plan["nodes"], "phase": run.command["phase"]}
-        self._agent.add_fact(f"prefetch.{kind}", f"{_what(plan)}: {came}", at=clock.now(), **about)
+        kind, result = ("done", "it works") if code == 0 else ("failed", f"exit code {code}")
+        self._agent.add_fact(
+            f"prefetch.{kind}",
+            f"{_title(plan)}: {result}",
+            at=clock.now(),
+            nodes=plan["nodes"],
+            phase=run.command["phase"],
+        )
         self._agent.save_state()
         self._agent.publish()
 
@@ -119,12 +128,12 @@ def _trains(run: Run) -> bool:
     return run.is_alive and (run.steps.first_at is not None or run.saved_at is not None)
 
 
-def _what(plan: wire.PrefetchPlan) -> str:
+def _title(plan: wire.PrefetchPlan) -> str:
     return f"prefetch for {plan['nodes']} node{'s' if plan['nodes'] > 1 else ''}"
 
 
-def _last_said(report_end: int) -> str:
-    """Why it did not become its command; empty if it did."""
+def _spawn_error(report_end: int) -> str:
+    """Why the process could not execute its command; empty if it did."""
     try:
         return os.read(report_end, 4096).decode(errors="replace")
     except BlockingIOError:
@@ -133,8 +142,8 @@ def _last_said(report_end: int) -> str:
         os.close(report_end)
 
 
-def _opened(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:
-    """The end of its log. Raises OSError."""
+def _open_log(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:
+    """Open its log for appending: in the phase's folder of records, else in the agent's. Raises OSError."""
     if (model_dir := command["model_dir"]) is None:
         return _append(permissions.below(home, home / wire.LOGS) / Path(plan["log"]).name, home)
     place, workdir = Path(model_dir), command["workdir"]

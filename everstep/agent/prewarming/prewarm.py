@@ -21,7 +21,7 @@ from everstep.agent.processes.run import Run
 
 LOG = "helper.log"
 STANDBY_S = 2.0
-"""The forks for the next start are made when those of this one have begun: they are busy enough then."""
+"""Wait after a start before the forks for the next one are made: the processors are busy until then."""
 
 
 class Prewarm:
@@ -51,7 +51,7 @@ class Prewarm:
         return True
 
     def _start_forked(self, helper: Helper, run: Run, rank: Rank) -> None:
-        """Start the rank in a standby fork, else in one made now. Raises OSError if neither works."""
+        """Start the rank in a standby fork, else in a new one. Raises OSError if neither works."""
         order = order_for(run, rank)
         while standby := next((one for one in helper.standbys if one.pid), None):
             self._remove(helper, standby)
@@ -88,7 +88,7 @@ class Prewarm:
     # -- the helper -------------------------------------------------------------------------------
 
     def prepare(self, run: Run) -> None:
-        """See that there is a helper for the next start of this command, or that there is none."""
+        """Start a helper for the next start of this command, and end one that is for another command."""
         spec: HelperSpec | None = None
         with contextlib.suppress(Unfit):
             spec = helper_spec_of(run.command) if run.command["prewarm"] else None
@@ -126,13 +126,13 @@ class Prewarm:
             self._remove(helper, standby)
             standby.dismiss()
             return
-        agent.look_after(standby.pid, partial(self._remove, helper, standby))
+        agent.spare_child(standby.pid, partial(self._remove, helper, standby))
         agent.publish()
 
     def _remove(self, helper: Helper, standby: Standby) -> None:
         """Remove a standby fork: it ended, or is about to become a rank."""
         helper.standbys.remove(standby)
-        self._agent.leave_alone(standby.pid)
+        self._agent.forget_child(standby.pid)
 
     def _dismiss_all(self, helper: Helper) -> None:
         for standby in [*helper.standbys]:
@@ -148,7 +148,7 @@ class Prewarm:
             agent.note(f"prewarm: the helper cannot be started: {error}")
             return
         self._helper = helper
-        agent.look_after(helper.pid, partial(self._forget_helper, helper))
+        agent.spare_child(helper.pid, partial(self._forget_helper, helper))
         agent.loop.watch(helper.control.fileno(), partial(self._read_messages, helper))
         agent.parts.warden.send_orders()
 
@@ -168,6 +168,7 @@ class Prewarm:
             self._helper = None
 
     def _forget_helper(self, helper: Helper) -> None:
+        """Clean up after a helper that has ended. If it had been ready, start another one."""
         agent = self._agent
         self._agent.loop.unwatch(helper.control.fileno())
         self._dismiss_all(helper)

@@ -24,6 +24,7 @@ POLLED_S = 0.3
 """Least time between two polls that are passed on to the warden."""
 
 AGAIN_S = 0.2
+"""Pause before a warden is started again."""
 ALONE_S = 3.0
 """After this silence the warden may not be working: the agent reads the fence itself."""
 MUTE_S, BEGINS_S = 5.0, 60.0
@@ -40,10 +41,10 @@ class WardenLink:
         self._pid = 0
         self._link: socket.socket | None = None
         self._writing = threading.Lock()
-        self._polled = 0.0
+        self._polled = 0.0  # when a poll was last passed on
         self._looked = time.monotonic()
-        self._silent_s = 0.0
-        self._has_begun = False
+        self._silent_s = 0.0  # how long the warden has been silent
+        self._has_begun = False  # the warden has given its first sign of life
         self._watch: FenceWatch | None = None  # the agent's own, while the warden is silent
 
         self._start()
@@ -56,7 +57,7 @@ class WardenLink:
             self._agent.loop.later(AGAIN_S, self._start)
             return
         self._has_begun = False
-        self._agent.look_after(self._pid, self._start_another)
+        self._agent.spare_child(self._pid, self._start_another)
         self.send_orders()
 
     def _spawn(self) -> None:
@@ -78,7 +79,7 @@ class WardenLink:
         Its end is not waited for: storage may hold it, and it ends when that lets it go.
         """
         proc.end_child(self._pid)
-        self._agent.look_after(self._pid, lambda: None)
+        self._agent.spare_child(self._pid, lambda: None)
         self._start_another()
 
     def _start_another(self) -> None:
@@ -142,6 +143,7 @@ class WardenLink:
             self._replace()  # it has not read its input for long
 
     def _message(self) -> dict[str, Any] | None:
+        """What the warden has to guard; None if there is no run."""
         run = self._agent.run
         if run is None:
             return None

@@ -126,7 +126,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def test_rank_waits_until_its_host_listens(store: socket.socket) -> None:
-    waiting = threading.Thread(target=fork_server._let_the_host_be_first)
+    waiting = threading.Thread(target=fork_server._wait_for_rank_0)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
@@ -148,5 +148,5 @@ def test_rank_does_not_wait_for_what_it_cannot_see(
     else:
         monkeypatch.setenv(name, value)
     began = time.monotonic()
-    fork_server._let_the_host_be_first()
+    fork_server._wait_for_rank_0()
     assert time.monotonic() - began < 30.0
