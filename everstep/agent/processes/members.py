@@ -51,7 +51,7 @@ class MemberList:
 
     boot: str = ""
     since: int = 0  # start of the pod's first agent: no member is older
-    cgroups: list[str] = field(default_factory=list)  # empty ones of agents that got none
+    cgroups: list[str] = field(default_factory=list)  # one per agent; "" for one that got none
     identities: set[tuple[int, int]] = field(default_factory=set)
 
     @property
@@ -105,7 +105,7 @@ class Members:
             written = MemberList(
                 boot=boot, since=this_process.started if this_process is not None else 0
             )
-        written.cgroups = [*dict.fromkeys((*written.cgroups, _joined(self._uid)))]
+        written.cgroups = [*dict.fromkeys((*written.cgroups, _join_cgroup(self._uid)))]
         self._written = written
         self._replace()
 
@@ -207,14 +207,16 @@ def numbering() -> str:
     return f"{BOOT.read_text().strip()}/{namespace.identity()}"
 
 
-def of_pods(is_meant: Callable[[str], bool]) -> list[proc.Process]:
-    """The living processes of the pods with such a uid, with their agents and wardens. Raises OSError.
+def of_pods(uid_matches: Callable[[str], bool]) -> list[proc.Process]:
+    """The living processes of the pods whose uid matches, with their agents and wardens. Raises OSError.
 
     They are found by their marks alone, without the folders of their pods: a process by its environment,
     an agent or a warden by its command line.
     """
     table = proc.all_processes()
-    marked = {pid for pid, process in table.items() if process.is_alive and is_meant(_uid_of(pid))}
+    marked = {
+        pid for pid, process in table.items() if process.is_alive and uid_matches(_uid_of(pid))
+    }
     return [table[pid] for pid in with_families(marked, table) if table[pid].is_alive]
 
 
@@ -248,7 +250,11 @@ def with_families(pids: Collection[int], table: dict[int, proc.Process]) -> set[
 def _may_belong(
     process: proc.Process, table: dict[int, proc.Process], members: Collection[int]
 ) -> bool:
-    """Not if it is another user's, or in a session that a stranger leads: one is only born into that."""
+    """Whether an unreadable process may be a member.
+
+    It is none if it is another user's, or in a session that another process leads: only a descendant of that
+    leader can be in it.
+    """
     if process.pid in members or not proc.is_of_our_user(process.pid):
         return False
     return process.session == process.pid or process.session not in table
@@ -257,8 +263,8 @@ def _may_belong(
 # -- Cgroups ------------------------------------------------------------------------------------
 
 
-def _joined(uid: str) -> str:
-    """A cgroup of the pod's own, which we are in from now on; empty if the machine gives us none."""
+def _join_cgroup(uid: str) -> str:
+    """Move into a cgroup of the pod's own, and return it; empty if the machine gives us none."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         folder = _own_cgroup() / f"everstep-{uid}"
         folder.mkdir(exist_ok=True)
@@ -290,7 +296,7 @@ def _in_cgroup(path: str) -> Iterator[int]:
 
 
 def _unless_gone(error: OSError) -> None:
-    """Only an empty one can be removed; in that very moment the kernel calls it no device."""
+    """Raise the error unless the cgroup was removed, which has no members then; the kernel may say ENODEV."""
     if not isinstance(error, proc.NO_SUCH_PROCESS) and error.errno != errno.ENODEV:
         raise error
 

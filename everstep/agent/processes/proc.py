@@ -24,7 +24,8 @@ NO_SUCH_PROCESS = (FileNotFoundError, ProcessLookupError)
 PIDFD_SIGNAL_PROCESS_GROUP = 4
 
 PAUSES_S = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-"""A process that hangs in the kernel may stay for minutes, and each look reads all of /proc."""
+"""Pauses between looks at whether killed processes are gone. They grow, as one that hangs in the kernel may
+stay for minutes, and each look reads all of /proc."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def look(pid: int) -> Process | None:
 def all_processes() -> dict[int, Process]:
     """Every process of the machine, as far as it may be seen. Raises OSError."""
     table = _looked_at(_numbers())
-    # Whose parent ended while we looked has another one by now.
+    # A process whose parent ended while we looked has another parent by now: read it again.
     orphans = [
         process for process in table.values() if process.parent and process.parent not in table
     ]
@@ -136,7 +137,7 @@ class Family:
             return {}
         self._strangers &= present
         descendants = below(self._root, table)
-        # If the parent ended meanwhile, its child is read again.
+        # A process whose parent ended meanwhile may be a descendant: it is read again next time.
         self._strangers |= {
             p for p, s in table.items() if p not in descendants and s.parent in present
         }
@@ -150,7 +151,7 @@ def environment(pid: int) -> bytes | None:
     """
     try:
         raw = _raw(f"{pid}/environ")
-        return None if not raw and _becomes_another(pid) else raw
+        return None if not raw and _is_executing(pid) else raw
     except NO_SUCH_PROCESS:
         return _environment_of_threads(pid)
     except PermissionError:
@@ -177,8 +178,8 @@ def command_line(pid: int) -> list[bytes]:
         return []
 
 
-def _becomes_another(pid: int) -> bool:
-    """Whether it is just being replaced by another program, and has no environment for a moment."""
+def _is_executing(pid: int) -> bool:
+    """Whether the process is in the middle of an `exec`, and has no environment for a moment."""
     words = _raw(f"{pid}/stat").rpartition(b")")[2].split()
     has_memory, environment_ends = words[20] != b"0", words[48] != b"0"
     return has_memory and not environment_ends

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PIPE_BYTES = 1024 * 1024
 READ = 1024 * 1024
 LAST_READS = 16
-"""After its end a rank's pipe is emptied, but no further: a child of it may go on writing."""
+"""Most reads of a rank's pipe after its end: enough to empty it. A child of the rank may go on writing."""
 
 F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", 1031)
 

@@ -18,6 +18,7 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members, with_families
 
 EVIDENCE_S = 1.0
+"""Longest wait for the evidence."""
 LOOK_S = 0.05
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
@@ -45,7 +46,7 @@ class Population:
             self._note(f"the list of processes of this pod cannot be written: {error}")
 
     def now(self) -> list[proc.Process] | None:
-        """The processes of the pod; None if none is found but that is not proven."""
+        """All processes of the pod, which is proven; None if none is found but that is not proven."""
         try:
             # Once what earlier agents left has ended, every process descends from this one.
             root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
@@ -64,7 +65,7 @@ class Population:
         return None
 
     def to_end(self) -> list[proc.Process] | None:
-        """The same without the ranks that are kept, and their families."""
+        """The processes of `now`, without the ranks that are kept and their families."""
         processes = self.now()
         return None if processes is None else self._without_kept(processes)
 
@@ -128,7 +129,7 @@ class Ending:
         population: Population,
         *,
         ranks: list[proc.Process],
-        collect: Callable[[Callable[[], None]], None] | None,  # what may help to understand it
+        collect: Callable[[Callable[[], None]], None] | None,  # evidence; calls its argument then
         grace_s: float,
         done: Callable[[], None],
     ) -> None:
@@ -139,17 +140,18 @@ class Ending:
         self._grace_s = grace_s
         self._timer: sched.Event | None = None
         self._looks = 0
-        # A process that starts later gets no SIGTERM.
-        self._unasked: set[tuple[int, int]] | None = None
-        self._collect = collect
+        # Processes that were there when the grace began and got no SIGTERM yet; later ones get none.
+        self._unsignalled: set[tuple[int, int]] | None = None
+        self._collect = collect  # None once the evidence was collected
         self._kills = False
 
     def begin(self) -> None:
+        """Collect the evidence, else begin with the grace."""
         if self._collect is None:
-            self._ask()
+            self._begin_grace()
         else:
-            self._timer = self._loop.later(EVIDENCE_S, self._collected)
-            self._collect(self._collected)
+            self._timer = self._loop.later(EVIDENCE_S, self._finish_collecting)
+            self._collect(self._finish_collecting)
 
     def hasten(self, grace_s: float) -> None:
         """Shorten what is left of the grace to this."""
@@ -169,12 +171,13 @@ class Ending:
             self._loop.cancel(self._timer)
         self._timer = self._loop.later(after_s, do)
 
-    def _collected(self) -> None:
+    def _finish_collecting(self) -> None:
+        """Begin the grace once the evidence is collected or the time for that is over: one call counts."""
         if self._collect is not None:
             self._collect = None
-            self._ask()
+            self._begin_grace()
 
-    def _ask(self) -> None:
+    def _begin_grace(self) -> None:
         if self._grace_s <= 0:
             self._kill()
             return
@@ -182,7 +185,7 @@ class Ending:
         self._look()
 
     def _look(self) -> None:
-        """Kill early if all have ended within the grace. Each process gets SIGTERM once."""
+        """Send SIGTERM, once to each process, and kill early if all have ended within the grace."""
         if self._kills:
             return
         self._loop.later(LOOK_S, self._look)
@@ -190,15 +193,16 @@ class Ending:
         if not left:
             self._kill()
             return
-        if self._unasked is None:
-            self._unasked = {process.identity for process in left}
+        if self._unsignalled is None:
+            self._unsignalled = {process.identity for process in left}
         for process in to_terminate(self._ranks, left):
-            if process.identity in self._unasked:
-                self._unasked.remove(process.identity)
+            if process.identity in self._unsignalled:
+                self._unsignalled.remove(process.identity)
                 proc.send(process, signal.SIGTERM)
                 proc.send(process, signal.SIGCONT)
 
     def _kill(self) -> None:
+        """Kill what is left, again and again until it is proven that nothing is."""
         if not self._kills:
             self._kills = True
             for rank in self._ranks:
