@@ -67,14 +67,14 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--inherit", action="store_true", help="ranks have the agent's environment")
     parser.add_argument("--copy-output", action="store_true", help="print what ranks print")
     parser.add_argument("--namespace", action="store_true", help="run in a PID namespace if we may")
-    parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_place)
+    parser.add_argument("--listen", metavar="tcp:HOST:PORT", type=_tcp_address)
     parser.add_argument(
         "--credentials", type=Path, help="a folder with the token, and files for TLS"
     )
     return parser.parse_args(words)
 
 
-def _place(text: str) -> tuple[str, int]:
+def _tcp_address(text: str) -> tuple[str, int]:
     kind, _, rest = text.partition(":")
     host, _, port = rest.rpartition(":")
     if kind != "tcp" or not host or not port.isdigit():

@@ -48,7 +48,7 @@ class Loop:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def watch(self, handle: int, do: Callable[[], object]) -> None:
-        """What is done with it from now on takes the place of what was."""
+        """Call `do` whenever the handle can be read. It replaces what was called before."""
         self.unwatch(handle)
         self._selector.register(handle, selectors.EVENT_READ, do)
 
@@ -57,7 +57,7 @@ class Loop:
             self._selector.unregister(handle)
 
     def later(self, after_s: float, do: Callable[[], None]) -> sched.Event:
-        """Have it called then, unless it is cancelled."""
+        """Call `do` after this time, unless the timer is cancelled."""
         return self._timers.enterabs(time.monotonic() + after_s, 0, self._safely, (do,))
 
     def cancel(self, timer: sched.Event) -> None:
@@ -69,7 +69,7 @@ class Loop:
         signal.signal(number, lambda signum, _frame: self._pending.add(signum))
 
     def hand_over(self, do: Callable[[], Any]) -> Future[Any]:
-        """Have it called by the loop, from any thread, without waiting."""
+        """Have the loop call `do`. Returns at once; for any thread."""
         call: Future[Any] = Future()
         self._calls.put((call, do))
         with contextlib.suppress(BlockingIOError):  # full of wake-ups: it will wake
@@ -77,7 +77,10 @@ class Loop:
         return call
 
     def call(self, do: Callable[[], Any]) -> Any:
-        """The result of a call made by the loop. One that the loop does not begin in time is never made."""
+        """Have the loop call `do`, and return its result. For other threads.
+
+        Raises OSError if the loop is busy for too long; it then never makes the call.
+        """
         call = self.hand_over(do)
         try:
             return call.result(CALL_S)

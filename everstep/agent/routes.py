@@ -73,8 +73,8 @@ class Handlers:
         self.polled = polled
         self.inquiry: checks.Inquiry | None = None  # the newest
         self.one_at_a_time = threading.Lock()
-        # Of the folder in the newest request.
-        self.saves: tuple[tuple[str | None, ...], Verdicts] | None = None
+        # What the newest search for checkpoints judged, and where it searched.
+        self.verdicts: tuple[tuple[str | None, ...], Verdicts] | None = None
 
     def state(self, query: Fields, _body: Fields) -> Any:
         since = commands.number(query, "since", -1)
@@ -86,6 +86,7 @@ class Handlers:
             self.agent.loop.hand_over(lambda: self.agent.drop_stored(boot, written))
         if query.get("fresh") == "1":
             self.agent.loop.call(self.agent.parts.samples.look_now)
+        # First only for news; once the quiet time is over, for mere progress of the training too.
         state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)
         if state["version"] == since:
             state = self.agent.wait(lambda state: state["version"] != since, wait_s - quiet_s)
@@ -100,7 +101,7 @@ class Handlers:
         return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
 
     def _refuse_outdated(self, command: wire.RunCommand) -> None:
-        """Refuse a command if the fence is newer: it was read late, as this process was stopped.
+        """Refuse a command if the fence is newer: the command was late, as where this process was stopped.
 
         If the storage hangs nothing is started: another generation may be running.
         """
@@ -184,7 +185,7 @@ class Handlers:
         self, question: wire.CheckpointsQuestion, *, within_s: float
     ) -> list[wire.SavedState]:
         path = question["path"]
-        watch = self._judgements_of(
+        verdicts = self._verdicts_of(
             path, question["format"], question["pattern"], question["phase"]
         )
         look = partial(
@@ -192,7 +193,7 @@ class Handlers:
             path,
             question["format"],
             question["ended"],
-            watch,
+            verdicts,
             is_over=question["is_over"],
             pattern=question["pattern"],
             phase=question["phase"],
@@ -200,10 +201,11 @@ class Handlers:
         with self._recorded_as("checkpoints"):
             return reading.read(path, look, within_s=within_s)
 
-    def _judgements_of(self, *layout: str | None) -> Verdicts:
-        if self.saves is None or self.saves[0] != layout:
-            self.saves = (layout, Verdicts())
-        return self.saves[1]
+    def _verdicts_of(self, *layout: str | None) -> Verdicts:
+        """The verdicts of the search before, if it was the same search; they make this one cheap."""
+        if self.verdicts is None or self.verdicts[0] != layout:
+            self.verdicts = (layout, Verdicts())
+        return self.verdicts[1]
 
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)

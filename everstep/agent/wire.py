@@ -41,14 +41,17 @@ NO_STORAGE = 503
 FENCE_FOLDER = ".everstep"
 FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its generation only grows
 FENCE_S = 30.0
+"""Default of `RunCommand.fence_s`."""
 STORAGE_S = 2.0
 """How long an agent waits for storage before it answers that the storage hangs."""
 LOOK_S = 60.0
 """Time limit of listing checkpoints; storage with many of them may be slow."""
 ORPHAN_S = 86_400.0
+"""Default time without a request of a worker after which an agent ends itself."""
 LOG_MB = 32.0
 """What of a rank's log stays on the disk."""
 WAIT_S_MAX = 30.0
+"""Longest wait of one poll of the state."""
 
 SMALL_FILE_MAX = 4096
 """Largest token or PID file, in bytes."""
@@ -246,9 +249,11 @@ class RunCommand(TypedDict):
     model_dir: Folder | None
     run: str
     cluster: str  # that gave out the generation
-    fence_s: float
-    counts: dict[str, int]
-    prewarm: list[str]
+    fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended
+    counts: dict[
+        str, int
+    ]  # schedule_count and process_start_count: how often pod and process began
+    prewarm: list[str]  # modules that the prewarm helper imports for the next start
     devices: list[int]  # of the node, held by this pod
     metrics: str | None  # file in which devices show their utilisation, memory and traffic
     accelerator: str  # nvidia and ascend devices are sampled by their own tool
