@@ -110,22 +110,23 @@ class HttpLink(Link):
     async def ask(
         self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
-        answer = await self._sent(method, path, body, within_s)
+        answer = await self._send(method, path, body, within_s)
         if answer.status >= 400:
             raise Refused(answer.status, str(answer.content.get("error", answer.content)))
         return answer.content
 
-    async def _sent(self, method: str, path: str, body: Any, within_s: float) -> Response:
+    async def _send(self, method: str, path: str, body: Any, within_s: float) -> Response:
+        """Send the request over the idle connection, else over a new one."""
         async with self._limit(within_s):
             request = self._request(method, path, body)
             idle, self.idle = self.idle, None
             if idle is not None:
                 # The agent may have ended, or closed an idle connection: then a new one is made.
                 with suppress(ConnectionError, asyncio.IncompleteReadError):
-                    return await self._answered(idle, request)
+                    return await self._exchange(idle, request)
         streams = await self._dial()
         async with self._limit(within_s):
-            return await self._answered(streams, request)
+            return await self._exchange(streams, request)
 
     @asynccontextmanager
     async def _limit(self, within_s: float) -> AsyncIterator[None]:
@@ -149,19 +150,20 @@ class HttpLink(Link):
     async def _dial(self) -> Streams:
         async with self._limit(self.connect_s):
             connection = await self.connect()
-        waits = True
+        is_ours_to_close = True
         try:
             async with self.turns, self._limit(self.connect_s):
-                waits = False
+                is_ours_to_close = False  # from here on the transport closes it
                 name = None if self.tls is None else wire.HOST_NAME
                 return await asyncio.open_connection(
                     sock=connection, ssl=self.tls, server_hostname=name, limit=HEAD_MOST
                 )
         finally:
-            if waits:  # else it is the transport's to close
+            if is_ours_to_close:
                 connection.close()
 
-    async def _answered(self, streams: Streams, request: bytes) -> Response:
+    async def _exchange(self, streams: Streams, request: bytes) -> Response:
+        """Send the request and read the answer; then keep the connection if it may be used again."""
         reader, writer = streams
         may_keep = False
         try:

@@ -1,4 +1,7 @@
-"""News of jobs, for those that wait for some; what came before the wait is not missed."""
+"""Wakes the verbs of a backend that wait for news of a job, such as `observe`.
+
+A part of the backend that sees a change calls `add`. News that came before a wait began ends it at once.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,7 @@ class JobNews:
         asyncio.get_running_loop().call_later(max(0.0, after_s), self.add, job_id)
 
     def _counts(self, job_id: str) -> JobCounts:
-        """The counts of this job. One not counted yet has news if there were any: they may be its own."""
+        """The counts of this job. A job that was not counted yet has news if there ever were any."""
         job = self._jobs.get(job_id)
         if job is None:
             now = self._clock()
@@ -82,7 +85,7 @@ class JobNews:
 
     @contextmanager
     def reading(self, job_id: str) -> Iterator[None]:
-        """Mark the news before this point as read, at the end of the body."""
+        """Once the body is done, mark the news that came before it as read."""
         job = self._counts(job_id)
         job.read_at = self._clock()
         before = job.came + self._came_for_all
@@ -100,7 +103,7 @@ class JobNews:
     ) -> Observation:
         """Implement `Backend.observe`: return what a look shows, once that is new or the time is over.
 
-        Where no news came for `wait_s` it is what was seen then: a quiet job is looked at once a call.
+        Where no news came for `wait_s`, the look from the beginning of the call is returned.
         """
         clock = self._clock
         ends = clock() + wait_s

@@ -1,7 +1,8 @@
-"""Commands to agents about their ranks: end what is older, begin a generation.
+"""Commands to agents about their ranks: stop older generations, start a new one.
 
-What a training process gets (the complete environment, the command, its place among the others) is a
-function of the order, of where it runs and of the settings.
+`run_command` builds the whole command of one slot (command line, environment, ranks) from the order, the
+place of the pod and the settings of the cluster; nothing else goes in. `stop` and `run_of` send commands,
+and may be repeated until they are carried out. `state_of` sums up how far a start is.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ def run_command(
         "still_s": order.still_s,
         "npu_look_s": npu_hang.MINUTE_S / order.time_scale,
         "files": command_files(order),
-        "prefetch": _prefetches(order, env) if start.node_rank == 0 else [],
+        "prefetch": _prefetch_plans(order, env) if start.node_rank == 0 else [],
     }
 
 
@@ -160,51 +161,54 @@ def _trace(order: StartOrder, settings: RankSettings) -> dict[str, str]:
     return {"TRACEPARENT": traceparent(order.job.id, order.job.first_run, key)}
 
 
-OF_RANKS = frozenset({"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "EVERSTEP_AGENT"})
-"""What leads to the ranks that train: a try must not join them, nor pass for one of them."""
+NOT_FOR_PREFETCH = frozenset({"MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "EVERSTEP_AGENT"})
+"""Variables that lead to the ranks that train: a prefetch must not join them, nor pass for one of them."""
 
 
-def _prefetches(order: StartOrder, env: Mapping[str, str]) -> list[wire.PrefetchPlan]:
-    """One for each number of nodes. `env`: of all ranks."""
-    wish = order.prefetch
-    return [] if wish is None else [_prefetch(order, wish, n, env) for n in wish.nodes]
+def _prefetch_plans(order: StartOrder, env: Mapping[str, str]) -> list[wire.PrefetchPlan]:
+    """A plan for each smaller number of nodes that the order names. `env`: that of all ranks."""
+    prefetch = order.prefetch
+    if prefetch is None:
+        return []
+    return [_prefetch_plan(order, prefetch, nodes, env) for nodes in prefetch.nodes]
 
 
-def _prefetch(
-    order: StartOrder, wish: PrefetchOrder, nodes: int, env: Mapping[str, str]
+def _prefetch_plan(
+    order: StartOrder, prefetch: PrefetchOrder, nodes: int, env: Mapping[str, str]
 ) -> wire.PrefetchPlan:
     fewer = dict(sorted(order.slots.items())[:nodes])
-    smaller = replace(order, command=wish.what.command, slots=fewer)
+    smaller = replace(order, command=prefetch.what.command, slots=fewer)
     ranks = nodes * order.processes_per_node
-    plain = {name: value for name, value in env.items() if name not in OF_RANKS}
+    plain = {name: value for name, value in env.items() if name not in NOT_FOR_PREFETCH}
     return {
         "nodes": nodes,
-        "command": [*wish.what.command],
+        "command": [*prefetch.what.command],
         "env": {**plain, "NNODES": str(nodes), "WORLD_SIZE": str(ranks)},
         "files": command_files(smaller),
-        "log": wish.what.log.replace("{nodes}", str(nodes)),
-        "began": wish.began,
-        "owner": storage.owner(order.job.id, order.phase, wish.began),
+        "log": prefetch.what.log.replace("{nodes}", str(nodes)),
+        "began": prefetch.began,
+        "owner": storage.owner(order.job.id, order.phase, prefetch.began),
     }
 
 
 RUN_S = wire.STORAGE_S + ASK_S
-"""An agent reads the fences before it starts a rank."""
+"""Time limit of a run command: the agent reads the fences before it starts a rank."""
 
 
 async def run_of(
     agents: Agents, uid: str, generation: int, command: Callable[[], wire.RunCommand | str]
 ) -> wire.RunSeen | str | None:
-    """The run of this generation, begun if the agent has no command for it yet, or why there can be none.
+    """Have the agent run this generation, and return the run as it is now.
 
-    None: the agent has none of it. A text says why a command cannot be made, or will never be accepted.
+    `command` builds the run command, or says why it cannot be built; it is called only if the agent has none
+    for this generation yet. None: the agent has not accepted it so far. A text: why there will be no run.
     """
     watched = agents.by_uid.get(uid)
     state = watched.state if watched is not None else None
     if not _has_order(state, generation):
         if isinstance(body := command(), str):
             return body
-        answer = await _begin(agents, uid, body)
+        answer = await _send_run(agents, uid, body)
         if isinstance(answer, str):
             return answer
         state = answer
@@ -212,7 +216,7 @@ async def run_of(
     return run if run is not None and run["generation"] == generation else None
 
 
-async def _begin(
+async def _send_run(
     agents: Agents, uid: str, command: wire.RunCommand
 ) -> wire.AgentState | str | None:
     """Send the command. Returns why the agent will never accept it, or None if it did not accept it now."""
@@ -222,11 +226,14 @@ async def _begin(
         return None
     except Refused as refused:
         return refused.why if refused.status in wire.NEVER_ACCEPTED else None
-    return agents.hear(uid, answer)
+    return agents.add_answer(uid, answer)
 
 
 def _has_order(state: wire.AgentState | None, generation: int) -> bool:
-    """Ranks that were kept are of the generation before there was a command to start it."""
+    """Whether the agent has the run command of this generation.
+
+    A run of kept ranks has this generation since their stop: it counts once it was started or has failed.
+    """
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
         return False

@@ -45,7 +45,7 @@ class PodPlace(Protocol):
 
 
 def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
-    """The pod by its agent's newest state, which of a silent agent is an old one."""
+    """The pod as its agent's newest state shows it; the state of a silent agent is an old one."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
     silent_since = pod.cut_off_since
@@ -136,7 +136,7 @@ def _exits(run: wire.RunSeen) -> Iterator[RankExit]:
 
 
 def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
-    """The newest good one that any agent of the job has seen."""
+    """The newest good checkpoint in the states of these agents, which are those of one job."""
     runs = [a.state["run"] for a in agents if a.state is not None and a.state["run"] is not None]
     saved = [run["checkpoint"] for run in runs if run["checkpoint"] is not None]
     good = [checkpoint(one) for one in saved if one["good"]]
@@ -174,33 +174,32 @@ def works(
 
 
 def facts(pod: PodPlace, state: wire.AgentState) -> Iterator[Fact]:
-    """What its agent saw, as facts for the job. One sight has one identity, whichever worker reads it."""
-    return (_fact(pod, sight) for sight in state["facts"] if _is_news(sight))
+    """The facts of an agent as facts of the job. Each has the same identity whichever worker reads it."""
+    return (_fact(pod, agent_fact) for agent_fact in state["facts"] if _is_news(agent_fact))
 
 
-def _is_news(sight: wire.FactSeen) -> bool:
-    """An end that was well, or only follows from another one, is shown in the pod and is no fact."""
-    details = sight["details"]
-    is_well = sight["kind"] == "process.exit" and details.get("code") == 0
+def _is_news(agent_fact: wire.FactSeen) -> bool:
+    """False for an exit with code 0, or one that follows from another end: the pod shows those."""
+    details = agent_fact["details"]
+    is_well = agent_fact["kind"] == "process.exit" and details.get("code") == 0
     return not is_well and not details.get("consequence")
 
 
-def _fact(pod: PodPlace, sight: wire.FactSeen) -> Fact:
-    code, device = sight["details"].get("code"), sight["details"].get("device")
+def _fact(pod: PodPlace, agent_fact: wire.FactSeen) -> Fact:
+    kind, details = agent_fact["kind"], agent_fact["details"]
+    code, device = details.get("code"), details.get("device")
     return Fact(
-        id=f"{pod.uid}/{sight['id']}",
-        kind=sight["kind"],
-        at=sight["at"],
-        generation=sight["generation"],
+        id=f"{pod.uid}/{agent_fact['id']}",
+        kind=kind,
+        at=agent_fact["at"],
+        generation=agent_fact["generation"],
         node=pod.node,
         slot=pod.slot,
-        rank=sight["rank"],
+        rank=agent_fact["rank"],
         device=device if isinstance(device, int) else None,
-        message=sight["message"],
-        details={
-            k: v for k, v in sight["details"].items() if isinstance(v, str | int | float | None)
-        },
-        code=None if code is None or sight["kind"].startswith("process.") else str(code),
+        message=agent_fact["message"],
+        details={k: v for k, v in details.items() if isinstance(v, str | int | float | None)},
+        code=None if code is None or kind.startswith("process.") else str(code),
     )
 
 

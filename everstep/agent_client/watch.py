@@ -1,4 +1,9 @@
-"""Agents as a worker watches them: a long poll for each, its newest state, since when it is silent."""
+"""Agents as a worker watches them: a long poll for each, its newest state, since when it is silent.
+
+`Agents.watch` starts a task that polls one agent until it is forgotten or proven gone. Every answer, also
+that of a command, goes through `add_answer`, and every failed request through `note_silence`; both call
+`changed` if that is news of the pod. Times in a stored state are in the cluster's time.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +28,14 @@ and RETRY_S. One that starts takes tenths of a second, and its job waits for its
 LAST_WORDS_S = 60.0
 """The newest state of an agent is kept for so long after its pod is gone: its facts may not be stored yet."""
 TRIES_PER_S = 1_000
-"""Of requests to agents that do not answer, of which there are thousands while a large job starts."""
+"""Most requests to agents that do not answer: there are thousands of these while a large job starts."""
 
 
-NOW = f"{wire.STATE}?since=-1&wait_s=0"
-"""The state of an agent at this moment."""
+STATE_NOW = f"{wire.STATE}?since=-1&wait_s=0"
+"""Requests the state of an agent without waiting for news."""
 
 
-def _gist(state: wire.AgentState | None) -> object:
+def _news_key(state: wire.AgentState | None) -> object:
     """The part of a state whose change is news. Further steps and checkpoints are none."""
     if state is None:
         return None
@@ -49,12 +54,12 @@ class WatchedAgent:
 
     link: Link
     state: wire.AgentState | None = None
-    heard_at: float | None = None  # our clock
+    answered_at: float | None = None  # the newest answer, by the cluster's clock
     silent_since: float | None = None
     has_answered: bool = False  # any worker, ever
-    is_gone: bool = False
+    is_gone: bool = False  # it is proven that it ended
     boot: str | None = None
-    clock_lead_s: float | None = None  # how far its clock is before ours
+    clock_lead_s: float | None = None  # how far its clock is ahead of the cluster's
     stored_up_to: int = 0  # the facts of this boot up to this number are in the books
     task: asyncio.Task[None] | None = None
 
@@ -70,8 +75,8 @@ class Agents:
     is_cut_off: Callable[[str], bool]
     last_words_s: float = LAST_WORDS_S
     by_uid: dict[str, WatchedAgent] = field(default_factory=dict)
-    unheard: set[str] = field(default_factory=set)  # whose newest request got no answer
-    cut_off: set[str] = field(default_factory=set)  # that get no requests
+    unanswered: set[str] = field(default_factory=set)  # agents whose newest poll got no answer
+    cut_off: set[str] = field(default_factory=set)  # agents that get no requests
 
     def watch(self, uid: str, *, has_answered: bool = False) -> WatchedAgent:
         """Start polling this agent, if it is not polled yet.
@@ -88,7 +93,7 @@ class Agents:
 
     def forget(self, uid: str) -> None:
         watched = self.by_uid.pop(uid, None)
-        self.unheard.discard(uid)
+        self.unanswered.discard(uid)
         self.cut_off.discard(uid)
         if watched is not None:
             watched.link.close()
@@ -102,7 +107,7 @@ class Agents:
 
     async def _follow(self, uid: str, watched: WatchedAgent) -> None:
         """Poll the agent as long as it lives. One that ends without being forgotten is gone."""
-        first_try: float | None = None  # of those since its newest answer
+        first_try: float | None = None  # of the failed polls since its newest answer
         while True:
             if self.is_cut_off(uid):
                 self.cut_off.add(uid)
@@ -115,50 +120,52 @@ class Agents:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
                 if watched.stored_up_to:
                     path += f"&boot={watched.boot}&after={watched.stored_up_to}"
-                self.hear(uid, await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S))
-                self.unheard.discard(uid)
+                answer = await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S)
+                self.add_answer(uid, answer)
+                self.unanswered.discard(uid)
                 first_try = None
             except (NoAnswer, Refused) as error:
-                self.unheard.add(uid)
+                self.unanswered.add(uid)
                 first_try = asked_at if first_try is None else first_try
                 if self.is_gone(uid):
-                    self.unheard.discard(uid)
-                    if watched.has_answered:  # else nothing of it is missed
+                    self.unanswered.discard(uid)
+                    if watched.has_answered:  # else it never ran, and its end is no news
                         watched.is_gone = True
                         self.changed(uid)
                     return
-                self.not_heard(uid, watched, asked_at=self.clock() - error.waited_s)
-                await asyncio.sleep(retry_s(self.clock() - first_try, silent=len(self.unheard)))
+                self.note_silence(uid, watched, asked_at=self.clock() - error.waited_s)
+                silent = len(self.unanswered)
+                await asyncio.sleep(retry_s(self.clock() - first_try, silent=silent))
 
     def _quiet_s(self) -> float:
-        """The more agents, the later each answers that all goes on: so many answers come per second."""
+        """How long an agent holds back mere progress: ANSWERS_PER_S, shared by all agents."""
         return min(QUIET_S_MAX, max(QUIET_S, len(self.by_uid) / ANSWERS_PER_S))
 
-    def hear(self, uid: str, answer: Mapping[str, Any]) -> wire.AgentState | None:
-        """A state, wherever it comes from: the newest counts."""
+    def add_answer(self, uid: str, answer: Mapping[str, Any]) -> wire.AgentState | None:
+        """Store the state that an agent answered, if it is the newest. Returns the newest one."""
         watched = self.by_uid.get(uid)
         state: wire.AgentState = answer  # type: ignore[assignment]  # an agent answers with this
         if watched is None or self.is_cut_off(uid):
             return state
         watched.has_answered = True
-        state = self._in_our_time(watched, state)
-        was_silent, heard_before = watched.silent_since, watched.heard_at
-        watched.silent_since, watched.heard_at = None, self.clock()
+        state = self._in_cluster_time(watched, state)
+        was_silent, answered_before = watched.silent_since is not None, watched.answered_at
+        watched.silent_since, watched.answered_at = None, self.clock()
         old = watched.state
         if old is not None:
-            alive_at = None if was_silent is None else heard_before
+            alive_at = answered_before if was_silent else None
             state = with_spans_of_ends(state, old, alive_at=alive_at)
         if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
             watched.state = state
-        if was_silent is not None or _gist(old) != _gist(watched.state):
+        if was_silent or _news_key(old) != _news_key(watched.state):
             self.changed(uid)
         return watched.state
 
-    def _in_our_time(self, watched: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
+    def _in_cluster_time(self, watched: WatchedAgent, state: wire.AgentState) -> wire.AgentState:
         if watched.boot != state["boot"]:
             watched.boot, watched.clock_lead_s, watched.stored_up_to = state["boot"], None, 0
         watched.clock_lead_s = clock_lead_s(state, now=self.clock(), before_s=watched.clock_lead_s)
-        return in_ours(state, watched.clock_lead_s)
+        return in_cluster_time(state, watched.clock_lead_s)
 
     def note_stored(self, uid: str, state: wire.AgentState) -> None:
         """The facts of this state are in the books: the next request says so, and the agent drops them."""
@@ -167,14 +174,15 @@ class Agents:
             numbers = (fact["n"] for fact in state["facts"])
             watched.stored_up_to = max([watched.stored_up_to, *numbers])
 
-    def not_heard(self, uid: str, watched: WatchedAgent, *, asked_at: float) -> None:
-        """A request got no answer, and nothing else came from the agent since it was sent.
+    def note_silence(self, uid: str, watched: WatchedAgent, *, asked_at: float) -> None:
+        """Note that a request sent at `asked_at` got no answer.
 
-        Silence begins with the request: while none was sent (the worker had no processor, say) none was due.
-        An agent that never answered any worker is not there yet; one that answered another worker was.
+        Silence begins with that request: while the worker sent none, for want of a processor, no answer was
+        due. It is no silence if another request was answered since, or if the agent never answered any
+        worker: it may not have started yet.
         """
-        is_heard = watched.heard_at is not None and watched.heard_at > asked_at
-        if watched.silent_since is not None or not watched.has_answered or is_heard:
+        answered_since = watched.answered_at is not None and watched.answered_at > asked_at
+        if watched.silent_since is not None or not watched.has_answered or answered_since:
             return
         watched.silent_since = asked_at
         self.changed(uid)
@@ -182,7 +190,7 @@ class Agents:
     async def ask(
         self, uid: str, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
     ) -> dict[str, Any]:
-        """A command to the agent; `NoAnswer` if it cannot be reached or must not be."""
+        """Send one request to the agent. Raises NoAnswer, also if its node is cut off, or Refused."""
         if self.is_cut_off(uid):
             raise NoAnswer(f"{uid} is cut off")
         watched = self.by_uid.get(uid)
@@ -193,10 +201,11 @@ class Agents:
     async def ask_any(
         self, uids: Iterable[str], path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
-        """The first agent's answer, which may spend this time in its storage: all see the same one.
+        """The answer of one agent about the storage, which all of them share: the first that answers.
 
-        Raises NobodyToAsk if none answers, BackendUnavailable if that one cannot reach the storage.
-        However many agents are stopped, that takes no longer than with two of them.
+        `within_s`: what that agent may spend in its storage. Raises NobodyToAsk if none answers,
+        BackendUnavailable if one cannot reach the storage. However many agents are stopped, it takes no
+        longer than with two of them.
         """
         why = "its pods are not there yet, or not there any more"
         async for uid in self._in_turn(list(uids)):
@@ -221,7 +230,7 @@ class Agents:
 
     async def _answers(self, uid: str) -> bool:
         try:
-            await self.ask(uid, "GET", NOW)
+            await self.ask(uid, "GET", STATE_NOW)
         except NoAnswer:
             return False
         except Refused:
@@ -246,15 +255,15 @@ class Agents:
         """Request the agent's state now; None if there is no answer."""
         watched = self.watch(uid)
         try:
-            return self.hear(uid, await self.ask(uid, "GET", f"{NOW}&fresh=1"))
+            return self.add_answer(uid, await self.ask(uid, "GET", f"{STATE_NOW}&fresh=1"))
         except (NoAnswer, Refused) as error:
-            self.not_heard(uid, watched, asked_at=self.clock() - error.waited_s)
+            self.note_silence(uid, watched, asked_at=self.clock() - error.waited_s)
             return None
 
     async def command(self, uid: str, path: str, body: Any) -> wire.AgentState | None:
         """The state once the command is carried out or begun; None if it is not."""
         try:
-            return self.hear(uid, await self.ask(uid, "POST", path, body))
+            return self.add_answer(uid, await self.ask(uid, "POST", path, body))
         except (NoAnswer, Refused):
             return None
 
@@ -268,27 +277,30 @@ class Agents:
 
 
 def retry_s(tried_s: float, *, silent: int) -> float:
-    """When to try an agent again that did not answer for this time, as so many others do not."""
+    """The pause before the next poll of an agent silent for `tried_s`, while `silent` agents are."""
     return max(min(max(tried_s * RETRY_SHARE, RETRY_LEAST_S), RETRY_S), silent / TRIES_PER_S)
 
 
 # -- Times of an agent in the cluster's time --------------------------------------------------------
-# Neither clock is ever set, but each began by the machine's clock of its day: if that was set in
+# Both clocks are monotonic, and each began at the time of its machine. If a machine's clock was set in
 # between, they differ by a constant.
 
-OUT_S = 1.0
-"""Less than this is the way that an answer took, and no other clock."""
+LEAD_LEAST_S = 1.0
+"""A smaller difference is the time that an answer took, and no other clock."""
 
 
 def clock_lead_s(state: wire.AgentState, *, now: float, before_s: float | None) -> float:
-    """How far the agent's clock is before ours, after one more answer. A late one only seems behind."""
+    """How far the agent's clock is ahead, after one more answer.
+
+    An answer that took long makes the lead seem smaller, so the largest of all answers counts.
+    """
     newest_s = state["now"] - now
     return newest_s if before_s is None else max(before_s, newest_s)
 
 
-def in_ours(state: wire.AgentState, lead_s: float) -> wire.AgentState:
-    """The state with all its times translated to this worker's clock."""
-    if abs(lead_s) < OUT_S:
+def in_cluster_time(state: wire.AgentState, lead_s: float) -> wire.AgentState:
+    """The state with all its times in the cluster's time."""
+    if abs(lead_s) < LEAD_LEAST_S:
         return state
 
     def translate(at: float | None) -> float | None:
@@ -307,18 +319,18 @@ def in_ours(state: wire.AgentState, lead_s: float) -> wire.AgentState:
         run["watched_since"] = translate(run.get("watched_since"))
         run["saved_at"] = translate(run.get("saved_at"))
         run["unmatched_since"] = translate(run.get("unmatched_since"))
-        if strange := run.get("unrecognised"):
-            strange["since"] = translate(strange["since"]) or 0.0
-        run["ranks"] = [_rank_in_ours(rank, lead_s) for rank in run["ranks"]]
+        if unrecognised := run.get("unrecognised"):
+            unrecognised["since"] = translate(unrecognised["since"]) or 0.0
+        run["ranks"] = [_translated_rank(rank, lead_s) for rank in run["ranks"]]
     translated = state.copy()
     translated["now"] = state["now"] - lead_s
     translated["run"] = run
-    translated["facts"] = [_fact_in_ours(fact, lead_s) for fact in state["facts"]]
-    translated["works"] = [_work_in_ours(work, lead_s) for work in state.get("works", ())]
+    translated["facts"] = [_translated_fact(fact, lead_s) for fact in state["facts"]]
+    translated["works"] = [_translated_work(work, lead_s) for work in state.get("works", ())]
     return translated
 
 
-def _rank_in_ours(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
+def _translated_rank(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
     translated = rank.copy()
     translated["started_at"] = rank["started_at"] - lead_s
     if rank["exited_at"] is not None:
@@ -331,7 +343,7 @@ def _rank_in_ours(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
 def with_spans_of_ends(
     state: wire.AgentState, old: wire.AgentState, *, alive_at: float | None
 ) -> wire.AgentState:
-    """The state with the times in which ranks ended of an agent of an earlier version, which has none.
+    """Add `ended_between` to the ranks of an agent of an earlier version, whose states have none.
 
     `alive_at`: when the old state arrived, if the agent was silent since: it may have been suspended.
     """
@@ -358,13 +370,13 @@ def _with_span(
     return {**rank, "ended_between": (alive_at, exited_at)}
 
 
-def _work_in_ours(work: wire.WorkSeen, lead_s: float) -> wire.WorkSeen:
+def _translated_work(work: wire.WorkSeen, lead_s: float) -> wire.WorkSeen:
     translated = work.copy()
     translated["began"], translated["ended"] = work["began"] - lead_s, work["ended"] - lead_s
     return translated
 
 
-def _fact_in_ours(fact: wire.FactSeen, lead_s: float) -> wire.FactSeen:
+def _translated_fact(fact: wire.FactSeen, lead_s: float) -> wire.FactSeen:
     translated = fact.copy()
     translated["at"] = fact["at"] - lead_s
     return translated

@@ -13,7 +13,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent_client.link import HttpLink, NoAnswer, Refused, tls_link
-from everstep.agent_client.watch import NOW
+from everstep.agent_client.watch import STATE_NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
 from tests.agent.pod import Pod
@@ -168,7 +168,7 @@ async def test_an_answer_is_not_held_back_until_the_one_before_is_confirmed(port
     await answer(port, OUR_CREDENTIALS)
     for _ in range(REQUESTS):
         began = time.monotonic()
-        await agent_link.ask("GET", NOW, within_s=HUNG_S)
+        await agent_link.ask("GET", STATE_NOW, within_s=HUNG_S)
         took_s.append(time.monotonic() - began)
     agent_link.close()
     assert min(took_s) < 0.03  # of which a machine under load may take more for some
@@ -191,7 +191,7 @@ async def test_a_connection_takes_little_memory_of_a_worker(port: int) -> None:
                     token=OUR_CREDENTIALS[wire.TOKEN],
                 )
             )
-            await links[-1].ask("GET", NOW)
+            await links[-1].ask("GET", STATE_NOW)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

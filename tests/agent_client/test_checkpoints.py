@@ -10,7 +10,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent_client import storage
 from everstep.agent_client.link import Link, NoAnswer, Refused
-from everstep.agent_client.watch import NOW, Agents, WatchedAgent
+from everstep.agent_client.watch import STATE_NOW, Agents, WatchedAgent
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from tests.support.patience import HUNG_S
 
@@ -54,7 +54,7 @@ class One(Link):
             await asyncio.Event().wait()
         if self.together is not None:
             await self.together.wait()
-        if path == NOW and not isinstance(self.answer, Exception):
+        if path == STATE_NOW and not isinstance(self.answer, Exception):
             return {}
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -97,7 +97,7 @@ async def test_however_many_are_stopped_that_is_found_out_of_all_at_once() -> No
     stopped = {f"stopped-{n}": One(silent, together) for n in range(4)}
     first, last = One(silent), One(saved(20))
     assert await steps(watching(first=first, **stopped, last=last)) == [20]
-    assert [path for _, path, _ in last.requests] == [NOW, wire.CHECKPOINTS]
+    assert [path for _, path, _ in last.requests] == [STATE_NOW, wire.CHECKPOINTS]
 
 
 async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:

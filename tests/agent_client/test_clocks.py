@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.watch import clock_lead_s, in_ours
+from everstep.agent_client.watch import clock_lead_s, in_cluster_time
 
 HOUR = 3600.0
 NOW = 1_000_000.0
@@ -90,12 +90,14 @@ def agent_state_at(*, now: float) -> wire.AgentState:
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
 def test_everything_is_as_old_as_the_agent_says(ahead: float) -> None:
     state = agent_state_at(now=NOW + ahead)
-    assert in_ours(state, clock_lead_s(state, now=NOW, before_s=None)) == agent_state_at(now=NOW)
+    assert in_cluster_time(state, clock_lead_s(state, now=NOW, before_s=None)) == agent_state_at(
+        now=NOW
+    )
 
 
 def test_way_of_an_answer_is_no_other_clock() -> None:
     state = agent_state_at(now=NOW - 0.5)
-    assert in_ours(state, clock_lead_s(state, now=NOW, before_s=None)) is state
+    assert in_cluster_time(state, clock_lead_s(state, now=NOW, before_s=None)) is state
 
 
 def test_answer_that_came_late_does_not_count() -> None:

@@ -198,7 +198,7 @@ async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, work
 async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worker: Worker) -> None:
     """The cause may be the worker itself: without descriptors it reaches no agent."""
     await worker.hear()
-    worker.agents.not_heard(UID, worker.watched, asked_at=NOW)
+    worker.agents.note_silence(UID, worker.watched, asked_at=NOW)
     assert worker.watched.silent_since is not None
     assert worker.watched.task is not None
     worker.watched.task.cancel()  # its long poll would take the answer
@@ -286,4 +286,4 @@ async def test_an_agent_that_never_answered_is_asked_no_more_once_it_is_gone() -
     assert watched.task is not None
     await asyncio.wait_for(watched.task, HUNG_S)
     assert requests == 3
-    assert (agents.unheard, news) == (set(), [])
+    assert (agents.unanswered, news) == (set(), [])

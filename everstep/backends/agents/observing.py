@@ -48,7 +48,9 @@ def _store_reports(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.Age
         if agent is None:
             continue
         is_newly_gone = agent.is_gone and not pod.is_lost
-        note_endings(cluster, books, agent, ended_since=agent.heard_at if is_newly_gone else None)
+        note_endings(
+            cluster, books, agent, ended_since=agent.answered_at if is_newly_gone else None
+        )
         if agent.state is not None:
             if not pod.has_answered:
                 books.set_answered(pod.uid)

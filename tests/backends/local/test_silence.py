@@ -53,25 +53,27 @@ def was_changed() -> asyncio.Event:
     return asyncio.Event()
 
 
-def left_unanswered(agents: Agents, *asked_at: float, heard_at: float | None) -> float | None:
+def left_unanswered(agents: Agents, *asked_at: float, answered_at: float | None) -> float | None:
     """Since when it is silent, after these questions."""
-    watched_agent = WatchedAgent(link=Slow(), heard_at=heard_at, has_answered=heard_at is not None)
+    watched_agent = WatchedAgent(
+        link=Slow(), answered_at=answered_at, has_answered=answered_at is not None
+    )
     for at in asked_at:
-        agents.not_heard(UID, watched_agent, asked_at=at)
+        agents.note_silence(UID, watched_agent, asked_at=at)
     return watched_agent.silent_since
 
 
 def test_silence_begins_with_the_question_and_not_with_the_last_answer(agents: Agents) -> None:
     """In between the worker did not listen: it had no processor, or the machine was suspended."""
-    assert left_unanswered(agents, 104.0, heard_at=100.0) == 104.0
+    assert left_unanswered(agents, 104.0, answered_at=100.0) == 104.0
 
 
 def test_the_first_of_the_unanswered_questions_counts(agents: Agents) -> None:
-    assert left_unanswered(agents, 104.0, 109.0, 114.0, heard_at=100.0) == 104.0
+    assert left_unanswered(agents, 104.0, 109.0, 114.0, answered_at=100.0) == 104.0
 
 
 def test_who_said_something_since_it_was_asked_is_not_silent(agents: Agents) -> None:
-    assert left_unanswered(agents, 104.0, heard_at=104.5) is None
+    assert left_unanswered(agents, 104.0, answered_at=104.5) is None
 
 
 async def test_the_time_of_a_question_is_when_it_was_put(
@@ -79,20 +81,20 @@ async def test_the_time_of_a_question_is_when_it_was_put(
 ) -> None:
     began = NOW[-1]
     watched_agent = agents.watch(UID, has_answered=True)
-    watched_agent.heard_at = began - 4.0
+    watched_agent.answered_at = began - 4.0
     await asyncio.wait_for(was_changed.wait(), HUNG_S)
     await agents.close()
     assert watched_agent.silent_since == began + TURN_S
 
 
 def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
-    assert left_unanswered(agents, 104.0, heard_at=None) is None
+    assert left_unanswered(agents, 104.0, answered_at=None) is None
 
 
 def test_who_answered_another_worker_is_silent_from_our_first_question_on(agents: Agents) -> None:
     watched_agent = WatchedAgent(link=Slow(), has_answered=True)
-    agents.not_heard(UID, watched_agent, asked_at=104.0)
-    agents.not_heard(UID, watched_agent, asked_at=109.0)
+    agents.note_silence(UID, watched_agent, asked_at=104.0)
+    agents.note_silence(UID, watched_agent, asked_at=109.0)
     assert watched_agent.silent_since == 104.0
 
 
