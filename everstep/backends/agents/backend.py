@@ -1,4 +1,9 @@
-"""The verbs that every cluster of agents carries out alike. `backends/base.py` has their promises."""
+"""The verbs that are the same on every cluster of agents. `backends/base.py` has their promises.
+
+Each verb calls a function of this package with the ports of the cluster (`AgentCluster`); a backend adds
+the ports and the verbs that place pods. A verb runs inside `news.reading`, so that what it changes itself
+does not end the next wait for news.
+"""
 
 from __future__ import annotations
 
@@ -166,9 +171,9 @@ class AgentBackend(Backend):
 
     @abstractmethod
     async def take_over(self, job: JobRef, generation: int, folders: Mapping[str, str]) -> int:
-        """End what other books made of the job, and outdate its fences; the newest generation found.
+        """End what other books made of the job, and outdate its fences.
 
-        Raises CommandRejected where that cannot be done.
+        Returns the newest generation found. Raises CommandRejected where that cannot be done.
         """
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
@@ -182,18 +187,18 @@ class AgentBackend(Backend):
 
     @abstractmethod
     async def remove_pods(self, job: JobRef) -> Sequence[str]:
-        """Remove the pods of the job that were ordered to end; what of them may still be there."""
+        """Remove the pods of the job that were ordered to end; return what of them may still be there."""
 
     @abstractmethod
     async def release_folders(self, job: JobRef, end: JobEnd) -> str:
-        """Release the fences of a job that has no pod any more; what that waits for, if it is not done.
+        """Release the fences of a job that has no pod any more; a folder out of reach stays the job's.
 
-        A folder out of reach stays the job's.
+        Returns what that waits for; empty once it is done.
         """
 
     @abstractmethod
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
-        """Write beside the job's model where no agent of it answers. Raises BackendUnavailable."""
+        """Write the journal without an agent of the job, as none answers. Raises BackendUnavailable."""
 
 
 def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:

@@ -1,4 +1,9 @@
-"""Write the fence of a generation through an agent, then prove that it holds, by `rules.fencing`."""
+"""Write the fence of a generation through an agent, then prove that it holds, by `rules.fencing`.
+
+`ensure_fenced` is called again and again, and each call goes as far as it can: look whether no older process
+can run (then the fence holds once it is written), write the fence, record it in the books, prove for each pod
+that nothing older runs there, or let the fence time pass. What is done is in the job's record.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +37,9 @@ class WrittenFence:
 async def ensure_fenced(
     cluster: AgentCluster, order: FenceOrder
 ) -> tuple[FenceState, float | None]:
-    """How far the fence is, and when it will hold without proof. The order's folders are absolute.
+    """Return how far the fence is, and when it will hold without proof. The order's folders are absolute.
 
     Each transaction checks that the order's generation still owns the job: a worker may be slow in between.
-    Where no older process can run at the time of writing, the fence holds at once.
     """
     owned = partial(owned_record, ref=order.job, generation=order.generation)
     record = await cluster.books.change(order.job.id, owned)
@@ -54,9 +58,10 @@ async def ensure_fenced(
 
 
 async def _is_proven_already(cluster: AgentCluster, order: FenceOrder) -> bool:
-    """Whether no older process can run, by what is known without a request to an agent."""
-    pods, may_have_unknown_pods = await _older_pods(cluster, order)
-    return not may_have_unknown_pods and not await _unproven(cluster, pods, order, may_ask=False)
+    """Whether no older process can run, without a request to an agent."""
+    pods, may_have_unknown_pods = await _job_pods(cluster, order)
+    unproven = await _unproven(cluster, pods, order, sends_stop=False)
+    return not may_have_unknown_pods and not unproven
 
 
 async def _write(
@@ -150,8 +155,8 @@ async def _prove(
         fence_s=cluster.settings.ranks.fence_s,
         margin_s=cluster.settings.fence_margin_s,
     )
-    pods, may_have_unknown_pods = await _older_pods(cluster, order)
-    unproven = await _unproven(cluster, pods, order, may_ask=True)
+    pods, may_have_unknown_pods = await _job_pods(cluster, order)
+    unproven = await _unproven(cluster, pods, order, sends_stop=True)
     state = fencing.state(
         [str(pod) for pod in unproven],
         may_have_unknown_pods=may_have_unknown_pods,
@@ -172,8 +177,8 @@ async def _prove(
     return state, None
 
 
-async def _older_pods(cluster: AgentCluster, order: FenceOrder) -> tuple[list[Pod], bool]:
-    """The pods in which something older may run, and whether there may be others."""
+async def _job_pods(cluster: AgentCluster, order: FenceOrder) -> tuple[list[Pod], bool]:
+    """All pods of the job, and whether there may be others that these books do not have."""
     return await cluster.books.change(
         order.job.id,
         lambda books: ([*books.pods(), *books.leaving()], books.record.may_have_unknown_pods),
@@ -181,38 +186,36 @@ async def _older_pods(cluster: AgentCluster, order: FenceOrder) -> tuple[list[Po
 
 
 async def _unproven(
-    cluster: AgentCluster, pods: Sequence[Pod], order: FenceOrder, *, may_ask: bool
+    cluster: AgentCluster, pods: Sequence[Pod], order: FenceOrder, *, sends_stop: bool
 ) -> list[Pod]:
     """Those of the pods in which something older may run. All of them are checked at once."""
-    checks = (_is_proven(cluster, pod, order, may_ask=may_ask) for pod in pods)
+    checks = (_is_proven(cluster, pod, order, sends_stop=sends_stop) for pod in pods)
     are_proven = await asyncio.gather(*checks)
     return [pod for pod, is_proven in zip(pods, are_proven, strict=True) if not is_proven]
 
 
-async def _is_proven(cluster: AgentCluster, pod: Pod, order: FenceOrder, *, may_ask: bool) -> bool:
+async def _is_proven(
+    cluster: AgentCluster, pod: Pod, order: FenceOrder, *, sends_stop: bool
+) -> bool:
     """Whether nothing older than the generation can run in this pod.
 
-    Without `may_ask` its agent gets no request.
+    `sends_stop`: if that is not known yet, order its agent to stop what is older.
     """
-    generation = order.generation
+    is_newly_made = pod.generation >= order.generation  # nothing older ever ran here
     if pod.dead_at is not None:
         return True
-    if (
-        pod.service == "cut_off"
-    ):  # no request reaches it: only a pod made for this has nothing older
-        return pod.generation >= generation
+    if pod.service == "cut_off":  # no request reaches its agent
+        return is_newly_made
     if pod.is_leaving or pod.is_out:  # its agent stops nothing any more: its processes have to end
         return await cluster.pods.have_ended(pod)
     agent = cluster.agents.by_uid.get(pod.uid)
     state = agent.state if agent is not None else None
-    if state is not None and state["stopped_below"] >= generation:
+    if is_newly_made or (state is not None and state["stopped_below"] >= order.generation):
         return True
-    if pod.generation >= generation:  # made for it: nothing older ever ran here
-        return True
-    if not may_ask:
+    if not sends_stop:
         return False
-    # Its agent was not there when the older processes were stopped, or this worker has not heard it since.
-    stopped = await ranks.stop(cluster.agents, pod.uid, generation, keep=order.kept)
+    # The agent began after the older processes were stopped, or has not answered this worker since.
+    stopped = await ranks.stop(cluster.agents, pod.uid, order.generation, keep=order.kept)
     return stopped is not None and stopped.is_done
 
 
@@ -222,8 +225,8 @@ def _note_unseen_ends(
     """Record that ranks ended in the middle of something: cut off, or when they read the fence."""
     for pod in unproven:
         agent = cluster.agents.by_uid.get(pod.uid)
-        heard_at = agent.heard_at if agent is not None else None
-        note_endings(cluster, books, agent, ended_since=heard_at)
+        answered_at = agent.answered_at if agent is not None else None
+        note_endings(cluster, books, agent, ended_since=answered_at)
     if (fenced_at := books.record.fenced_at) is not None and holds_at is not None:
         books.record = endings.between(
             books.record, fenced_at, holds_at, now=cluster.now(), wall_now=time.time()

@@ -36,16 +36,18 @@ class JobRecord:
     """The durable record of a job ID, over all its runs."""
 
     id: str
-    newest: int = 0  # generation
-    newest_run: str = ""  # that asked for it
+    newest: int = 0  # the newest generation given out
+    newest_run: str = ""  # the run of the job that has it
     closed: int = 0  # nothing of this generation or older is made any more
     released: int = 0  # the fences up to this generation are released
     newest_on_storage: int = 0  # the newest generation that was found on storage
-    generations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # run -> key
+    # Run of the job -> key of `ensure_generation` -> the generation given for it.
+    generations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     server: str = ""  # the Temporal server of the newest run
     folders: tuple[str, ...] = ()  # that the job ever wrote to, in order
-    adoptions: Mapping[str, int] = field(default_factory=dict)  # earlier books -> generation
-    may_have_unknown_pods: bool = False  # until a fence held by its time alone
+    # Identity of each earlier books -> the generation at which these books adopted the job.
+    adoptions: Mapping[str, int] = field(default_factory=dict)
+    may_have_unknown_pods: bool = False  # pods in no books; until the next fence holds by its time
     checkpoints: CheckpointPlace = CheckpointPlace()
     unwritable: Fact | None = None  # the fact that reported its storage as such
     placed: int | None = None  # generation of the newest placement
@@ -53,7 +55,7 @@ class JobRecord:
     fenced_at: float | None = None  # None: it has no folder to be written to
     fence_holds: bool = False
     started: int = 0  # generation of the newest start
-    port: int = 0  # where its ranks meet
+    port: int = 0  # MASTER_PORT of that start
     # Wall-clock seconds at which ranks ended in the middle of something.
     endings: tuple[int, ...] = ()
     ended_well: bool = False  # all ranks of the newest start, so what they wrote last is complete
@@ -139,8 +141,10 @@ def place_in(order: FenceOrder | StartOrder) -> CheckpointPlace:
 def with_fence(
     record: JobRecord, order: FenceOrder, at: float | None, real: Collection[str]
 ) -> JobRecord:
-    """Its fence was written at this time, to folders whose real paths are `real`; another worker may
-    have recorded that already."""
+    """Record that the order's fence was written at this time, to folders with these real paths.
+
+    Another worker may have recorded that already.
+    """
     record = with_folders(record, real)
     if record.fenced == order.generation:
         return record
@@ -152,7 +156,7 @@ def with_fence(
 
 
 def with_held_fence(record: JobRecord, generation: int) -> JobRecord:
-    """The fence of this generation holds. A proof that comes late says nothing of a newer fence."""
+    """Record that the fence of this generation holds. A late proof says nothing of a newer fence."""
     if record.fenced != generation:
         return record
     return replace(record, fence_holds=True, may_have_unknown_pods=False)
@@ -162,7 +166,10 @@ def with_held_fence(record: JobRecord, generation: int) -> JobRecord:
 
 
 def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
-    """The order's generation begins. Its ranks meet at this port, unless they have one already."""
+    """Record that the order's generation starts.
+
+    Its ranks meet at this port, unless they have one already.
+    """
     record = replace(record, checkpoints=place_in(order), ended_well=False)
     if record.started == order.generation:
         return record
@@ -170,12 +177,12 @@ def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
 
 
 def with_good_end(record: JobRecord) -> JobRecord:
-    """All ranks of the newest start have ended well."""
+    """Record that all ranks of the newest start have ended well."""
     return record if record.ended_well else replace(record, ended_well=True)
 
 
 def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:
-    """Ranks ended in the middle of something at these moments too."""
+    """Add moments at which ranks ended in the middle of something."""
     if set(moments).issubset(record.endings):
         return record
     return replace(record, endings=tuple(sorted({*record.endings, *moments})[-ENDINGS_KEPT:]))
