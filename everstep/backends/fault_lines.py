@@ -57,9 +57,10 @@ class FaultLine:
             raise ValueError(f"{self.line!r}: the use of a device goes from 0 to 100")
         return value
 
-    def of_device(self) -> dict[str, Detail]:
-        """What the line says of a device's fault: how bad it is, whether it heals, who brought it on."""
-        heals, user = self.one_of(("heals", "no-heals")), self.one_of(("user", "not-user"))
+    def device_details(self) -> dict[str, Detail]:
+        """The options of a device fault as details of its fact: severity, whether it heals, who caused it."""
+        heals = self.one_of(("heals", "no-heals"))
+        user = self.one_of(("user", "not-user"))
         details: dict[str, Detail] = {
             "severity": self.one_of(SEVERITIES),
             "heals": None if heals is None else heals == "heals",
@@ -68,6 +69,7 @@ class FaultLine:
         return {key: value for key, value in details.items() if value is not None}
 
     def one_of(self, names: tuple[str, ...]) -> str | None:
+        """The one of these options that the line has, if any."""
         return next((name for name in names if name in self.options), None)
 
 
@@ -109,25 +111,31 @@ def _seconds(text: str) -> float | None:
 
 
 def _parse_rest(usage: str, tokens: list[str]) -> tuple[tuple[str, ...], dict[str, str]] | None:
-    """The words in their order, and after them what may be left out; None if anything else is there."""
+    """Match the tokens against a usage; return `(words, options)`, or None if they do not fit.
+
+    A usage such as `JOB RANK [exit|signal N] [log=TEXT]` has four kinds of parts: words in a fixed order,
+    and optional flags (`exit`), flags with a number (`signal N`) and values (`log=TEXT`; `KEY=` stands for
+    any name).
+    """
     required = re.sub(r"\[.*?\]", "", usage).split()
     choices = [one for group in re.findall(r"\[(.*?)\]", usage) for one in group.split("|")]
     allowed = (*required, *(one for one in choices if one.isupper() and "=" not in one))
-    keys = {one.split("=")[0] for one in choices if "=" in one}  # `log=TEXT`; `KEY` stands for any
-    pairs = {one.split()[0] for one in choices if " " in one}  # `signal N`
+    value_names = {one.split("=")[0] for one in choices if "=" in one}
+    numbered_flags = {one.split()[0] for one in choices if " " in one}
     words: list[str] = []
     options: dict[str, str] = {}
-    coming = iter(tokens)
-    for token in coming:
-        key, _, value = token.partition("=")
-        if len(words) >= len(required) and token.islower() and token in choices:
+    remaining = iter(tokens)
+    for token in remaining:
+        name, _, value = token.partition("=")
+        has_required = len(words) >= len(required)
+        if has_required and token.islower() and token in choices:
             options[token] = ""
-        elif len(words) >= len(required) and token in pairs:
-            options[token] = next(coming, "")
+        elif has_required and token in numbered_flags:
+            options[token] = next(remaining, "")
             if not options[token].isdigit():
                 return None
-        elif value and keys & {key, "KEY"}:
-            options[key] = value
+        elif value and value_names & {name, "KEY"}:
+            options[name] = value
         elif len(words) < len(allowed) and _is_word(allowed[len(words)], token):
             words.append(token)
         else:

@@ -1,7 +1,7 @@
-"""The command line's access to the machine of a cluster, beside the verbs of its backend.
+"""`Tools`: what the command line does with a cluster without a worker: faults, nodes, logs, checks, clean-up.
 
-These are queries and chores of an operator: they need no worker and no job, and decide nothing. A backend
-without a machine of its own returns nothing, or raises.
+Each backend overrides what it can do. The defaults here are those of a backend that can do nothing: they
+return nothing, or raise ValueError with one sentence for the user.
 """
 
 from __future__ import annotations
@@ -100,37 +100,36 @@ class RankLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of a rank's output with its end; of one that goes on, what there is of it."""
+    """A line of a rank's output, its line end included; of an unfinished line, what there is of it."""
 
     rank: int
     text: str
     at: float | None  # when it was begun, seconds since 1970, if that is known
-    left_out: int = 0  # it is none: so many bytes of the rank's are not there any more
+    left_out: int = (
+        0  # above 0 this is no line, but a gap: so many bytes of the output were dropped
+    )
 
 
 class LogReader(Protocol):
-    """Reads a log on and on."""
+    """Reads a log from where it stopped before, again and again."""
 
     @property
     def log(self) -> RankLog:
         """The log that is read."""
 
     def lines(self, *, whole: bool = True) -> AsyncIterator[LogLine]:
-        """What has come, up to now; `whole`: a line that has no end yet is kept for later."""
+        """The lines since the call before; `whole`: a line that has no end yet is kept for the next call."""
 
 
 class Tools:
-    """The machine of a cluster. Repeatable, and a ValueError says in one sentence what makes no sense.
-
-    A backend overrides what it has an answer to; the answers here are those of no machine at all.
-    """
+    """A cluster as the command line uses it. Every call may be repeated."""
 
     def fault_usages(self) -> Mapping[str, str]:
-        """Every fault by its name, and how it is written."""
+        """The usage of every fault, by its name."""
         return {}
 
     async def fault(self, line: str) -> None:
-        """Cause this fault now, for a rehearsal. A line that cannot be meant is refused."""
+        """Cause this fault now, for a rehearsal. Raises ValueError for a line that makes no sense."""
         raise ValueError(f"{line}: nothing can be rehearsed on this cluster")
 
     async def nodes(self) -> tuple[NodeView, ...]:
@@ -138,7 +137,7 @@ class Tools:
         return ()
 
     async def ensure_nodes(self, count: int, *, devices: int) -> None:
-        """There are at least so many; a worker that serves them uses new ones at once."""
+        """Create nodes until there are at least so many; a worker uses new ones at once."""
         raise ValueError(f"this cluster cannot be given {count} nodes of {devices} devices")
 
     async def silent_agents(self) -> tuple[SilentAgent, ...]:
@@ -146,11 +145,11 @@ class Tools:
         return ()
 
     async def examine(self) -> Examined:
-        """A look at the books and the agents. Changes nothing."""
+        """Look at the books and the agents. Changes nothing."""
         return Examined()
 
     async def check_cluster(self) -> list[ClusterCheck]:
-        """Whether a cluster that makes pods is as its workers and jobs need it. Changes nothing."""
+        """Check that the cluster is as its workers and jobs need it. Changes nothing."""
         return []
 
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:  # noqa: ARG002
@@ -158,7 +157,10 @@ class Tools:
         raise ValueError("this cluster makes no pods, so that it refuses none")
 
     async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:  # noqa: ARG002
-        """What every pod left behind: what stays says why, the rest is gone, or would be."""
+        """Remove what ended pods left behind before this time; return all that there was.
+
+        What stays has the reason. In a rehearsal nothing is removed.
+        """
         return []
 
     async def prune_records(
@@ -168,7 +170,10 @@ class Tools:
         before: float,  # noqa: ARG002
         is_rehearsal: bool,  # noqa: ARG002
     ) -> list[JobRecordLeft]:
-        """The record of every job: what stays says why, the rest is gone, or would be."""
+        """Remove the records of jobs that ended before this time.
+
+        Return all that there were, as `prune` does.
+        """
         return []
 
     async def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002
@@ -191,4 +196,4 @@ class Tools:
         """Let go of connections. Safe to repeat."""
 
     async def clear(self) -> None:
-        """Every agent and all that they started are gone when this returns. No worker may live."""
+        """End every agent and all that they started, and wait for that. No worker may be alive."""

@@ -205,7 +205,7 @@ def test_an_old_pod_stops_being_in_the_way_so_long_after_its_end() -> None:
 def test_pods_of_slots_not_named_and_older_ones_to_recreate_are_told_to_go() -> None:
     made_in = {0: 1, 1: GENERATION, 2: 1, 3: 1}
     place_order = order((0, 1, 2), recreate=(0, 1))
-    assert placing.outdated(place_order, made_in) == (0, 3)
+    assert placing.slots_to_remove(place_order, made_in) == (0, 3)
 
 
 def test_re_issued_jobs_come_first_then_priority_then_the_order_of_asking() -> None:
@@ -216,7 +216,7 @@ def test_re_issued_jobs_come_first_then_priority_then_the_order_of_asking() -> N
         ("late", order(), 2),
     ]
     for mixed in permutations(waiting):
-        first = sorted(mixed, key=lambda one: placing.turn(one[1], one[2]))
+        first = sorted(mixed, key=lambda one: placing.queue_key(one[1], one[2]))
         assert [name for name, *_ in first] == ["reissued", "important", "early", "late"]
 
 

@@ -33,7 +33,7 @@ from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.backends.rules.ownership import FolderClaim
-from everstep.backends.rules.placing import standing
+from everstep.backends.rules.placing import standby_state
 from everstep.core.world import (
     GoneState,
     HealState,
@@ -202,7 +202,7 @@ class LocalBackend(AgentBackend):
         refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in standbys}
         unready = [str(pod) for pod in standbys if not self._answers(pod.uid)]
         missing = [slot for slot in order.recreate if slot not in refs]
-        return standing(missing, unready, refs)
+        return standby_state(missing, unready, refs)
 
     def _answers(self, uid: str) -> bool:
         agent = self.agents.by_uid.get(uid)

@@ -75,7 +75,7 @@ class LocalScene(faults.Scene[Node]):
         number = next_number(self.db, "fact")
         return Fact(id=f"cluster/{number}", kind=kind, at=self.now, **details)
 
-    def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
+    def add_node_fact(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
         nodes.tell(self.db, node.name, fact, device=device)
 
     def lose(self, node: Node, *, proven: bool) -> None:
@@ -90,7 +90,7 @@ class LocalScene(faults.Scene[Node]):
     def changed(self, _node: Node | None) -> None:
         serve_queue(self.transaction)
 
-    def forget(self, node: Node, device: int | None) -> None:
+    def end_rehearsals(self, node: Node, device: int | None) -> None:
         path = self.transaction.settings.metrics(node.name)
         if device is None:
             path.unlink(missing_ok=True)
@@ -106,7 +106,7 @@ class LocalScene(faults.Scene[Node]):
             raise NothingRuns(_idle(job_id))
         raise ValueError(f"there is no job {job_id!r} on this cluster")
 
-    def tell(self, job: str, fact: Fact) -> None:
+    def add_job_fact(self, job: str, fact: Fact) -> None:
         books.tell(self.db, job, fact)
 
     def unwritable(self, job: str) -> Fact | None:

@@ -1,7 +1,8 @@
-"""Faults on demand, as far as they are the same on every cluster: nodes, devices, checks, notices.
+"""Faults on demand that are the same on every cluster: of nodes, devices, checks, notices.
 
-What a fault is about and what it touches is a `Scene`, which each cluster has its own of. How a line is read
-is `fault_lines.py`.
+`fault_lines` parses a line, `FAULTS` has the function of its name, and that function changes a `Scene`: the
+nodes and jobs of one cluster, which each cluster implements. A function changes a node, stores it with
+`keep`, adds the facts that a real fault would cause, and then calls `changed`.
 """
 
 from __future__ import annotations
@@ -41,27 +42,27 @@ class Scene(ABC, Generic[N]):
         """A new fact of the cluster itself, not yet added to any job."""
 
     @abstractmethod
-    def tell_node(self, node: N, fact: Fact, *, device: int | None = None) -> None:
+    def add_node_fact(self, node: N, fact: Fact, *, device: int | None = None) -> None:
         """Add the fact to every job on this node; of a device, to the job that holds it."""
 
     @abstractmethod
     def lose(self, node: N, *, proven: bool) -> None:
-        """Before a node is out of service, with all that runs there, or (not proven) only cut off."""
+        """Called before a node goes out of service. End what runs there, or (not proven) cut it off."""
 
     @abstractmethod
     def changed(self, node: N | None) -> None:
-        """React after facts that a node was lost or is back; None: there may be more room."""
+        """Called after a node was lost or is back; None: there may be more room."""
 
     @abstractmethod
-    def forget(self, node: N, device: int | None) -> None:
-        """What else was rehearsed with the node, or with its device, is over."""
+    def end_rehearsals(self, node: N, device: int | None) -> None:
+        """Undo what else this cluster can rehearse with the node, or with the device."""
 
     @abstractmethod
     def job(self, job_id: str) -> str:
         """Return this job ID. Raises ValueError if there is no such job."""
 
     @abstractmethod
-    def tell(self, job: str, fact: Fact) -> None: ...
+    def add_job_fact(self, job: str, fact: Fact) -> None: ...
 
     @abstractmethod
     def unwritable(self, job: str) -> Fact | None:
@@ -90,7 +91,7 @@ class Scene(ABC, Generic[N]):
 
 
 def node_down(scene: Scene[N], fault: FaultLine) -> None:
-    """Out of service at once, its processes gone; cut off, they live on and nothing is proven."""
+    """Take the node out of service. With `partition` it is only cut off: its processes live on."""
     node, cut_off = scene.node(fault.words[0]), "partition" in fault.options
     if node.is_down or (cut_off and node.service == "cut_off"):
         return
@@ -101,7 +102,7 @@ def node_down(scene: Scene[N], fault: FaultLine) -> None:
         kind, node=node.name, message=f"{node.name} {message}", details={"proven": not cut_off}
     )
     scene.keep(node)
-    scene.tell_node(node, node.condition)
+    scene.add_node_fact(node, node.condition)
     scene.changed(node)
 
 
@@ -115,7 +116,8 @@ def _bring_up(scene: Scene[N], node: N) -> None:
         return
     node.service, node.since, node.condition = "ready", None, None
     scene.keep(node)
-    scene.tell_node(node, scene.new_fact("node.up", node=node.name, message=f"{node.name} is back"))
+    fact = scene.new_fact("node.up", node=node.name, message=f"{node.name} is back")
+    scene.add_node_fact(node, fact)
     scene.changed(node)
 
 
@@ -132,7 +134,7 @@ def maintenance(scene: Scene[N], fault: FaultLine) -> None:
         message = f"{node.name} is about to be serviced"
         node.maintenance = scene.new_fact("maintenance.notice", node=node.name, message=message)
         scene.keep(node)
-        scene.tell_node(node, node.maintenance)
+        scene.add_node_fact(node, node.maintenance)
 
 
 def add_node(scene: Scene[N], fault: FaultLine) -> None:
@@ -151,24 +153,24 @@ def precheck(scene: Scene[N], fault: FaultLine) -> None:
 
 
 def clear(scene: Scene[N], fault: FaultLine) -> None:
-    """One device is sound again; without an index the whole node, as on its first day."""
+    """Clear every fault of one device; without an index, of the node and all its devices."""
     if len(fault.words) > 1:
-        _as_new(scene, *scene.device(fault.words[0], fault.number(1)))
+        _clear_device(scene, *scene.device(fault.words[0], fault.number(1)))
         return
     node = scene.node(fault.words[0])
     node.prechecks.clear()
     node.maintenance, node.teardown_s = None, 0.0
     scene.keep(node)
     _bring_up(scene, node)
-    scene.forget(node, None)
+    scene.end_rehearsals(node, None)
     for device in node.devices:
         device.heal_s = None
-        _as_new(scene, node, device)
+        _clear_device(scene, node, device)
     scene.changed(None)
 
 
-def _as_new(scene: Scene[N], node: N, device: Device) -> None:
-    scene.forget(node, device.index)
+def _clear_device(scene: Scene[N], node: N, device: Device) -> None:
+    scene.end_rehearsals(node, device.index)
     mend(scene, node, device)
 
 
@@ -176,7 +178,7 @@ def _as_new(scene: Scene[N], node: N, device: Device) -> None:
 
 
 def break_device(scene: Scene[N], fault: FaultLine) -> None:
-    """The device shows a fault. A code it already shows is no news."""
+    """Add a fault code to the device. Nothing happens if it has the code already."""
     (node, device), code = scene.device(fault.words[0], fault.number(1)), fault.words[2]
     if code in device.faults:
         return
@@ -186,23 +188,26 @@ def break_device(scene: Scene[N], fault: FaultLine) -> None:
         device=device.index,
         code=code,
         message=f"{code} on {node.name}/{device.index}",
-        details=fault.of_device(),
+        details=fault.device_details(),
     )
     device.faults[code] = with_meaning(fact)
     if device.heals_at is not None and device.heals_at <= scene.now:
         device.heals_at = None  # a new fault may heal where the last one did not
     scene.keep(node)
-    scene.tell_node(node, device.faults[code], device=device.index)
+    scene.add_node_fact(node, device.faults[code], device=device.index)
 
 
-def heal_takes(scene: Scene[N], fault: FaultLine) -> None:
+def set_heal_time(scene: Scene[N], fault: FaultLine) -> None:
     node, device = scene.device(fault.words[0], fault.number(1))
     device.heal_s = fault.seconds(2)
     scene.keep(node)
 
 
 def heal(scene: Scene[N], node: N, device: Device, *, takes_s: float) -> HealState:
-    """Begin to heal, or say how far it is."""
+    """Begin to heal the device, or return how far that is.
+
+    `takes_s`: where the device has no time of its own.
+    """
     if not device.faults:
         return HealState(state="healed")
     if node.is_down:
@@ -227,7 +232,7 @@ def end_heal(scene: Scene[N], node: N, device: Device) -> HealState:
 
 
 def mend(scene: Scene[N], node: N, device: Device) -> None:
-    """Clear the faults of a device, and add that fact to the job that holds it."""
+    """Clear the faults of a device, and add the fact that it healed to the job that holds it."""
     was_broken = bool(device.faults)
     device.heals_at = None
     device.faults.clear()
@@ -237,7 +242,7 @@ def mend(scene: Scene[N], node: N, device: Device) -> None:
         healed = scene.new_fact(
             "device.healed", node=node.name, device=device.index, message=message
         )
-        scene.tell_node(node, healed, device=device.index)
+        scene.add_node_fact(node, healed, device=device.index)
         scene.changed(node)
 
 
@@ -245,22 +250,23 @@ def mend(scene: Scene[N], node: N, device: Device) -> None:
 
 
 def preempt(scene: Scene[N], fault: FaultLine) -> None:
-    """Only the notice: what runs goes on until the job itself makes room."""
+    """Add the notice of a preemption; what runs goes on until the job itself makes room."""
     job = scene.job(fault.words[0])
     message = "a more important job needs the place"
-    scene.tell(job, scene.new_fact("job.preempted", job=job, message=message))
+    scene.add_job_fact(job, scene.new_fact("job.preempted", job=job, message=message))
 
 
 def storage(scene: Scene[N], fault: FaultLine) -> None:
-    """What the checks say of the storage; what is on it stays as it is."""
+    """Report the storage of a job as unwritable, or as writable again; what is on it stays as it is."""
     job = scene.job(fault.words[0])
     breaks = fault.one_of(("unwritable", "writable")) != "writable"
     if breaks == (scene.unwritable(job) is not None):
         return
     kind = "storage.unwritable" if breaks else "storage.writable"
-    fact = scene.new_fact(kind, job=job, message=f"the storage of {job} is {kind[8:]}")
+    state = kind.removeprefix("storage.")
+    fact = scene.new_fact(kind, job=job, message=f"the storage of {job} is {state}")
     scene.set_unwritable(job, fact if breaks else None)
-    scene.tell(job, fact)
+    scene.add_job_fact(job, fact)
 
 
 FAULTS: Mapping[str, tuple[str, Callable[[Any, FaultLine], None]]] = {
@@ -275,7 +281,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[Any, FaultLine], None]]] = {
     "preempt": ("JOB", preempt),
     "slow-teardown": ("NODE SECONDS", slow_teardown),
     "storage": ("JOB [unwritable|writable]", storage),
-    "heal-takes": ("NODE INDEX SECONDS", heal_takes),
+    "heal-takes": ("NODE INDEX SECONDS", set_heal_time),
     "maintenance": ("NODE", maintenance),
     "add-node": ("NAME", add_node),
 }

@@ -1,6 +1,6 @@
-"""Nodes and their devices: what a cluster says of them, what is broken there, how they are shown.
+"""Nodes and their devices: their service, their faults, and how they are shown to users.
 
-Plain mutable state. A cluster keeps it where it likes, and adds what only it has.
+Plain mutable state of a cluster that simulates it. Each cluster stores it in its own way, and may add fields.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Node:
         return tuple([fact for fact in (self.condition, self.maintenance) if fact is not None])
 
 
-def held(node: Node, devices: Iterable[int]) -> Iterator[Fact]:
-    """The faults of these devices of the node. One that the machine has lost shows none."""
+def faults_of(node: Node, devices: Iterable[int]) -> Iterator[Fact]:
+    """The faults of these devices of the node. A device that the machine no longer has shows none."""
     for index in devices:
         if index < len(node.devices):
             yield from node.devices[index].faults.values()
@@ -92,7 +92,11 @@ def view(
     accelerator: Accelerator,
     now: float,
 ) -> NodeView:
-    """`isolated` is why it is, and each of its devices; `holders` are the jobs that have its devices."""
+    """The node as users see it.
+
+    `isolated`: why the node is isolated, `isolated_devices`: why a device is; `holders`: the job that has a
+    device, by its index.
+    """
     return NodeView(
         name=node.name,
         ready=node.service == "ready",
@@ -123,7 +127,7 @@ Health = Literal["ok", "healing", "faulty", "isolated"]
 def _device_view(
     index: int, health: Health, codes: tuple[str, ...], job: str | None, isolated: str | None
 ) -> DeviceView:
-    """Of thousands of devices nearly all show the same as others, and share what is shown."""
+    """A shared value: of thousands of devices nearly all look the same."""
     return DeviceView(index=index, health=health, codes=codes, job=job, isolated=isolated)
 
 
@@ -134,7 +138,7 @@ def device_of(name: str) -> tuple[str, int] | None:
 
 
 def devices_by_node(isolated: Mapping[str, str]) -> Mapping[str, Mapping[int, str]]:
-    """Of isolated nodes and devices the devices: why each is isolated, by node and index."""
+    """The devices among isolated nodes and devices: why each is isolated, by node and index."""
     by_node: dict[str, dict[int, str]] = {}
     for name, reason in isolated.items():
         if device := device_of(name):

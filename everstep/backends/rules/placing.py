@@ -21,13 +21,16 @@ from everstep.core.recovering.placement import (
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
-def turn(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
-    """What waiting orders are sorted by; `number` is its turn among equals."""
+def queue_key(order: PlaceOrder, number: int) -> tuple[bool, int, int]:
+    """Sort key of waiting orders; `number` grows with every order."""
     return (not order.reissued, -order.priority, number)
 
 
-def outdated(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
-    """The slots whose pods have to go; `made_in` has the generation of each slot's pod."""
+def slots_to_remove(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int, ...]:
+    """The slots whose pods have to go: those not in the order, and old ones to recreate.
+
+    `made_in` has the generation of each slot's pod.
+    """
     old = {slot for slot, generation in made_in.items() if generation < order.generation}
     going = (made_in.keys() - set(order.slots)) | (old & set(order.recreate))
     return tuple(sorted(going))
@@ -45,19 +48,22 @@ class OldPod:
 
     name: str
     node: str
-    is_reachable: bool  # one that is not may never go
+    is_reachable: bool  # if not, its removal may never be confirmed
     dead_at: float | None  # since then nothing of it runs any more
 
 
 def free_at(pod: OldPod, order: PlaceOrder) -> float | None:
-    """When a new pod may be made although this old one is not cleared yet; None: unknown."""
+    """When a new pod may be made although this old one is still in the books.
+
+    None: unknown, or only once the old one is removed (the order has no `clearing_s`).
+    """
     if order.clearing_s is None or pod.dead_at is None:
         return None
     return round(pod.dead_at + order.clearing_s, 6)  # as fine as our clocks are
 
 
 def opens_at(order: PlaceOrder, leaving: Iterable[OldPod], *, now: float) -> float | None:
-    """When the next old pod is no hindrance any more, though it is not cleared yet."""
+    """The next time at which one of the old pods stops being in the way, as `free_at` has it."""
     ends = (free_at(pod, order) for pod in leaving)
     return min((at for at in ends if at is not None and at > now), default=None)
 
@@ -70,7 +76,7 @@ class Place:
     devices: tuple[int, ...]
 
 
-def fits_still(place: Place, order: PlaceOrder, nodes: Iterable[NodeView]) -> bool:
+def still_fits(place: Place, order: PlaceOrder, nodes: Iterable[NodeView]) -> bool:
     """Whether a pod that stands by at this place may become one of the order's."""
     node = next((node for node in nodes if node.name == place.node), None)
     if node is None or not node.ready or node.isolated or node.name in order.avoid:
@@ -81,7 +87,7 @@ def fits_still(place: Place, order: PlaceOrder, nodes: Iterable[NodeView]) -> bo
     return sound >= {*place.devices} and not avoided and device_count in ("all", len(place.devices))
 
 
-def stand_by(
+def standby_places(
     order: PlaceOrder,
     missing: Sequence[int],
     *,
@@ -97,10 +103,10 @@ def stand_by(
     return {s: Place(node=name, devices=_devices(views[name], need)) for s, name in chosen.items()}
 
 
-def standing(
+def standby_state(
     missing: Sequence[int], unready: Sequence[str], pods: Mapping[int, PodRef]
 ) -> PlaceState:
-    """How far the pods are that are to stand by."""
+    """How far the standbys are. `missing`: slots without one; `unready`: names of those not ready yet."""
     if missing or unready:
         wait = room_sentence(len(missing), len(missing)) if missing else f"{unready[0]} to be ready"
         return PlaceState(placed=False, places=len(pods), waiting_for=wait)
@@ -120,7 +126,7 @@ class PlaceRequest:
     def granted(self) -> Mapping[int, Place] | None:
         """A place for every slot that has no pod; None if not all of them can have one now."""
         chosen = self._chosen()
-        if self._going() or len(chosen) < len(self._missing()):
+        if self._removable() or len(chosen) < len(self._missing()):
             return None
         views, need = {view.name: view for view in self.nodes}, self._need
         return {
@@ -136,7 +142,7 @@ class PlaceRequest:
             wait = f"its turn behind {first}"
             return PlaceState(placed=False, places=with_pod, waiting_for=wait)
         free = len(self._chosen())
-        wait = self._wanting(with_pod + free)
+        wait = self._next_need(with_pod + free)
         return PlaceState(placed=False, places=with_pod + free, waiting_for=wait)
 
     @property
@@ -167,21 +173,21 @@ class PlaceRequest:
             if at is None or self.now < at:
                 yield pod
 
-    def _going(self) -> list[str]:
-        """Old pods of the job that have to go first, and will."""
+    def _removable(self) -> list[str]:
+        """Old pods in the way that are reachable: they will be gone soon, and are waited for."""
         return [f"{pod.name} on {pod.node}" for pod in self._in_the_way() if pod.is_reachable]
 
     @property
     def _need(self) -> Need:
         return _need(self.order)
 
-    def _wanting(self, places: int) -> str:
-        """What would have to happen, the nearest first."""
+    def _next_need(self, places: int) -> str:
+        """What the order waits for, the soonest first. `places`: of its slots, those that have room now."""
         needs = room_sentence(self._least - places, len(self.order.slots) - places)
         if why := self._shortage:
             return f"{needs} ({why}: it never fits here)"
-        if going := self._going():
-            return f"{going[0]} to go"
+        if removable := self._removable():
+            return f"{removable[0]} to go"
         if broken := broken_devices(self.nodes, self._need):
             return f"device {broken[0]}"
         return needs

@@ -36,8 +36,8 @@ class FakeScene(faults.Scene[Node]):
     def new_fact(self, kind: str, **details: Any) -> Fact:
         return self.state.fact(kind, **details)
 
-    def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
-        self.state.tell_node(node, fact, device=device)
+    def add_node_fact(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
+        self.state.add_node_fact(node, fact, device=device)
 
     def lose(self, node: Node, *, proven: bool) -> None:
         pods.lose_node(self.state, node, proven=proven)
@@ -48,7 +48,7 @@ class FakeScene(faults.Scene[Node]):
         else:
             pods.node_changed(self.state, node)
 
-    def forget(self, node: Node, device: int | None) -> None:
+    def end_rehearsals(self, node: Node, device: int | None) -> None:
         if device is None:
             pods.unsilence(self.state, node)
             return
@@ -62,7 +62,7 @@ class FakeScene(faults.Scene[Node]):
             raise ValueError(f"there is no job {job_id!r}")
         return job_id
 
-    def tell(self, job: str, fact: Fact) -> None:
+    def add_job_fact(self, job: str, fact: Fact) -> None:
         self.state.tell(self.state.job(job), fact)
 
     def unwritable(self, job: str) -> Fact | None:

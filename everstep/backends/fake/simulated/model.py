@@ -15,7 +15,7 @@ from everstep.agent.observing.stillness import Band
 from everstep.backends.fake.simulated.timeline import Timer
 from everstep.backends.fake.simulated.training import Training
 from everstep.backends.rules import nodes
-from everstep.backends.rules.placing import turn
+from everstep.backends.rules.placing import queue_key
 from everstep.core.facts import Fact
 from everstep.core.world import PlaceOrder, PodRef, PodView, RankExit
 
@@ -159,7 +159,7 @@ class WaitingJob:
 
     @property
     def turn(self) -> tuple[bool, int, int]:
-        return turn(self.order, self.number)
+        return queue_key(self.order, self.number)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -35,7 +35,7 @@ def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
         # It has its turn before it gives anything back: nobody behind it may take that.
         job.asking.is_complete = False
         made_in = {slot: pod.generation for slot, pod in job.pods.items()}
-        pods.remove(state, [job.pods[slot] for slot in placing.outdated(order, made_in)])
+        pods.remove(state, [job.pods[slot] for slot in placing.slots_to_remove(order, made_in)])
         _take_standbys(state, job, order)
         job.asking.is_complete = True
         serve_queue(state)
@@ -67,7 +67,9 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
         all_pods = (*job.pods.values(), *job.leaving, *job.standbys.values())
         in_use = {pod.node.name for pod in all_pods}
         views = node_views(state)
-        for slot, place in placing.stand_by(order, missing, in_use=in_use, nodes=views).items():
+        for slot, place in placing.standby_places(
+            order, missing, in_use=in_use, nodes=views
+        ).items():
             node = state.nodes[place.node]
             devices = tuple(node.devices[index] for index in place.devices)
             pods.stand_by(state, job, slot, node=node, devices=devices)
@@ -75,12 +77,12 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
     job.lacks_standby = bool(missing)
     refs = {s: PodRef(node=pod.node.name, uid=pod.uid) for s, pod in job.standbys.items()}
     unready = [f"{p.name} on {p.node.name}" for p in job.standbys.values() if not p.is_ready]
-    return placing.standing(missing, unready, refs)
+    return placing.standby_state(missing, unready, refs)
 
 
 def _is_usable(pod: Pod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
     place = placing.Place(node=pod.node.name, devices=tuple(d.index for d in pod.devices))
-    return not pod.is_lost and pod.node.answers and placing.fits_still(place, order, views)
+    return not pod.is_lost and pod.node.answers and placing.still_fits(place, order, views)
 
 
 def _wake_in_time(state: FakeState, job: Job) -> None:

@@ -138,7 +138,7 @@ class FakeState:
             details=_set_details(details),
         )
 
-    def tell_node(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
+    def add_node_fact(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
         """Report to every job on the node; a fact about a device to its holder, by the agent there."""
         for job, pod in self.jobs_on(node):
             if device is None:

@@ -25,7 +25,7 @@ def want_pods(
     entries = _by_slot(session.entries, stands_by=False)
     made_in = {slot: entry.generation for slot, entry in entries.items()}
     before = _created_by(order, entries)
-    for slot in placing.outdated(order, made_in):
+    for slot in placing.slots_to_remove(order, made_in):
         session.update(replace(entries.pop(slot), is_leaving=True))
     for slot, entry in _by_slot(session.entries, stands_by=True).items():
         if slot in order.slots and slot not in entries and may_be_used(entry):

@@ -111,7 +111,7 @@ def present(db: Db, job_id: str) -> tuple[Fact, ...]:
     all_nodes = every(db)
     for pod in pods.of_job(db, job_id):
         node = all_nodes[pod.node]
-        facts = (*node.facts, *nodes.held(node, pod.devices))
+        facts = (*node.facts, *nodes.faults_of(node, pod.devices))
         facts_by_id |= {fact.id: replace(fact, slot=pod.slot) for fact in facts}
     if (unwritable := books.job(db, job_id).unwritable) is not None:
         facts_by_id[unwritable.id] = unwritable

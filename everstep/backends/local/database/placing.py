@@ -56,7 +56,7 @@ def take_order(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     if job.placed != order.generation:
         job_pods = {pod.slot: pod for pod in pods.of_job(db, job.id)}
         made_in = {slot: pod.generation for slot, pod in job_pods.items()}
-        for slot in placing.outdated(order, made_in):
+        for slot in placing.slots_to_remove(order, made_in):
             pods.let_go(db, job_pods[slot].uid)
         _take_standbys(transaction, order)
         _join(db, order)
@@ -95,7 +95,7 @@ def ensure_standbys(
         return standbys
     all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
     in_use = {pod.node for pod in all_pods}
-    for slot, place in placing.stand_by(
+    for slot, place in placing.standby_places(
         order, missing, in_use=in_use, nodes=transaction.nodes()
     ).items():
         uid = _standby_uid(transaction, job.id, slot, order.generation)
@@ -121,7 +121,7 @@ def _standby_uid(transaction: Transaction, job_id: str, slot: int, generation: i
 
 def _is_usable(pod: LocalPod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
     place = placing.Place(node=pod.node, devices=pod.devices)
-    return not pod.is_lost and placing.fits_still(place, order, views)
+    return not pod.is_lost and placing.still_fits(place, order, views)
 
 
 def _join(db: Db, order: PlaceOrder) -> None:
@@ -143,7 +143,7 @@ def queue(db: Db) -> list[PlaceOrder]:
     """The waiting jobs in the order of their turns."""
     rows = db.execute("SELECT number, placing FROM queue").fetchall()
     waiting = [(from_text(row["placing"]), row["number"]) for row in rows]
-    return [order for order, _ in sorted(waiting, key=lambda one: placing.turn(*one))]
+    return [order for order, _ in sorted(waiting, key=lambda one: placing.queue_key(*one))]
 
 
 def _grant(transaction: Transaction, order: PlaceOrder) -> bool:
