@@ -1,8 +1,9 @@
-"""Pages of docs/operations: each question is in the index, and the settings of a worker are all there."""
+"""Pages of docs/operations: the index has each, all settings of a worker are there. And the changelog."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 from everstep.backends import BACKENDS, settings_class
@@ -43,3 +44,12 @@ def test_every_setting_of_a_worker_is_on_a_page() -> None:
         if not re.search(rf"`EVERSTEP_{name.upper()}(__\w+)?`", text)
     ]
     assert missing == []
+
+
+def test_each_entry_of_the_changelog_is_whole_and_there_once() -> None:
+    """A merge that joins two lists may cut an entry off, or leave it in both wordings."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    entries = re.findall(r"^- .*(?:\n  \S.*)*", text, re.MULTILINE)
+    assert [entry for entry in entries if not entry.endswith(".")] == []
+    beginnings = Counter(entry[:80] for entry in entries)
+    assert [beginning for beginning, count in beginnings.items() if count > 1] == []
