@@ -109,6 +109,8 @@ CHANGE = {
     "by": "ada@node",
 }
 """A change of the document."""
+IN_FORCE = {"spec": {"nodes": 4}}
+"""The document in force."""
 REFUSED = "it is too old"
 """The message of a fault that the job refuses."""
 
@@ -188,7 +190,7 @@ class StandIn:
     @workflow.query(name="document")
     def document(self, _argument: Any = None) -> dict[str, Any]:
         workflow_id = workflow.info().workflow_id
-        return {"id": workflow_id, "document": {"spec": {"nodes": 4}}, "changes": [CHANGE]}
+        return {"id": workflow_id, "document": IN_FORCE, "changes": [CHANGE]}
 
     @workflow.query(name="restarts")
     def restarts(self) -> list[dict[str, Any]]:

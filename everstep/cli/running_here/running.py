@@ -28,7 +28,7 @@ from everstep.cli.connection import UnlessAbsent, client, is_named, rpc_errors_a
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
 from everstep.cli.jobs.answers import NobodyAnswered
-from everstep.cli.jobs.job import find, look_up
+from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.jobs.watching import JobScreen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
@@ -50,9 +50,12 @@ from everstep.documents.text import to_yaml
 
 ASK_S = 1.0
 """Seconds between two checks that a shared server has a worker."""
+DOCUMENT_S = 1.0
+"""Seconds in which a running job has to return its document: it only decides on a note."""
 
 STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 OTHER_DOCUMENT = "{id} runs with another document than this one; `everstep show {id}` prints it"
+UNSERVED = "no worker serves queue {queues}: the job waits for one"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
 LEFT_ALONE = "{id} goes on without a worker until the same `everstep run`, or `everstep dev`, serves it again"
 
@@ -222,7 +225,10 @@ async def _worker_ensured(
     """
     cluster = job.spec.cluster
     worker = Worker(machine, _temporal_variables, is_alone=False)
+    unserved = await pollers.unserved(server, cluster)
     if not is_here(cluster):
+        if unserved:
+            _print_notes([UNSERVED.format(queues=", ".join(queue.name for queue in unserved))])
         yield worker
         return
 
@@ -234,7 +240,7 @@ async def _worker_ensured(
             await _start_worker(worker, "no worker answers")
 
     with children_ended():
-        if unserved := await pollers.unserved(server, cluster):
+        if unserved:
             await _start_worker(worker, f"no worker serves queue {unserved[0].name}")
         async with kept_alive(ensure_worker, every_s=ASK_S):
             yield worker
@@ -380,7 +386,7 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
         return
     earlier = await look_up(server, job_id)
     if earlier is not None and earlier.is_open:
-        running = await earlier.document()
+        running = await _document_in_force(earlier)
         if job.is_from_command:
             from_command.refuse_other(job_id, job.document, running)
         if running != job.document:
@@ -393,6 +399,15 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:
         print(STARTED.format(id=job_id), flush=True)
+
+
+async def _document_in_force(job: FoundJob) -> Any:
+    """The document that an open job follows. Without a prompt answer the one that its run began with."""
+    try:
+        async with asyncio.timeout(DOCUMENT_S):
+            return (await job.ask("document"))["document"]
+    except (NobodyAnswered, TimeoutError):
+        return await job.document()
 
 
 def _uncancel() -> None:

@@ -11,14 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.agent.observing.hardware import Devices
 from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find
 from everstep.cli.running_here import running
+from everstep.cli.running_here.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli
-from tests.cli.standin import document
+from tests.cli.standin import IN_FORCE, document, working
 from tests.support.devserver import DevServer
 
 PYTHON = Path(sys.executable)
@@ -220,6 +222,42 @@ def with_nodes(job: JobDocument) -> JobDocument:
 def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
     spec = {**job.document["spec"], "workdir": str(folder / "b")}
     return replace(job, document={**job.document, "spec": spec})
+
+
+async def test_a_hot_update_makes_it_another_document(
+    served: AsyncCli,
+    server: DevServer,
+    namespace: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The job follows the document in force, which the stand-in has changed: this file is only its begin."""
+    client = await server.connect(namespace)
+    begun = JobDocument(document=document(), spec=job_of(["python", "train.py"], {}).spec)
+    changed = replace(begun, document=IN_FORCE)
+    async with working(client):
+        for document_here, is_other in ((begun, False), (begun, True), (changed, False)):
+            await running._start_or_find(client, document_here, "demo")
+            assert ("note   demo runs with another document" in capsys.readouterr().err) == is_other
+        await client.get_workflow_handle("demo").terminate()
+
+
+async def test_a_job_of_a_cluster_without_a_worker_is_noted_before_any_wait(
+    served: AsyncCli,
+    server: DevServer,
+    namespace: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`run` starts workers of this machine alone, and the first answer of the job may take for ever."""
+    client = await server.connect(namespace)
+    job = job_of(["python", "train.py"], {})
+    job = replace(job, spec=replace(job.spec, cluster="gpu"))
+    machine = Machine(nodes=1, devices=Devices(kind="simulated", count=0, why="as configured"))
+    async with running._worker_ensured(client, job, "train", machine) as worker:
+        assert not worker.is_begun
+        note = "note   no worker serves queue everstep, everstep-gpu: the job waits for one\n"
+        assert capsys.readouterr().err == note
 
 
 # -- A fresh one ---------------------------------------------------------------------------------
