@@ -36,7 +36,13 @@ from everstep.cli.running_here import choosing, holding, pollers, shell_variable
 from everstep.cli.running_here.choosing import Choice
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
-from everstep.cli.running_here.starting import checked, start, unused, with_own_folder
+from everstep.cli.running_here.starting import (
+    IdTaken,
+    checked,
+    start,
+    unused,
+    with_own_folder,
+)
 from everstep.cli.running_here.working import (
     Machine,
     Worker,
@@ -184,8 +190,28 @@ async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
         found_server = await _find_server()
         server = found_server or await _start_server(stack, machine)
         stack.enter_context(rpc_errors_as_failed(server))
-        job, job_id = await _renewed_if_fresh(server, job, job_id)
-        if found_server is not None:
+        ensured = machine if found_server is not None else None
+        return await _run_on(server, job, job_id, ensured, interrupts)
+
+
+async def _run_on(
+    server: Client, job: JobDocument, job_id: str, machine: Machine | None, interrupts: Interrupts
+) -> int:
+    """Run the job on this server, with a worker of `machine` where none answers."""
+    while True:
+        try:
+            return await _try_on(server, job, job_id, machine, interrupts)
+        except IdTaken:  # by another `run`, after this one looked for a job of the ID
+            continue
+
+
+async def _try_on(
+    server: Client, job: JobDocument, job_id: str, machine: Machine | None, interrupts: Interrupts
+) -> int:
+    """The same. Raises `IdTaken` where another job of the ID starts first."""
+    job, job_id = await _renewed_if_fresh(server, job, job_id)
+    async with AsyncExitStack() as stack:
+        if machine is not None:
             ensured = _worker_ensured(server, job, job_id, machine)
             worker = await stack.enter_async_context(ensured)
             interrupts = replace(interrupts, has_other_worker=lambda: not worker.is_begun)

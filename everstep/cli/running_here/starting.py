@@ -116,6 +116,14 @@ def _beginning_with(job: JobDocument, phase: str | None) -> JobDocument:
     return replace(job, document=registry.laid_over(job.document, {"start_phase": phase}))
 
 
+class IdTaken(Failed):
+    """Another job has the ID, perhaps since a moment ago."""
+
+    def __init__(self, job_id: str) -> None:
+        problem = f"there is a job {job_id} already; submit under another ID with --id"
+        super().__init__(Exit.USAGE, f"{problem}, or with --again if it failed or was stopped")
+
+
 async def start(
     client: Client, job: JobDocument, job_id: str, reuse: WorkflowIDReusePolicy
 ) -> dict[str, Any]:
@@ -132,11 +140,7 @@ async def start(
             static_summary=_summary(job),
         )
     except WorkflowAlreadyStartedError:
-        raise Failed(
-            Exit.USAGE,
-            f"there is a job {job_id} already; submit under another ID with --id, or with --again "
-            "if it failed or was stopped",
-        ) from None
+        raise IdTaken(job_id) from None
     except RPCError as error:
         if not is_too_large(error):
             raise

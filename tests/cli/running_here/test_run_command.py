@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from temporalio.client import Client
 
 from everstep.agent.observing.hardware import Devices
 from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
-from everstep.cli.jobs.job import find
+from everstep.cli.jobs.job import find, look_up
 from everstep.cli.running_here import running
 from everstep.cli.running_here.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import IN_FORCE, document, working
 from tests.support.devserver import DevServer
+from tests.support.patience import HUNG_S
 
 PYTHON = Path(sys.executable)
 
@@ -288,6 +292,43 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     long = "x" * 63
     await running._start_or_find(client, job, long)
     assert (await running._renewed_if_fresh(client, fresh, long))[1] == f"{'x' * 61}-2"
+
+
+async def test_two_fresh_runs_at_once_are_two_jobs(
+    served: AsyncCli, server: DevServer, namespace: str, here: Path
+) -> None:
+    """Both look for an unused ID before either has started its job."""
+    client = await server.connect(namespace)
+    job = replace(of_standin(end="completed"), is_fresh=True)
+    async with working(client):
+        assert await asyncio.gather(*(run_on(client, job) for _ in range(2))) == [0, 0]
+    assert await look_up(client, "demo-2") is not None
+
+
+async def test_two_runs_at_once_watch_one_job(
+    served: AsyncCli,
+    server: DevServer,
+    namespace: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client = await server.connect(namespace)
+    both = asyncio.gather(*(run_on(client, of_standin()) for _ in range(2)))
+    async with working(client), asyncio.timeout(HUNG_S):
+        while "demo is running already" not in capsys.readouterr().out:
+            assert not both.done()
+            await asyncio.sleep(0.05)
+        await client.get_workflow_handle("demo").execute_update("stop", {"reason": "completed"})
+        assert await both == [0, 0]
+
+
+def of_standin(*, end: str = "") -> JobDocument:
+    spec = job_of(["python", "train.py"], {}).spec
+    return JobDocument(document=document(end=end), spec=spec, has_output=False)
+
+
+def run_on(client: Client, job: JobDocument) -> Coroutine[Any, Any, int]:
+    return running._run_on(client, job, "demo", None, running.Interrupts([]))
 
 
 # -- The text of a document ---------------------------------------------------------------------
