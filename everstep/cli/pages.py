@@ -324,8 +324,9 @@ def why(value: Value) -> Page:
 
 
 def page_of(value: Value) -> Page:
-    again = " (it was accepted before)" if value.get("again") else ""
-    yield f"{value['id']}: {value['command']} accepted, state {shown(value.get('state'))}{again}"
+    """Of an update. Its answer has the state in which the job accepted it, before it acts."""
+    done = "was accepted before; the job is" if value.get("again") else "accepted; the job was"
+    yield f"{value['id']}: {value['command']} {done} {shown(value.get('state'))}"
 
 
 def reported(value: Value) -> Page:

@@ -80,7 +80,9 @@ async def test_restarts_and_why_are_the_answers_of_the_job(
 async def test_commands_reach_the_job_once_each(served: AsyncCli, client: Client) -> None:
     async with working(client):
         await submitted(served, document())
-        assert "accepted" in (await served("pause", "demo", "--reason", "new switch")).out
+        paused = await served("pause", "demo", "--reason", "new switch")
+        # The answer comes before the job acts.
+        assert paused.out == "demo: pause accepted; the job was running\n"
         refused = await served("pause", "demo")
         assert refused.code == 2
         assert refused.sentence == "demo refuses: the job is paused already"
