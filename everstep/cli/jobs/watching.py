@@ -47,7 +47,8 @@ def watch(job_id: JobId, as_json: AsJson = False) -> int:
     """
 
     async def followed(client: Client) -> int:
-        return await follow(client, job_id, screen(as_json=as_json))
+        job = await find(client, job_id)
+        return await follow(client, job_id, screen(as_json=as_json, has_times=job.is_open))
 
     return with_server(followed)
 
@@ -87,7 +88,6 @@ class JobScreen:
 
 async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
     """Look at the job until it has ended; the exit code that says how."""
-    await find(client, job_id)  # a missing job is an error at once
     try:
         while True:
             glance = await look(client, job_id)
@@ -168,10 +168,10 @@ class Rate:
 # -- Showing ------------------------------------------------------------------------------------
 
 
-def screen(*, as_json: bool) -> JobScreen:
+def screen(*, as_json: bool, has_times: bool = True) -> JobScreen:
     if as_json:
         return JsonLines()
-    return LivePage() if sys.stdout.isatty() else Lines()
+    return LivePage() if sys.stdout.isatty() else Lines(has_times=has_times)
 
 
 class JsonLines(JobScreen):
@@ -188,10 +188,11 @@ class JsonLines(JobScreen):
 
 
 class Lines(JobScreen):
-    """A line for every change."""
+    """A line for every change, with the seconds since the first unless the job had ended before."""
 
-    def __init__(self, *, began: float | None = None) -> None:
+    def __init__(self, *, began: float | None = None, has_times: bool = True) -> None:
         self._began = time.monotonic() if began is None else began
+        self._has_times = has_times
         self._printed: dict[str, object] = {}
         self._step_at = 0.0
         self._rate = Rate()
@@ -202,7 +203,8 @@ class Lines(JobScreen):
             if self._printed.get(what) != value:
                 self._printed[what] = value
                 if line:
-                    print(f"{glance.at - self._began:7.1f} s  {shown(line)}", flush=True)
+                    time_text = f"{glance.at - self._began:7.1f} s  " if self._has_times else ""
+                    print(f"{time_text}{shown(line)}", flush=True)
 
     def _changes(self, glance: Glance) -> Iterator[tuple[str, object, str]]:
         """What it is about, its value, and the line for a new one."""
