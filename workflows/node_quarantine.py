@@ -153,8 +153,14 @@ class NodeQuarantine:
         """A row for each node with devices whose faults are counted."""
         rows: dict[str, list[dict[str, Any]]] = {}
         for fault in fault_counts.standing(self._book.faults, self._cluster_time):
-            count = {"device": fault.device, "code": fault.code, "at": shapes.moment(fault.at)}
-            entry = {**count, "times": fault.times, "limit": fault.limit}
+            entry = {
+                "device": fault.device,
+                "code": fault.code,
+                "at": shapes.moment(fault.at),
+                "until": shapes.moment(fault.counts_at + fault.window_s),
+                "times": fault.times,
+                "limit": fault.limit,
+            }
             rows.setdefault(fault.node, []).append(entry)
         return [{"name": node, "counts": counts} for node, counts in rows.items()]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.fake.settings import EPOCH
+from everstep.chronicle.shapes import moment
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, StandingClock, isolated, until_incident
@@ -115,6 +116,7 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
             counts = [
                 (one["device"], one["code"], one["times"], one["limit"]) for one in counts_of(rows)
             ]
+            assert {one["until"] for one in counts_of(rows)} <= {moment(EPOCH + n + 24 * HOUR_S)}
             # The count begins again once it has isolated the device.
             assert counts == ([(1, HBM, n + 1, 6)] if n < 5 else [])
         (entry,) = await book.query("nodes")

@@ -12,7 +12,7 @@ from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
 from tests.cli.conftest import AsyncCli
-from tests.cli.standin import working
+from tests.cli.standin import STANDING, working
 
 
 async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
@@ -25,7 +25,7 @@ async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> Non
 async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: Client) -> None:
     await client.start_workflow("NodeQuarantine", id="quarantine/big", task_queue="everstep")
     async with working(client):
-        (node,) = (await served("nodes", "--cluster", "big", "--json")).json
+        node, *_ = (await served("nodes", "--cluster", "big", "--json")).json
         assert node == {
             "name": "gpu-07",
             "state": "isolated",
@@ -40,8 +40,19 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0
-        assert (await served("nodes", "--cluster", "big", "--json")).json == []
+        isolated = (await served("nodes", "--cluster", "big", "--json")).json
+        assert [node["name"] for node in isolated] == ["n0"], "its faults are counted"
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 3
+
+
+async def test_a_count_whose_window_is_over_is_not_shown(served: AsyncCli, client: Client) -> None:
+    """The quarantine has the time of the last report alone, and a new run of it has none at all."""
+    await client.start_workflow("NodeQuarantine", id="quarantine/big", task_queue="everstep")
+    async with working(client):
+        rows = (await served("nodes", "--cluster", "big", "--json")).json
+        await client.get_workflow_handle("quarantine/big").terminate()
+    counts = {row["name"]: row["counts"] for row in rows}
+    assert counts == {"gpu-07": None, "n0": [STANDING]}
 
 
 async def test_a_node_and_a_device_are_isolated_by_hand(served: AsyncCli, client: Client) -> None:
@@ -128,4 +139,4 @@ async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says
     ]
     assert node_rows[3]["reason"] == "XID 79"
     assert "0 80C98002" in page
-    assert len((await served("nodes", "--cluster", "big", "--json")).json) == 0
+    assert (await served("nodes", "--cluster", "big", "--json")).json == []
