@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.output import shown
 from everstep.telemetry.configuration import host_and_port
 
 VARIABLE = "EVERSTEP_METRICS_ADDRESS"
 ADDRESS = "127.0.0.1:9464"
 """The usual port of a page for Prometheus."""
+CONNECT_S = 1.0
+
+TAKEN = "note   the worker of this command serves no metrics: {address} is taken"
 
 CONFIGURATION = """\
 # Written by `everstep dev --observe`.
@@ -22,6 +28,18 @@ scrape_configs:
   - job_name: everstep
     static_configs: [{{targets: ["{target}"]}}]
 """
+
+
+def variables_beside_another_worker() -> dict[str, str]:
+    """Variables that turn metrics off where another process, as the worker of `dev`, has their address."""
+    address = os.environ.get(VARIABLE, "")
+    try:
+        place = host_and_port(address)
+        with socket.create_connection(place, timeout=CONNECT_S):
+            print(TAKEN.format(address=shown(address)), file=sys.stderr)
+            return {VARIABLE: ""}
+    except (ValueError, OSError):  # the worker reports an address that makes no sense
+        return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A worker of `everstep run` that takes its time is waited for, and gets no second one beside it."""
+"""Workers of `everstep run`: one that takes its time, and one beside another that serves metrics."""
 
 from __future__ import annotations
 
@@ -38,3 +38,30 @@ async def test_a_worker_that_starts_slowly_gets_no_second_one(
             started.append(children() - before)
     assert len(started[0]) == 1
     assert started[1] == started[0]
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_alone: bool,
+) -> None:
+    """Both have the EVERSTEP_METRICS_ADDRESS of one shell. A job must not fail for that."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
+    monkeypatch.setattr(working, "WORKER_S", 0.0)
+    before = children()
+    with socket.create_server(("127.0.0.1", 0)) as other, children_ended():
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        monkeypatch.setenv("EVERSTEP_METRICS_ADDRESS", address)
+        devices = Devices(kind="simulated", count=1, why="a test")
+        machine = Machine(nodes=1, devices=devices)
+        worker = Worker(machine, lambda: {"TEMPORAL_ADDRESS": address}, is_alone=is_alone)
+        for _ in range(2):
+            with pytest.raises(ProcessFailed, match="not ready within 0 s"):
+                await worker.ensure_alive()
+        (pid,) = children() - before
+        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
+        assert f"EVERSTEP_METRICS_ADDRESS={address if is_alone else ''}" in variables
+    note = f"note   the worker of this command serves no metrics: {address} is taken\n"
+    assert capsys.readouterr().err == ("" if is_alone else note)
