@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from everstep.report import charts, render
+from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource, job_report
 from tests.report.job import at, record, run, source, status
 
@@ -169,6 +170,25 @@ def test_a_job_that_never_started_has_a_page() -> None:
     assert made["time"]["ettr"] is None
     assert "No run of this job reported its steps." in render.html(made)
     assert render.markdown(made)
+
+
+@pytest.mark.parametrize("what", ["never started", "lost its memo", "unstaged", "no jobs"])
+def test_no_table_is_empty(what: str) -> None:
+    """A heading without rows reads as if something were missing."""
+    began = source([], ended=None, job_status={"state": "launching", "step": None, "pods": []})
+    empty = replace(began, report={"created_at": at(0), "ended_at": None, "phases": []})
+    unstaged = source([run(8, 10, 60), run(63, 65, 100, generation=2)], [record(1, 60)])
+    jobs = {"never started": began, "lost its memo": empty, "unstaged": unstaged}
+    if what == "no jobs":
+        fleet = fleet_report(FleetSource(jobs=[], since=0.0, now=1.0))
+        html, markdown = render.fleet_html(fleet), render.fleet_markdown(fleet)
+    else:
+        html, markdown = render.html(made := job_report(jobs[what])), render.markdown(made)
+    tables = re.findall("<table>.*?</table>", html, re.DOTALL)
+    assert [table for table in tables if "<td" not in table] == []
+    assert re.findall(r"^\|[- |:]+\|\n(?!\|)", markdown, re.MULTILINE) == []
+    headings = r"<h2>[^<]*</h2>\s*<h2|<h3>[^<]*</h3>\s*<h|^## .*\n+## "
+    assert re.findall(headings, html + markdown, re.MULTILINE) == []
 
 
 def large() -> JobSource:
