@@ -487,20 +487,20 @@ SAVED = "saved"
 
 def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
     """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
-    steps = [pod.step for pod in observation.pods if pod.step is not None]
+    observation = of_the_living(order, observation)
+    now_running = of_this_generation(order, observation.pods)
+    stepped_at = [pod.step_at for pod in now_running.kinds if pod.step_at is not None]
     helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
     return {
         "now": observation.now,
-        "step": min(steps, default=None),
-        "step_at": max(
-            (pod.step_at for pod in observation.pods if pod.step_at is not None), default=None
-        ),
+        "step": step_of(now_running.kinds),
+        "step_at": max(stepped_at, default=None),
         "checkpoint_step": watch.saved.step if watch.saved else None,
         "checkpoint_path": watch.saved.path if watch.saved else None,
         SAVED: None if watch.saved is None else asdict(watch.saved),
         "prewarm_bytes": sum(helpers) if helpers else None,
         "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
-        **_stillness(order, watch, observation),
+        **_stillness(order, watch, now_running, observation.now),
     }
 
 
@@ -513,20 +513,19 @@ def saved_in(glance: object) -> Checkpoint | None:
     return None if saved is None else Checkpoint(**saved)
 
 
-def _stillness(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, float]:
+def _stillness(order: WatchOrder, watch: Watch, pods: Pods, now: float) -> dict[str, float]:
     """How long the stillest slot has not moved, and how long it may; nothing where other rules judge."""
     if order.is_paused or order.limits.still_s is not None:
         return {}
-    living = of_the_living(order, observation)
     suspects = hang.suspects(
-        of_this_generation(order, living.pods).all,
+        pods.all,
         order.limits,
         watch.learned,
-        now=observation.now,
+        now=now,
         time_scale=order.time_scale,
         ends_job=order.ends_at_hang,
     )
     if not suspects:
         return {}
-    still_s = max(0.0, observation.now - suspects[0].still_since)
+    still_s = max(0.0, now - suspects[0].still_since)
     return {"still_s": round(still_s, 3), "still_limit_s": suspects[0].limit_s}

@@ -10,7 +10,7 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, glance, look, report, saved_in
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, Observation
+from everstep.core.world import Checkpoint, Observation, PodView
 from tests.support.builders import pod, watch_order
 
 ORDER = watch_order(0, 1, limits=Limits(hang_s=300.0))
@@ -27,6 +27,17 @@ def test_it_shows_the_newest_step_and_how_long_the_stillest_slot_may_still_be() 
     heartbeats = glance(ORDER, WATCH, OBSERVATION)
     assert (heartbeats["step"], heartbeats["step_at"]) == (7, 140.0)
     assert (heartbeats["still_s"], heartbeats["still_limit_s"]) == (45.0, 300.0)
+
+
+@pytest.mark.parametrize("older", [pod(1, step=3, generation=0), pod(9, step=3)])
+def test_a_heartbeat_has_the_step_of_a_report(older: PodView) -> None:
+    """Not that of a pod which the job has given up, or which is still to leave an older generation.
+
+    What `status` and `watch` show would go back with it, and stay there.
+    """
+    observation = replace(OBSERVATION, pods=(pod(0, step=7, step_at=140.0), older))
+    assert report(ORDER, WATCH, observation, "facts").step == 7
+    assert glance(ORDER, WATCH, observation)["step"] == 7
 
 
 @pytest.mark.parametrize(
