@@ -19,7 +19,7 @@ ADDRESS = "127.0.0.1:9464"
 """The usual port of a page for Prometheus."""
 CONNECT_S = 1.0
 
-TAKEN = "note   the worker of this command serves no metrics: {address} is taken"
+NO_METRICS = "note   the worker of this command serves no metrics: {address} is taken"
 
 CONFIGURATION = """\
 # Written by `everstep dev --observe`.
@@ -36,7 +36,7 @@ def variables_beside_another_worker() -> dict[str, str]:
     try:
         place = host_and_port(address)
         with socket.create_connection(place, timeout=CONNECT_S):
-            print(TAKEN.format(address=shown(address)), file=sys.stderr)
+            print(NO_METRICS.format(address=shown(address)), file=sys.stderr)
             return {VARIABLE: ""}
     except (ValueError, OSError):  # the worker reports an address that makes no sense
         return {}

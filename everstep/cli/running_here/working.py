@@ -88,13 +88,13 @@ class Worker:
         """Start the worker unless it is alive, and wait until it is ready."""
         if self._process is None or not self._process.is_alive:
             self._is_ready = False
-            beside = variables_beside_another_worker() if self._is_guest else {}
+            no_metrics = variables_beside_another_worker() if self._is_guest else {}
             self._process = Process(
                 # Relative paths of documents begin here; a worker.py that lies here is not ours.
                 [sys.executable, "-P", "-m", "worker"],
                 name="worker",
                 log=self._log,
-                env=environment(**{**_settings(self._machine), **self._server(), **beside}),
+                env=environment(**{**_settings(self._machine), **self._server(), **no_metrics}),
             )
         if not self._is_ready:  # one that takes longer is waited for again: no second one beside it
             await self._process.says("everstep worker ready", within_s=WORKER_S)
