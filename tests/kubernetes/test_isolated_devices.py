@@ -59,3 +59,16 @@ async def test_a_node_is_isolated_until_all_that_isolates_it_is_released(
     assert await isolations(api, namespace) == {"n1/0": "broken n1/0"}
     await backend.ensure_released("n1/0")
     assert await isolated_nodes(api, namespace) == set()
+
+
+async def test_a_node_with_the_longest_name_is_isolated_and_released(
+    lab: KubernetesLab, namespace: str
+) -> None:
+    """A key of a ConfigMap is as long as a name of a node may be, and says more than the name."""
+    name = ".".join(["n" * 50] * 4 + ["x" * 49])
+    assert len(name) == 253
+    for what in (name, f"{name}/3"):
+        await lab.backend.ensure_isolated(what, reason="broken\nlink")
+        assert await isolations(lab.backend._api, namespace) == {what: "broken\nlink"}
+        await lab.backend.ensure_released(what)
+        assert await isolations(lab.backend._api, namespace) == {}

@@ -15,6 +15,7 @@ import pytest
 from everstep.agent import build, wire
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
 from everstep.dialects.registry import compile_document, read_text
@@ -33,10 +34,13 @@ ORDER = PlaceOrder(
 )
 
 
+AVOIDED = NodesToAvoid(hosts=["n1"], names=["n2", "n3"])
+
+
 def pod(template: Mapping[str, Any] | None = None, **changed: Any) -> Json:
-    avoid = changed.pop("hosts_to_avoid", ())
+    avoided = changed.pop("avoided", None)
     order = replace(ORDER, pod_template=template or {}, **changed)
-    return manifest.pod(order, 1, owner=OWNER, settings=SETTINGS, hosts_to_avoid=avoid)
+    return manifest.pod(order, 1, owner=OWNER, settings=SETTINGS, nodes_to_avoid=avoided)
 
 
 def container(made: Json) -> Json:
@@ -96,7 +100,7 @@ FULL_TEMPLATE = {
     "made",
     [
         pod(),
-        pod(FULL_TEMPLATE, accelerator="nvidia", accelerators_per_node=8, hosts_to_avoid=["n1"]),
+        pod(FULL_TEMPLATE, accelerator="nvidia", accelerators_per_node=8, avoided=AVOIDED),
         pod(job=JobRef(id="Ä job/with $(EVERYTHING) " + "x" * 300, run="r"), phase="p" * 40),
     ],
     ids=["smallest", "full template", "odd names"],
@@ -188,7 +192,7 @@ def test_a_template_is_not_changed() -> None:
         }
     }
     before = repr(template)
-    pod(template, hosts_to_avoid=["n1"])
+    pod(template, avoided=NodesToAvoid(hosts=["n1"]))
     assert repr(template) == before
 
 
@@ -199,12 +203,14 @@ def test_every_alternative_of_a_template_keeps_off_isolated_nodes() -> None:
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
     template = {"spec": {"affinity": {"nodeAffinity": required}}}
-    made = pod(template, hosts_to_avoid=["n2", "n1"])
+    made = pod(template, avoided=NodesToAvoid(hosts=["n2", "n1"], names=["n4", "n3"]))
     affinity = made["spec"]["affinity"]["nodeAffinity"]
     for term in affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]:
         assert len(term["matchExpressions"]) == 2
         rule = term["matchExpressions"][-1]
         assert (rule["operator"], rule["values"]) == ("NotIn", ["n1", "n2"])
+        fields = [(one["key"], one["operator"], one["values"]) for one in term["matchFields"]]
+        assert fields == [("metadata.name", "NotIn", [name]) for name in ("n3", "n4")]
 
 
 def test_names_of_different_jobs_differ() -> None:
@@ -349,7 +355,7 @@ def test_a_template_that_would_break_the_pod_is_refused(
 )
 def test_a_null_in_a_template_is_as_good_as_nothing(template: Mapping[str, Any]) -> None:
     """The API server takes it so; a template of Helm has many."""
-    assert pod(template, hosts_to_avoid=["host"]) == pod(hosts_to_avoid=["host"])
+    assert pod(template, avoided=AVOIDED) == pod(avoided=AVOIDED)
 
 
 def test_the_name_of_a_phase_makes_a_label_whatever_its_end() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from everstep.backends.kubernetes import names, object_fields
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
 from everstep.backends.kubernetes.room import may_take
 from everstep.core.recovering.placement import Need, fits
 from tests.backends.verbs import NEVER_ENDS
@@ -26,9 +28,13 @@ def node(*taints: tuple[str, str, str], **labels: str) -> dict[str, Any]:
     return {"metadata": {"name": "n1", "labels": {HOST: "h1", **labels}}, "spec": spec}
 
 
-def pod(*, keeps_off: bool = False, **spec: Any) -> dict[str, Any]:
-    """As a worker stores it."""
-    annotations = {names.KEEPS_OFF: "mark"} if keeps_off else {}
+def pod(*, avoided: NodesToAvoid | None = None, **spec: Any) -> dict[str, Any]:
+    """As a worker stores it. `avoided`: nodes that were isolated when it was created."""
+    annotations = {}
+    if avoided is not None:
+        spec = json.loads(json.dumps(spec))
+        keep_off(spec, avoided)
+        annotations[names.KEEPS_OFF] = avoided.mark
     whole = {"metadata": {"name": "p", "annotations": annotations}, "spec": spec}
     return object_fields.trimmed(whole, object_fields.POD)
 
@@ -40,6 +46,12 @@ def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
 def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
 
+
+OWN_RULE = affinity(expression(HOST, "NotIn", "h1"))
+OWN_FIELD = affinity(
+    {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}
+)
+"""Of the template."""
 
 GPU = ("dedicated", "gpu", "NoSchedule")
 
@@ -82,7 +94,14 @@ GPU = ("dedicated", "gpu", "NoSchedule")
             False,
         ),
         (node(), pod(affinity=affinity(expression(HOST, "NotIn", "h1"))), False),
-        (node(), pod(affinity=affinity(expression(HOST, "NotIn", "h1")), keeps_off=True), True),
+        (node(), pod(avoided=NodesToAvoid(hosts=["h1", "h2"])), True),
+        (node(), pod(avoided=NodesToAvoid(names=["n1", "n2"])), True),
+        (node(), pod(avoided=NodesToAvoid(hosts=["h1"], names=["n1", "n2"])), True),
+        (node(), pod(affinity=OWN_RULE, avoided=NodesToAvoid(hosts=["h2"])), False),
+        (node(), pod(affinity=OWN_RULE, avoided=NodesToAvoid(names=["n2"])), False),
+        (node(), pod(affinity=OWN_RULE, avoided=NodesToAvoid(hosts=["h1"])), False),
+        (node(), pod(affinity=OWN_FIELD, avoided=NodesToAvoid(hosts=["h2"])), False),
+        (node(), pod(affinity=OWN_FIELD, avoided=NodesToAvoid(names=["n2", "n3"])), False),
         (node(), pod(affinity={"podAntiAffinity": {}}), True),
         (node(), pod(affinity=affinity(expression("pool", "Near", "a"))), True),
     ],

@@ -6,6 +6,7 @@ stays when the job ends, until an operator prunes it: generations given to a job
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import secrets
@@ -465,6 +466,9 @@ async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | No
 
 
 _ISOLATED = "isolated."
+_LONG = "isolated-long."
+"""Of a name for which a key has no room: its key is a hash, and its value begins with the name, in a line."""
+_KEY_MOST = 253
 # Stands for `/`, which keys of a ConfigMap may not have; names of nodes have no `_`.
 _OF_DEVICE = "_"
 
@@ -472,11 +476,14 @@ _OF_DEVICE = "_"
 async def isolations(api: KubernetesApi, namespace: str) -> dict[str, str]:
     """Isolated nodes and devices (`n1`, `n1/3`), and why."""
     config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
-    return {
-        key.removeprefix(_ISOLATED).replace(_OF_DEVICE, "/"): reason
-        for key, reason in config_map["data"].items()
-        if key.startswith(_ISOLATED)
-    }
+    isolated: dict[str, str] = {}
+    for key, value in config_map["data"].items():
+        if key.startswith(_ISOLATED):
+            isolated[key.removeprefix(_ISOLATED).replace(_OF_DEVICE, "/")] = value
+        elif key.startswith(_LONG):
+            name, _, reason = value.partition("\n")
+            isolated[name] = reason
+    return isolated
 
 
 async def isolated_nodes(api: KubernetesApi, namespace: str) -> set[str]:
@@ -491,4 +498,7 @@ async def set_isolated(api: KubernetesApi, namespace: str, name: str, reason: st
     """Isolate a node or a device, or release it (None). One key each, so that two changes never meet."""
     path = f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}"
     key = f"{_ISOLATED}{name.replace('/', _OF_DEVICE)}"
+    if len(key) > _KEY_MOST:
+        key = f"{_LONG}{hashlib.sha256(name.encode()).hexdigest()}"
+        reason = None if reason is None else f"{name}\n{reason}"
     await api.patch(path, {"data": {key: reason}})

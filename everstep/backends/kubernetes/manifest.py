@@ -5,15 +5,15 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
 from everstep.backends.kubernetes import images, names
 from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
 from everstep.backends.kubernetes.credentials import OF_AGENTS
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
@@ -104,7 +104,7 @@ def pod(
     *,
     owner: Mapping[str, str],
     settings: PodSettings,
-    hosts_to_avoid: Collection[str] = (),
+    nodes_to_avoid: NodesToAvoid | None = None,
     gang: Gang | None = None,
 ) -> Json:
     """Raises InvalidSpec where the template contradicts what a pod of ours is.
@@ -112,7 +112,7 @@ def pod(
     `owner`: name and uid of the ConfigMap that holds the job's record; the pods go with it.
     """
     try:
-        made = _pod(order, slot, owner=owner, settings=settings, hosts_to_avoid=hosts_to_avoid)
+        made = _pod(order, slot, owner=owner, settings=settings, nodes_to_avoid=nodes_to_avoid)
         if gang is not None:
             _join(made, gang, is_ours=is_grouped_by_us(order, settings))
         return made
@@ -126,7 +126,7 @@ def _pod(
     *,
     owner: Mapping[str, str],
     settings: PodSettings,
-    hosts_to_avoid: Collection[str],
+    nodes_to_avoid: NodesToAvoid | None,
 ) -> Json:
     if what := images.problem_of_job(order.image):
         raise InvalidSpec([("spec.image", what)])
@@ -160,9 +160,9 @@ def _pod(
     _refuse_duplicates(made["spec"])
     _keep_apart(made["spec"], job, slot)
     _keep_close(made["spec"], job, settings.topology)
-    if hosts_to_avoid:
-        _keep_off(made["spec"], hosts_to_avoid)
-        made["metadata"]["annotations"][names.KEEPS_OFF] = mark_of(hosts_to_avoid)
+    if nodes_to_avoid:
+        keep_off(made["spec"], nodes_to_avoid)
+        made["metadata"]["annotations"][names.KEEPS_OFF] = nodes_to_avoid.mark
     return made
 
 
@@ -526,20 +526,3 @@ def _keep_close(spec: Json, job: str, topology: Sequence[str]) -> None:
         rules = spec.setdefault("affinity", {}).setdefault("podAffinity", {})
         preferred = rules.setdefault("preferredDuringSchedulingIgnoredDuringExecution", [])
         rules["preferredDuringSchedulingIgnoredDuringExecution"] = [*preferred, *terms]
-
-
-def mark_of(hosts_to_avoid: Collection[str]) -> str:
-    """By which a pod shows what it keeps off, however many hosts these are."""
-    if not hosts_to_avoid:
-        return ""
-    return hashlib.sha256(",".join(sorted(hosts_to_avoid)).encode()).hexdigest()[:16]
-
-
-def _keep_off(spec: Json, hosts: Collection[str]) -> None:
-    """Let the pod land on none of these hosts, whatever else the template requires of nodes."""
-    rule = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": sorted(hosts)}
-    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
-    terms = required.setdefault("nodeSelectorTerms", [{}])
-    for term in terms:  # a node has to fit one of them
-        term["matchExpressions"] = [*term.get("matchExpressions", []), rule]

@@ -10,8 +10,8 @@ from typing import Any
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.avoided_nodes import without_rule
 
-_HOSTNAME = "kubernetes.io/hostname"
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -62,19 +62,10 @@ def _terms(pod: Json) -> Sequence[Mapping[str, Any]] | None:
     required = affinity.get(_REQUIRED)
     if required is None:
         return None
-    keeps_off = names.KEEPS_OFF in pod["metadata"].get("annotations", {})
+    mark = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
     terms: Sequence[Mapping[str, Any]] = required["nodeSelectorTerms"]
-    return [_without_isolated(term) for term in terms] if keeps_off else terms
-
-
-def _without_isolated(term: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the hosts that were isolated when the pod was created: the next one keeps off others."""
-    expressions = [
-        one
-        for one in term.get("matchExpressions", ())
-        if (one["key"], one["operator"]) != (_HOSTNAME, "NotIn")
-    ]
-    return {**term, "matchExpressions": expressions}
+    # Nodes that were isolated when the pod was created: the next pod keeps off others.
+    return [without_rule(term, mark) for term in terms] if mark else terms
 
 
 def _fits(term: Mapping[str, Any], node: Json) -> bool:

@@ -19,6 +19,7 @@ from everstep.backends.kubernetes import (
     names,
 )
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobSession,
@@ -87,16 +88,16 @@ class PodPlacer:
         isolated, (pods, stored) = await both(
             reached(isolated_nodes(self.api, self.home)), self.reconciler.look(order.job.id)
         )
-        hosts_to_avoid = self._hosts_of(nodes_to_avoid(order) | isolated)
-        trial_pod = self._trial_pod(order, hosts_to_avoid)
+        avoided = self._nodes_to_avoid(nodes_to_avoid(order) | isolated)
+        trial_pod = self._trial_pod(order, avoided)
         stored = await self._store_wanted_pods(order, stored, isolated)
-        stored = await self._withdraw_outdated(order, stored, hosts_to_avoid)
+        stored = await self._withdraw_outdated(order, stored, avoided)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
         if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, trial_pod))
         sight = PodsBeforeRecord(pods, stored)
-        stored, problem = await self._create_due(order, sight, due, hosts_to_avoid, trial_pod)
+        stored, problem = await self._create_due(order, sight, due, avoided, trial_pod)
         self.reconciler.watch_agents(stored)
         queue_problem = await self.queues.problem(order, stored)
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
@@ -106,17 +107,17 @@ class PodPlacer:
         again = [] if stuck_until is None else [stuck_until]
         again += [e.created_from for e in missing_pods(order, stored) if e.created_from > now]
         has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
-        if queue_problem or (hosts_to_avoid and not has_all_nodes):
+        if queue_problem or (avoided and not has_all_nodes):
             # What the queue says, and which nodes are isolated, may change while no pod does.
             again.append(now + _QUEUE_S)
         return state, min(again, default=None)
 
-    def _trial_pod(self, order: PlaceOrder, hosts_to_avoid: Collection[str]) -> Json:
+    def _trial_pod(self, order: PlaceOrder, avoided: NodesToAvoid) -> Json:
         """One of the pods, made before anything is changed. Raises InvalidSpec if none can be made."""
         no_owner = {"name": "", "uid": ""}
         slot = order.slots[0]
         return manifest.pod(
-            order, slot, owner=no_owner, settings=self.settings, hosts_to_avoid=hosts_to_avoid
+            order, slot, owner=no_owner, settings=self.settings, nodes_to_avoid=avoided
         )
 
     async def _store_wanted_pods(
@@ -136,13 +137,13 @@ class PodPlacer:
         return stored
 
     async def _withdraw_outdated(
-        self, order: PlaceOrder, stored: Stored, hosts_to_avoid: Collection[str]
+        self, order: PlaceOrder, stored: Stored, avoided: NodesToAvoid
     ) -> Stored:
         """Withdraw waiting pods that keep off other hosts: each is removed and created again.
 
         `mark`: by which a pod shows what it keeps off.
         """
-        gang, mark = gang_of(order, stored), manifest.mark_of(hosts_to_avoid)
+        gang, mark = gang_of(order, stored), avoided.mark
         if kueue.queue_of(order):
             stored = await self.withdrawals.withdraw_outdated_in_queue(stored, mark=mark)
             if gang.size > 1:
@@ -159,7 +160,7 @@ class PodPlacer:
         order: PlaceOrder,
         sight: PodsBeforeRecord,
         due: Collection[str],
-        hosts_to_avoid: Collection[str],
+        avoided: NodesToAvoid,
         trial_pod: Json,
     ) -> tuple[Stored, str]:
         """Create the pods that are due, and their group. Also returns what holds either up; empty: nothing.
@@ -176,12 +177,12 @@ class PodPlacer:
             at_once = [entry for entry in self._ready(order, stored) if entry.name in due]
             (stored, _), answers = await both(
                 both(sync, self._ensure_secret(order.job.id, stored)),
-                self._create(order, stored, at_once, hosts_to_avoid, gang_of(order, stored)),
+                self._create(order, stored, at_once, avoided, gang_of(order, stored)),
             )
         gang = gang_of(order, stored)
         missing = missing_pods(order, stored)
         rest = [e for e in missing if e.name in due and e.name not in answers]
-        create_rest = partial(self._create, order, stored, rest, hosts_to_avoid, gang)
+        create_rest = partial(self._create, order, stored, rest, avoided, gang)
         ensure_group = self._ensure_group(order, gang, stored, trial_pod)
         if gang.needs_group:
             group = await ensure_group
@@ -232,13 +233,13 @@ class PodPlacer:
         )
         stored = await self.reconciler.sync(order.job.id, PodsBeforeRecord(pods, stored))
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
-        hosts_to_avoid = self._hosts_of(nodes_to_avoid(order) | isolated | job_nodes)
+        avoided = self._nodes_to_avoid(nodes_to_avoid(order) | isolated | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
         now = self.agents.clock()
         refusal = ""
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_secret(order.job.id, stored)
-            answers = await self._create(order, stored, due, hosts_to_avoid)
+            answers = await self._create(order, stored, due, avoided)
             stored, refusal = await self._store_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
@@ -267,15 +268,16 @@ class PodPlacer:
 
         return may_be_used
 
-    def _hosts_of(self, node_names: Iterable[str]) -> set[str]:
-        """The labels of these nodes by which affinity names them."""
-        nodes = ((name, self.watch.node(name)) for name in node_names)
-        return {
-            name
-            if node is None
-            else node["metadata"].get("labels", {}).get("kubernetes.io/hostname", name)
-            for name, node in nodes
+    def _nodes_to_avoid(self, node_names: Iterable[str]) -> NodesToAvoid:
+        """These nodes as affinity names them."""
+        labels = {
+            name: {HOSTNAME: name} if node is None else node["metadata"].get("labels", {})
+            for name, node in ((name, self.watch.node(name)) for name in node_names)
         }
+        return NodesToAvoid(
+            hosts={of[HOSTNAME] for of in labels.values() if HOSTNAME in of},
+            names={name for name, of in labels.items() if HOSTNAME not in of},
+        )
 
     async def _ensure_group(
         self, order: PlaceOrder, gang: manifest.Gang, stored: Stored, pod: Json
@@ -309,7 +311,7 @@ class PodPlacer:
         order: PlaceOrder,
         stored: Stored,
         entries: Sequence[PodEntry],
-        hosts_to_avoid: Collection[str],
+        avoided: NodesToAvoid,
         gang: manifest.Gang | None = None,
     ) -> Answers:
         """Create the pods. `gang`: that of the pods that the order's generation creates."""
@@ -321,7 +323,7 @@ class PodPlacer:
                 entry.slot,
                 owner=owner(stored),
                 settings=self.settings,
-                hosts_to_avoid=hosts_to_avoid,
+                nodes_to_avoid=avoided,
                 gang=joined_group(entry) or new_group,
             )
             body["metadata"]["name"] = entry.name

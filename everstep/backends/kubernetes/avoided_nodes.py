@@ -1,0 +1,75 @@
+"""The rule in the affinity of a pod that keeps it off isolated nodes. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from everstep.backends.kubernetes.api import Json
+
+HOSTNAME = "kubernetes.io/hostname"
+"""A label that most nodes have. Autoscalers take it, which do not take the name of a node."""
+NAME = "metadata.name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesToAvoid:
+    """Nodes on which a pod may not land: by their host names, or by their own if they have none."""
+
+    hosts: Collection[str] = ()
+    names: Collection[str] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.hosts or self.names)
+
+    @property
+    def mark(self) -> str:
+        """By which a pod shows what it keeps off, however many nodes these are."""
+        if not self:
+            return ""
+        words = (*sorted(self.hosts), *(f"{name}/" for name in sorted(self.names)))
+        return hashlib.sha256(",".join(words).encode()).hexdigest()[:16]
+
+
+def keep_off(spec: Json, nodes: NodesToAvoid) -> None:
+    """Let the pod land on none of these nodes, whatever else the template requires of nodes."""
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.setdefault("nodeSelectorTerms", [{}])
+    for term in terms:  # a node has to fit one of them
+        if nodes.hosts:
+            rule = _not_in(HOSTNAME, sorted(nodes.hosts))
+            term["matchExpressions"] = [*term.get("matchExpressions", []), rule]
+        if nodes.names:  # a field takes one value
+            rules = [_not_in(NAME, [name]) for name in sorted(nodes.names)]
+            term["matchFields"] = [*term.get("matchFields", []), *rules]
+
+
+def without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
+    """The term without what `keep_off` appended for the nodes of this mark. All else is the template's."""
+    expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
+    hosts = expressions[-1]["values"] if _are_of(expressions[-1:], HOSTNAME) else []
+    for count in range(len(fields) + 1):
+        own_fields = fields[len(fields) - count :]
+        if not _are_of(own_fields, NAME) and count:
+            break
+        names = [field["values"][0] for field in own_fields]
+        for own_hosts in (hosts, []):
+            if NodesToAvoid(hosts=own_hosts, names=names).mark == mark:
+                return {
+                    **term,
+                    "matchExpressions": expressions[:-1] if own_hosts else expressions,
+                    "matchFields": fields[: len(fields) - count],
+                }
+    return term
+
+
+def _not_in(key: str, values: Sequence[str]) -> Json:
+    return {"key": key, "operator": "NotIn", "values": [*values]}
+
+
+def _are_of(rules: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Whether there are such rules, all of them for this key."""
+    return bool(rules) and all((r["key"], r["operator"]) == (key, "NotIn") for r in rules)
