@@ -197,6 +197,27 @@ SXIDS_FROM = 10_000
 """A bare number below is an XID, from here on an SXID: NVIDIA gave neither of them the other's numbers."""
 
 
+_LOGGED = re.compile(r"\b(S?XID) \(PCI:[^()]*\): (\d{1,6})\b")
+"""How NVIDIA's drivers log a code, in capitals."""
+
+VARIES = re.compile(
+    r"\[ *\d+\.\d+\]"  # the kernel's clock
+    r"|\b(\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d([.,]\d+)?(Z|[+-]\d\d:?\d\d)?\b"
+    r"|\b0X[0-9A-F]+\b"
+    r"|(?<=\bPID)[ =:]*['\"]?\d+['\"]?"
+    r"|(?<=\bPROCESS )\d+\b"
+)
+"""What of a logged line, in capitals, differs each time: times, addresses, processes."""
+
+
+def without_what_varies(code: str) -> str:
+    """The code, or what the lines of one fault have in common if it is a line of a log."""
+    text = code.strip().upper()
+    if _LOGGED.search(text):
+        return canonical(code)
+    return VARIES.sub("#", text) if " " in text and VARIES.search(text) else code
+
+
 def canonical(code: str) -> str:
     """The spelling of the data files: `XID 79` for `79`, `xid79` and the line that a driver logs,
     `80E01801` for `0x80e01801`.
@@ -206,7 +227,7 @@ def canonical(code: str) -> str:
     """
     text = code.strip().upper()
     written = re.fullmatch(r"(S?XID)[\s:#_-]*(\d{1,6})", text)
-    if match := written or re.search(r"\b(S?XID) \(PCI:[^()]*\): (\d{1,6})\b", text):
+    if match := written or _LOGGED.search(text):
         return f"{match[1]} {int(match[2])}"
     if re.fullmatch(r"\d{1,5}", text):
         return f"{'XID' if int(text) < SXIDS_FROM else 'SXID'} {int(text)}"

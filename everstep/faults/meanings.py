@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass, Owner
-from everstep.faults.catalogue import CodeEntry, look_up
+from everstep.faults.catalogue import CodeEntry, look_up, without_what_varies
 from everstep.faults.levels import LEVELS, SEVERITIES, SEVERITY_WORDS, heals_by
 
 if TYPE_CHECKING:  # the state of a job comes with it, which no document needs
@@ -23,14 +23,20 @@ DEVICE_FAULT = "device.fault"
 
 
 def with_meaning(fact: Fact) -> Fact:
-    """The fact with the details it lacks; any other fact as it is. Twice is the same as once."""
+    """The fact with the details it lacks; any other fact as it is. Twice is the same as once.
+
+    A line of a log becomes the code that all lines of its fault have, so that repeats of it count.
+    """
     if fact.kind != DEVICE_FAULT or not fact.code:
         return fact
+    code = without_what_varies(fact.code)
+    if code != fact.code:
+        fact = replace(fact, code=code, details={**fact.details, "line": fact.code})
     reported = {key: value for key, value in fact.details.items() if value is not None}
     severity = reported.get("severity")
     if isinstance(severity, str):
         reported["severity"] = severity = SEVERITY_WORDS.get(severity.lower(), severity)
-    entry = look_up(fact.code, str(severity))
+    entry = look_up(code, str(severity))
     is_graded = severity in SEVERITIES and entry.is_graded_by_report and "heals" not in reported
     if is_graded and reported.get("level") not in LEVELS:
         reported["severity"] = entry.severity

@@ -176,3 +176,36 @@ def test_a_reported_code_is_answered_by_what_it_means(
 
 def test_a_report_is_made_without_the_catalogue_so_that_replays_do_not_depend_on_it() -> None:
     assert reported("79").details == {}
+
+
+LINES = (
+    ("NVRM: Xid (PCI:0000:3b:00): 48, pid={pid}, name=python, Ch 00000008", "XID 48"),
+    ("[{pid}.123456] NVRM: Xid (PCI:0000:3b:00): 48, pid='{pid}', name=python", "XID 48"),
+    (
+        "2026-11-27T10:00:{pid}Z mlx5_core 0000:3b:00.0: device {pid:#x} hangs, process {pid}",
+        "# MLX5_CORE 0000:3B:00.0: DEVICE # HANGS, PROCESS #",
+    ),
+)
+
+
+@pytest.mark.parametrize(("line", "code"), LINES)
+def test_a_line_of_a_log_is_one_code_whatever_process_it_names(line: str, code: str) -> None:
+    facts = [with_meaning(device_fact(line.format(pid=pid))) for pid in (11, 12)]
+    assert [fact.code for fact in facts] == [code, code]
+    assert facts[1].details["line"] == line.format(pid=12)
+    assert with_meaning(facts[0]) == facts[0]
+
+
+def test_a_code_that_comes_in_lines_of_a_log_counts_as_the_same() -> None:
+    job = running()
+    for pid in (11, 12, 13):
+        line = f"NVRM: Xid (PCI:0000:3b:00): 13, pid={pid}, name=python"
+        job.see(with_meaning(device_fact(line, severity="major", at=1_000.0 + pid)))
+        job.succeeds()
+        job.saves(pid)
+    assert "XID 13 came 3 times" in job.decisions[-1].reason
+
+
+@pytest.mark.parametrize("code", ["79", "xid79", "0x80e01801", "NT_NPU 3", "fan 2 failed"])
+def test_any_other_code_stays_as_it_was_reported(code: str) -> None:
+    assert with_meaning(device_fact(code)).code == code
