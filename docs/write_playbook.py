@@ -286,6 +286,8 @@ def _fixed() -> Iterable[tuple[str, str]]:
         f"inferred isolations are held back, from {quarantine.BRAKE_FROM_NODES} nodes on, beyond",
         brake,
     )
+    held_s = quarantine.HELD_WINDOWS * quarantine.BRAKE_WINDOW_S
+    yield "an operator may agree to one that is held back for", f"{held_s:g} s"
     floors = f"{hang.FLOOR_UNPROVEN_S:g} s, {hang.FLOOR_S:g} s, {hang.CEILING_S:g} s"
     yield "learned hang limit: least before and after it is proven, most", floors
     busy = f"{hang.EXCUSED_TIMES:g} times as long, at most {hang.CEILING_S:g} s"

@@ -45,6 +45,8 @@ DURATION = "fault duration"
 BRAKE_FROM_NODES = 20
 BRAKE_SHARE = 0.2
 BRAKE_WINDOW_S = 3600.0
+HELD_WINDOWS = 24
+"""For so many windows an operator may agree to a suspicion that the brake holds back. Then it is dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +262,9 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
         proven=request.proven,
     )
     if not request.proven and _brake(quarantine, request):
-        held = {**quarantine.held, request.node: entry}
+        held_until = request.at + HELD_WINDOWS * request.window_s
+        until = held_until if entry.until is None else min(entry.until, held_until)
+        held = {**quarantine.held, request.node: replace(entry, until=until)}
         within = f"within {request.window_s:g} s"
         why = f"too many nodes were isolated on suspicion {within}: an operator must agree"
         return replace(quarantine, held=held), QuarantineAnswer(verdict="held", why=why)
@@ -346,7 +350,13 @@ def end_faults(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quaran
 
 
 def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
-    """Count faults that have lasted for too long, isolate their devices, release those that are sound."""
+    """Do what is due by this time.
+
+    Count faults that have lasted for too long and isolate their devices, release those that are sound, and
+    drop suspicions that were held back for too long.
+    """
+    held = {name: e for name, e in quarantine.held.items() if e.until is None or e.until > now}
+    quarantine = replace(quarantine, held=held)
     for span in quarantine.spans:
         if not span.was_long and span.is_long(now):
             quarantine = _count_long_fault(quarantine, span, now)

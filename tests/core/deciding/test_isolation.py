@@ -154,6 +154,19 @@ def test_a_node_that_was_released_is_used_and_isolated_again() -> None:
     assert [i.node for i in again.remedy.isolate] == ["n1"]
 
 
+@pytest.mark.parametrize(
+    ("options", "ends"),
+    [({}, 86_400.0), ({"until": 50.0}, 50.0), ({"window_s": 36.0}, 864.0)],
+    ids=["after a day", "with its own end", "in a rehearsal"],
+)
+def test_a_suspicion_that_is_held_back_ends(options: dict[str, float], ends: float) -> None:
+    book, verdict = ask(suspected(4), "n1", proven=False, **options)
+    assert verdict == "held"
+    assert quarantine.pass_time(book, ends - 1.0) == book
+    after = quarantine.pass_time(book, ends)
+    assert (after.held, after.nodes) == ({}, book.nodes)
+
+
 # class, what is seen elsewhere, proven or not
 PROVEN = ((_C.NODE, True), (_C.DEVICE_FATAL, True), (_C.PRECHECK, True))
 
