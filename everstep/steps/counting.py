@@ -85,7 +85,7 @@ async def count_faults(context: StepContext, order: CountOrder) -> tuple[FaultCo
 def _sound(order: CountOrder) -> Iterator[SoundReport]:
     for fact in order.facts if order.durations else ():
         if fact.kind == DEVICE_SOUND and fact.node is not None and fact.device is not None:
-            yield SoundReport(node=fact.node, device=fact.device, at=fact.at)
+            yield SoundReport(node=fact.node, device=fact.device, at=fact.at, code=fact.code)
 
 
 def _reports(order: CountOrder) -> Iterator[FaultReport]:

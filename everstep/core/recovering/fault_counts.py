@@ -158,6 +158,11 @@ class SoundReport:
     node: str
     device: int
     at: float
+    code: str | None = None  # None: it shows none of its codes any more
+
+    @property
+    def place(self) -> str:
+        return f"{self.node}/{self.device}"
 
 
 def sound_from(raw: object) -> tuple[SoundReport, ...]:
@@ -175,12 +180,13 @@ def _sound(raw: object, path: str) -> SoundReport:
         node=_name(raw, "node", path),
         device=int(_number(raw, "device", path, whole=True)),
         at=_time(raw.get("at"), f"{path}.at"),
+        code=None if raw.get("code") is None else _name(raw, "code", path),
     )
 
 
 def _report(raw: object, path: str) -> FaultReport:
     if not isinstance(raw, Mapping):
-        raise CommandRejected(f"note_faults: {path} is a fault {{node, device, code, path, ...}}")
+        raise CommandRejected(f"note_faults: {path} is a fault {{node, device, code, at, ...}}")
     unknown = sorted(set(map(str, raw)) - {*FaultReport.__dataclass_fields__})
     if unknown:
         raise CommandRejected(f"note_faults: {path} has an unknown key {quoted(unknown[0])}")

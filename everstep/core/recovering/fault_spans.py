@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from everstep.core.recovering.fault_counts import FaultReport
+from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 
 SPANS_KEPT = 1_000
 """The newest of each code and device; what is dropped is over."""
@@ -56,12 +56,12 @@ def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
     return (*(span for span in spans if span is not before), new)[-SPANS_KEPT:]
 
 
-def end(spans: Spans, node: str, device: int, at: float) -> Spans:
-    """The spans once a device is sound: it shows none of its codes any more."""
-    place = (node, device)
-    return tuple(
-        replace(span, ended=at)
-        if span.key[:2] == place and span.ended is None and span.report.at <= at
-        else span
-        for span in spans
-    )
+def end(spans: Spans, sound: SoundReport) -> Spans:
+    """The spans once a device shows a code no longer, or none of its codes."""
+    return tuple(replace(span, ended=sound.at) if _is_over(span, sound) else span for span in spans)
+
+
+def _is_over(span: FaultSpan, sound: SoundReport) -> bool:
+    is_of_code = sound.code in (None, span.report.code)
+    is_of_it = span.report.place == sound.place and is_of_code
+    return is_of_it and span.ended is None and span.report.at <= sound.at

@@ -345,7 +345,7 @@ def end_faults(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quaran
     """The quarantine once these devices show no fault any more."""
     spans = quarantine.spans
     for device in devices:
-        spans = fault_spans.end(spans, device.node, device.device, device.at)
+        spans = fault_spans.end(spans, device)
     return replace(quarantine, spans=spans)
 
 

@@ -10,6 +10,9 @@ from everstep.core.recovering import quarantine
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 from everstep.core.recovering.quarantine import COUNTS, DURATION, Quarantine
 from everstep.faults.rules import duration_rules, frequency_rules
+from everstep.steps import counting
+from everstep.steps.counting import CountOrder
+from tests.support.builders import fact
 
 CODE = "81078603"
 ((_, LONGER_THAN_S, SOUND_FOR_S, LEVEL),) = duration_rules()
@@ -175,3 +178,33 @@ def test_what_a_job_proves_of_a_device_is_not_released_by_a_sound_link() -> None
     request = quarantine.Request(node=PLACE, reason="80E18402 on n2/3", by="demo", at=1_030.0)
     book, _ = quarantine.isolate(book, request)
     assert isolated_by(quarantine.pass_time(up(book, 1_100), 9_000)) == "demo"
+
+
+def test_a_code_that_is_over_ends_no_other_code_of_its_device() -> None:
+    """Two links of one device fail, and come back one after the other."""
+    second = replace(DOWN, code="81078604")
+    book, _ = quarantine.count_faults(
+        EMPTY, [DOWN, replace(second, at=1_001.0)], now=1_001.0, cluster_size=8
+    )
+    book = quarantine.pass_time(book, 1_021)
+    assert isolated_by(book) == DURATION
+    first_sound = SoundReport(node="n2", device=3, at=1_100.0, code=CODE)
+    book = quarantine.pass_time(quarantine.end_faults(book, [first_sound]), 1_160)
+    assert isolated_by(book) == DURATION
+    assert quarantine.next_change_at(book) is None
+    second_sound = replace(first_sound, code=second.code, at=2_000.0)
+    book = quarantine.pass_time(quarantine.end_faults(book, [second_sound]), 2_000)
+    assert quarantine.next_change_at(book) == 2_060
+    assert isolated_by(quarantine.pass_time(book, 2_060)) is None
+
+
+def test_the_code_that_is_over_goes_along_with_a_report() -> None:
+    healed = fact("device.healed", node="n2", device=3, code=CODE)
+    order = CountOrder(
+        cluster="local", job="a", facts=(healed,), repeats=(), durations=duration_rules()
+    )
+    sound = counting._sound(order)
+    assert [(one.place, one.code) for one in sound] == [(PLACE, CODE)]
+    raw = [{"node": "n2", "device": 3, "at": 5.0, "code": code} for code in (CODE, None)]
+    report = quarantine.device_report_from({"faults": [], "sound": raw}, now=9.0)
+    assert [one.code for one in report.sound] == [CODE, None]
