@@ -73,10 +73,11 @@ class QuarantineInMemory(QuarantineClient):
         after, counts = quarantine.take_report(book, report)
         self.quarantines[cluster] = after
         if self.backend is not None:
-            for name in after.nodes.keys() - book.nodes.keys():
-                await self.backend.ensure_isolated(name, reason=after.nodes[name].reason)
-            for name in book.nodes.keys() - after.nodes.keys():
-                await self.backend.ensure_released(name)
+            for name in quarantine.changed_marks(book, after):
+                if (entry := after.nodes.get(name)) is not None:
+                    await self.backend.ensure_isolated(name, reason=entry.reason)
+                else:
+                    await self.backend.ensure_released(name)
         return counts.counts
 
     async def release(self, cluster: str, node: str) -> None:

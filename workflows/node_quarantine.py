@@ -103,9 +103,9 @@ class NodeQuarantine:
         return sorted(before.nodes.keys() - self._book.nodes.keys())
 
     async def _settle_changed(self, before: Quarantine) -> None:
-        """Bring the marks of all nodes in line that were isolated or released since."""
+        """Bring the marks of all nodes in line that changed since."""
         self._show()
-        for node in sorted(before.nodes.keys() ^ self._book.nodes.keys()):
+        for node in quarantine.changed_marks(before, self._book):
             await self._settle(node)
 
     async def _settle(self, node: str) -> None:

@@ -189,6 +189,7 @@ class Backend(Protocol):
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
         """Let nothing new land on the node. What runs there goes on. Kept until released.
 
+        Of several reasons the newest one is kept.
         `NODE/3` is device 3 of that node: no new pod gets it, and the node's others are used as before.
         """
 

@@ -203,8 +203,8 @@ class FakeCluster:
 
     def ensure_isolated(self, node: str, *, reason: str) -> None:
         if node not in self.state.isolated:
-            self.state.isolated[node] = reason
             self.state.note(f"isolate {node}")
+        self.state.isolated[node] = reason
 
     def ensure_released(self, node: str) -> None:
         if self.state.isolated.pop(node, None) is not None:

@@ -456,6 +456,12 @@ def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
     return replace(quarantine, nodes=nodes, held=held), was_there
 
 
+def changed_marks(before: Quarantine, after: Quarantine) -> list[str]:
+    """The nodes that were isolated or released between the two, or whose isolation has another reason."""
+    marks = [{e.node: e.reason for e in book.nodes.values()} for book in (before, after)]
+    return sorted({node for node, _ in marks[0].items() ^ marks[1].items()})
+
+
 def expired_nodes(quarantine: Quarantine, now: float) -> tuple[str, ...]:
     """The nodes whose time is over; a device that shows a fault is not released by time."""
     faulty = {span.report.place for span in quarantine.spans if span.ended is None}

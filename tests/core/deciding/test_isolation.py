@@ -258,6 +258,16 @@ def test_a_released_node_is_open_again() -> None:
     assert quarantine.release(after, "n1")[1] is False
 
 
+def test_a_mark_changes_with_the_isolation_and_with_its_reason() -> None:
+    book, _ = ask(ask(EMPTY, "n1", reason="first")[0], "n2")
+    longer, _ = ask(book, "n1", by=quarantine.OPERATOR, reason="first", until=50.0)
+    other, _ = ask(longer, "n1", by=quarantine.OPERATOR, reason="second")
+    assert quarantine.changed_marks(EMPTY, book) == ["n1", "n2"]
+    assert quarantine.changed_marks(book, longer) == []
+    assert quarantine.changed_marks(longer, other) == ["n1"]
+    assert quarantine.changed_marks(other, EMPTY) == ["n1", "n2"]
+
+
 def test_isolations_end_with_their_time() -> None:
     book, _ = ask(EMPTY, "n1", until=100.0)
     assert (quarantine.expired_nodes(book, 99.0), quarantine.expired_nodes(book, 100.0)) == (

@@ -53,13 +53,10 @@ def add(db: Db, name: str, devices: int) -> None:
 
 
 def isolate(db: Db, name: str, reason: str) -> None:
-    """The first reason stays."""
     if nodes.device_of(name):
-        db.execute(
-            "INSERT INTO isolated_devices VALUES (?, ?) ON CONFLICT DO NOTHING", (name, reason)
-        )
+        db.execute("INSERT OR REPLACE INTO isolated_devices VALUES (?, ?)", (name, reason))
         return
-    db.execute("UPDATE nodes SET isolated = COALESCE(isolated, ?) WHERE name = ?", (reason, name))
+    db.execute("UPDATE nodes SET isolated = ? WHERE name = ?", (reason, name))
 
 
 def release(db: Db, name: str) -> None:
