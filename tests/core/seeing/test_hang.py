@@ -10,7 +10,7 @@ from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.levels import FaultClass
 from everstep.core.seeing import watching
 from everstep.core.seeing.hang import learn, start_limit_s, step_limit_s, suspects
-from everstep.core.seeing.watch_report import WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
@@ -233,3 +233,33 @@ def test_each_hang_of_a_generation_is_a_fact_of_its_own(pods: tuple[PodView, Pod
         assert isinstance(watch_result, WatchReport)
         seen_ids += [fact.id for fact in watch_result.facts]
     assert len(set(seen_ids)) == 2
+
+
+def _news(order: WatchOrder, *pods: PodView, now: float) -> str | None:
+    observation = Observation(now=now, cursor="1", pods=pods, generation=1)
+    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
+    return watch_result.news if isinstance(watch_result, WatchReport) else None
+
+
+def test_a_hang_that_was_noted_is_over_once_its_slot_goes_on_and_not_before() -> None:
+    order = watch_order(0, 1, limits=AUTO, learned=PROVEN, suspected_at=165.0, since=165.0)
+    hangs = pod(1, step=5, step_at=100.0)
+    trains = pod(0, step=90, step_at=404.0)
+    assert _news(order, trains, hangs, now=405.0) is None
+    prints = hangs._replace(output_at=404.5)
+    assert _news(order, trains, prints, now=405.0) is None
+    assert _news(order, trains, hangs._replace(step_at=404.5), now=405.0) == "activity_resumed"
+
+
+@pytest.mark.parametrize(
+    ("limits", "ends_job", "how"),
+    [
+        (Limits(hang_s=7.0), False, "made no step for 7 s, though output or I/O goes on"),
+        (Limits(hang_s=1_000.0), True, "been still for 1000 s"),
+        (AUTO, False, "made no step for 600 s, though output or I/O goes on"),
+    ],
+)
+def test_what_a_hang_is_limited_by_is_said(limits: Limits, how: str, *, ends_job: bool) -> None:
+    prints = pod(0, step=5, step_at=100.0, output_at=690.0)
+    (one,) = suspects((prints,), limits, PROVEN, now=700.0, time_scale=1.0, ends_job=ends_job)
+    assert one.how == how
