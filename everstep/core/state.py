@@ -132,6 +132,7 @@ class Ledger:
     checking: Checking = field(default_factory=Checking)  # of numbers that went wrong
     no_standby: bool = False  # once no standby was ready in time
     grown_in_vain: int = 0  # restarts in a row for more nodes that got none
+    grown_in_vain_at: float | None = None  # the end of the newest of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

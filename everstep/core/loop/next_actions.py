@@ -185,7 +185,8 @@ def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
 def _grows_from(state: JobState) -> float | None:
     """When it is time to try to grow once more, after tries that were in vain."""
     wait_s = growth.wait_s(state.ledger.grown_in_vain) / state.spec.time_scale
-    return state.running_since + wait_s if wait_s and state.running_since is not None else None
+    since = state.ledger.grown_in_vain_at or state.running_since
+    return since + wait_s if wait_s and since is not None else None
 
 
 def _room_for(state: JobState) -> Need:

@@ -96,12 +96,13 @@ def _with_answers(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 
 
 def _with_growth(before: JobState, state: JobState) -> JobState:
-    """Count a restart for more nodes that got none: the next one has to wait."""
-    incident = before.incident
+    """Count a restart for more nodes that got none: the next one has to wait. Any that got some ends that."""
+    incident, tries = before.incident, state.ledger.grown_in_vain
+    if len(state.living) > len(before.living):
+        return with_ledger(state, grown_in_vain=0, grown_in_vain_at=None)
     if incident is None or incident.decision.fault.kind != SCALE_OUT:
         return state
-    has_grown = len(state.living) > len(before.living)
-    return with_ledger(state, grown_in_vain=0 if has_grown else state.ledger.grown_in_vain + 1)
+    return with_ledger(state, grown_in_vain=tries + 1, grown_in_vain_at=state.now)
 
 
 def _ended_in_standby(state: JobState, plan: Plan, outcome: Outcome) -> JobState:

@@ -21,6 +21,7 @@ from everstep.core.recovering.placement import (
     node_ranks,
 )
 from everstep.core.spec import Match, Policy, Rule
+from everstep.core.state import with_ledger
 from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.dialects.modelarts.policy import modelarts
@@ -376,6 +377,42 @@ def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() 
     job.succeeds()
     assert job.state.living == (0, 1, 2, 3)
     assert job.state.ledger.grown_in_vain == 0
+
+
+def _grown_in_vain() -> ScriptedJob:
+    job = running(nodes_min=2)
+    job.see(sighting(_C.NODE))
+    job.fails("place.none", at=Step.PLACE)
+    job.succeeds(living=(0, 2, 3), pods={})
+    job.see(fact("scale.out", level="elastic"))
+    job.succeeds(living=(0, 2, 3), pods={})
+    return job
+
+
+def test_other_restarts_put_off_no_try_to_grow() -> None:
+    job = _grown_in_vain()
+    grows_from = watch_order(job.state).grows_from
+    assert grows_from is not None
+    job.see(sighting(_C.CRASH, slot=0, at=job.state.now + 100.0), now=job.state.now + 100.0)
+    job.succeeds()
+    assert watch_order(job.state).grows_from == grows_from
+
+
+def test_a_job_that_has_all_its_nodes_again_has_grown_however_that_came() -> None:
+    job = _grown_in_vain()
+    job.command("restart", level="job")
+    job.interrupted()
+    job.succeeds()
+    assert job.state.living == (0, 1, 2, 3)
+    assert job.state.ledger.grown_in_vain == 0
+
+
+def test_a_state_without_the_time_of_a_try_in_vain_waits_from_its_newest_start() -> None:
+    job = _grown_in_vain()
+    job.state = with_ledger(job.state, grown_in_vain_at=None)
+    began = job.state.running_since
+    assert began is not None
+    assert watch_order(job.state).grows_from == began + growth.IN_VAIN_S
 
 
 RESIZES = Policy(rules=(Rule(match=Match(exit_code=(7,)), action="resize"),))
