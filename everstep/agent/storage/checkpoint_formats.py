@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,25 +73,40 @@ class Verdict(NamedTuple):
     """The result of looking at a checkpoint."""
 
     is_whole: bool | None  # None: only its age shows it
-    silent: tuple[Item, ...] = ()
+    silent: tuple[Item, ...] = ()  # files that do not show themselves whether they are complete
     why: str = ""  # it is bad
 
 
+class _Format(NamedTuple):
+    """A format with a rule for what a complete checkpoint has."""
+
+    applies: bool
+    is_whole: Callable[[Content], bool]
+    why: str  # it is bad, if it is not whole
+    vouches: bool = False  # a whole one is complete, with all of its files
+
+
 def look(content: Content, format: str) -> Verdict:  # noqa: A002  # as the document says
-    """Raises OSError where a file cannot be read."""
+    """Judge the checkpoint by every format that applies, then by the structure of its files.
+
+    Raises OSError where a file cannot be read.
+    """
     names = {name for item in content.items for name in (item.path.parent.name, item.path.name)}
     if any(checkpoint_names.is_unfinished(name) for name in names):
         return Verdict(False, why="files of it are not finished")
+    is_dcp, is_hf = _is_dcp(names, format), _is_hf(content, names, format)
+    is_indexed = any(name.endswith(INDEX) for name in names)
+    formats = (
+        _Format(is_dcp, _is_whole_dcp, f"{METADATA} and the files it names are not whole", True),
+        _Format(is_hf, _is_whole_hf, f"its {TRAINER_STATE} is missing or wrong", True),
+        _Format(is_indexed, _has_indexed_files, "its index names missing files"),
+        _Format(_is_of_ranks(names), _has_no_gap, "files of some ranks are missing"),
+    )
     is_vouched_for = False
-    for applies, is_said_whole, why in (
-        (_is_dcp(names, format), _is_whole_dcp, f"{METADATA} and the files it names are not whole"),
-        (_is_hf(content, names, format), _is_whole_hf, f"its {TRAINER_STATE} is missing or wrong"),
-        (any(name.endswith(INDEX) for name in names), _is_indexed, "its index names missing files"),
-        (_is_of_ranks(names), _has_no_gap, "files of some ranks are missing"),
-    ):
-        if applies and not is_said_whole(content):
-            return Verdict(False, why=why)
-        is_vouched_for |= applies and is_said_whole in (_is_whole_dcp, _is_whole_hf)
+    for one in formats:
+        if one.applies and not one.is_whole(content):
+            return Verdict(False, why=one.why)
+        is_vouched_for |= one.applies and one.vouches
     if _is_of_ranks(names) and not (is_vouched_for or content.is_tracked or names & TRACKERS):
         return Verdict(False, why="nothing says that all of its ranks have saved")
     verdict = _by_structure(content, is_vouched_for=is_vouched_for)
@@ -142,7 +157,7 @@ def _length(path: Path, sizes: Mapping[Path, int]) -> int:
 
 
 def _shards(metadata: bytes) -> Mapping[str, int] | None:
-    """Each file that the metadata names, and how long it is at least; None: the metadata is cut off."""
+    """Each file that the metadata names, and its least length; None: the metadata is cut off."""
     if not metadata.endswith(b"."):  # the last instruction of a pickle
         return None
     needed = {name.decode(): 1 for name in _SHARD_NAME.findall(metadata)}
@@ -221,7 +236,7 @@ def _is_whole_hf(content: Content) -> bool:
 
 
 def _has_fewer_ranks(content: Content) -> bool:
-    """Than the checkpoint before: some were too late, or a job goes on with fewer."""
+    """Whether fewer ranks saved than for the checkpoint before: some are late, or the job has fewer now."""
     if content.before is None or content.before.is_symlink():
         return False
     before = {path.name for path in content.before.glob("*")}
@@ -233,7 +248,7 @@ def _state(content: Content) -> Path:
     return content.tops[0] / TRAINER_STATE
 
 
-def _is_indexed(content: Content) -> bool:
+def _has_indexed_files(content: Content) -> bool:
     """The index of tensors in several files is written after them."""
     sizes = {item.path: item.size for item in content.items}
     for path in sizes:

@@ -31,13 +31,15 @@ from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
 from everstep.agent.storage.checkpoint_names import TIME, Name
 
 SETTLED_S = 1.0
+"""A file of unknown format is complete after so long without a change."""
 NOTICED_S = 1.0
 """Longest delay until an end is noticed, or the rounding of its time to whole seconds."""
-PACE_OF, GAPS_LEAST = 9, 2
+GAPS_MOST, GAPS_LEAST = 9, 2
+"""The newest times between two checkpoints that the usual time is the median of, and the fewest of them."""
 
 TRACKER_MAX = 256
 
-TOLD_MOST = 8
+LISTED_MOST = 8
 """Most complete checkpoints that are listed: a job never goes back further than to one of these."""
 NAMED_MOST = 1_000
 """Most names that are looked at, newest first: among so many, one is always complete."""
@@ -50,9 +52,9 @@ Settled = Callable[[Item], bool]
 
 
 class Judgement(NamedTuple):
-    """A checkpoint as it was looked at."""
+    """A verdict, and the checkpoint that it is about."""
 
-    same: int  # as long as this stays, it has not changed
+    fingerprint: int  # of all its files and what else the verdict depends on
     verdict: Verdict
     bytes: int
     at: float
@@ -65,25 +67,25 @@ class Verdicts:
         self._before: dict[Path, Judgement] = {}
         self._now: dict[Path, Judgement] = {}
 
-    def judged(self, path: Path, same: int, look: Callable[[], Judgement]) -> Judgement:
-        previous = self._before.get(path)
-        self._now[path] = previous = (
-            look() if previous is None or previous.same != same else previous
-        )
-        return previous
+    def of(self, path: Path, fingerprint: int, judge: Callable[[], Judgement]) -> Judgement:
+        """The stored judgement of this checkpoint, or a new one if it has changed."""
+        stored = self._before.get(path)
+        judgement = judge() if stored is None or stored.fingerprint != fingerprint else stored
+        self._now[path] = judgement
+        return judgement
 
-    def is_over(self) -> None:
-        """End a look: verdicts that it did not need are dropped."""
+    def finish_look(self) -> None:
+        """End a look: drop the verdicts that it did not need."""
         self._before, self._now = self._now, {}
 
 
 class Layout(NamedTuple):
-    """Where checkpoints are, how they are called and made, and the phase whose own alone count."""
+    """Where checkpoints are, and which files there are checkpoints."""
 
     path: str
     format: str
-    pattern: str | None
-    phase: str | None
+    pattern: str | None  # of their names, if the document has one
+    phase: str | None  # only those that it saved count; None: all
 
 
 def scan(
@@ -113,14 +115,14 @@ def scan(
         lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
         Verdicts() if verdicts is None else verdicts,
     )
-    listed: list[FoundCheckpoint] = []
-    for one in checkpoints:
-        listed.append(one)
-        if sum(other.is_good for other in listed) == TOLD_MOST:
+    listed: list[wire.SavedState] = []
+    for saved in checkpoints:
+        listed.append(saved)
+        if sum(one["good"] for one in listed) == LISTED_MOST:
             break
     checkpoints.close()
-    oldest_good = max((n for n, one in enumerate(listed) if one.is_good), default=len(listed))
-    return [one.saved for n, one in enumerate(listed) if one.saved["is_sure"] or n < oldest_good]
+    oldest_good = max((n for n, one in enumerate(listed) if one["good"]), default=len(listed))
+    return [one for n, one in enumerate(listed) if one["is_sure"] or n < oldest_good]
 
 
 def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
@@ -167,12 +169,12 @@ class CheckpointWatch:
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
             contextlib.closing(self._look(has_settled)) as checkpoints,
         ):
-            newest = next((one.saved for one in checkpoints if one.is_good), None)
+            newest = next((saved for saved in checkpoints if saved["good"]), None)
             self._unchanged = unchanged  # files of checkpoints that were not looked at are dropped
             return newest
         return None
 
-    def _look(self, has_settled: Settled) -> Generator[FoundCheckpoint, None, None]:
+    def _look(self, has_settled: Settled) -> Generator[wire.SavedState, None, None]:
         return _checkpoints(self._layout, has_settled, self._verdicts)
 
 
@@ -186,7 +188,7 @@ class Pace:
     def saw(self, newest: wire.SavedState | None, now: float) -> None:
         if newest is not None and newest != self._newest:
             self._newest = newest
-            self._times = [*self._times[-PACE_OF:], now]
+            self._times = [*self._times[-GAPS_MOST:], now]
 
     @property
     def newest_at(self) -> float | None:
@@ -194,19 +196,9 @@ class Pace:
 
     @property
     def usual_s(self) -> float | None:
-        """Between two of them; None as long as there were too few."""
+        """The usual time between two checkpoints; None as long as there were too few."""
         gaps = [later - earlier for earlier, later in zip(self._times, self._times[1:])]
         return sorted(gaps)[len(gaps) // 2] if len(gaps) >= GAPS_LEAST else None
-
-
-class FoundCheckpoint(NamedTuple):
-    """A checkpoint of one look."""
-
-    saved: wire.SavedState
-
-    @property
-    def is_good(self) -> bool:
-        return self.saved["good"]
 
 
 # -- One look -----------------------------------------------------------------------------------
@@ -214,7 +206,11 @@ class FoundCheckpoint(NamedTuple):
 
 def _checkpoints(
     layout: Layout, settled: Settled, verdicts: Verdicts
-) -> Generator[FoundCheckpoint, None, None]:
+) -> Generator[wire.SavedState, None, None]:
+    """The checkpoints of the folder, newest first; each is read only when the caller wants it.
+
+    The caller closes the generator, which ends the look.
+    """
     folder, pattern, form = Path(layout.path), layout.pattern, layout.format
     since = phase_mark.began(layout.path, layout.phase)
     try:
@@ -229,15 +225,15 @@ def _checkpoints(
         older = [entries[0] for _, entries in candidates[1:]]
         for (name, entries), before in itertools.zip_longest(candidates, older):
             try:
-                checkpoint = look.read(name, entries, before)
+                saved = look.read(name, entries, before)
             except OSError as error:
                 if error.errno in SPENT:
                     raise
                 continue  # it is being removed, or cannot be read
-            if checkpoint is not None and (since is None or checkpoint.saved["at"] >= since):
-                yield checkpoint
+            if saved is not None and (since is None or saved["at"] >= since):
+                yield saved
     finally:
-        verdicts.is_over()
+        verdicts.finish_look()
 
 
 class _Look(NamedTuple):
@@ -252,13 +248,16 @@ class _Look(NamedTuple):
 
     def read(
         self, name: Name, entries: Sequence[Path], before: Path | None
-    ) -> FoundCheckpoint | None:
-        """Read one checkpoint. None if nothing has that name. Raises OSError."""
-        tops = [_followed(entry, self.folder) for entry in entries]
+    ) -> wire.SavedState | None:
+        """Read one checkpoint. None if nothing has that name. Raises OSError.
+
+        `entries`: the files and folders of that name; `before`: the first one of the next older name.
+        """
+        tops = [_follow_link(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
         if not listed:
             return None
-        same = hash((self.format, self.trackers.are_there, self.is_beside_trainers, *listed))
+        fingerprint = hash((self.format, self.trackers.are_there, self.is_beside_trainers, *listed))
 
         def judge() -> Judgement:
             items = [one.item for one in listed]
@@ -274,26 +273,29 @@ class _Look(NamedTuple):
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
-            return Judgement(same, verdict, size, at)
+            return Judgement(fingerprint, verdict, size, at)
 
-        judged = self.verdicts.judged(entries[0], same, judge)
-        good = self._is_good(name, judged.verdict)
-        return FoundCheckpoint(_saved(entries[0], name, judged, good=good))
+        judgement = self.verdicts.of(entries[0], fingerprint, judge)
+        good = self._is_good(name, judgement.verdict)
+        return _saved(entries[0], name, judgement, good=good)
 
     def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
+        """None: files of unknown format have not settled, so it may be cut off."""
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)
         if is_vouched_for is False or verdict.is_whole is False:
             return False
         if is_vouched_for or verdict.is_whole:
             return True
-        settled = [self.settled(item) for item in verdict.silent]  # the time of each begins at once
-        return True if all(settled) else None
+        have_settled = [
+            self.settled(item) for item in verdict.silent
+        ]  # of all: each one's time begins
+        return True if all(have_settled) else None
 
 
 def _has_trainers(newest_first: Iterable[Path]) -> bool:
     """Whether a trainer of Hugging Face saves here: of its folders all but the last have its state."""
     folders = (p for p in newest_first if p.name.startswith(checkpoint_formats.OF_TRAINERS))
-    few = itertools.islice(folders, TOLD_MOST)
+    few = itertools.islice(folders, LISTED_MOST)
     return any((folder / checkpoint_formats.TRAINER_STATE).is_file() for folder in few)
 
 
@@ -357,9 +359,9 @@ def _walked(tops: Sequence[Path], folder: Path) -> Iterator[_Listed]:
         visited.add(path)
         info = os.lstat(path)
         if stat.S_ISLNK(info.st_mode):
-            followed = str(_followed(Path(path), folder))
-            if followed != path:
-                open_ones.append(followed)
+            target = str(_follow_link(Path(path), folder))
+            if target != path:
+                open_ones.append(target)
                 continue
             info = os.stat(path)  # noqa: PTH116  # a thousand of them are to take milliseconds
             if stat.S_ISREG(info.st_mode) or stat.S_ISDIR(info.st_mode):
@@ -372,7 +374,7 @@ def _walked(tops: Sequence[Path], folder: Path) -> Iterator[_Listed]:
             open_ones += names
 
 
-def _followed(path: Path, folder: Path) -> Path:
+def _follow_link(path: Path, folder: Path) -> Path:
     """What a link leads to, by its path in the folder; one that leads out of it stays as it is."""
     if not path.is_symlink():
         return path
@@ -407,13 +409,13 @@ class _Trackers(NamedTuple):
         return None
 
 
-def _saved(path: Path, name: Name, judged: Judgement, *, good: bool | None) -> wire.SavedState:
+def _saved(path: Path, name: Name, judgement: Judgement, *, good: bool | None) -> wire.SavedState:
     return {
         "step": name.step,
         "number": name.counts,
         "path": str(path),
-        "bytes": judged.bytes,
-        "at": judged.at,
+        "bytes": judgement.bytes,
+        "at": judgement.at,
         "good": bool(good),
         "is_sure": good is not None,
     }

@@ -103,8 +103,8 @@ def read(folder: str) -> dict[FenceOwner, Fence]:
         return _newest(fences)
 
 
-def other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None:
-    """The fence of the job that has the folder; None if it is free or belongs to this job."""
+def fence_of_other(fences: Mapping[FenceOwner, Fence], owner: FenceOwner) -> Fence | None:
+    """The fence of another job that has the folder; None if it is free or belongs to the owner."""
     own_fence = fences.get(owner)
     if own_fence is not None and own_fence.is_held:
         return None
@@ -252,7 +252,7 @@ def write(folder: str, new: Fence) -> Path:
 def _claim(fences: Path, folder: str, new: Fence) -> None:
     """Enter the job; withdraw it if another job is there. Of two jobs at once at least one sees the other."""
     _enter(fences, new)
-    if by := other(_newest(fences), new.owner):
+    if by := fence_of_other(_newest(fences), new.owner):
         (fences / new.name).unlink(missing_ok=True)
         raise FolderIsTaken(folder, by)
 

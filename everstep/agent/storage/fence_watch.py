@@ -1,5 +1,9 @@
 """Whether a generation may go on: by the fences of its job, and by the polls of its workers.
 
+`guard` says what to watch, `polled` that a worker polled the agent, and `why` is called at least once a
+second: it returns the reason for which the ranks have to end, if there is one. The time without contact grows
+from look to look, and any poll and any fence that was read sets it back to 0.
+
 Each folder's fence is read once a second in another thread, so storage that hangs delays neither the watch
 nor the reading of another folder. A reading that does not return counts as failed.
 """
@@ -31,8 +35,8 @@ class Reading:
 
     newest: int = 0
     due: float = 0.0
-    is_good: bool = False  # whether the last one came back well
-    answer: Future[int] | None = None  # of the one that is on its way
+    is_good: bool = False  # whether the last reading succeeded
+    answer: Future[int] | None = None  # of the reading in progress
 
 
 def _generation(folder: str, owner: fence.FenceOwner, newest: int, first: str) -> int:
@@ -63,14 +67,14 @@ class FenceWatch:
         self._was_read = was_read
         self._readings: dict[tuple[str, fence.FenceOwner], Reading] = {}
         self._first_folder = ""
-        self._dark_s = 0.0
+        self._without_contact_s = 0.0
         self._looked = time.monotonic()
 
     def guard(self, order: dict[str, Any]) -> None:
         """Guard this generation from now on."""
         self.fence_s = order["fence_s"]
         if order["generation"] != self.generation:
-            self._dark_s = min(order["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
+            self._without_contact_s = min(order["unpolled_s"], max(0.0, self.fence_s - FIRST_S))
         self.generation = order["generation"]
         job, cluster = order["owner"]
         places = [(folder, (job, cluster)) for folder in order["folders"]]
@@ -78,42 +82,44 @@ class FenceWatch:
         self._first_folder = next(iter(order["folders"]), "")
 
     def polled(self) -> None:
-        self._dark_s = 0.0
+        """A worker polled the agent."""
+        self._without_contact_s = 0.0
 
     def why(self) -> str | None:
-        """Look now; why what is guarded has to end."""
+        """Look now. Returns why the guarded ranks have to end, if they have to."""
         now = time.monotonic()
         passed, self._looked = now - self._looked, now
-        self._dark_s += min(passed, STALL_S)
-        if True in [self._is_read(*key, now) for key in self._readings] or not self._readings:
-            self._dark_s = 0.0
+        self._without_contact_s += min(passed, STALL_S)
+        were_read = [self._is_read(*key, now) for key in self._readings]
+        if any(were_read) or not self._readings:
+            self._without_contact_s = 0.0
         if not self.generation:
             return None
         newest = max((reading.newest for reading in self._readings.values()), default=0)
         if newest > self.generation:
             return f"generation {newest} is in the fence"
-        if self._dark_s > self.fence_s and not self._has_just_asked(now):
+        if self._without_contact_s > self.fence_s and not self._has_just_begun(now):
             return f"no poll and no fence for {self.fence_s:g} s"
         return None
 
-    def _has_just_asked(self, now: float) -> bool:
+    def _has_just_begun(self, now: float) -> bool:
         """Whether this look began a reading of storage that was readable before: wait for its result."""
         due_readings = (one for one in self._readings.values() if one.due == now + TICK_S)
         return any(one.is_good and one.answer is not None for one in due_readings)
 
     def _is_read(self, folder: str, owner: fence.FenceOwner, now: float) -> bool:
         """Whether a reading has succeeded since the last look. Begins the next one if it is due."""
-        one, came_back = self._readings[folder, owner], False
+        one, has_succeeded = self._readings[folder, owner], False
         if one.answer is not None and one.answer.done():
             try:
                 one.newest, one.is_good = one.answer.result(), True
             except OSError:
                 one.is_good = False
-            one.answer, came_back = None, one.is_good
+            one.answer, has_succeeded = None, one.is_good
         if one.answer is None and now >= one.due:
             one.due = now + TICK_S
             with contextlib.suppress(reading.StorageHangs):
                 work = partial(_generation, folder, owner, one.newest, self._first_folder)
                 one.answer = reading.begin(folder, work)
                 one.answer.add_done_callback(lambda _: self._was_read())
-        return came_back
+        return has_succeeded

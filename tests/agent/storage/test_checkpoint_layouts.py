@@ -298,10 +298,10 @@ def test_what_has_not_changed_is_not_read_again(
 
 
 def test_no_more_is_told_than_anybody_goes_back(tmp_path: Path) -> None:
-    steps = range(1, checkpoints.TOLD_MOST + 10)
+    steps = range(1, checkpoints.LISTED_MOST + 10)
     for step in steps:
         layouts.save("lightning", tmp_path, step)
-    assert good(tmp_path) == [*reversed(steps)][: checkpoints.TOLD_MOST]
+    assert good(tmp_path) == [*reversed(steps)][: checkpoints.LISTED_MOST]
 
 
 def test_of_very_many_names_the_newest_are_looked_at(
