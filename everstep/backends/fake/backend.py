@@ -75,7 +75,7 @@ class FakeBackend(Verbs):
             raise self.unavailable
         ref = ref_of(args)
         if ref is not None and verb != "ensure_adopted":
-            self.cluster.recognise(ref)
+            self.cluster.refuse_strange(ref)
         return await self._observe(**args) if verb == "observe" else self._order(verb, args)
 
     def _order(self, verb: str, args: Mapping[str, Any]) -> object:
@@ -83,7 +83,7 @@ class FakeBackend(Verbs):
             with self.holders.ordering(job_of(args)):
                 return getattr(self.cluster, verb)(**args)
         finally:
-            self.holders.turn()
+            self.holders.let_time_pass()
 
     async def _observe(
         self, job: JobRef, cursor: str, until: float | None = None, wait_s: float = 1.0
@@ -115,13 +115,13 @@ class Admin:
     async def fault(self, line: str) -> None:
         """Let something go wrong, now or later; the lines are those of `faults.FAULTS`."""
         inject(self._fake.cluster.state, parse_fault(line))
-        self._fake.holders.turn()
+        self._fake.holders.let_time_pass()
 
     async def advance(self, seconds: float) -> float:
         """Pass time even if jobs hold the clock. Returns the time afterwards."""
         clock = self._fake.cluster.state.time
         clock.pass_to(round(clock.now + seconds, 6))
-        self._fake.holders.turn()
+        self._fake.holders.let_time_pass()
         return clock.now
 
     async def effects(self) -> tuple[Effect, ...]:
@@ -154,12 +154,12 @@ class Admin:
 
     async def wait_held(self, *, timeout_s: float = 30.0) -> HeldCall:
         """The call that is held, as soon as there is one; a TimeoutError if there never is."""
-        return await self._fake.gates.held(timeout_s)
+        return await self._fake.gates.wait_held(timeout_s)
 
     async def release(self) -> None:
         """Let every held call go on and forget every hold and failure that was set."""
         self._fake.gates.release()
-        self._fake.holders.turn()
+        self._fake.holders.let_time_pass()
 
     async def fail(
         self, verb: str, *, nth: int = 1, when: Side = "before", job: str | None = None

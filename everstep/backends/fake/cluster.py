@@ -1,7 +1,7 @@
 """The fake cluster: the verbs of the protocol without waiting, over one state in memory.
 
-Each verb refuses what is stale, carries out what can be carried out now and answers how far it is.
-No verb takes virtual time; what takes time sets a timer. Waiting is `backend.py`.
+Each verb refuses an order of an older generation, carries out what can be done now and returns its progress.
+No verb takes virtual time; what takes time sets a timer. Waiting is in `backend.py`.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class FakeCluster:
     def identity(self) -> str:
         return self.state.books
 
-    def recognise(self, job: JobRef) -> None:
+    def refuse_strange(self, job: JobRef) -> None:
         ownership.refuse_strange(job, self.state.books)
 
     def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:  # noqa: ARG002  # all may use all
@@ -105,7 +105,7 @@ class FakeCluster:
         return tuple(
             Leftover(job=JobRef(id=job.id, run=job.newest_run))
             for job in self.state.jobs.values()
-            if job.pods or job.leaving or job.standbys or job.asking or job.id in owners
+            if job.pods or job.leaving or job.standbys or job.waiting or job.id in owners
         )
 
     # --- generations ----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class FakeCluster:
         if generation != before:
             job_state.newest, job_state.newest_run = generation, job.run
             job_state.generations[job.run, key] = generation
-            job_state.asking = None  # of an older generation
+            job_state.waiting = None  # of an older generation
             job_state.prechecks.clear()
             self.state.touch(job_state)
             self.state.capacity_changed()
@@ -134,7 +134,11 @@ class FakeCluster:
         job_state = self.state.job(job.id)
         if job.books not in ("", self.state.books) or generation > job_state.newest:
             newest = max(job_state.newest, generation, self.state.storage.newest_fence(folders))
-            job_state.newest, job_state.newest_run, job_state.is_known = newest, job.run, False
+            job_state.newest, job_state.newest_run, job_state.may_have_unknown_pods = (
+                newest,
+                job.run,
+                True,
+            )
             job_state.adopted = generation
             self.state.touch(job_state)
         return self.state.books if job_state.adopted == generation else ""
@@ -221,18 +225,16 @@ class FakeCluster:
         pods.remove(self.state, tuple(job.standbys.values()))
         job.lacks_standby = False
         job_pods = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
-        waits = {
+        pending = {
             slot: pod
             for slot, pod in job_pods.items()
             if pod is None or not views.has_started(pod, order.generation)
         }
-        pending = tuple(waits)
-        processes.start(
-            self.state, job, [pod for pod in waits.values() if pod and _can_work(pod)], order
-        )
+        to_start = [pod for pod in pending.values() if pod and _can_work(pod)]
+        processes.start(self.state, job, to_start, order)
         return StartState(
-            started=tuple([slot for slot in job_pods if slot not in waits]),
-            pending=pending,
+            started=tuple([slot for slot in job_pods if slot not in pending]),
+            pending=tuple(pending),
             failed=views.not_started(job, pending, order.generation),
         )
 
@@ -251,12 +253,12 @@ class FakeCluster:
         )
         ownership.refuse_late_end(job_state, job.run, newest)
         job_state.closed = job_state.newest
-        job_state.asking = None
+        job_state.waiting = None
         job_state.lacks_standby = False
         pods.remove(
             self.state,
             [
-                *(pod for pod in job_state.pods.values() if self._may_go(pod, grace_s)),
+                *(pod for pod in job_state.pods.values() if self._has_stopped(pod, grace_s)),
                 *job_state.standbys.values(),
             ],
         )
@@ -267,12 +269,13 @@ class FakeCluster:
         self._forget(job_state)
         return GoneState(done=True)
 
-    def _may_go(self, pod: Pod, grace_s: float) -> bool:
-        waits = grace_s > 0 and _can_work(pod)
-        return not waits or processes.stop(self.state, pod, pod.job.newest, grace_s=grace_s)
+    def _has_stopped(self, pod: Pod, grace_s: float) -> bool:
+        """Whether the pod may be removed: its processes got their grace."""
+        needs_grace = grace_s > 0 and _can_work(pod)
+        return not needs_grace or processes.stop(self.state, pod, pod.job.newest, grace_s=grace_s)
 
     def _forget(self, job: Job) -> None:
-        """Generations and the version stay: neither numbers nor cursors ever begin again."""
+        """Drop what an ended job held, but for generations and the version, which only grow."""
         processes.save(self.state, job)
         job.facts.clear()
         job.holds_clock = False

@@ -1,6 +1,7 @@
-"""Everything that can go wrong on demand here: the faults of all clusters, and those of a fake one alone.
+"""Faults on demand of the fake cluster: those of all clusters (`rules/faults.py`), and its own.
 
-How a line is read is `fault_lines.py`. Scenario files, the server's options and tests use the same.
+`parse_fault` reads a line, `inject` carries it out now or at its time. Scenario files, options of the
+server and tests use the same lines.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def kill_agent(scene: FakeScene, fault: FaultLine) -> None:
     generation = pod.processes.generation if pod.processes else pod.generation
     pods.lose(state, pod)
     fact = state.pod_fact(pod, "agent.gone", generation=generation)
-    state.tell(job, replace(fact, message=f"the container of {pod.name} is gone"), through=pod.node)
+    state.report(
+        job, replace(fact, message=f"the container of {pod.name} is gone"), through=pod.node
+    )
 
 
 def silence(scene: FakeScene, fault: FaultLine) -> None:
@@ -81,8 +84,8 @@ def unsilence(scene: FakeScene, fault: FaultLine) -> None:
 
 
 def checkpoints(scene: FakeScene, fault: FaultLine) -> None:
-    """The folder of the checkpoints is moved away, or back."""
-    path = _place(scene, fault)
+    """Move the folder of the checkpoints away, or back."""
+    path = _checkpoints_path(scene, fault)
     processes.save(scene.state, _job(scene, fault))
     moves = {"away": scene.state.storage.move_away, "back": scene.state.storage.move_back}
     if fault.words[1] not in moves:
@@ -90,7 +93,7 @@ def checkpoints(scene: FakeScene, fault: FaultLine) -> None:
     moves[fault.words[1]](path)
 
 
-def _place(scene: FakeScene, fault: FaultLine) -> str:
+def _checkpoints_path(scene: FakeScene, fault: FaultLine) -> str:
     job = _job(scene, fault)
     if job.checkpoints_path is None:
         raise ValueError(f"{job.id} has nowhere to save")
@@ -98,9 +101,9 @@ def _place(scene: FakeScene, fault: FaultLine) -> str:
 
 
 def save(scene: FakeScene, fault: FaultLine) -> None:
-    """A script saves at once, whatever the step it is at; one saved again is the same."""
+    """Save a checkpoint of this step now, whatever step the job is at."""
     job, state = _job(scene, fault), scene.state
-    state.storage.save(_place(scene, fault), [(fault.number(1), state.now)])
+    state.storage.save(_checkpoints_path(scene, fault), [(fault.number(1), state.now)])
     state.touch(job)
 
 
@@ -115,8 +118,8 @@ def bad_checkpoint(scene: FakeScene, fault: FaultLine) -> None:
         processes.report_bad_checkpoint(state, job, path, step)
 
 
-def tell(scene: FakeScene, fault: FaultLine) -> None:
-    """Any fact of any kind: keys that a fact has are its own, the others are details."""
+def report_fact(scene: FakeScene, fault: FaultLine) -> None:
+    """Report a fact of any kind. Options named like a field of `Fact` set it, the others are details."""
     job, state = _job(scene, fault), scene.state
     options = {key: _value(text) for key, text in fault.options.items()}
     fields = {key: options.pop(key) for key in FACT_KEYS & options.keys()}
@@ -124,7 +127,7 @@ def tell(scene: FakeScene, fault: FaultLine) -> None:
         fields[key] = fault.options[key]
     fact = state.fact(fault.words[1], job=job.id)
     own_fact = replace(fact, details=options, **fields)  # type: ignore[arg-type]  # typed by hand
-    state.tell(job, with_meaning(own_fact))
+    state.report(job, with_meaning(own_fact))
 
 
 FACT_KEYS = frozenset({"node", "slot", "rank", "device", "code", "message", "generation"})
@@ -163,7 +166,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, FaultLine], None]]] = {
     "checkpoints": ("JOB away|back", checkpoints),
     "save": ("JOB STEP", save),
     "bad-checkpoint": ("JOB STEP [hidden]", bad_checkpoint),
-    "fact": ("JOB KIND [KEY=VALUE]", tell),
+    "fact": ("JOB KIND [KEY=VALUE]", report_fact),
 }
 
 USAGES: Mapping[str, str] = {name: usage for name, (usage, _) in FAULTS.items()}
@@ -178,8 +181,8 @@ def parse_fault(line: str) -> FaultLine:
 
 
 def inject(state: FakeState, fault: FaultLine) -> None:
-    """Let it happen now, or when its time or its step comes."""
-    when, later = fault.when, partial(_happen_later, state, fault)
+    """Carry out the fault now, or when its time or its step comes."""
+    when, later = fault.when, partial(_inject_later, state, fault)
     if when.step is not None:
         processes.await_step(state, AwaitedStep(job=when.job, step=when.step, do=later))
     elif when.in_s:
@@ -190,9 +193,8 @@ def inject(state: FakeState, fault: FaultLine) -> None:
         FAULTS[fault.name][1](FakeScene(state), fault)
 
 
-def _happen_later(state: FakeState, fault: FaultLine) -> None:
-    # Nobody is there any more to whom an error could be told.
+def _inject_later(state: FakeState, fault: FaultLine) -> None:
     try:
         FAULTS[fault.name][1](FakeScene(state), fault)
-    except ValueError as error:
+    except ValueError as error:  # no caller is left to raise it to
         state.note(f"could not {fault.line}: {error}")

@@ -1,6 +1,7 @@
-"""Points at which a test catches a call: to hold it while something is killed, or to fail it.
+"""Gates: a test sets one to catch a call, and to hold it while something is killed, or to fail it.
 
-`before`: the call is not carried out yet; `after`: it is, and only the answer is missing.
+The server calls `meet` before and after it carries out a call, and `stop_at` if there is a gate. `before`:
+the call is not carried out yet; `after`: it is, and only the answer is missing. `release` opens all gates.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Gate:
     """Waits for the nth call of a verb (`*`: of any but observe), counted from when it was set."""
 
     verb: str
-    nth: int
+    nth: int  # counts down with each such call
     when: Side
-    job: str | None = None  # of any job
+    job: str | None = None  # None: of any job
     fails: bool = False
     is_late: bool = False  # a call whose caller died while held is carried out at the release
     holding: HeldCall | None = None
@@ -56,7 +57,7 @@ class Gates:
         self._set.append(gate)
 
     def meet(self, verb: str, job: str | None) -> Gate | None:
-        """Count the call; the gate that it comes to, if any."""
+        """Count the call at every gate; return the gate that catches it, if any."""
         met: Gate | None = None
         for gate in tuple(self._set):
             if gate.concerns(verb, job):
@@ -87,8 +88,8 @@ class Gates:
             if gate in self._holding:
                 self._holding.remove(gate)
 
-    async def held(self, timeout_s: float) -> HeldCall:
-        """The call that is held, as soon as there is one."""
+    async def wait_held(self, timeout_s: float) -> HeldCall:
+        """Wait until a call is held, and return it."""
         async with asyncio.timeout(timeout_s):
             while not self._holding:
                 self._caught.clear()
@@ -98,7 +99,7 @@ class Gates:
         return call
 
     def release(self) -> None:
-        """Let go what is held, forget every gate, and carry out what is late."""
+        """Continue the calls that are held, remove every gate, and carry out late calls."""
         for gate in self._holding:
             gate.opened.set()
         self._set.clear()
@@ -110,7 +111,7 @@ class Gates:
                 continue  # refused, as a late order should be; no caller waits for the answer
 
     def break_off(self) -> None:
-        """Fail what is held, and forget everything."""
+        """Fail the calls that are held, and drop gates and late calls."""
         for gate in self._holding:
             gate.fails = True
         self._late.clear()

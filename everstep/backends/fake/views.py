@@ -1,4 +1,7 @@
-"""The state as the protocol shows it: a pod, a node, a job's observation. Reads, never changes."""
+"""Views of the state for the protocol: pods, nodes, facts that are true now. Reads, never changes.
+
+A job may have thousands of pods: those in the same state share their `Processes`, and so their view.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ def cached_pod_views(job: Job, now: float) -> tuple[PodView, ...]:
 
 
 def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
-    """All pods of the job by their slots. Neighbours that show the same share one view."""
+    """All pods of the job by their slots.
+
+    Pods in a row whose views differ only in OWN_FIELDS share the rest.
+    """
     views = []
     for _, group in groupby([job.pods[slot] for slot in sorted(job.pods)], key=_group):
         first, *rest = group
@@ -40,14 +46,14 @@ def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
 
 
 _row = partial(tuple.__new__, PodView)
-"""Of all fields in their order, as `PodView._make`, which would count them for each pod."""
+"""Makes a view of all fields in their order: `PodView._make` without its check of their number."""
 
 OWN_FIELDS = 3
 """Slot, node and uid are the pod's own; the fields after them are shared by a group."""
 
 
 def _group(pod: Pod) -> Pod | tuple[Processes | None, bool, bool]:
-    """The key of pods that show the same; the pod itself if something about it is special."""
+    """A key that pods with the same view share; the pod itself if its view may be its own."""
     node, processes = pod.node, pod.processes
     if (
         pod.is_lost
@@ -60,7 +66,7 @@ def _group(pod: Pod) -> Pod | tuple[Processes | None, bool, bool]:
 
 
 def pod_view(pod: Pod, now: float) -> PodView:
-    """The pod as its agent reports it; a silent one as last reported."""
+    """The pod as its agent reports it, or reported it last before it fell silent."""
     if pod.node.is_reported:
         return current_view(pod, now)
     last = pod.last_seen or PodView(
@@ -151,7 +157,7 @@ class SignsOfLife(NamedTuple):
 
 
 def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
-    """While ranks step, or get ready to, everything moves; afterwards only what devices show."""
+    """The signs of life. Everything moves until a rank halts; afterwards only the use of devices can."""
     started_at, training = processes.started_at, processes.training
     if started_at is None:
         return SignsOfLife()

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from everstep.backends.local.reconciling import liveness
-from everstep.backends.local.reconciling.agents import kill_agent, see_ends, tidy
+from everstep.backends.local.reconciling.agents import clean_up, kill_agent, reap_agents
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 
@@ -27,5 +27,5 @@ def end_all(home: Path) -> None:
         while {folder.life(), liveness.sweep(path)} != {Life.GONE}:
             kill_agent(folder)
             time.sleep(LOOK_S)
-        tidy(folder)
-    see_ends()
+        clean_up(folder)
+    reap_agents()

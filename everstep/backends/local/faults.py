@@ -120,7 +120,7 @@ class LocalScene(faults.Scene[Node]):
 
 
 def metric(scene: LocalScene, fault: FaultLine) -> None:
-    """The device shows this utilisation from now on; agents read it at their next look."""
+    """Set the utilisation that the device shows; agents read it at their next look."""
     node, device = scene.device(fault.words[0], fault.number(1))
     path, index = scene.transaction.settings.metrics(node.name), device.index
     devices = _read_devices(path)
@@ -210,7 +210,7 @@ def parse_fault(line: str) -> FaultLine:
     return read_line(line, {name: usage for name, (usage, _) in FAULTS.items()})
 
 
-def happen(scene: LocalScene, fault: FaultLine) -> None:
+def carry_out(scene: LocalScene, fault: FaultLine) -> None:
     FAULTS[fault.name][1](scene, fault)
 
 
@@ -257,6 +257,6 @@ async def rehearse(home: Path, line: str) -> None:
 
         def work(db: Db) -> None:
             transaction = Transaction(db=db, settings=settings, now=clock.now(offset))
-            happen(LocalScene(transaction=transaction, ranks=ranks), fault)
+            carry_out(LocalScene(transaction=transaction, ranks=ranks), fault)
 
         await store.run(work)

@@ -21,7 +21,7 @@ _NAME = re.compile(r"g(\d+)-r(\d+)\.log")
 
 
 def label(folder: Path, *, job: str, slot: int) -> None:
-    """Say whose folder this is; saying it again changes nothing."""
+    """Store in the folder which job and slot it belongs to. Repeatable."""
     about = folder / ABOUT
     if not about.exists():
         files.replace(about, json.dumps({"job": job, "slot": slot}))

@@ -20,7 +20,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.processes import proc
-from everstep.backends.local.reconciling.agents import see_ends, spawn
+from everstep.backends.local.reconciling.agents import reap_agents, spawn
 from everstep.core.seeing import hang
 from everstep.core.spec import Limits
 from tests.agent.pod import is_running
@@ -199,7 +199,7 @@ async def test_a_second_agent_of_a_pod_leaves_and_the_job_does_not_notice(tmp_pa
         assert (report["status"], gist(report)) == ("Completed", [])
         assert None not in first
         assert await r.is_clean(tmp_path / "job") == []
-        see_ends()  # of the one that was started by this process
+        reap_agents()  # of the one that was started by this process
 
 
 def second(folder: Path, agent: Path, *, uid: str, slot: int) -> subprocess.Popen[bytes]:

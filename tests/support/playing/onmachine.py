@@ -19,7 +19,7 @@ from everstep.backends.local import clock
 from everstep.backends.local.database import identity, placing, pods
 from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.faults import LocalScene, happen, parse_fault, ranks_of_all
+from everstep.backends.local.faults import LocalScene, carry_out, parse_fault, ranks_of_all
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
@@ -160,7 +160,7 @@ class OnMachine(OnProcesses):
         def work(db: Db) -> None:
             moment = Transaction(db=db, settings=self.settings, now=clock.now(offset))
             for fault in rest:
-                happen(LocalScene(transaction=moment, ranks=ranks), fault)
+                carry_out(LocalScene(transaction=moment, ranks=ranks), fault)
 
         if rest:
             await self.store.run(work)

@@ -30,7 +30,7 @@ def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
     if is_new and not answer.done:
         _set_timers(state, job, fence)
     if answer.done:
-        job.is_known = True
+        job.may_have_unknown_pods = False
         _close(fence)
     return answer
 
@@ -117,7 +117,7 @@ def _proof(state: FakeState, job: Job, fence: FakeFence) -> FenceState:
     older = _older(job, fence.generation)
     return fencing.state(
         [f"{p.name} on {p.node.name}" for p in older if not pods.is_proven_stopped(p)],
-        may_have_unknown_pods=not job.is_known,
+        may_have_unknown_pods=job.may_have_unknown_pods,
         holds_at=fence.holds_at,
         now=state.now,
     )

@@ -63,7 +63,7 @@ class FakeScene(faults.Scene[Node]):
         return job_id
 
     def add_job_fact(self, job: str, fact: Fact) -> None:
-        self.state.tell(self.state.job(job), fact)
+        self.state.report(self.state.job(job), fact)
 
     def unwritable(self, job: str) -> Fact | None:
         return self.state.job(job).unwritable

@@ -25,7 +25,7 @@ LIVELOCK = 1_000
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Repeats:
-    """How often a question (a cursor) was answered with the same news (a version)."""
+    """How often an `observe` with this cursor was answered with this version."""
 
     cursor: int
     version: int
@@ -34,10 +34,10 @@ class Repeats:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class ShownVersion:
-    """What the worker of a job has of it."""
+    """The version of a job that its worker has."""
 
     in_answer: int  # the version in the newest answer
-    with_orders: int  # that one, and what the worker's own orders changed since
+    with_orders: int  # the version after the worker's own orders since then
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -64,7 +64,7 @@ class Holders:
         self._shown_versions: dict[str, ShownVersion] = {}
 
     def note_call(self, job: str) -> None:
-        """A worker drives this job: it made a call."""
+        """Note that a worker made a call for this job, so that it drives the job."""
         self._called_at[job] = self._monotonic()
 
     def note_shown(self, job: str, version: int) -> None:
@@ -73,26 +73,25 @@ class Holders:
 
     @contextmanager
     def ordering(self, job: str | None) -> Iterator[None]:
-        """During the block the job changes by its worker's own order. That is no news for this worker.
+        """Carry out an order of the job's worker in the block: what it changes is no news for this worker.
 
-        If it had seen the job's newest version, the version after the order counts as seen too.
+        If the worker had the job's newest version before, it has the version after the order too.
         """
         if job is None:
             yield
             return
         shown_version, changing = self._shown_versions.get(job), self._cluster.state.job(job)
-        knows_all = shown_version is not None and shown_version.with_orders == changing.version
+        has_newest = shown_version is not None and shown_version.with_orders == changing.version
         yield
-        if shown_version is not None and knows_all:
+        if shown_version is not None and has_newest:
             shown_version.with_orders = changing.version
 
     async def wait(self, waiter: Waiter, wait_s: float) -> None:
-        """Until the job has news, its time has come, or `wait_s` of real time are over."""
+        """Wait until the job has news, `until` has come, or `wait_s` of real time are over."""
         self._waiting.append(waiter)
         try:
-            self.turn()
-            # Lets the others in, also where every jump is possible at once.
-            await asyncio.sleep(0)
+            self.let_time_pass()
+            await asyncio.sleep(0)  # other tasks run, even if every jump is possible at once
             await asyncio.wait([waiter.answer], timeout=wait_s)
             if waiter.answer.done():
                 waiter.answer.result()
@@ -100,10 +99,10 @@ class Holders:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
             if not waiter.answer.cancel():
-                waiter.answer.exception()  # seen, also if the caller was cancelled meanwhile
+                waiter.answer.exception()  # or asyncio reports it as never retrieved
 
-    def turn(self) -> None:
-        """Answer every `observe` that has news; if none has and all holders wait, let time pass."""
+    def let_time_pass(self) -> None:
+        """Answer every `observe` that has news; if none has and all holders wait, jump to the next event."""
         while not self._answer_ready():
             if not self._all_wait():
                 return
@@ -120,7 +119,7 @@ class Holders:
     def _answer_ready(self) -> bool:
         ready = [waiter for waiter in self._waiting if self._count_if_ready(waiter)]
         for waiter in ready:
-            # From here on its job holds the clock again, before its caller even knows.
+            # From here on its job holds the clock again, before its caller runs.
             self._waiting.remove(waiter)
             waiter.answer.set_result(None)
         return bool(ready)
@@ -139,7 +138,7 @@ class Holders:
         return True
 
     def _version_shown(self, waiter: Waiter) -> int:
-        """The version of the job that its worker has; that of its cursor if the last answer was lost."""
+        """The version of the job that its worker has: that of its cursor if the last answer was lost."""
         latest = self._shown_versions.get(waiter.job)
         return latest.with_orders if latest and latest.in_answer == waiter.cursor else waiter.cursor
 

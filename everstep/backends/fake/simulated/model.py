@@ -26,12 +26,12 @@ FACTS_KEPT = 10_000
 class Device(nodes.Device):
     """One device of a node, its holder, and the utilisation that a fault line set."""
 
-    pod: Pod | None = None
+    pod: Pod | None = None  # its holder
     varies: bool = False  # its utilisation goes up and down
-    metric: str | None = None
-    metric_at: float | None = None
+    metric: str | None = None  # the value of the fault line
+    metric_at: float | None = None  # when that was another one than before
     band: Band = field(default_factory=Band)
-    used_at: float | None = None  # when the use it was told to show changed last
+    used_at: float | None = None  # when it left the band, so that the use counts as changed
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -42,8 +42,8 @@ class Node(nodes.Node):
     slots: int
     silenced_since: float | None = None  # agents do not answer, the cluster has noticed nothing
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
-    unheard: list[tuple[Job, Fact]] = field(default_factory=list)  # told once it answers again
-    shows_utilisation: bool = False  # one of them was ever told what use to show
+    unreported: list[tuple[Job, Fact]] = field(default_factory=list)  # until it answers again
+    shows_utilisation: bool = False  # a fault line set the use of one of its devices
 
     @property
     def cut_off_since(self) -> float | None:
@@ -70,9 +70,9 @@ NO_RANKS: Mapping[int, Any] = MappingProxyType({})
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Processes:
-    """How the ranks of a pod are in one generation: never changed, but replaced, as pods alike share it.
+    """The ranks of a pod in one generation. Never changed, but replaced: pods in the same state share it.
 
-    Those that a stop kept are of its generation before there is a training of it.
+    Ranks that a stop kept have its generation while `training` is still that of the generation before.
     """
 
     training: Training
@@ -82,8 +82,8 @@ class Processes:
     count: int  # of ranks
     older: Mapping[int, int]  # kept ranks, and which generation started them
     stop_siblings: bool
-    starts_at: float = 0.0
-    started_at: float | None = None
+    starts_at: float = 0.0  # when the start is to end
+    started_at: float | None = None  # when it ended; None: not yet
     failed: str | None = None  # why they cannot be started
     exits: Mapping[int, RankExit] = field(default_factory=lambda: NO_RANKS)
     is_ended: bool = False  # by an order, a fence, or with their pod
@@ -120,7 +120,7 @@ class Pod:
     is_ready: bool = False
     is_lost: bool = False  # its container is gone
     is_checked: bool = False  # it passed the checks before a start
-    dead_at: float | None = None  # told to go, and since then nothing of it runs any more
+    dead_at: float | None = None  # ordered to end, and since then nothing of it runs any more
     processes: Processes | None = None
     ranks: Sequence[int] = ()  # of these processes
     last_seen: PodView | None = None  # the last answer of its agent before it fell silent
@@ -154,17 +154,17 @@ class WaitingJob:
 
     order: PlaceOrder
     number: int
-    is_complete: bool = True  # its old pods were told to go
-    wakes_at: float | None = None  # when the next old pod is no hindrance any more
+    is_complete: bool = True  # its old pods were ordered to end
+    wakes_at: float | None = None  # when the next old pod is no longer in its way
 
     @property
-    def turn(self) -> tuple[bool, int, int]:
+    def queue_key(self) -> tuple[bool, int, int]:
         return queue_key(self.order, self.number)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Placement:
-    """What a generation was given. It never gets anything else."""
+    """The pods that a generation was given, once and for all."""
 
     generation: int
     pods: Mapping[int, PodRef]
@@ -199,7 +199,7 @@ class CachedViews:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Job:
-    """A job ID and all that is known of it. Generations and the version outlive its runs."""
+    """Everything about a job ID. Generations and the version outlive its runs."""
 
     id: str
     version: int = 0  # grows with every change and every fact; what cursors count
@@ -208,22 +208,22 @@ class Job:
     newest: int = 0
     newest_run: str = ""
     newest_on_storage: int = 0  # the newest generation that was found on storage
-    is_known: bool = True  # False: pods may run of which nothing is known here
+    may_have_unknown_pods: bool = False  # of earlier books
     adopted: int = 0  # the generation at which these books took it over
     closed: int = 0  # generations up to this one were ended by `ensure_gone`
-    holds_clock: bool = False
+    holds_clock: bool = False  # the clock jumps only while it waits in `observe`
     pods: dict[int, Pod] = field(default_factory=dict)
-    leaving: list[Pod] = field(default_factory=list)  # told to go, not gone yet
+    leaving: list[Pod] = field(default_factory=list)  # ordered to end, not gone yet
     standbys: dict[int, Pod] = field(default_factory=dict)  # made to replace the pod of a slot
     standbys_made: int = 0
-    lacks_standby: bool = False
+    lacks_standby: bool = False  # for want of a node
     cached_views: CachedViews | None = None
     training: Training | None = None  # of the newest generation started
     trainings: list[Training] = field(default_factory=list)  # whose checkpoints are still counted
-    asking: WaitingJob | None = None
+    waiting: WaitingJob | None = None  # its order in the queue for places
     placement: Placement | None = None
     prechecks: dict[tuple[int, str], Precheck] = field(default_factory=dict)
     fence: FakeFence | None = None
     checkpoints_path: str | None = None
     checkpoints_of: str | None = None
-    unwritable: Fact | None = None  # the fact that told so
+    unwritable: Fact | None = None  # the fact that reported its storage as unwritable

@@ -28,16 +28,16 @@ def node_views(state: FakeState) -> tuple[NodeView, ...]:
 def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     """Join the queue or keep the place in it. Returns the state of the order."""
     if job.placement is None or job.placement.generation != order.generation:
-        if job.asking is None:
+        if job.waiting is None:
             state.queue_count += 1
-            job.asking = WaitingJob(order=order, number=state.queue_count)
-        job.asking.order = order
-        # It has its turn before it gives anything back: nobody behind it may take that.
-        job.asking.is_complete = False
+            job.waiting = WaitingJob(order=order, number=state.queue_count)
+        job.waiting.order = order
+        # It waits before it gives any pod back, so that no job behind it gets that place.
+        job.waiting.is_complete = False
         made_in = {slot: pod.generation for slot, pod in job.pods.items()}
         pods.remove(state, [job.pods[slot] for slot in placing.slots_to_remove(order, made_in)])
         _take_standbys(state, job, order)
-        job.asking.is_complete = True
+        job.waiting.is_complete = True
         serve_queue(state)
         _wake_in_time(state, job)
     return _answer(state, job, order)
@@ -63,7 +63,9 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
     ]
     pods.remove(state, unusable)
     missing = [slot for slot in order.recreate if slot not in job.standbys]
-    if missing and not any(not _request(state, other).never_fits for other in _waiting_jobs(state)):
+    if missing and not any(
+        not _waiting_request(state, other).never_fits for other in _waiting_jobs(state)
+    ):
         all_pods = (*job.pods.values(), *job.leaving, *job.standbys.values())
         in_use = {pod.node.name for pod in all_pods}
         views = node_views(state)
@@ -87,11 +89,11 @@ def _is_usable(pod: Pod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool
 
 def _wake_in_time(state: FakeState, job: Job) -> None:
     """Try again when old pods that are only being cleared are out of the way."""
-    if job.asking is None:
+    if job.waiting is None:
         return
-    coming = placing.opens_at(job.asking.order, _leaving(job), now=state.now)
-    if coming is not None and coming != job.asking.wakes_at:
-        job.asking.wakes_at = coming
+    coming = placing.opens_at(job.waiting.order, _leaving(job), now=state.now)
+    if coming is not None and coming != job.waiting.wakes_at:
+        job.waiting.wakes_at = coming
         state.time.at(coming, lambda: capacity_changed(state))
 
 
@@ -106,24 +108,26 @@ def serve_queue(state: FakeState) -> None:
     """Give places to the jobs that wait, until there is none for one that could have them some day."""
     for job in _waiting_jobs(state):
         if not _grant(state, job):
-            if _request(state, job).never_fits:
+            if _waiting_request(state, job).never_fits:
                 continue
             break
-        # Only then: an order that is asked for again in vain must not wake who asks.
+        # Only now: an order that is repeated in vain must not wake its own worker.
         for changed in (job, *_waiting_jobs(state)):
             state.touch(changed)
 
 
 def _waiting_jobs(state: FakeState) -> list[Job]:
     """The waiting jobs in the order of their turns."""
-    waiting = [(job.asking.turn, job) for job in state.jobs.values() if job.asking is not None]
+    waiting = [
+        (job.waiting.queue_key, job) for job in state.jobs.values() if job.waiting is not None
+    ]
     return [job for _, job in sorted(waiting, key=lambda one: one[0])]
 
 
 def _grant(state: FakeState, job: Job) -> bool:
-    assert job.asking is not None
-    order = job.asking.order
-    places = _asking(state, job, order).granted() if job.asking.is_complete else None
+    assert job.waiting is not None
+    order = job.waiting.order
+    places = _request(state, job, order).granted() if job.waiting.is_complete else None
     if places is None:
         return False
     for slot, place in places.items():
@@ -132,16 +136,16 @@ def _grant(state: FakeState, job: Job) -> bool:
         pods.create(state, job, slot, node=node, devices=devices, generation=order.generation)
     refs = {slot: _ref(job, slot) for slot in sorted(order.slots)}
     job.placement = Placement(generation=order.generation, pods=refs)
-    job.asking = None
+    job.waiting = None
     return True
 
 
-def _request(state: FakeState, job: Job) -> placing.PlaceRequest:
-    assert job.asking is not None
-    return _asking(state, job, job.asking.order)
+def _waiting_request(state: FakeState, job: Job) -> placing.PlaceRequest:
+    assert job.waiting is not None
+    return _request(state, job, job.waiting.order)
 
 
-def _asking(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
+def _request(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
         job_nodes={slot: pod.node.name for slot, pod in job.pods.items()},
@@ -168,8 +172,8 @@ def _ref(job: Job, slot: int) -> PodRef:
 def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     placement = job.placement
     if placement is None or placement.generation != order.generation:
-        waiting = (_request(state, other) for other in _waiting_jobs(state))
-        return _asking(state, job, order).waits(placing.first_in_turn(waiting))
+        waiting = (_waiting_request(state, other) for other in _waiting_jobs(state))
+        return _request(state, job, order).waits(placing.first_in_turn(waiting))
     if not placement.is_ready:
         unready = _unready(job, placement)
         if unready:

@@ -76,7 +76,7 @@ def _add_pod(
 
 def _report_faults(state: FakeState, pod: Pod) -> None:
     for fact in views.faults_held(pod):
-        state.tell(pod.job, replace(fact, slot=pod.slot), through=pod.node)
+        state.report(pod.job, replace(fact, slot=pod.slot), through=pod.node)
 
 
 def _ready(state: FakeState, pod: Pod) -> None:
@@ -170,7 +170,7 @@ def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
     for pod in node.pods:
         lose(state, pod)
     node.silenced_since = None
-    node.unheard.clear()
+    node.unreported.clear()
 
 
 def node_changed(state: FakeState, node: Node) -> None:
@@ -196,9 +196,9 @@ def _keep_last_reports(state: FakeState, node: Node) -> None:
 def _resume_reports(state: FakeState, node: Node) -> None:
     """Let the agents answer again: they report what was missed and get pending orders."""
     if node.answers:
-        unheard, node.unheard = node.unheard, []
-        for job, fact in unheard:
-            state.tell(job, fact)
+        unreported, node.unreported = node.unreported, []
+        for job, fact in unreported:
+            state.report(job, fact)
         for pod in tuple(node.pods):
             pod.last_seen = None
             if pod in pod.job.leaving:

@@ -1,4 +1,9 @@
-"""The life of the ranks: started, stepping together, ending by themselves or by an order."""
+"""The life of the ranks: they start, step together, and end by themselves or by an order.
+
+Nothing runs. `start` sets a timer for the end of the start; once all ranks have started, `_begin_steps`
+computes when each step, crash, awaited fault and the end come, and sets a timer for each; `halt` cancels
+them all. The generation's `Training` computes steps and checkpoints from the time alone.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ def start(state: FakeState, job: Job, places: Iterable[Pod], order: StartOrder) 
         training = _training_for(state, job, order)
         shared: ProcessesByStartArgs = {}
         for pod in to_start:
-            _start(state, pod, order, training, shared)
+            _start_pod(state, pod, order, training, shared)
 
 
 def _has_start_order(pod: Pod, generation: int) -> bool:
@@ -49,10 +54,10 @@ ProcessesByStartArgs = dict[tuple[int, ...], Processes]
 """Pods started with the same arguments share one `Processes` value."""
 
 
-def _start(
+def _start_pod(
     state: FakeState, pod: Pod, order: StartOrder, training: Training, shared: ProcessesByStartArgs
 ) -> None:
-    """What still ran there is swept away before."""
+    """Begin to start the ranks of one pod; end what else runs there before."""
     before = pod.processes
     going_on = pod.living if before and before.generation == order.generation else []
     if before is not None and not before.is_ended and not going_on:
@@ -62,9 +67,9 @@ def _start(
     pod.ranks = range(first, first + order.processes_per_node)
     start_s = training.script.start_s if len(going_on) < len(pod.ranks) else 0.0
     at = state.now + start_s
-    same = (slot_start.schedule_count, slot_start.process_start_count, *going_on)
-    if same not in shared:
-        shared[same] = Processes(
+    start_args = (slot_start.schedule_count, slot_start.process_start_count, *going_on)
+    if start_args not in shared:
+        shared[start_args] = Processes(
             training=training,
             schedule_count=slot_start.schedule_count,
             process_start_count=slot_start.process_start_count,
@@ -74,23 +79,23 @@ def _start(
             stop_siblings=order.stop_siblings,
             starts_at=at,
         )
-    pod.processes = shared[same]
+    pod.processes = shared[start_args]
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
     if order.kept or going_on:
         to_keep = [rank for rank in pod.ranks if rank in order.kept]
         if why := kept_rank_mismatch(to_keep, going_on):
-            _not_started(state, pod, pod.processes, why)
+            _fail_start(state, pod, pod.processes, why)
             return
         for rank in going_on:
             state.note(f"rebuild rank {rank} of {pod.job.id} (g{order.generation})")
     if at not in training.starts_at:
         training.starts_at.add(at)
-        state.time.after(start_s, lambda: _starts(state, pod.job, training, at))
+        state.time.after(start_s, lambda: _finish_starts(state, pod.job, training, at))
 
 
-def _starts(state: FakeState, job: Job, training: Training, at: float) -> None:
-    """All that were to start at this time and were not ended since have started."""
+def _finish_starts(state: FakeState, job: Job, training: Training, at: float) -> None:
+    """Mark the pods as started that were to start at this time and were not ended since."""
     training.starts_at.discard(at)
     coming = [
         (pod, processes)
@@ -98,9 +103,8 @@ def _starts(state: FakeState, job: Job, training: Training, at: float) -> None:
         if processes.starts_at == at and not processes.is_ended and processes.started_at is None
     ]
     if (why := training.script.cannot_start) is not None:
-        # One after the other by their slots: each tells of itself.
         for pod, processes in sorted(coming, key=lambda member: member[0].slot):
-            _not_started(state, pod, processes, why)
+            _fail_start(state, pod, processes, why)
         return
     started = {p: replace(p, started_at=state.now) for p in {p for _, p in coming}}
     for pod, processes in coming:
@@ -111,7 +115,7 @@ def _starts(state: FakeState, job: Job, training: Training, at: float) -> None:
         return  # spares a large job the look at every slot for every slot
     living = [p for _, p in members(job, training) if p.is_alive and p.started_at is not None]
     if len(living) == len(training.slots) and training.halted_at is None:
-        _begin(state, job, training)
+        _begin_steps(state, job, training)
 
 
 def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
@@ -134,36 +138,36 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     return job.training
 
 
-def _not_started(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
+def _fail_start(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
     pod.processes = replace(processes, failed=why)
     end(state, pod)
     message = f"cannot be started: {why}"
     fact = state.pod_fact(pod, "start.failed", generation=processes.generation)
-    state.tell(pod.job, replace(fact, message=message), through=pod.node)
+    state.report(pod.job, replace(fact, message=message), through=pod.node)
 
 
-def _begin(state: FakeState, job: Job, training: Training) -> None:
-    """All ranks have started: from here on the steps can be computed."""
+def _begin_steps(state: FakeState, job: Job, training: Training) -> None:
+    """Set a timer for everything that is to come, as all ranks have started."""
     script = training.script
     training.first_at = state.now + script.warmup_s
     if not state.storage.can_be_loaded(training.path, training.resume):
-        _set(state, training, training.first_at, lambda: _load_failed(state, job, training))
+        _set_timer(state, training, training.first_at, lambda: _fail_load(state, job, training))
         return
-    _set(state, training, training.first_at, lambda: state.touch(job))
+    _set_timer(state, training, training.first_at, lambda: state.touch(job))
     coming = [c for c in script.crashes if training.resume < c.step <= script.steps]
     for step, crashes in groupby(sorted(coming, key=lambda c: c.step), key=lambda c: c.step):
         _set_crash(state, job, training, step, tuple(crashes))
     for awaited in tuple(state.awaited):
-        _expect(state, job, training, awaited)
-    for turn, nodes in enumerate(training.prefetch, start=1):
-        at = training.first_at + turn * script.prefetch_s
-        _set(state, training, at, partial(_prefetched, state, job, training, nodes))
+        _set_awaited(state, job, training, awaited)
+    for number, nodes in enumerate(training.prefetch, start=1):
+        at = training.first_at + number * script.prefetch_s
+        _set_timer(state, training, at, partial(_report_prefetch, state, job, training, nodes))
     end_at = training.time_of(max(script.steps, training.resume + 1))
-    _set(state, training, end_at, lambda: _finish(state, job, training))
+    _set_timer(state, training, end_at, lambda: _finish(state, job, training))
 
 
-def _prefetched(state: FakeState, job: Job, training: Training, nodes: int) -> None:
-    """As the agent of the lowest slot reports it."""
+def _report_prefetch(state: FakeState, job: Job, training: Training, nodes: int) -> None:
+    """Report the result of a prefetch, as the agent of the lowest slot does."""
     pod = job.pods[min(training.slots)]
     kind = PREFETCH_FAILED if nodes in training.script.prefetch_fails else PREFETCH_DONE
     fact = state.pod_fact(
@@ -172,7 +176,7 @@ def _prefetched(state: FakeState, job: Job, training: Training, nodes: int) -> N
     message = (
         f"prefetch for {nodes} nodes: {'exit code 1' if kind == PREFETCH_FAILED else 'it works'}"
     )
-    state.tell(job, replace(fact, message=message), through=pod.node)
+    state.report(job, replace(fact, message=message), through=pod.node)
 
 
 def await_step(state: FakeState, awaited: AwaitedStep) -> None:
@@ -180,10 +184,10 @@ def await_step(state: FakeState, awaited: AwaitedStep) -> None:
     state.awaited.append(awaited)
     job = state.job(awaited.job)
     if job.training is not None and job.training.is_stepping:
-        _expect(state, job, job.training, awaited)
+        _set_awaited(state, job, job.training, awaited)
 
 
-def _expect(state: FakeState, job: Job, training: Training, awaited: AwaitedStep) -> None:
+def _set_awaited(state: FakeState, job: Job, training: Training, awaited: AwaitedStep) -> None:
     if awaited.job != job.id or awaited.step > training.script.steps:
         return
 
@@ -195,10 +199,10 @@ def _expect(state: FakeState, job: Job, training: Training, awaited: AwaitedStep
     if at <= state.now:
         reached()
     else:
-        _set(state, training, at, reached)
+        _set_timer(state, training, at, reached)
 
 
-def _set(state: FakeState, training: Training, at: float, do: Callback) -> None:
+def _set_timer(state: FakeState, training: Training, at: float, do: Callback) -> None:
     training.timers.append(state.time.at(at, do))
 
 
@@ -207,7 +211,7 @@ def _set_crash(
 ) -> None:
     # Set before the faults that wait for this step: a step that crashes is never completed.
     at = training.time_of(step)
-    _set(state, training, at, lambda: _crash(state, job, training, crashes))
+    _set_timer(state, training, at, lambda: _crash(state, job, training, crashes))
 
 
 def _crash(state: FakeState, job: Job, training: Training, crashes: tuple[Crash, ...]) -> None:
@@ -218,8 +222,8 @@ def _crash(state: FakeState, job: Job, training: Training, crashes: tuple[Crash,
             exit_rank(state, pod, crash.rank, code=crash.code)
 
 
-def _load_failed(state: FakeState, job: Job, training: Training) -> None:
-    """The checkpoint to resume from cannot be read: every rank notices, and so does the storage."""
+def _fail_load(state: FakeState, job: Job, training: Training) -> None:
+    """End every rank, as the checkpoint to resume from cannot be read; report the checkpoint as bad."""
     assert training.path is not None
     halt(state, job, training, step=training.resume)
     report_bad_checkpoint(state, job, training.path, training.resume)
@@ -231,7 +235,7 @@ def _load_failed(state: FakeState, job: Job, training: Training) -> None:
 def report_bad_checkpoint(state: FakeState, job: Job, path: str, step: int) -> None:
     state.storage.spoil(path, step, hidden=False)
     details: dict[str, Detail] = {"step": step, "path": f"{path}/step-{step}"}
-    state.tell(job, state.fact("checkpoint.bad", job=job.id, details=details))
+    state.report(job, state.fact("checkpoint.bad", job=job.id, details=details))
 
 
 def _finish(state: FakeState, job: Job, training: Training) -> None:
@@ -277,14 +281,14 @@ def exit_rank(
     exception: str | None = None,
     log: str | None = None,
 ) -> None:
-    """The rank ends by itself. Ending well is seen in the pod; any other end is a fact too."""
+    """End the rank, by itself. The pod shows every end; one that is not good is a fact too."""
     processes = pod.processes
     if processes is None or not processes.is_alive or rank in processes.exits:
         return
     rank_exit = RankExit(rank=rank, at=state.now, code=code, signal=signal)
     exits = {**processes.exits, rank: rank_exit}
     if code != 0 and processes.stop_siblings:
-        # What the agent ends itself is seen in the pod, but is no fact: it is nobody's fault.
+        # The pod shows ends that the agent caused itself, and they are no facts.
         killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in pod.ranks}
         exits = {**killed, **exits}
     pod.processes = replace(processes, exits=exits)
@@ -302,12 +306,12 @@ def exit_rank(
             at_step=processes.training.shown_at(state.now),
             log=log or (None if code is None else script.log),
         )
-        state.tell(pod.job, fact, through=pod.node)
+        state.report(pod.job, fact, through=pod.node)
     state.touch(pod.job)
 
 
 def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False) -> None:
-    """The rank stays alive and does nothing, or only I/O; the others wait for it."""
+    """Let the rank stay alive and do nothing, or only I/O; the others wait for it."""
     if pod.processes is not None and pod.processes.is_alive:
         pod.processes.training.hang(pod.slot, state.now, does_io=does_io)
         halt(state, pod.job, pod.processes.training)
@@ -356,7 +360,7 @@ def stop(
 
 
 def _end_others(state: FakeState, pod: Pod, generation: int, keep: Collection[int]) -> None:
-    """Living ranks in `keep` become members of the generation; all others end."""
+    """Move the living ranks in `keep` to the generation; end all others."""
     processes = pod.processes
     assert processes is not None
     survivors = [rank for rank in pod.living if rank in keep] if keep else []
@@ -384,7 +388,7 @@ def _end_with_grace(
     if training.is_stepping:
         training.saves_at_end = True
     halt(state, pod.job, training)
-    # Who hangs does not hear the request, and is killed when the grace is over.
+    # A rank that hangs does not save, and is killed when the grace is over.
     needs_s = training.script.stop_s if training.saves_at_end else grace_s
     if needs_s > grace_s:
         training.saves_at_end = False

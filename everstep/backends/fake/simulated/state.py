@@ -76,26 +76,26 @@ class FakeState:
         pairs = zip(self._effects_at, self._effects, strict=True)
         return tuple(Effect(at=round(at - EPOCH, 6), what=what) for at, what in pairs)
 
-    # --- becoming known ---------------------------------------------------------------------
+    # --- notes and facts ----------------------------------------------------------------------
 
     def note(self, what: str) -> None:
         self._effects.append(what)
         self._effects_at.append(self.time.now)
 
     def touch(self, job: Job) -> None:
-        """Something about the job changed: its next observation is due."""
+        """Mark the job as changed: its next observation is due."""
         job.version += 1
 
-    def tell(self, job: Job, fact: Fact, *, through: Node | None = None) -> None:
-        """Report a fact to the job. One from agents of a silent node waits until it answers."""
+    def report(self, job: Job, fact: Fact, *, through: Node | None = None) -> None:
+        """Report a fact to the job. `through`: by an agent of this node, once the node answers."""
         if through is not None and not through.answers:
-            through.unheard.append((job, fact))
+            through.unreported.append((job, fact))
             return
         self.touch(job)
         job.facts.append((job.version, fact))
 
-    def identity(self, source: str, generation: int = 0) -> str:
-        """A new identity for something seen at this pod, node or job."""
+    def new_fact_id(self, source: str, generation: int = 0) -> str:
+        """An identity for a new fact of this pod, node or job."""
         scope = f"fake/{source}/{generation}"
         self._sightings[scope] += 1
         return f"{scope}/{self._sightings[scope]}"
@@ -113,7 +113,7 @@ class FakeState:
     ) -> Fact:
         """A fact about a node, a device or a job, not reported yet."""
         return Fact(
-            id=self.identity(node or job),
+            id=self.new_fact_id(node or job),
             kind=kind,
             at=self.now,
             node=node,
@@ -128,7 +128,7 @@ class FakeState:
     ) -> Fact:
         """A fact about a pod or one of its ranks, not reported yet."""
         return Fact(
-            id=self.identity(pod.uid, generation),
+            id=self.new_fact_id(pod.uid, generation),
             kind=kind,
             at=self.now,
             generation=generation,
@@ -139,12 +139,12 @@ class FakeState:
         )
 
     def add_node_fact(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
-        """Report to every job on the node; a fact about a device to its holder, by the agent there."""
+        """Report a fact to every job on the node; one of a device to its holder, by the agent there."""
         for job, pod in self.jobs_on(node):
             if device is None:
-                self.tell(job, replace(fact, slot=pod.slot))
+                self.report(job, replace(fact, slot=pod.slot))
             elif node.devices[device].pod is pod:
-                self.tell(job, replace(fact, slot=pod.slot), through=node)
+                self.report(job, replace(fact, slot=pod.slot), through=node)
 
 
 def _set_details(details: Mapping[str, Detail]) -> dict[str, Detail]:

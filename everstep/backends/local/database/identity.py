@@ -1,4 +1,4 @@
-"""Which books these are, and whether their file is a copy of the one that got their identity.
+"""The identity of the books, and whether their file is a copy of the file that got it.
 
 The books store where their file was: path, device, inode, machine. A copy (`cp -a` of a state directory)
 has the identity of its original, whose pods it does not serve: it gets an identity of its own and forgets
@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 MACHINE = Path("/etc/machine-id")
 
-_OF_JOBS = ("jobs", "claims", "queue", "pods", "facts")
+_TABLES_OF_JOBS = ("jobs", "claims", "queue", "pods", "facts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def books_at(path: str) -> tuple[str, BooksFile | None] | None:
 
 
 def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
-    """Settle which file is the copy, if there are two, and return whether it is the one here.
+    """Find out whether the file here is a copy of the stored one. `cluster`: the identity in both.
 
     If the stored file itself was moved away and a copy is in its place, the file here is the original: its
     place is then stored in that copy, which will count as one. Raises OSError if a file cannot be seen.
@@ -148,7 +148,7 @@ async def settle(store: Store, path: Path) -> str:
                 stored.path,
             )
             return await store.run(lambda db: _become_copy(db, stored, here))
-    if not await store.run(lambda db: _keep(db, stored, here)):
+    if not await store.run(lambda db: _update_file(db, stored, here)):
         return await settle(store, path)  # another process was first
     return cluster
 
@@ -172,8 +172,8 @@ def _store_file(db: Db, file: BooksFile) -> None:
     store_setting(db, "file", json.dumps(asdict(file)))
 
 
-def _keep(db: Db, stored: BooksFile | None, here: BooksFile) -> bool:
-    """Store where the file is. False if what was stored has changed since it was read."""
+def _update_file(db: Db, stored: BooksFile | None, here: BooksFile) -> bool:
+    """Store the location of the file. False if the stored one is no longer `stored`."""
     if _stored_file(db) not in (stored, here):
         return False
     _store_file(db, here)
@@ -187,7 +187,7 @@ def _become_copy(db: Db, stored: BooksFile, here: BooksFile) -> str:
         store_setting(db, "original", json.dumps(asdict(original)))
         _store_file(db, here)
         _fresh_identity(db)
-        for table in _OF_JOBS:
+        for table in _TABLES_OF_JOBS:
             db.execute(f"DELETE FROM {table}")
     return identity(db)
 

@@ -65,7 +65,7 @@ def take_order(transaction: Transaction, order: PlaceOrder) -> PlaceState:
 
 
 def _take_standbys(transaction: Transaction, order: PlaceOrder) -> None:
-    """Give slots without a pod the one that stands by for them. The others stand by no more."""
+    """Give slots without a pod the one that stands by for them, and end the other standbys."""
     db, views = transaction.db, transaction.nodes()
     with_pod = {pod.slot for pod in pods.of_job(db, order.job.id)}
     for pod in pods.standing_by(db, order.job.id):
@@ -203,7 +203,7 @@ def _leaving(db: Db, order: PlaceOrder) -> list[placing.OldPod]:
 
 
 def opens_at(transaction: Transaction, order: PlaceOrder) -> float | None:
-    """When the next old pod is no hindrance any more, though it is not cleared yet."""
+    """The next time at which one of the job's old pods stops being in the way."""
     return placing.opens_at(order, _leaving(transaction.db, order), now=transaction.now)
 
 

@@ -96,7 +96,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._within, work)
 
     def _within(self, work: Callable[[Db], T]) -> T:
-        with self._reached() as db, self._lock.held():
+        with self._connected() as db, self._lock.hold():
             db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(db)
@@ -107,8 +107,8 @@ class Store:
         return result
 
     @contextmanager
-    def _reached(self) -> Iterator[Db]:
-        """The books; what is wrong with their file is no mistake of ours and says nothing of any job."""
+    def _connected(self) -> Iterator[Db]:
+        """The open database. Whatever is wrong with its file becomes BackendUnavailable."""
         try:
             db = self._opened()
             if _identity(self._path) != self._identity:
@@ -125,7 +125,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._version)
 
     def _version(self) -> int:
-        with self._reached() as db:
+        with self._connected() as db:
             (version,) = db.execute("PRAGMA data_version").fetchone()
         return int(version)
 
@@ -139,7 +139,7 @@ class Store:
             db.row_factory = sqlite3.Row
             # What a killed worker had committed stays; only a machine that loses power may lose the
             # newest moments, and then it has lost its processes too.
-            with self._lock.held():
+            with self._lock.hold():
                 db.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;" + SCHEMA)
             self._db, self._identity = db, _identity(self._path)
         return self._db
@@ -150,7 +150,7 @@ class Store:
 
     def _close(self) -> None:
         if self._db is not None:
-            with suppress(OSError), self._lock.held():  # the last one empties the log of the books
+            with suppress(OSError), self._lock.hold():  # the last one empties the log of the books
                 self._db.close()
             self._db = None
 

@@ -45,7 +45,7 @@ class WriteLock:
         self._handle = -1
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Hold the lock inside the block. Raises OSError if it does not become free."""
         with self._threads:
             handle = self._opened()
@@ -56,7 +56,7 @@ class WriteLock:
                 fcntl.lockf(handle, fcntl.LOCK_UN)
 
     def _opened(self) -> int:
-        """Opened once: closing the file gives away what other threads have of it."""
+        """The open lock file. It is opened once: closing it would release the locks of other threads."""
         try:
             is_same = self._handle >= 0 and os.path.samestat(
                 os.fstat(self._handle), self._path.stat()
@@ -75,9 +75,9 @@ class WriteLock:
         while not _is_free(handle):
             now = time.monotonic()
             if now - began > WAIT_S:
-                raise TimeoutError(f"process {_holder(handle)} does not let go of it")
+                raise TimeoutError(f"process {_pid_of_holder(handle)} does not let go of it")
             if now - began > SOON_S:
-                holder.look(_holder(handle), now)
+                holder.look(_pid_of_holder(handle), now)
             time.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
 
@@ -88,9 +88,10 @@ class Holder:
 
     process: proc.Process | None = None
     since: float = 0.0
-    is_woken: bool = False
+    is_woken: bool = False  # it got SIGCONT
 
     def look(self, pid: int, now: float) -> None:
+        """Look at the process that holds the lock now; wake or kill it if it has been stopped for long."""
         process = proc.look(pid)
         if (
             process is None
@@ -119,8 +120,8 @@ def _is_free(handle: int) -> bool:
     return True
 
 
-def _holder(handle: int) -> int:
-    """The process that has the lock, by the kernel; 0 if none has it, or one that is not visible here."""
+def _pid_of_holder(handle: int) -> int:
+    """The PID of the process that has the lock; 0 if none has it, or one in another PID namespace."""
     if sys.platform != "linux":
         return 0
     query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -128,9 +129,9 @@ def _holder(handle: int) -> int:
     return 0 if kind == fcntl.F_UNLCK else int(pid)
 
 
-_of: dict[Path, WriteLock] = {}
+_locks: dict[Path, WriteLock] = {}
 
 
 def of(path: Path) -> WriteLock:
     """The lock of these books, one for the whole process."""
-    return _of.setdefault(path.absolute(), WriteLock(path.with_name(f"{path.name}.turn")))
+    return _locks.setdefault(path.absolute(), WriteLock(path.with_name(f"{path.name}.turn")))

@@ -49,7 +49,7 @@ async def _has_fence(folder: str, owner: fence.FenceOwner) -> bool:
 
 
 async def outdate(folders: Collection[str], owner: fence.FenceOwner, *, generation: int) -> int:
-    """Outdate every generation of the owner up to this one; return the newest that it had."""
+    """Outdate the owner's fences up to this generation, or to a newer one found there; return that one."""
     fences = await asyncio.gather(*(_fence_of(folder, owner) for folder in folders))
     generation = max([generation, *(one.generation for one in fences if one is not None)])
     newer = fence.Fence(owner[0], "", owner[1], generation + 1)
@@ -78,11 +78,11 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
     process does not end.
     """
 
-    def is_meant(uid: str) -> bool:
+    def is_of_owner(uid: str) -> bool:
         return uid not in spare and is_pod_of(uid, *owner)
 
     deadline = time.monotonic() + END_S
-    while processes := await asyncio.to_thread(_living, is_meant):
+    while processes := await asyncio.to_thread(_living, is_of_owner):
         if time.monotonic() > deadline:
             numbers = ", ".join(f"{process.pid} ({process.name})" for process in processes[:5])
             raise CommandRejected(
@@ -93,8 +93,8 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
         await asyncio.sleep(LOOK_S)
 
 
-def _living(is_meant: Callable[[str], bool]) -> list[proc.Process]:
+def _living(uid_matches: Callable[[str], bool]) -> list[proc.Process]:
     try:
-        return members.of_pods(is_meant)
+        return members.of_pods(uid_matches)
     except OSError as error:
         raise BackendUnavailable(f"the processes of this machine cannot be read: {error}") from None

@@ -64,8 +64,13 @@ def spawn(
     environ: Mapping[str, str],
     has_namespace: bool = True,
 ) -> None:
-    """Start an agent that outlives us. If there is one already, the new one sees it and leaves."""
-    folder.path.mkdir(exist_ok=True, mode=0o700)  # never the state directory: that may be away
+    """Start an agent that outlives this process. If the folder has one already, the new one quits.
+
+    `agent`: the path of the agent's program, built if it is missing.
+    """
+    folder.path.mkdir(
+        exist_ok=True, mode=0o700
+    )  # without its parents: the state directory may be away
     label(folder.path, job=job, slot=slot)
     token = folder.path / wire.TOKEN
     if not token.exists():
@@ -91,11 +96,11 @@ def spawn(
 
 
 _children: list[subprocess.Popen[bytes]] = []
-"""Agents that this process has started and whose end it has not seen."""
+"""Agents that this process started and has not waited for yet."""
 
 
-def see_ends() -> None:
-    """Take note of the agents of ours that have ended, so that none stays a zombie."""
+def reap_agents() -> None:
+    """Wait for agents that this process started and that have ended, so that none stays a zombie."""
     _children[:] = [child for child in _children if child.poll() is None]
 
 
@@ -105,8 +110,8 @@ def kill_agent(folder: AgentFolder) -> None:
         proc.send(process, signal.SIGKILL)
 
 
-def tidy(folder: AgentFolder) -> None:
-    """Remove what only a living agent needs. One that was killed could not; its logs stay."""
+def clean_up(folder: AgentFolder) -> None:
+    """Remove what only a living agent needs, and a killed one left behind. Its logs stay."""
     for path in (folder.path / wire.SOCKET, *folder.path.rglob("*.tmp")):
         path.unlink(missing_ok=True)
     remove_cgroups(folder.path)

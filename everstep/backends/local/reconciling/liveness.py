@@ -1,8 +1,8 @@
-"""Whether an agent, and what it started, is alive, gone or unknown. The only place that decides this.
+"""Decides whether an agent, and what it started, is alive, gone or unknown. No other module decides this.
 
-A file that cannot be found proves nothing: the state directory may have been moved, or file handles or
-permissions be missing. Only what was read and seen to have ended is `GONE`. Any error gives `UNKNOWN`, from
-which nothing follows; the caller looks again.
+A file that is missing proves nothing: the state directory may have been moved. `GONE` is only what was read
+and shows an end. Any error, as for want of file handles or permissions, gives `UNKNOWN`: the caller concludes
+nothing and looks again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Life(Enum):
 
 
 def of_agent(folder: Path) -> Life:
-    """Gone: its lock was opened and is free, and the process that it named there has ended."""
+    """Gone: its lock was opened and is free, and the process in its pid file has ended."""
     try:
         with _opened(folder) as handle:
             is_alive = locks.is_held(wire.LOCK, dir_fd=handle) or _process(handle) is not None
@@ -52,7 +52,7 @@ def agent_of(folder: Path) -> proc.Process | None:
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[int]:
-    """One and the same folder for all that is looked at inside, wherever it is moved meanwhile."""
+    """Open the folder, so that every look inside is at the same one, wherever it is moved meanwhile."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield handle
@@ -61,7 +61,7 @@ def _opened(folder: Path) -> Iterator[int]:
 
 
 def _process(folder: int) -> proc.Process | None:
-    """The agent that named itself there, if it lives. Raises OSError or ValueError."""
+    """The agent in the pid file, if it lives. Raises OSError or ValueError."""
     pid, started = _written_identity(folder)
     process = proc.look(pid) if pid else None
     return (
@@ -70,9 +70,9 @@ def _process(folder: int) -> proc.Process | None:
 
 
 def _written_identity(folder: int) -> tuple[int, int]:
-    """Number and start of the newest agent that began here; zeros if none came so far.
+    """PID and start time of the newest agent that began here; zeros if none did so far.
 
-    One writes them while it has the lock and before it does anything else.
+    An agent writes them while it has the lock and before it does anything else.
     """
     try:
         words = files.read(Path(f"/proc/self/fd/{folder}", wire.PID), wire.SMALL_FILE_MAX).split()
@@ -122,7 +122,7 @@ def _members(folder: Path) -> tuple[list[proc.Process], list[proc.Process]]:
         raise FileNotFoundError(f"{folder.parent} is missing")
     pod = Members(folder, folder.name)
     members = pod.look()
-    # First the members, then the agent's name: an agent writes it before it starts any of those.
+    # The pid file is read after the members: an agent writes it before it starts any of those.
     with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder no agent began
         if _process(handle) is not None:
             members = pod.look(in_cgroups=False)

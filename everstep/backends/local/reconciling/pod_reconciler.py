@@ -1,7 +1,9 @@
-"""Brings the pods of the machine to the state in the books: starts and ends agents, notices their ends.
+"""Brings the pods of the machine to the state in the books: starts agents, ends them, records their ends.
 
-Any worker may do this, and repeat it after one was killed in the middle: the books have the wanted state,
-locks and marks show the actual one.
+`reconcile` runs after every change of the books and twice a second. It starts an agent for each new pod and
+polls it, and has one task for each leaving pod (`_end`): end the agent, kill what is left, free the
+devices, wait until the place is cleared, drop the pod. Any worker may do this, and repeat it after one was
+killed in the middle: the books have the wanted state, locks and marks on the machine show the actual one.
 """
 
 from __future__ import annotations
@@ -30,10 +32,10 @@ from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.agents import (
     AgentFolder,
+    clean_up,
     kill_agent,
-    see_ends,
+    reap_agents,
     spawn,
-    tidy,
 )
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
@@ -51,7 +53,9 @@ STRAYS_EVERY = 20
 SPAWN_AGAIN_S = 10.0
 """Time after which an agent that was started and is still missing is started again."""
 PROOF_S = 0.02
+"""Time between two looks at whether an agent has ended."""
 QUIT_S = 1.0
+"""Time that an agent has to quit, beside the grace of its ranks; then it is killed."""
 CLEARING_LOOK_S = 0.5
 
 
@@ -63,15 +67,15 @@ class PodReconciler:
     store: Store
     agents: Agents
     clock: Callable[[], float]
-    add_news: Callable[[str], None]  # something about this job is new; of all of them: ""
+    add_news: Callable[[str], None]  # of the job with this ID, or of all jobs: ""
     pods: Mapping[str, LocalPod] = field(default_factory=dict)  # by uid, as the books had them last
-    spawned: dict[str, float] = field(default_factory=dict)
-    ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    spawned: dict[str, float] = field(default_factory=dict)  # when the agent of a uid was started
+    ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)  # the task by uid
 
     tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def begin(self) -> None:
-        """From now on every pod is seen to, until this is closed."""
+        """Reconcile, and again and again until `close`."""
         await self.reconcile()
         self.tasks = (
             asyncio.create_task(self._follow_the_books(), name="follow the books"),
@@ -81,7 +85,7 @@ class PodReconciler:
     async def _follow_the_books(self) -> None:
         version_before = -1
         while True:
-            with _carrying_on():
+            with _errors_logged():
                 version = await self.store.changes()
                 if version != version_before:
                     version_before = version
@@ -92,8 +96,8 @@ class PodReconciler:
     async def _keep_reconciling(self) -> None:
         for number in itertools.count(1):
             await asyncio.sleep(CARE_S)
-            with _carrying_on():
-                see_ends()
+            with _errors_logged():
+                reap_agents()
                 await self.reconcile()
                 if number % STRAYS_EVERY == 0:
                     await self.end_strays()
@@ -105,7 +109,7 @@ class PodReconciler:
         return self.pods[uid].service if uid in self.pods else None
 
     async def reconcile(self) -> None:
-        """See to every pod of the machine."""
+        """Bring every pod of the machine to the state in the books."""
         self.pods = {pod.uid: pod for pod in await self.store.run(pods.all_pods)}
         for uid in [uid for uid, task in self.ending.items() if task.done()]:
             del self.ending[uid]  # begun again below if the pod is still there
@@ -120,7 +124,7 @@ class PodReconciler:
         uid = pod.uid
         if pod.is_leaving:
             if uid not in self.ending:
-                self.ending[uid] = asyncio.create_task(self._let_go(pod), name=f"end {uid}")
+                self.ending[uid] = asyncio.create_task(self._try_to_end(pod), name=f"end {uid}")
             return
         if pod.is_out:
             return
@@ -148,7 +152,9 @@ class PodReconciler:
                 has_namespace=self.settings.has_namespace,
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
-        except OSError as error:  # tried again soon; the other pods are looked after meanwhile
+        except (
+            OSError
+        ) as error:  # the next round tries again; the other pods do not wait for this one
             LOG.warning(
                 "the agent of %s cannot be started now: %s", uid, error, extra={"job": pod.job}
             )
@@ -157,14 +163,14 @@ class PodReconciler:
 
     # -- ending ----------------------------------------------------------------------------------
 
-    async def _let_go(self, pod: LocalPod) -> None:
-        """Until nothing of the pod runs any more, and its place is free."""
+    async def _try_to_end(self, pod: LocalPod) -> None:
         try:
             await self._end(pod)
-        except (OSError, BackendUnavailable) as error:  # begun again soon
+        except (OSError, BackendUnavailable) as error:  # the next round begins again
             LOG.warning("pod %s cannot be ended now: %s", pod.uid, error, extra={"job": pod.job})
 
     async def _end(self, pod: LocalPod) -> None:
+        """End the pod. Returns when nothing of it runs any more and its place is free."""
         uid = pod.uid
         if pod.service == "cut_off":
             return  # out of reach: what is not proven is not done
@@ -174,17 +180,18 @@ class PodReconciler:
             if await asyncio.to_thread(liveness.sweep, path) is Life.GONE:
                 break
             await asyncio.sleep(proc.pause_s(looks))
-        await self.store.run(lambda db: self._dead(db, pod))
+        await self.store.run(lambda db: self._record_end(db, pod))
         self.add_news(pod.job)
-        await asyncio.to_thread(tidy, self.settings.folder(uid))
+        await asyncio.to_thread(clean_up, self.settings.folder(uid))
         # Read again now and then: the node may be lost meanwhile, without any event.
-        while (left_s := await self.store.run(lambda db: self._to_clear_s(db, uid))) > 0:  # noqa: ASYNC110
+        while (left_s := await self.store.run(lambda db: self._clearing_s(db, uid))) > 0:  # noqa: ASYNC110
             await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
-        await self.store.run(lambda db: self._released(db, uid))
+        await self.store.run(lambda db: self._drop_pod(db, uid))
         self.agents.forget(uid)
         self.add_news("")
 
     async def _end_agent(self, uid: str, *, grace_s: float) -> None:
+        """Have the agent quit, or kill it. Returns when it is proven that none lives or will."""
         folder = self.settings.folder(uid)
         if folder.life() is not Life.GONE:
             try:
@@ -198,8 +205,8 @@ class PodReconciler:
                 kill_agent(folder)
             await asyncio.sleep(PROOF_S)
 
-    def _dead(self, db: Db, pod: LocalPod) -> None:
-        """Its devices are free from now on, though its place may not be cleared yet."""
+    def _record_end(self, db: Db, pod: LocalPod) -> None:
+        """Record that nothing of the pod runs: its devices are free, its place not yet."""
         agent, now, job = self.agents.by_uid.get(pod.uid), self.clock(), LocalJobBooks(db, pod.job)
         job.record = endings.with_ends_of(
             job.record, agent, now=now, wall_now=time.time(), ended_since=now
@@ -207,14 +214,14 @@ class PodReconciler:
         pods.dead(db, pod.uid, now)
         placing.serve_queue(Transaction(db=db, settings=self.settings, now=now))
 
-    def _to_clear_s(self, db: Db, uid: str) -> float:
+    def _clearing_s(self, db: Db, uid: str) -> float:
         """How long its place is still being cleared; a node out of service has nothing to clear."""
         pod = pods.by_uid(db, uid)
         if pod is None or pod.service == "down" or pod.dead_at is None:
             return 0.0
         return pod.dead_at + pod.teardown_s - self.clock()
 
-    def _released(self, db: Db, uid: str) -> None:
+    def _drop_pod(self, db: Db, uid: str) -> None:
         pods.remove(db, uid)
         placing.serve_queue(Transaction(db=db, settings=self.settings, now=self.clock()))
 
@@ -231,7 +238,7 @@ class PodReconciler:
             liveness.shut(self.settings.folder(uid).path)
             kill_agent(self.settings.folder(uid))
             await asyncio.to_thread(liveness.sweep, self.settings.folder(uid).path)
-            await asyncio.to_thread(tidy, self.settings.folder(uid))
+            await asyncio.to_thread(clean_up, self.settings.folder(uid))
 
     def _from_these_books(self, db: Db, uids: set[str]) -> list[str]:
         return [uid for uid in sorted(uids) if pods.gave(db, uid, logs.job_of(self._path(uid)))]
@@ -247,7 +254,7 @@ class PodReconciler:
 
 
 def _is_gone_for_good(folder: AgentFolder) -> bool:
-    """Whether no agent lives here or ever will: a living one does the writing itself."""
+    """Whether no agent lives in this folder, nor ever will."""
     if folder.life() is Life.ALIVE:
         return False
     liveness.shut(folder.path)
@@ -255,7 +262,7 @@ def _is_gone_for_good(folder: AgentFolder) -> bool:
 
 
 @contextmanager
-def _carrying_on() -> Iterator[None]:
+def _errors_logged() -> Iterator[None]:
     """Log an exception of the block and go on: the next round tries again."""
     try:
         yield
