@@ -33,7 +33,7 @@ def test_what_worked_for_a_while_begins_with_the_shortest_delay() -> None:
 
 def test_what_brought_something_begins_with_the_shortest_delay_however_short_it_worked() -> None:
     tired = Backoff(shortest_s=1, longest_s=5, failures=7)
-    assert tired.after(worked_s=0, has_brought=True).delay_s(chance=1) == 1
+    assert tired.after(worked_s=0, had_events=True).delay_s(chance=1) == 1
 
 
 def test_a_server_that_names_a_time_is_given_it() -> None:

@@ -43,16 +43,16 @@ class Backoff:
     shortest_s: float = 0.8
     longest_s: float = 30.0
     healthy_s: float = 60.0
-    """What worked so long before it failed starts again with the shortest delay, whatever it brought."""
+    """After a stream that lasted so long before it failed, delays begin with the shortest again."""
     failures: int = 0
     """In a row."""
 
-    def after(self, *, worked_s: float, has_brought: bool = False) -> Backoff:
-        """The state after one more failure, of something that had worked for this long.
+    def after(self, *, worked_s: float, had_events: bool = False) -> Backoff:
+        """The state after one more failure. `worked_s`: how long the stream had lasted.
 
-        `has_brought`: an event before it failed. A proxy may end every stream after a few seconds.
+        `had_events`: it sent events before it failed, as where a proxy ends every stream after a few seconds.
         """
-        failures = 1 if has_brought or worked_s >= self.healthy_s else self.failures + 1
+        failures = 1 if had_events or worked_s >= self.healthy_s else self.failures + 1
         return Backoff(
             shortest_s=self.shortest_s,
             longest_s=self.longest_s,
@@ -61,9 +61,9 @@ class Backoff:
         )
 
     def delay_s(self, *, chance: float, wanted_s: float = 0.0) -> float:
-        """Between half and all of the delay, by `chance` (0 to 1); at least what the server wants.
+        """Between half and all of the delay, by `chance` (0 to 1); `wanted_s` at least, which the server set.
 
-        Spread, so that many workers do not come back to a restarted server at one moment.
+        Chance spreads the workers: they must not all come back to a restarted server at one moment.
         """
         doublings = min(self.failures - 1, 32)  # far beyond any limit, and still a float
         delay_s: float = min(self.shortest_s * 2.0**doublings, self.longest_s)
@@ -71,10 +71,11 @@ class Backoff:
 
 
 class Reflector:
-    """Follows the objects that `path` and `query` select; `on_change` is called for each difference.
+    """Follows the objects that `path` and `query` select.
 
-    `on_change` gets the newest form of an object, or None and the form it had last, where it is gone.
-    `trimmed` makes of an object what is kept of it: there may be thousands.
+    `on_change` is called for each difference, with the new form of the object and the old one; None: it is
+    gone, or was not there before. `trimmed` drops the fields of an object that are not needed: there may be
+    thousands of objects.
     """
 
     PAGE = 500
@@ -95,9 +96,9 @@ class Reflector:
         """By uid, trimmed."""
         self.synchronized = asyncio.Event()
         """Set once the first list is complete."""
-        self.heard_at = clock()
+        self.contact_at = clock()
         """When the API server last sent an event, a bookmark or a list."""
-        self.unbroken_since = self.heard_at
+        self.unbroken_since = self.contact_at
         """When it first sent something after a list, a new stream or a gap: earlier changes may be late."""
         self._source = source
         self._path = path
@@ -108,12 +109,12 @@ class Reflector:
         self._backoff = backoff or Backoff()
         self._clock = clock
         self._version: str | None = None  # to watch from; None: list first
-        self._events = 0  # taken in so far, with bookmarks
+        self._events = 0  # number of all events so far, with bookmarks
 
     async def run(self) -> None:
         """Follow until cancelled. No error ends this, whether of the network, the server or our own."""
         while True:
-            began, before = time.monotonic(), self._events
+            began, events_before = time.monotonic(), self._events
             wanted_s = 0.0
             try:
                 if self._version is None:
@@ -131,18 +132,19 @@ class Reflector:
                 self._version = None
             self._backoff = self._backoff.after(
                 worked_s=time.monotonic() - began,
-                has_brought=self._version is not None and self._events > before,  # no list is due
+                # A stream that ended so that a list is due is a failure, whatever it sent.
+                had_events=self._version is not None and self._events > events_before,
             )
             await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
 
     async def _list(self) -> str:
-        """Take in the whole list, page by page, and drop what is not in it. Returns its version."""
+        """Replace the copy by the whole list, which comes page by page. Returns its version."""
         listed: dict[str, Json] = {}
         query = {**self._query, "limit": str(self.PAGE)}
         while True:
             reply = await self._source.get(self._path, query)
             listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in reply["items"]}
-            self._hear(is_new=True)
+            self._note_contact(is_new=True)
             if not (token := reply["metadata"].get("continue")):
                 break
             query["continue"] = token
@@ -154,7 +156,7 @@ class Reflector:
         return str(reply["metadata"]["resourceVersion"])
 
     async def _watch(self, version: str) -> None:
-        """Take in events until the stream ends; `_version` follows them."""
+        """Apply events to the copy until the stream ends; `_version` follows them."""
         query = {
             **self._query,
             "allowWatchBookmarks": "true",
@@ -165,18 +167,19 @@ class Reflector:
         is_new = True
         async with aclosing(stream) as events:
             async for event in events:
-                self._hear(is_new=is_new)
+                self._note_contact(is_new=is_new)
                 is_new = False
-                self._take(event["type"], event["object"])
+                self._apply(event["type"], event["object"])
 
-    def _hear(self, *, is_new: bool) -> None:
+    def _note_contact(self, *, is_new: bool) -> None:
+        """Note that the server sent something. `is_new`: it is a list, or the first event of a stream."""
         now = self._clock()
-        if is_new or now - self.heard_at >= GAP_S:
+        if is_new or now - self.contact_at >= GAP_S:
             self.unbroken_since = now
-        self.heard_at = now
+        self.contact_at = now
 
-    def _take(self, kind: str, item: Json) -> None:
-        """Take in one event of a watch."""
+    def _apply(self, kind: str, item: Json) -> None:
+        """Apply one event of a watch to the copy."""
         if kind == "ERROR":
             raise Refused(
                 status=item.get("code", 0),
@@ -195,7 +198,7 @@ class Reflector:
         item["metadata"].pop("managedFields", None)
         uid = item["metadata"]["uid"]
         old = self.objects.get(uid)
-        # Versions are compared for equality alone: their order is the server's own affair.
+        # Versions are compared for equality alone: their order means nothing to clients.
         if old and old["metadata"]["resourceVersion"] == item["metadata"]["resourceVersion"]:
             return
         self.objects[uid] = item
@@ -207,7 +210,7 @@ class Reflector:
             self._report(None, old)
 
     def _report(self, item: Json | None, old: Json | None) -> bool:
-        """Whether the difference could be reported. An object that cannot be read is named and left out."""
+        """Call `on_change`; return whether it could read the object. One that it cannot read is logged."""
         try:
             self._on_change(item, old)
         except Exception:  # one object of thousands, which others write

@@ -1,4 +1,8 @@
-"""What the API server reports of our pods, of the nodes and of faults, followed by one reflector each."""
+"""What the API server reports of our pods, of nodes, their leases and faults: one reflector for each.
+
+Reflectors keep copies of the objects and call `_..._changed`, which keeps what is computed from an object
+(its faults, whether it ended) and adds news. All other methods are queries of the copies.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _ENDS_KEPT = 10_000
 
 @dataclass(slots=True)
 class ClusterWatch:
-    """A copy of our pods and of all nodes. `add_news` gets the job of a pod that changed; "": all jobs."""
+    """Copies of our pods and of all nodes. `add_news` gets the ID of the job with news; "": all jobs."""
 
     api: KubernetesApi
     namespaces: Sequence[str]  # of pods; observers report in the first one
@@ -45,11 +49,10 @@ class ClusterWatch:
     reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
-    _node_names: dict[str, str] = field(default_factory=dict)  # name -> uid
+    _node_uids: dict[str, str] = field(default_factory=dict)  # by name
     _node_faults: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by uid
-    _renewed: dict[str, tuple[str, float]] = field(
-        default_factory=dict
-    )  # node -> time, and our clock
+    # By node: the time in its lease, and when that arrived here, by our clock.
+    _renewed: dict[str, tuple[str, float]] = field(default_factory=dict)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -119,12 +122,12 @@ class ClusterWatch:
             self.ended.setdefault(newest["metadata"]["uid"], time.time())
             if len(self.ended) > _ENDS_KEPT:
                 del self.ended[next(iter(self.ended))]
-        self._count(newest, is_gone=pod is None)
+        self._count_slot_pod(newest, is_gone=pod is None)
         if pod is None:
             self.pod_gone(newest)
         self.add_news(job_of(newest))
 
-    def _count(self, pod: Json, *, is_gone: bool) -> None:
+    def _count_slot_pod(self, pod: Json, *, is_gone: bool) -> None:
         if names.ROLE in pod["metadata"].get("labels", {}):
             return
         job, uid = job_of(pod), pod["metadata"]["uid"]
@@ -141,15 +144,15 @@ class ClusterWatch:
         else:
             faults = tuple(node_facts.faults_of(node, now=time.time()))
             self._node_faults[node["metadata"]["uid"]] = faults
-            self._node_names[node["metadata"]["name"]] = node["metadata"]["uid"]
+            self._node_uids[node["metadata"]["name"]] = node["metadata"]["uid"]
             self.absent.forget(node["metadata"]["name"])
         if (
             node is None
             and old is not None
-            and self._node_names.get(old["metadata"]["name"]) == old["metadata"]["uid"]
+            and self._node_uids.get(old["metadata"]["name"]) == old["metadata"]["uid"]
         ):
-            del self._node_names[old["metadata"]["name"]]
-        if node is None or old is None or _troubles(node) != _troubles(old):
+            del self._node_uids[old["metadata"]["name"]]
+        if node is None or old is None or _news_key(node) != _news_key(old):
             self.add_news("")
 
     def _lease_changed(self, lease: Json | None, old: Json | None) -> None:
@@ -183,7 +186,7 @@ class ClusterWatch:
         return job in self._slot_pods
 
     def address(self, uid: str) -> str | None:
-        """At which the other pods and we reach this one; None: it has none yet."""
+        """The address at which workers and other pods reach this one; None: it has none yet."""
         pod = self.pod(uid)
         return None if pod is None else pod.get("status", {}).get("podIP")
 
@@ -195,15 +198,16 @@ class ClusterWatch:
     # -- nodes -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> Json | None:
-        return self.nodes.objects.get(self._node_names.get(name, ""))
+        return self.nodes.objects.get(self._node_uids.get(name, ""))
 
     def all_nodes(self) -> list[Json]:
         return sorted(self.nodes.objects.values(), key=lambda node: str(node["metadata"]["name"]))
 
     def service(self, name: str) -> tuple[Service, float | None]:
-        """Down: the node object is deleted, or an operator marked it as powered off. Both prove the end.
+        """The service of this node, and since when.
 
-        A node that only this copy does not have proves nothing: it may have joined a moment ago.
+        Down: the node object is deleted, or an operator marked it as powered off. Both prove that nothing
+        runs there. A node that only this copy lacks proves nothing: it may have joined a moment ago.
         """
         if not name:
             return "ready", None  # no pod of it runs anywhere yet
@@ -213,7 +217,7 @@ class ClusterWatch:
         return "cut_off" if self.absent.removed_at(name) is None else "down", None
 
     def faults(self) -> tuple[Fact, ...]:
-        """All that are there now, with the same identity for every worker."""
+        """All faults that are present now, with the same identity for every worker."""
         of_nodes = (fact for node in self.all_nodes() for fact in self._faults_of(node))
         return (*of_nodes, *(fact for fact in self._reported() if _is_there(fact)))
 
@@ -228,7 +232,7 @@ class ClusterWatch:
     def _faults_of(self, node: Json) -> list[Fact]:
         faults = list(self._node_faults[node["metadata"]["uid"]])
         silent = self._silence_of(node["metadata"]["name"])
-        # Once the cluster itself calls the node not ready, its lease is no news.
+        # Once the node itself is not ready, that is the fact, and not its lease.
         return faults if silent is None or node_service(node)[0] != "ready" else [*faults, silent]
 
     def _silence_of(self, name: str) -> Fact | None:
@@ -238,9 +242,9 @@ class ClusterWatch:
         stream is broken and no node is silent. After an outage the first kubelet to renew its lease makes no
         other one silent: these could not renew theirs, or their renewal did not arrive here.
         """
-        heard_at, unbroken_since = self.leases.heard_at, self.leases.unbroken_since
-        renewed, seen_at = self._renewed.get(name, ("", heard_at))
-        if heard_at - max(seen_at, unbroken_since) < node_facts.LEASE_AGE_S:
+        contact_at, unbroken_since = self.leases.contact_at, self.leases.unbroken_since
+        renewed, arrived_at = self._renewed.get(name, ("", contact_at))
+        if contact_at - max(arrived_at, unbroken_since) < node_facts.LEASE_AGE_S:
             return None
         return node_facts.silent(name, renewed=renewed, at=time.time())
 
@@ -253,8 +257,8 @@ class ClusterWatch:
         return [fact for fact in facts if fact.at >= since or _is_there(fact)]
 
 
-def _troubles(node: Json) -> tuple[object, frozenset[str]]:
-    """What of a node is news to jobs when it changes."""
+def _news_key(node: Json) -> tuple[object, frozenset[str]]:
+    """The part of a node whose change is news to jobs."""
     faults = node_facts.faults_of(node, now=0.0)
     return node_service(node), frozenset(fact.id for fact in faults)
 
@@ -268,7 +272,7 @@ def _is_there(fact: Fact) -> bool:
 
 
 def _typed(config_map: Json) -> Json:
-    """A list names the kind of its items only once, for all of them."""
+    """The object with its kind: in a list the API server names it only once, for all items."""
     return {"kind": "ConfigMap", **config_map}
 
 

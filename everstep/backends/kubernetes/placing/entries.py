@@ -1,4 +1,8 @@
-"""The pods that a job's record wants: what orders make of them. Pure."""
+"""The entries of pods in a job's record, and how an order changes them. Pure.
+
+`want_pods` and `want_standbys` change the entries inside a transaction; nothing is created or removed yet. An
+entry without a uid is a pod to create (`missing_pods`), one that leaves a pod to remove.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,13 @@ def want_pods(
     may_be_used: Callable[[PodEntry], bool],
     free_places: Callable[[Sequence[PodEntry]], Iterable[manifest.Gang]],
 ) -> None:
-    """`free_places`: groups that have places for other pods when these are left."""
+    """Make the entries those of the order: let old pods leave, take standbys, add entries for the other
+    slots.
+
+    `may_be_used`: whether a standby is still good. `free_places`: the groups in a queue that have a place
+    left once these entries are placed, one for each place; a new pod joins such a group instead of a new
+    one.
+    """
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
     entries = _by_slot(session.entries, stands_by=False)
@@ -48,7 +58,7 @@ def want_pods(
 
 
 def _created_by(order: PlaceOrder, entries: Mapping[int, PodEntry]) -> dict[int, PodEntry]:
-    """Those of the pods that the generation of this order creates, and that join no earlier group."""
+    """The gang of the order: the pods that its generation creates and that join no earlier group."""
     return {
         slot: entry
         for slot, entry in entries.items()
@@ -76,6 +86,7 @@ def _regroup(session: JobSession, order: PlaceOrder, before: Mapping[int, PodEnt
 def want_standbys(
     session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
 ) -> None:
+    """Keep or add a standby entry for each slot to recreate, and let the other standbys leave."""
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
     entries = _by_slot(session.entries, stands_by=True)

@@ -1,6 +1,9 @@
-"""Create the pods of a job that its record wants.
+"""Create the pods of a job that its record wants, and return how far they are.
 
-The wanted pods are stored before anything is done; what is done may be repeated by any worker.
+A call of `ensure_placed` stores the wanted pods in the record, withdraws pods that wait with wrong nodes to
+avoid, claims the folders, brings the pods that exist in line with the record (`PodReconciler`), creates the
+missing ones with their Secret and group, stores their uids, and gives back places that a gang holds in vain.
+Any worker may repeat any of it, as the record has everything.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ class PodPlacer:
         return f"/api/v1/namespaces/{self.namespace}"
 
     async def ensure_placed(self, order: PlaceOrder) -> tuple[PlaceState, float | None]:
-        """How far the pods are, and when to call again if no watch reports it.
+        """Return how far the pods are, and when to call again if no watch reports it.
 
         Each step returns the job's record as it left it (`stored`); the next one starts from that.
         """

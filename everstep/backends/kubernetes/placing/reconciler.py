@@ -1,6 +1,8 @@
 """Bring the pods of a job and its record in line: remove pods that leave, store what became of the others.
 
-Any worker may do it at any time, and again.
+`sync` first computes everything: what becomes of each entry of the record and of its pod (`EntryChange`), the
+pods without an entry, and the facts to report. Then it stores the changes, deletes pods, and polls the agents
+of the others. Any worker may do it at any time, and again.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class PodReconciler:
     async def sync(self, job_id: str, sight: PodsBeforeRecord | None = None) -> Stored:
         """Remove the pods that are not wanted, and store what the API server reports of the rest.
 
-        `sight`: of a moment ago, perhaps with what was stored since then.
+        `sight`: a look of a moment ago, where the caller has one; its record may be newer than its pods.
         """
         pods, stored = await self.look(job_id) if sight is None else sight
         deletions = self._strays(stored, pods)
@@ -272,10 +274,10 @@ class PodReconciler:
         return [fault for fault in faults if fault.id not in reported]
 
     def _counts(self, fault: Fact, entry: PodEntry) -> bool:
-        """Whether the fault is a fact for the job already.
+        """Whether the fault is to be reported to the job.
 
-        Nodes are not ready for a moment after each outage of the API server. As long as the agent there
-        answers, training goes on.
+        A node that is not ready is not, as long as the agent there answers, for `not_ready_s`: after each
+        outage of the API server nodes are not ready for a moment, while training goes on.
         """
         agent = self.agents.by_uid.get(entry.uid)
         is_heard = agent is not None and agent.state is not None and agent.silent_since is None

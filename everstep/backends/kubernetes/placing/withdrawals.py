@@ -1,7 +1,8 @@
 """Withdraw pods that wait in vain: they are removed, and created again.
 
-Two kinds: pods of a gang that have held places for some time while others of it have none; and pods that
-keep off other nodes than are isolated by now, as the affinity of a pod cannot be changed.
+There are two kinds. Pods of a gang hold places for some time while others of the gang have none: they give
+the places back. And pods avoid other nodes than those to avoid by now, as the affinity of a pod cannot be
+changed. Here they are only marked in the record (`is_withdrawn`); `PodReconciler` removes them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ class Withdrawals:
         return len(pods) == gang.size and all(pod["spec"].get("nodeName") for pod in pods)
 
     def stuck_at(self, gang: manifest.Gang, stored: Stored) -> float | None:
-        """When pods of the gang give back the places that they hold for nothing; None: they need not."""
+        """When the gang has to give back the places that some of its pods hold in vain.
+
+        None: never so far.
+        """
         if self.are_bound(gang, stored):
             return None
         return gangs.stuck_at(self._pods_of(gang, stored), patience_s=self.gang_s)
@@ -98,7 +102,7 @@ class Withdrawals:
         return stored
 
     def _outdated(self, stored: Stored, *, mark: str) -> set[str]:
-        """The uids of waiting pods that keep off other nodes than they should, except the last of a group."""
+        """The uids of waiting pods that avoid the wrong nodes. If all of a group do, one is left out."""
         uids: set[str] = set()
         for pods in self._by_group(stored).values():
             outdated = [
