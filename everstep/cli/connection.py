@@ -42,7 +42,7 @@ NO_SERVER = "no Temporal server answers at {address}; {hint}"
 
 
 def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """What the work returns, given a client. Whatever breaks on the way becomes `Failed`."""
+    """Run the work with a client and return its result. Raises `Failed` for every error of the server."""
 
     async def connected() -> T:
         there = await client()
@@ -53,7 +53,7 @@ def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
 
 
 async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T]:
-    """The answer for each of them, a few at a time: a server has others to answer."""
+    """The result of each call, `AT_ONCE` calls at a time to spare the server."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: S) -> T:
@@ -64,9 +64,9 @@ async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T
 
 
 async def client(address: str | None = None, *, runtime: Runtime | None = None) -> Client:
-    """A client of a server of ours, else of the one that the settings name; `Failed` if none answers.
+    """A client of the server at this address, else of the one that the settings name.
 
-    `runtime` records what the SDK measures; the usual one measures nothing.
+    Raises `Failed` if none answers. `runtime` records metrics of the SDK; the default one records none.
     """
     settings = _settings() if address is None else {"target_host": address}
     try:
@@ -82,7 +82,7 @@ async def client(address: str | None = None, *, runtime: Runtime | None = None) 
 
 
 def server_name(there: Client) -> str:
-    """By which the books of a cluster distinguish the jobs of this server and namespace from all else."""
+    """A name of this server and namespace: the books of a cluster store it with each job."""
     return f"{there.service_client.config.target_host}/{there.namespace}"
 
 
@@ -116,7 +116,7 @@ def _usual_address() -> str:
 
 @contextmanager
 def rpc_errors_as_failed(there: Client) -> Iterator[None]:
-    """Inside, the errors of this server become ours."""
+    """Turn errors of this server into `Failed` inside the block."""
     try:
         yield
     except RPCError as error:

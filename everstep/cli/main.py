@@ -115,7 +115,7 @@ ELSEWHERE: Mapping[str, str] = {
     "uncordon": "release",
     "worker": "dev",
 }
-"""What commands of other tools are called, and ours that does the same."""
+"""Names of commands of other tools, and our command that does the same."""
 
 # What looks like an option is a word of its own language; it is asked for help with its words too.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -159,7 +159,10 @@ def _class_of(name: str) -> type[TyperCommand] | None:
 
 
 def _commands_to_load(word: str | None) -> dict[str, list[Command]]:
-    """The command of this name, below its heading; all commands, where none has it; none for the version."""
+    """The command of this name, under its heading.
+
+    All commands if none has the name; none for the version.
+    """
     if word == VERSION:
         return {}
     by_group = {
@@ -251,7 +254,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _code(error: Exception) -> Exit | None:
-    """Of what a command has not turned into a sentence itself: the first row that fits."""
+    """The exit code of an error that a command did not turn into `Failed`; None: it is a bug."""
     from temporalio.service import RPCError
 
     from everstep.processes import ProcessFailed
@@ -295,10 +298,10 @@ def _reader_left() -> int:
 
 
 def run() -> None:
-    """What the script `everstep` comes to."""
+    """The entry point of the script `everstep`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a sign that a terminal lacks is no reason to die
+            stream.reconfigure(errors="replace")  # a terminal may lack a character
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):

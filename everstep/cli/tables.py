@@ -1,6 +1,7 @@
-"""Tables and lists of facts that fit any terminal: what matters stays on its row, the rest goes below it.
+"""Tables and lists of facts that fit any terminal width.
 
-Widths are those of a terminal's cells: a wide character takes two of them.
+Where a table is too wide, columns that are not pinned move below their row, the last one first, then long
+texts; what still does not fit is cut. Widths count cells of the terminal: a wide character takes two.
 """
 
 from __future__ import annotations
@@ -34,10 +35,8 @@ class Column:
     title: str
     source: str | Callable[[TableRow], object]
     wraps: bool = False  # long text: over several lines where there is room, else below its row
-    is_pinned: bool = (
-        False  # stays on its row, if need be cut; of the others the last one goes below first
-    )
-    width: int | None = None  # so wide at most; then an ellipsis
+    is_pinned: bool = False  # stays on its row, if need be cut
+    width: int | None = None  # the most cells; a longer text ends with an ellipsis
 
     def cell(self, row: TableRow) -> str:
         value = row.get(self.source) if isinstance(self.source, str) else self.source(row)
@@ -96,7 +95,7 @@ def _column(column: Column, rows: Sequence[TableRow]) -> Placed:
 def _placed(
     columns: Sequence[Placed], width: int, *, is_brief: bool
 ) -> tuple[list[Placed], list[Placed]]:
-    """What stands beside each other in this width, and what goes below."""
+    """The columns that fit this width beside each other, and those that go below their rows."""
     plain = [placed for placed in columns if not placed.column.wraps]
     while _total(plain) > width and (rest := [p for p in plain if not p.column.is_pinned]):
         plain.remove(rest[-1])
@@ -114,11 +113,11 @@ def _total(columns: Sequence[Placed]) -> int:
 
 
 def _narrowed(columns: Sequence[Placed], width: int) -> list[Placed]:
-    """The widest give way, long text before all others."""
+    """The columns made to fit this width: the widest lose cells, long text before all others."""
     widths = [placed.width for placed in columns]
     room = max(width - GAP * (len(columns) - 1), 0)
-    for gives_way in (True, False):
-        some = [at for at, placed in enumerate(columns) if placed.column.wraps is gives_way]
+    for is_text in (True, False):
+        some = [at for at, placed in enumerate(columns) if placed.column.wraps is is_text]
         while sum(widths) > room and (wide := [at for at in some if widths[at] > CELL_LEAST]):
             widths[max(wide, key=widths.__getitem__)] -= 1
     return [replace(placed, width=new) for placed, new in zip(columns, widths, strict=True)]
@@ -136,7 +135,7 @@ def _lines_below(below: Sequence[Placed], at: int) -> Iterator[str]:
 
 
 def _cut(text: str, width: int) -> Text:
-    """So wide exactly."""
+    """The text cut or padded to exactly this width."""
     cell = Text(text)
     cell.truncate(width, overflow="ellipsis", pad=True)
     return cell
@@ -159,7 +158,7 @@ FOLDED_OVER = 16
 def folded(
     rows: Sequence[TableRow], merge: Callable[[list[TableRow]], TableRow], *apart: str
 ) -> list[TableRow]:
-    """Of a long table the rows that differ in nothing but these keys as one, at the place of the first."""
+    """The rows; in a long table, those that differ only in the keys `apart` are merged into one."""
     if len(rows) <= FOLDED_OVER:
         return list(rows)
     rows_by_text: dict[str, list[TableRow]] = {}
@@ -193,6 +192,6 @@ class Facts:
 
 
 def facts(pairs: Iterable[tuple[str, object]]) -> Facts:
-    """Those whose value is known."""
+    """The pairs that have a value."""
     known_pairs = ((name, value) for name, value in pairs if value not in (None, "", [], {}))
     return Facts(tuple((name, shown(value)) for name, value in known_pairs))

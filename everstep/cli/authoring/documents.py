@@ -47,8 +47,8 @@ class JobDocument:
     document: dict[str, Any]
     spec: JobSpec
     is_from_command: bool = False  # made from a command line
-    is_fresh: bool = False  # another one than any before
-    has_output: bool = True  # what its processes print is to be shown
+    is_fresh: bool = False  # run it under an unused ID, whatever ran before
+    has_output: bool = True  # show what its processes print
 
 
 def validate(
@@ -184,7 +184,7 @@ def of_this_machine(job: JobDocument) -> Iterator[tuple[str, str]]:
 
 
 def read(file: str) -> bytes:
-    """The bytes of the file; no more of them than a document may have, and one."""
+    """The bytes of the file. Of one that is too large, one byte more than a document may have."""
     try:
         if file == "-":
             return sys.stdin.buffer.read(BYTES + 1)
@@ -238,17 +238,17 @@ def _compiled(document: dict[str, Any], *, needs_command: bool, has_pods: HasPod
 def job_here(
     file: str, *, command: str | None = None, has_pods: HasPods = machine.has_pods
 ) -> JobDocument:
-    """The same, for a start on this machine: relative paths begin at the folder of the document.
+    """The job in the file, for a start on this machine: relative paths become absolute.
 
-    They become absolute, as the worker that starts the processes has another working directory. A document
-    without `workdir` whose files are only found from the current directory begins there.
+    They begin at the folder of the document, not at the working directory of the worker. A document without
+    `workdir` whose files are found only from the current directory begins there.
     """
     job = job_in(file, command=command, has_pods=has_pods)
     return located(job, file, has_pods=has_pods)
 
 
 def missing_here(job: JobDocument) -> tuple[Note, ...]:
-    """What the job needs and this machine has not, if that is where it is to run."""
+    """Notes on what the job needs and this machine lacks, if it is to run here."""
     if job.spec.cluster != machine.USUAL or machine.has_pods(job.spec.cluster):
         return ()
     workdir = f"{registry.overlay_of(job.document)}.workdir"
@@ -281,11 +281,11 @@ def located(job: JobDocument, file: str, *, has_pods: HasPods = machine.has_pods
 
 
 def _begin(spec: JobSpec, folder: Path, here: Path) -> Path:
-    """The document's folder, unless its commands could only fail there and not from where we stand."""
+    """The document's folder; the current one if that has files of the commands which the folder lacks."""
     files = {word for phase in spec.phases for word in _words(phase.command)}
     in_folder = {word for word in files if os.path.isfile(folder / word)}  # noqa: PTH113  # never raises
-    with_us = {word for word in files if os.path.isfile(here / word)}  # noqa: PTH113  # never raises
-    return here if in_folder < with_us else folder
+    in_here = {word for word in files if os.path.isfile(here / word)}  # noqa: PTH113  # never raises
+    return here if in_folder < in_here else folder
 
 
 def _words(command: tuple[str, ...]) -> Iterator[str]:

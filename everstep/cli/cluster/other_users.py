@@ -1,4 +1,6 @@
-"""Who else may use this machine: its server accepts every user, so each of them could start jobs as us."""
+"""Finds other users who can log in to this machine: its server accepts them all, so they could start jobs
+as us.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def login_users(
     is_folder: Callable[[str], bool],
     is_locked: Callable[[pwd.struct_passwd], bool],
 ) -> list[str]:
-    """Names of the others who may log in: a user's number, a real shell, a home that is there, a way in."""
+    """Names of other users who can log in: a person's UID, a real shell, a home that exists, not locked."""
     return [
         entry.pw_name
         for entry in table
@@ -50,13 +52,13 @@ def login_users(
 
 
 def problem(users: list[str]) -> str:
-    """What is wrong with serving a machine that these use too."""
+    """The sentence about serving a machine that these users use too."""
     some = ", ".join(users[:NAMED_MOST]) + (" ..." if len(users) > NAMED_MOST else "")
     return f"other users of this machine ({some}) could start jobs as you: its server accepts every user"
 
 
 def other_users() -> list[str]:
-    """Who that is on this machine."""
+    """Names of the other users of this machine who can log in."""
     return login_users(
         pwd.getpwall(),
         me=os.geteuid(),
@@ -66,7 +68,7 @@ def other_users() -> list[str]:
 
 
 def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
-    """A test whether an account has neither password nor key; false for all if that is unreadable."""
+    """A test whether an account has neither password nor key. It is always False if that is unreadable."""
     try:
         rows = [line.split(":") for line in shadow.read_text().splitlines()]
     except (OSError, ValueError):
@@ -78,7 +80,7 @@ def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
 
 
 def consider(*, allowed: bool) -> None:
-    """Say so where there are others; `Failed` if we are root. Nothing where that was allowed."""
+    """Print a note if there are other users; raise `Failed` if we are root. `allowed`: do nothing."""
     if allowed or not (users := other_users()):
         return
     if os.geteuid() == 0:

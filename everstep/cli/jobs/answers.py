@@ -1,4 +1,8 @@
-"""Asking and telling a workflow: its worker's answer, or a sentence about why there is none."""
+"""Queries and updates of a workflow: the worker's answer, or a sentence why there is none.
+
+Where no answer comes in time, the server shows the reason: a wrong task queue, a worker that fails at every
+task, or no worker at all.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +112,7 @@ async def ask(
 async def tell(
     client: Client, workflow_id: str, update: str, argument: Any, *, own_id: str | None = None
 ) -> Any:
-    """The answer to an update; a refusal is `Failed` with the workflow's own sentence."""
+    """The answer to an update. Raises `Failed` with the workflow's own sentence if it refuses."""
     handle = client.get_workflow_handle(workflow_id)
     silence = f"whether {workflow_id} took {update} is not known"
     try:
@@ -146,7 +150,7 @@ async def _answered(
 async def _failing_worker(
     client: Client, workflow_id: str, description: DescribeWorkflowExecutionResponse
 ) -> str | None:
-    """A sentence about the worker that takes this workflow up and cannot go on with it, if one does."""
+    """A sentence about a worker that fails at every task of this workflow; None if no worker does."""
     attempt = description.pending_workflow_task.attempt
     if attempt < 2:
         return None
@@ -157,7 +161,7 @@ async def _failing_worker(
 
 
 async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
-    """The failure that the worker reported of the newest task of a workflow, if it failed."""
+    """The reported failure of the newest task of a workflow, if that failed."""
     newest = await _newest(client, run, TASK_ENDS)
     if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return None
@@ -185,14 +189,14 @@ async def _newest(
 
 
 def _unless_interrupted() -> None:
-    """Ctrl-C, which the SDK hides behind an error of its own."""
+    """Raise CancelledError if Ctrl-C was the cause, which the SDK hides behind an error of its own."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError from None
 
 
 def patience_s() -> float:
-    """`EVERSTEP_PATIENCE_S`, or what is usual."""
+    """The value of `EVERSTEP_PATIENCE_S`, or its default."""
     text = os.environ.get("EVERSTEP_PATIENCE_S", str(PATIENCE_S))
     try:
         patience = float(text)

@@ -1,4 +1,8 @@
-"""The command `logs`: what the ranks of a job printed, over its restarts."""
+"""The command `logs`: what the ranks of a job printed, over its restarts.
+
+`Chosen` finds the logs, `_parts` opens them by generation and merges the lines of ranks by time, `LogScreen`
+formats the lines, and `RankOutput` follows the newest generation.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +122,7 @@ async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Whose output is wanted."""
+    """The logs that the options select."""
 
     job_id: str
     tools: Tools
@@ -156,7 +160,10 @@ LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 
 
 async def _parts(tools: Tools, rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart]:
-    """All of each generation, or the last lines, from as many generations as that takes."""
+    """The lines of every generation.
+
+    With `tail` only the newest so many, from as many generations as it takes.
+    """
     by_generation = groupby(rank_logs, key=lambda log: log.generation)
     parts: list[LogPart] = []
     for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
@@ -188,7 +195,7 @@ async def _each(lines: Iterable[LogLine]) -> AsyncIterator[LogLine]:
 
 
 async def _merged(streams: Sequence[AsyncIterator[LogLine]]) -> AsyncIterator[LogLine]:
-    """By time; what has none comes at once, in the place where its rank printed it."""
+    """The lines of all streams by time. A line without a time comes right after the one before it."""
     firsts = [(await anext(stream, None), number) for number, stream in enumerate(streams)]
     heap = [_place(line, number) for line, number in firsts if line is not None]
     heapq.heapify(heap)
@@ -212,7 +219,7 @@ def _place(line: LogLine, stream: int) -> tuple[float, int, int, LogLine]:
 
 @dataclass(slots=True, kw_only=True)
 class LogScreen:
-    """Where lines are printed, with what goes before them."""
+    """Formats lines, with headings, times and ranks before them, and prints them."""
 
     is_json: bool
     is_raw: bool
@@ -224,13 +231,13 @@ class LogScreen:
 
     @property
     def is_bare(self) -> bool:
-        """Nothing stands before what one rank printed."""
+        """Whether lines are printed without anything before them: there is one rank, and nothing else."""
         is_one = len(self.ranks) == 1 and not self.is_shared
         return is_one and not self.has_times and not self.is_json
 
     @property
     def is_copied(self) -> bool:
-        """It is shown as it comes, whatever it does to the terminal."""
+        """Whether output is printed as it is, control sequences included."""
         return self.is_raw and self.is_bare
 
     async def show(self, generation: int, lines: AsyncIterator[LogLine]) -> None:
@@ -305,7 +312,7 @@ class RankOutput:
         await _write(self.texts(screen, whole=whole))
 
     async def texts(self, screen: LogScreen, *, whole: bool) -> AsyncIterator[str]:
-        """The same as text."""
+        """The text that `show` prints."""
         rank_logs = await self._chosen.existing()
         self._open(rank_logs, screen)
         newer = {log.generation for log in rank_logs if log.generation > self._generation}

@@ -70,11 +70,11 @@ class JobScreen:
     """Where a job is shown."""
 
     def show(self, glance: Glance) -> None:
-        """One more look."""
+        """Show what a look returned."""
         raise NotImplementedError(glance)
 
     async def update(self, glance: Glance) -> None:
-        """Show one more look, with whatever else has to be fetched for it."""
+        """Show what a look returned, with whatever else has to be fetched for it."""
         self.show(glance)
 
     def print(self, text: str) -> None:
@@ -83,11 +83,11 @@ class JobScreen:
         sys.stdout.flush()
 
     def close(self) -> None:
-        """Nothing more will come, until it is shown something again: then it goes on."""
+        """Leave the terminal to others. A later `show` begins again below what they print."""
 
 
 async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
-    """Look at the job until it has ended; the exit code that says how."""
+    """Look at the job until it has ended. Returns the exit code of its end."""
     try:
         while True:
             glance = await look(client, job_id)
@@ -115,9 +115,9 @@ async def look(client: Client, job_id: str) -> Glance:
 
 @dataclass(slots=True)
 class Rate:
-    """Steps per second over the last half minute of one generation; the next one resets it.
+    """Steps per second over the last half minute, or over the last two steps where these took longer.
 
-    Over the last two steps where they take longer.
+    A new generation resets it.
     """
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
@@ -298,7 +298,7 @@ class LivePage(JobScreen):
         return Group(*parts, *(["", *pages.restarts(newest, is_brief=True)] if newest else []))
 
     def _drawn(self) -> Live:
-        """Below what was printed since it was closed, if it was."""
+        """The live display; if it was closed, a new one below what was printed since."""
         if self._live is None:
             self._live = Live(console=console(soft_wrap=False), auto_refresh=False)
             self._live.start()

@@ -1,9 +1,8 @@
-"""Which process serves a state directory: one at a time, and every command finds its address.
+"""The lock of a state directory, held by the one process that runs its server, and the server's address.
 
-A lock says that one does. It is the kernel's, hence free as soon as its holders have ended, however
-they did. They are the process that serves and its server: while one of them may still write the
-database, no other process may open it. Beside the lock is where that server listens; without the lock that
-is only where the last one did.
+It is a lock of the kernel, so it is free once its holders have ended, however they ended. Its holders are the
+process that runs the server and the server itself: while one of them may write the database, no other process
+may open it. A file beside the lock has the address; while the lock is free, that of the last server.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ class ServerAddress:
 
 
 class HeldLock:
-    """The lock of a state directory, from `take` to `let_go`."""
+    """The lock of a state directory, from `take` to `release`."""
 
     def __init__(self, directory: Path, handle: int) -> None:
         self.handle = handle
         self._directory = directory
 
-    def tell(self, place: ServerAddress) -> None:
-        """Write where the holder's server listens, in one step."""
+    def write_address(self, place: ServerAddress) -> None:
+        """Write where the server of the holder listens; the file is replaced as a whole."""
         content = {**asdict(place), "address": place.address, "ui": place.ui}
         files.replace(self._directory / PLACE, json.dumps(content))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         os.close(self.handle)
 
 
@@ -82,7 +81,7 @@ def current(directory: Path) -> ServerAddress | None:
 
 
 def last(directory: Path) -> ServerAddress | None:
-    """Where it listened when it last did."""
+    """Where the newest server of this directory listens, or listened."""
     try:
         content = json.loads((directory / PLACE).read_text())
         port, ui_port = int(content["port"]), int(content["ui_port"])

@@ -1,7 +1,8 @@
 """The command `run`: start one job, watch it to its end, and run what it needs meanwhile.
 
-Where no Temporal server answers, a server and a worker of this machine start, as with `dev`. Where a server
-has no worker for this machine, only a worker starts.
+`_run` finds the server, or starts one with its worker as `dev` does. `_try_on` ensures that this machine's
+cluster has a worker, starting one where none answers. `_run_to_end` starts the job, or finds it where it runs
+already, and watches it; after Ctrl-C it prompts for what to do.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ async def _run_on(
 async def _try_on(
     server: Client, job: JobDocument, job_id: str, machine: Machine | None, interrupts: Interrupts
 ) -> int:
-    """The same. Raises `IdTaken` where another job of the ID starts first."""
+    """Do what `_run_on` does, once. Raises `IdTaken` where another job of the ID starts first."""
     job, job_id = await _renewed_if_fresh(server, job, job_id)
     async with AsyncExitStack() as stack:
         if machine is not None:
@@ -340,9 +341,8 @@ async def _run_to_end(server: Client, job: JobDocument, job_id: str, interrupts:
             _uncancel()
         match await _choice(interrupts.usual):
             case Choice.STOP:
-                return await _stopped(
-                    server, job_id, screen, choosing.reason(interrupts.signals[-1])
-                )
+                reason = choosing.reason(interrupts.signals[-1])
+                return await _stop(server, job_id, screen, reason)
             case Choice.LEAVE:
                 print(interrupts.farewell.format(id=job_id))
                 return Exit.INTERRUPTED
@@ -359,7 +359,7 @@ async def _screen(job: JobDocument, job_id: str) -> JobScreen:
 
 
 async def _choice(usual: Choice) -> Choice:
-    """The user's choice; an interrupt of the question leaves the job."""
+    """The user's choice; Ctrl-C at the prompt leaves the job."""
     try:
         return await choosing.choice(usual)
     except asyncio.CancelledError:
@@ -368,7 +368,7 @@ async def _choice(usual: Choice) -> Choice:
         return Choice.LEAVE
 
 
-async def _stopped(server: Client, job_id: str, screen: JobScreen, reason: str) -> int:
+async def _stop(server: Client, job_id: str, screen: JobScreen, reason: str) -> int:
     """Stop the job and watch it until it has ended, or until another Ctrl-C."""
     print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
     try:

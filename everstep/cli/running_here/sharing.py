@@ -1,7 +1,8 @@
 """The one server of a state directory, shared by all commands that need it at the same time.
 
-The first command runs it and the others use it. When the first one ends, one of the others runs it
-again, at the same address and from the same database: clients and workers notice a short silence.
+The command that holds the lock of the directory (`holding`) runs the server, and the others use it. When that
+command ends, another one takes the lock in `ensure_alive` and runs the server again, at the same address and
+from the same database: clients and workers notice a short silence.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BUSY = (
 
 
 class SharedServer:
-    """The server of a directory: ours, or that of another process until it ends."""
+    """The server of a directory: run by this process (`is_own`), or by another one until that ends."""
 
     def __init__(
         self,
@@ -55,33 +56,34 @@ class SharedServer:
         return await devserver.answers(self.place.address)
 
     async def ensure_alive(self) -> None:
-        """It lives, and is ours as soon as no other process holds it."""
+        """Start the server again if this process runs it and it died, or if no process runs it any more."""
         if self._server is not None:
             await self._server.ensure_alive()
         elif held := holding.take(self._directory):
-            await self._run_on(held)
+            await self._take_over(held)
 
     async def until_answers(self) -> None:
         """Wait until the server answers. Raises `Failed` if the holder of the lock does not start it."""
         deadline = time.monotonic() + PATIENCE_S
         while not await self.answers():
-            _within(deadline, self._directory)
+            _check_deadline(deadline, self._directory)
             await asyncio.sleep(LOOK_S)
 
-    async def _run_on(self, held: HeldLock) -> None:
+    async def _take_over(self, held: HeldLock) -> None:
+        """Run the server at the address where it was."""
         self._held = held
         self.place = replace(self.place, nodes=None)
-        held.tell(self.place)
+        held.write_address(self.place)
         ports = {"port": self.place.port, "ui_port": self.place.ui_port}
         self._server = DevServer(self._directory, **ports, lock=held.handle)
         await self._server.ready()
 
     def end(self) -> None:
-        """Our part of it; others may run it on."""
+        """End the server if this process runs it. Another process may run it again."""
         if self._server is not None:
             self._server.end()
         if self._held is not None:
-            self._held.let_go()
+            self._held.release()
         self._server = self._held = None
 
 
@@ -93,7 +95,10 @@ async def begin(
     ui_port: int | None = None,
     nodes: int | None = None,
 ) -> SharedServer:
-    """A server of ours. Without ports it listens where the last one did: others may still use that."""
+    """Run the server in this process, which holds the lock.
+
+    Without ports it listens where the last one did, as clients may still use that address.
+    """
     last = holding.last(directory)
     if port is None and last is not None and not (_is_taken(last.port) or _is_taken(last.ui_port)):
         port, ui_port = last.port, last.ui_port
@@ -101,10 +106,10 @@ async def begin(
         ports = {"port": _free(port), "ui_port": _free(ui_port)}
         server = await devserver.start(directory, **ports, lock=held.handle)
     except BaseException:
-        held.let_go()
+        held.release()
         raise
     place = ServerAddress(port=server.port, ui_port=server.ui_port, nodes=nodes)
-    held.tell(place)
+    held.write_address(place)
     return SharedServer(directory, place, held, server)
 
 
@@ -122,7 +127,7 @@ def _is_taken(port: int) -> bool:
 
 
 async def held_or_found(directory: Path) -> HeldLock | ServerAddress:
-    """The lock, or where the server of the one who has it answers; one that starts is waited for."""
+    """The lock, or the address of the server of the process that has it, once that server answers."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         if held := holding.take(directory):
@@ -130,11 +135,12 @@ async def held_or_found(directory: Path) -> HeldLock | ServerAddress:
         place = holding.current(directory)
         if place is not None and await devserver.answers(place.address):
             return place
-        _within(deadline, directory)
+        _check_deadline(deadline, directory)
         await asyncio.sleep(LOOK_S)
 
 
-def _within(deadline: float, directory: Path) -> None:
+def _check_deadline(deadline: float, directory: Path) -> None:
+    """Raise `Failed` once the deadline is over."""
     if time.monotonic() > deadline:
         lock = directory / holding.LOCK
         raise Failed(Exit.UNREACHABLE, BUSY.format(lock=lock, patience=PATIENCE_S))

@@ -31,9 +31,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def served(home: Path, nodes: int | None) -> Iterator[None]:
     held = holding.take(home)
     assert held is not None
-    held.tell(ServerAddress(port=7, ui_port=8, nodes=nodes))
+    held.write_address(ServerAddress(port=7, ui_port=8, nodes=nodes))
     yield
-    held.let_go()
+    held.release()
 
 
 def job(nodes: int, *, least: int | None = None) -> JobSpec:

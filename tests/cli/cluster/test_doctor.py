@@ -111,12 +111,12 @@ def test_a_frozen_server_of_this_machine_is_a_problem_at_the_address_that_others
     home.mkdir()
     held = holding.take(home)
     assert held is not None
-    held.tell(frozen)
+    held.write_address(frozen)
     try:
         ended = cli("doctor", "--json")
         other = cli("list")
     finally:
-        held.let_go()
+        held.release()
     assert (ended.code, problems(ended), other.code) == (4, {"server"}, 4)
     assert checks(ended)["server"]["what"] == other.sentence
     assert frozen.address in other.sentence
