@@ -1,4 +1,4 @@
-"""What the server has of all jobs and of the isolated nodes, read every few seconds for the gauges."""
+"""Values of all jobs and of the isolated nodes, read from the Temporal server for the fleet's metrics."""
 
 from __future__ import annotations
 
@@ -47,12 +47,14 @@ class Fleet:
 
     client: Client
     cluster: str
-    monitors: Callable[[], Iterable[Mapping[str, Any]]] = tuple  # the glances of this worker's own
+    monitors: Callable[[], Iterable[Mapping[str, Any]]] = (
+        tuple  # the glances of this worker's monitors
+    )
     jobs: Mapping[str, int] = field(default_factory=dict)
-    longest_wait_s: float = 0.0
-    isolated: int | None = None  # None: no quarantine answered yet
-    longest_s: float = 0.0
-    sum: FleetSum | None = None  # None: the server was not asked yet
+    longest_wait_s: float = 0.0  # of a job that launches
+    isolated: int | None = None  # None: not read yet
+    longest_s: float = 0.0  # how long the first of them is isolated
+    sum: FleetSum | None = None  # None: not read yet
 
     async def read(self) -> None:
         try:
@@ -70,7 +72,7 @@ class Fleet:
         return (await self.client.count_workflows(_open_jobs(state), rpc_timeout=ANSWER)).count
 
     async def _longest_wait_s(self) -> float:
-        """Each phase is a run of its own, which begins when the phase does."""
+        """How long the oldest launching phase waits: each phase is a workflow run of its own."""
         rows = self.client.list_workflows(_open_jobs("launching"), rpc_timeout=ANSWER)
         began = [row.start_time.timestamp() async for row in rows]
         return max(time.time() - min(began), 0.0) if began else 0.0

@@ -1,7 +1,8 @@
-"""The metrics of one worker: OpenTelemetry's SDK with its exporters, fed from two sides.
+"""The metrics of one worker: OpenTelemetry's SDK with its exporters, and two sources.
 
-The Temporal SDK records into a buffer of its runtime, which is drained and exported under the same names.
-What the fleet is like (jobs by state, isolated nodes) is read from the server every few seconds.
+The Temporal SDK records into a buffer of its runtime; `Metrics` drains it every second and exports it under
+the same names (`sdk_metrics`). Metrics of the fleet (jobs by state, isolated nodes) are read from the
+server every few seconds (`fleet`), and instruments observe the newest values at each export.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ Stop = Callable[[], None]
 
 @dataclass(slots=True)
 class Metrics:
-    """Made before the client, which takes its `runtime`."""
+    """The metrics of this process. They are created before the client, which needs their `runtime`."""
 
     provider: MeterProvider
     buffer: MetricBuffer
@@ -95,10 +96,10 @@ class Metrics:
 
     def drain(self) -> None:
         """Record what the SDK recorded since the last call."""
-        self.sdk.take(self.buffer.retrieve_updates())
+        self.sdk.add(self.buffer.retrieve_updates())
 
     def stages(self) -> Iterable[Distribution]:
-        """How long the stages of all restarts took; none before the first look at the fleet."""
+        """How long the stages of all restarts took; none before the fleet was first read."""
         fleet = self.fleet
         stages = {} if fleet is None or fleet.sum is None else fleet.sum.totals.stages
         return [_distribution(stage, buckets) for stage, buckets in stages.items()]
@@ -143,7 +144,7 @@ def metrics(
         worker_heartbeat_interval=None,
     )
     sdk = SdkMetrics(provider.get_meter(sdk_metrics.SCOPE))
-    made = Metrics(
+    worker_metrics = Metrics(
         provider=provider,
         sdk=sdk,
         buffer=buffer,
@@ -151,13 +152,13 @@ def metrics(
         read_fleet_s=configuration.read_fleet_s,
         stops=stops,
     )
-    _observe_fleet(made)
+    _observe_fleet(worker_metrics)
     stages = ObservedHistogram(
-        SCOPE, STAGES.name, STAGES.unit, STAGES.meaning, time.time_ns(), made.stages
+        SCOPE, STAGES.name, STAGES.unit, STAGES.meaning, time.time_ns(), worker_metrics.stages
     )
     for each in readers:
         each.histograms = lambda: (stages, *sdk.histograms)
-    return made
+    return worker_metrics
 
 
 def service_resource() -> Resource:
@@ -199,7 +200,7 @@ def _otlp(protocol: str) -> MetricExporter:
 
 
 def _observe_fleet(metrics: Metrics) -> None:
-    """Gauges whose values are those of the last look at the fleet; none before the first."""
+    """Create the instruments of the fleet. They have no values before the fleet was first read."""
     meter = metrics.provider.get_meter(SCOPE, __version__)
 
     def gauge(instrument: Instrument, values: Callable[[Fleet], Iterable[Observation]]) -> None:

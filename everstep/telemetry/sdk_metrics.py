@@ -52,7 +52,7 @@ def _distribute(series: MetricSeries, values: Sequence[float]) -> None:
         series.counts[bisect_left(BUCKETS_S, value)] += 1
 
 
-TAKE: Mapping[int, Callable[[MetricSeries, Sequence[float]], None]] = {
+ADD: Mapping[int, Callable[[MetricSeries, Sequence[float]], None]] = {
     BUFFERED_METRIC_KIND_COUNTER: _add,
     BUFFERED_METRIC_KIND_GAUGE: _replace,
     BUFFERED_METRIC_KIND_HISTOGRAM: _distribute,
@@ -61,27 +61,29 @@ TAKE: Mapping[int, Callable[[MetricSeries, Sequence[float]], None]] = {
 
 @dataclass(slots=True)
 class SdkMetrics:
-    """Filled by one thread, exported by others."""
+    """Every metric of the SDK, with its series by their attributes. One thread adds, others export."""
 
     meter: Meter
     histograms: tuple[ObservedHistogram, ...] = ()
     _series: dict[str, dict[frozenset[tuple[str, Any]], MetricSeries]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def take(self, updates: Iterable[BufferedMetricUpdate]) -> None:
-        """Add what was recorded since the last call."""
+    def add(self, updates: Iterable[BufferedMetricUpdate]) -> None:
+        """Add what the SDK recorded since the last call.
+
+        The first update of a metric creates its instrument.
+        """
         for update, values in _grouped(updates):
             metric = update.metric
             if metric.name not in self._series:
-                self._begin(metric)
+                self._create(metric)
             attributes = update.attributes
             key = frozenset(attributes.items())
             with self._lock:
                 series = self._series[metric.name].setdefault(key, MetricSeries(dict(attributes)))
-                TAKE[metric.kind](series, values)
+                ADD[metric.kind](series, values)
 
-    def _begin(self, metric: BufferedMetric) -> None:
-        """Export the metric from here on."""
+    def _create(self, metric: BufferedMetric) -> None:
         name, unit, about = metric.name, metric.unit or "", metric.description or ""
         self._series[name] = {}
         if metric.kind == BUFFERED_METRIC_KIND_HISTOGRAM:
@@ -114,9 +116,9 @@ class SdkMetrics:
 def _grouped(
     updates: Iterable[BufferedMetricUpdate],
 ) -> Iterable[tuple[BufferedMetricUpdate, list[float]]]:
-    """The values of each metric with the same attributes.
+    """The updates grouped by metric and attributes: one update of each group, and the values of all.
 
-    The SDK hands out the same attributes again and again, so most of them are the same object.
+    Groups are found by the identity of the attributes, as the SDK uses the same object again and again.
     """
     groups: dict[tuple[int, int], tuple[BufferedMetricUpdate, list[float]]] = {}
     for update in updates:

@@ -1,4 +1,8 @@
-"""Spans of jobs, exported as they are: their IDs and times come from the records, not from this process."""
+"""Export of a job's spans. Their IDs and times come from the job's records, so that a repeat exports the
+same.
+
+The OpenTelemetry API gives a span an ID and a time of its own; so `ReadableSpan` objects are built directly.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +28,9 @@ JobKey = tuple[str, str]
 """ID and first run."""
 
 AGENTS = Resource({"service.name": "everstep-agent"})
-"""Whose work it is; its worker exports it."""
+"""The service of spans of agents' work, which a worker exports."""
 STAGE_OF_WORK = {"stop": "stop"}
-"""The stage of an agent's work; any other is done to start the ranks."""
+"""The stage in which an agent did a work; any other work belongs to the stage `start`."""
 
 SCOPE = InstrumentationScope("everstep", __version__)
 
@@ -60,10 +64,10 @@ class OtlpSpans:
 
 
 def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[ReadableSpan]:
-    """The span, one for each stage of a restart (they follow each other), and those of agents below."""
+    """The span itself; below it one for each stage, which follow each other, and those of agents' work."""
     yield _span(job, queued, resource)
     for work in queued.works:
-        yield _span(job, _work(queued, work), AGENTS)
+        yield _span(job, _agent_span(queued, work), AGENTS)
     at = queued.began
     for stage, took in queued.stages_s.items():
         if took:
@@ -78,7 +82,7 @@ def _spans(job: JobKey, queued: QueuedSpan, resource: Resource) -> Iterator[Read
         at += took
 
 
-def _work(queued: QueuedSpan, work: AgentWork) -> QueuedSpan:
+def _agent_span(queued: QueuedSpan, work: AgentWork) -> QueuedSpan:
     stage = STAGE_OF_WORK.get(work.name, "start")
     stage_key = f"{queued.key}/{stage}"
     return QueuedSpan(

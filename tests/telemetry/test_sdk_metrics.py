@@ -61,8 +61,8 @@ def test_counters_add_up_gauges_keep_the_last_and_histograms_every_value() -> No
     )
     sdk = SdkMetrics(MeterProvider([reader]).get_meter("temporalio"))
     reader.histograms = lambda: sdk.histograms
-    sdk.take(buffer.retrieve_updates())
-    sdk.take(buffer.retrieve_updates())
+    sdk.add(buffer.retrieve_updates())
+    sdk.add(buffer.retrieve_updates())
     points: dict[tuple[str, str], Any] = {}
     data: Any = reader.get_metrics_data()
     for each in data.resource_metrics[0].scope_metrics[0].metrics:
