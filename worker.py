@@ -1,4 +1,8 @@
-"""The composition root: settings, client, backend, workers. The only place that knows them all."""
+"""The worker, and the composition root: the only module that imports settings, client, backend and workers.
+
+`main` reads the settings, `served` connects to the server, `serve` opens the backend and starts the janitor
+and the metrics, `work` runs the two Temporal workers until a signal. Each returns an exit code.
+"""
 
 from __future__ import annotations
 
@@ -87,18 +91,18 @@ SECRETS_FOLDER = "EVERSTEP_SECRETS_DIR"
 
 
 class WorkerSettings(BaseSettings):
-    """What a worker is told by its environment; server and namespace are the `TEMPORAL_*` variables."""
+    """The settings of a worker: `EVERSTEP_*` variables. `TEMPORAL_*` variables name server and namespace."""
 
     model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
 
     backend: str = "local"
     cluster: str = "local"
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
-    janitor: bool = True
-    concurrency: int = Field(default=500, ge=1)
+    janitor: bool = True  # start the cluster's janitor if it does not run
+    concurrency: int = Field(default=500, ge=1)  # most activities of the cluster at once
     log_format: LogFormat = "text"  # of standard error
     metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
-    webhook_url: str | None = None  # where what happens is told
+    webhook_url: str | None = None  # gets what happens to jobs
     webhook_token: SecretStr = SecretStr("")
     webhook_secret: SecretStr = SecretStr("")  # signs each message
     webhook_template: str = ""  # of the body: a name, or a file
@@ -139,7 +143,7 @@ class WorkerSettings(BaseSettings):
 
     @property
     def scale(self) -> float:
-        """Only clusters for rehearsals have a scale of time."""
+        """The scale of time that applies: only clusters for rehearsals have one."""
         return self.time_scale if settings_class(self.backend).scales_time else 1.0
 
     @property
@@ -155,18 +159,18 @@ class WorkerSettings(BaseSettings):
         )
 
     def has_pods(self, cluster: str) -> bool:
-        """Whether a cluster makes pods. This worker knows the backend of its own."""
+        """Whether a cluster makes pods. Only of its own cluster the worker knows it by the backend."""
         if cluster == self.cluster:
             return backends.has_pods(self.backend)
         return has_pods_by_name(cluster)
 
     def for_backend(self) -> BackendSettings:
-        """What the environment says of the backend. Raises InvalidSpec if there is none of this name."""
+        """The settings of the backend. Raises InvalidSpec if there is no backend of this name."""
         return settings_class(self.backend)()
 
 
 def settings() -> WorkerSettings:
-    """What the environment says; what makes no sense there ends in a line that names it."""
+    """The settings of the environment. Exits with one line that names a variable which makes no sense."""
     folder = os.environ.get(SECRETS_FOLDER) or None
     if folder is not None and not Path(folder).is_dir():
         print(f"{SECRETS_FOLDER} is {folder!r}: there is no such folder", file=sys.stderr)
@@ -242,13 +246,13 @@ def workers(
 ) -> tuple[Worker, Worker]:
     """One for workflows and their local activities, one for everything that touches the cluster."""
     cluster = cluster or cluster_activities(client, backend, settings)
-    wanted = configuration(settings.metrics_address)
+    telemetry = configuration(settings.metrics_address)
     counters = TemporalCounters(client=client, cluster=settings.cluster)
     publishing = Publishing(
         backend=backend,
         listener=settings.listener,
-        counters=counters if wanted.is_on else None,
-        span_exporter=span_exporter(wanted),
+        counters=counters if telemetry.is_on else None,
+        span_exporter=span_exporter(telemetry),
     )
     janitor = JanitorActivities(
         backend=backend, client=client, server=connection.server_name(client)
@@ -285,7 +289,7 @@ def workers(
 
 
 async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | None = None) -> int:
-    """Until SIGTERM or SIGINT; 0 after an orderly end."""
+    """Serve until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly end."""
     logging.getLogger("temporalio.activity").addFilter(in_brief)
     if missing := await devserver.missing_attributes(client):
         print(
@@ -302,50 +306,50 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
         print(for_terminal(str(error)), file=sys.stderr)
         return Exit.USAGE
     except BackendUnavailable as error:
-        told = f"the cluster cannot be opened: {error}; `everstep doctor` looks at it"
-        print(for_terminal(told), file=sys.stderr)
+        message = f"the cluster cannot be opened: {error}; `everstep doctor` looks at it"
+        print(for_terminal(message), file=sys.stderr)
         return Exit.UNREACHABLE
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    beside: list[asyncio.Task[None]] = []
+    background: list[asyncio.Task[None]] = []
     if settings.janitor:
         await ensure_janitor(client, settings.cluster)
-        beside.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
+        background.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
     cluster = cluster_activities(client, backend, settings)
     if metrics is not None:
         fleet = Fleet(client=client, cluster=settings.cluster, monitors=cluster.glances)
-        beside.append(asyncio.create_task(metrics.run(fleet)))
+        background.append(asyncio.create_task(metrics.run(fleet)))
     try:
         await work(client, workers(client, backend, settings, cluster), stop)
     finally:
-        for task in beside:
+        for task in background:
             task.cancel()
         await backend.close()
     return 0
 
 
 async def work(client: Client, workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Until told to stop, or until one of them fails."""
+    """Run the workers until `stop` is set or one of them fails."""
     runs = [asyncio.create_task(each.run()) for each in workers]
-    told = asyncio.create_task(stop.wait())
+    stopping = asyncio.create_task(stop.wait())
     try:
-        await polling(client, workers, runs)
+        await until_polling(client, workers, runs)
         print("everstep worker ready", flush=True)
-        await asyncio.wait({told, *runs}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, *runs}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(each.shutdown() for each in workers), *runs)
     finally:
-        for task in (told, *runs):
+        for task in (stopping, *runs):
             task.cancel()
-        await asyncio.wait({told, *runs})
+        await asyncio.wait({stopping, *runs})
 
 
-async def polling(
+async def until_polling(
     client: Client, workers: Sequence[Worker], runs: Sequence[asyncio.Task[None]]
 ) -> None:
-    """Until each of them asks for work: from then on a server that goes away is waited for.
+    """Wait until every worker polls. Raises at once if a worker fails or the server goes away before that.
 
-    Before, they would ask it for their namespace for half a minute: one that went away is told at once.
+    A worker that polls waits for a server that goes away; one that starts would try for half a minute.
     """
     while not all(each.is_running for each in workers):
         for failed in (run for run in runs if run.done()):
@@ -355,7 +359,7 @@ async def polling(
 
 
 async def served(settings: WorkerSettings) -> int:
-    """The same. What is between us and the server is one line, as of any command."""
+    """Connect to the server, and serve. An error on the way is one line and an exit code."""
     try:
         metrics = metrics_of(settings)
         try:
@@ -371,28 +375,28 @@ async def served(settings: WorkerSettings) -> int:
 
 
 def runtime(settings: WorkerSettings, metrics: Metrics | None) -> Runtime:
-    """That of the metrics, or one that measures nothing; its core logs as all else does."""
+    """The runtime of the metrics, else one that measures nothing. The SDK's core logs in our format."""
     if metrics is not None:
         return metrics.runtime
     return Runtime(telemetry=TelemetryConfig(logging=core_logging(settings.log_format)))
 
 
-def span_exporter(wanted: MetricsConfiguration) -> SpanExporter | None:
-    """None where no traces are wanted; `Failed` where what they need is not installed."""
-    if wanted.traces_protocol is None:
+def span_exporter(telemetry: MetricsConfiguration) -> SpanExporter | None:
+    """The exporter of traces; None if they are off. Raises `Failed` if a package is missing."""
+    if telemetry.traces_protocol is None:
         return None
     try:
         from everstep.telemetry.traces import OtlpSpans
     except ImportError as error:
         raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
-    return OtlpSpans.over(wanted.traces_protocol)
+    return OtlpSpans.over(telemetry.traces_protocol)
 
 
 def metrics_of(settings: WorkerSettings) -> Metrics | None:
-    """None where no metrics are wanted; `Failed` where they cannot be served as they are wanted."""
+    """The metrics; None if they are off. Raises `Failed` if a package is missing, or the address is taken."""
     try:
-        wanted = configuration(settings.metrics_address)
-        if not wanted.is_on:
+        telemetry = configuration(settings.metrics_address)
+        if not telemetry.is_on:
             return None
         from everstep.telemetry.metrics import metrics
     except ValueError as error:
@@ -400,16 +404,16 @@ def metrics_of(settings: WorkerSettings) -> Metrics | None:
     except ImportError as error:
         raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
     try:
-        return metrics(wanted, core_logging(settings.log_format))
+        return metrics(telemetry, core_logging(settings.log_format))
     except OSError as error:
         problem = f"EVERSTEP_METRICS_ADDRESS {settings.metrics_address} cannot be served: {error.strerror}"
         raise Failed(Exit.USAGE, problem) from None
 
 
 def in_brief(record: logging.LogRecord) -> bool:
-    """A step that ends because it was told to is no news; a failure that has a name is a line.
+    """A filter of the log: drop activities that were cancelled, and log a failure with a name as one line.
 
-    Only what nobody foresaw has a traceback.
+    Only an unforeseen exception keeps its traceback.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, ApplicationError) and error.type:
@@ -422,13 +426,13 @@ def in_brief(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     log_to_stderr()
-    wanted = settings()
-    log_to_stderr(wanted.log_format)
-    if wanted.log_format == "json":  # what the SDK appends to a message has keys of its own there
+    worker_settings = settings()
+    log_to_stderr(worker_settings.log_format)
+    if worker_settings.log_format == "json":  # there the context of a message has keys of its own
         activity.logger.activity_info_on_message = False
         workflow.logger.workflow_info_on_message = False
-    gc.freeze()  # modules stay: looked through again and again, they would hold up everybody
-    code = asyncio.run(served(wanted))
+    gc.freeze()  # modules stay for ever: each collection would look through them again
+    code = asyncio.run(served(worker_settings))
     # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
     gc.collect()
     time.sleep(0.3)

@@ -1,9 +1,9 @@
-"""How values become payloads: pydantic's JSON, which never fails on a value of ours nor on one of others.
+"""The data converter: pydantic's JSON, made so that no value can wedge a workflow.
 
-A payload without a type that cannot be read (nested too deeply, not JSON, of an unknown encoding) becomes an
-`Unreadable` instead of an exception: an exception there would wedge the workflow for ever, and its
-author would never learn why. What goes out is what every reader takes: half a character, an infinite
-number or none at all are replaced where they stand, as a value that cannot be sent is tried again for ever.
+Input: a payload for a parameter without a type that cannot be read (nested too deeply, not JSON, of an
+unknown encoding) becomes an `Unreadable` instead of an exception. Temporal would retry the exception for
+ever, and the sender would never see the reason. Output: lone surrogates, infinity and NaN are replaced by
+values that every reader of JSON accepts; a value that cannot be sent would be retried for ever too.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ class LenientJSON(PydanticJSONPlainPayloadConverter):
 
 
 def _is_sendable(value: Any) -> bool:
-    """Whether every reader of JSON can take it. It may say no of a text that only looks like a number."""
+    """Whether every reader of JSON accepts the value.
+
+    Cheap: False also for a text with the word NaN in it.
+    """
     try:
         text = to_json(value, serialize_unknown=True)
-    except PydanticSerializationError:  # half a character
+    except PydanticSerializationError:  # a lone surrogate
         return False
     return not any(word in text for word in (b"NaN", b"Infinity"))
 
@@ -90,15 +93,15 @@ def _sendable(value: Any) -> Any:
 
 
 def _unreadable(error: Exception, type_hint: type | None) -> Unreadable:
-    """What stands for input of any type; for input of a known one the error goes on its way."""
+    """The replacement for input of any type. Raises the error if the parameter has a type."""
     if type_hint is not None and type_hint is not Any:
         raise error
     return Unreadable(str(error).strip("'").splitlines()[-1].strip()[:200])
 
 
 _JSON = LenientJSON()
-"""One for all: it remembers how a type is read, which costs milliseconds to find out, and every
-workflow makes a converter of its own."""
+"""Shared by all converters, as every workflow makes its own: it caches how a type is read, which takes
+milliseconds to compute."""
 
 
 class LenientPayloads(CompositePayloadConverter):
@@ -127,7 +130,7 @@ class LenientPayloads(CompositePayloadConverter):
 
 
 def _encodable_error(error: BaseException) -> ApplicationError:
-    """The same failure in text that can be encoded, without its causes."""
+    """The same failure without its causes, its text made encodable."""
     if not isinstance(error, ApplicationError):
         return ApplicationError(encodable(str(error)), type=type(error).__name__)
     return ApplicationError(
@@ -139,14 +142,14 @@ def _encodable_error(error: BaseException) -> ApplicationError:
 
 
 class SpokenFailures(DefaultFailureConverter):
-    """The default, except that a failure which is a sentence for people brings no stack of ours."""
+    """The default, but without stack traces of failures that are sentences for people."""
 
     def to_failure(
         self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
     ) -> None:
         try:
             super().to_failure(exception, payload_converter, failure)
-        except UnicodeEncodeError:  # half a character, in its message or behind it
+        except UnicodeEncodeError:  # a lone surrogate in the message or a cause
             failure.Clear()
             super().to_failure(_encodable_error(exception), payload_converter, failure)
         if failure.application_failure_info.type in names.SPOKEN:

@@ -25,22 +25,22 @@ START_S = 30.0
 LOG = "temporal.log"
 DATABASE = "temporal.db"
 
-# Timers below a second are kept, and a step costs no 50 ms of polling: a machine of one's own has
-# no other load that these defaults protect. From its fourth try on a workflow task is given up to 10 s
-# more than for the first, not ever more: where workers are killed again and again, a `stop` waits 90 s
-# behind seven. With 2 s a busy machine answered some tasks never.
+# The server's defaults protect a loaded cluster; here they only add latency. With these, timers below a
+# second are exact, and a step costs no 50 ms of polling. The back-off of workflow tasks ends at 10 s: with
+# the default, a `stop` waits 90 s after seven killed workers. With 2 s a busy machine never answered some
+# tasks.
 TUNED: Mapping[str, str] = {
     "history.timerProcessorMaxTimeShift": '"10ms"',
     "history.transferProcessorMaxPollRPS": "2000",
     "history.workflowTaskRetryMaxInterval": '"10s"',
 }
 
-# The HTTP API takes any request that a web page can make, and cannot be left out: this is the only host
-# name that it answers to, and one that never leads anywhere.
+# The HTTP API accepts requests of any web page and cannot be turned off. So it answers to one host name only,
+# which no request can have.
 CLOSED: Mapping[str, str] = {"frontend.httpAllowedHosts": '["closed.invalid"]'}
 
-# What was answered survives the end of the server, whatever ends it; only a machine that loses power may
-# lose the newest moments, and then it has lost its processes too. It halves what a step costs.
+# What the server confirmed survives its end, however it ends. Only a machine that loses power may lose the
+# newest moments, and then its processes are lost too. This halves the cost of a step.
 PRAGMAS: Mapping[str, str] = {"journal_mode": "WAL", "synchronous": "NORMAL"}
 
 
@@ -50,7 +50,11 @@ class DevServer:
     def __init__(
         self, directory: Path, *, port: int, ui_port: int, lock: int | None = None
     ) -> None:
-        """With the lock of its directory, which it holds on to, it writes the database there."""
+        """Start the server. `lock`: the open lock of the directory; the server keeps it, and its database
+        there.
+
+        Without a lock it keeps its state in memory.
+        """
         self.port, self.ui_port = port, ui_port
         self.address = f"127.0.0.1:{port}"
         self.ui = f"http://127.0.0.1:{ui_port}"
@@ -60,9 +64,9 @@ class DevServer:
         self._command = _command(port=port, ui=hidden, database=database)
         self._directory = directory
         self._keeps_open = () if lock is None else (lock,)
-        self._process = self._begun()
+        self._process = self._launch()
 
-    def _begun(self) -> Process:
+    def _launch(self) -> Process:
         return Process(
             self._command,
             name="temporal server",
@@ -74,6 +78,7 @@ class DevServer:
         )
 
     async def ready(self) -> None:
+        """Wait until the server answers, then open its UI. Raises ProcessFailed."""
         await self._process.until(lambda: answers(self.address), within_s=START_S)
         try:
             await self._proxy.open()
@@ -83,7 +88,7 @@ class DevServer:
     async def ensure_alive(self) -> None:
         """Start the server again at the same place if it died; with a file it has all that it had stored."""
         if not self._process.is_alive:
-            self._process = self._begun()
+            self._process = self._launch()
             await self.ready()
 
     def end(self) -> None:
@@ -99,7 +104,7 @@ async def start(
     ui_port: int | None = None,
     lock: int | None = None,
 ) -> DevServer:
-    """A server that answers; its log is in the directory. Ports that are not given are free ones."""
+    """Start a server and wait until it answers. A port that is not given is a free one."""
     while True:
         chosen, ui_chosen = port or free_port(), ui_port or free_port()
         server = DevServer(directory, port=chosen, ui_port=ui_chosen, lock=lock)
@@ -115,7 +120,7 @@ async def start(
 
 
 async def answers(address: str) -> bool:
-    """True once the namespace has every search attribute: the last thing such a server sets up."""
+    """Whether a server answers there and has every search attribute, the last thing that it sets up."""
     try:
         return not await missing_attributes(await Client.connect(address))
     except (RPCError, RuntimeError):  # RuntimeError: nothing listens yet

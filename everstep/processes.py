@@ -18,9 +18,9 @@ from pathlib import Path
 
 from everstep.agent.storage import permissions
 
-# Runs first in the child: asks the kernel for a SIGKILL when our thread dies, then becomes the
-# command. We may have died in between, hence the second look at who the parent is.
-_BECOME = """
+# Runs first in the child: has the kernel send SIGKILL when the parent dies, then executes the command. The
+# parent may have died before that, so its PID is checked.
+_EXECUTE = """
 import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
@@ -32,8 +32,8 @@ except OSError as error:
     sys.exit(f"{sys.argv[2]} cannot be started: {error.strerror}")
 """
 
-# Below the ports that the kernel gives to outgoing connections: none of those can take ours away, and a
-# client that tries again and again to reach a killed server is never connected to itself.
+# Below the ports of outgoing connections: none of these can take the port, and a client that retries to reach
+# a killed server on loopback is never connected to itself.
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
 LOOK_S = 0.02
@@ -50,7 +50,7 @@ class ProcessFailed(Exception):
         self, message: str, *, name: str = "", code: int | None = None, short: str | None = None
     ) -> None:
         self.name = name
-        self.code = code  # it ended with, if it has
+        self.code = code  # its exit code, if it has ended
         self.short = short or message  # with its last line alone
         super().__init__(message)
 
@@ -73,7 +73,7 @@ class Process:
         self.log = log
         with open(log, "wb", opener=permissions.opener) as out:  # only this takes one
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", "-c", _EXECUTE, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ class Process:
         return self.log.read_text(errors="replace")
 
     def end(self, *, within_s: float) -> None:
-        """SIGTERM, and SIGKILL if that was not enough; it is gone when this returns. Repeatable."""
+        """Send SIGTERM, and SIGKILL after this time; return once the process is gone. Repeatable."""
         self._process.terminate()
         try:
             self._process.wait(timeout=within_s)
@@ -118,7 +118,7 @@ class Process:
             await asyncio.sleep(LOOK_S)
 
     async def says(self, beginning: str, *, within_s: float) -> str:
-        """What follows the beginning, on the first line of the output that has it."""
+        """Wait for an output line with this beginning; return the rest of the line."""
 
         lines: list[str] = []
         read_bytes = 0
@@ -137,7 +137,7 @@ class Process:
         return lines[0].removeprefix(beginning).strip()
 
     async def succeeds(self, *, within_s: float) -> str:
-        """Its output once it has ended well."""
+        """Wait for its end; return its output. Raises ProcessFailed if its exit code is not 0."""
 
         async def has_ended() -> bool:
             return not self.is_alive
@@ -161,13 +161,13 @@ class Process:
 
 
 def end_all() -> None:
-    """Whatever is still alive, newest first: who was started last leans on the others."""
+    """End all processes that are alive, the newest first: it may depend on the others."""
     for process in reversed(_alive.copy()):
         process.end(within_s=3.0)
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """Our environment without settings that would point a child at another server."""
+    """The environment of this process, without settings that would lead a child to another server."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
     return {**inherited, "PYTHONUNBUFFERED": "1", "TEMPORAL_CONFIG_FILE": os.devnull, **changes}
 
@@ -187,15 +187,18 @@ def free_port() -> int:
 
 
 def end_on(*numbers: signal.Signals) -> list[signal.Signals]:
-    """Let these signals end the current task as Ctrl-C does. Which of them came is in the list."""
+    """Let these signals end the current task as Ctrl-C does.
+
+    Returns a list that gets each signal received.
+    """
     task = asyncio.current_task()
     assert task is not None, "called from a task"
-    came: list[signal.Signals] = []
+    received: list[signal.Signals] = []
 
     def end(number: signal.Signals) -> None:
-        came.append(number)
+        received.append(number)
         task.cancel()
 
     for number in numbers:
         asyncio.get_running_loop().add_signal_handler(number, end, number)
-    return came
+    return received

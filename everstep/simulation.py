@@ -89,7 +89,7 @@ class QuarantineInMemory(QuarantineClient):
 
 @dataclass(slots=True, kw_only=True)
 class Simulation:
-    """One job on a backend. `on_action` sees every state with the action that follows from it."""
+    """One job on a backend, without Temporal. `on_action` gets every state with the action that follows."""
 
     backend: Backend
     spec: JobSpec
@@ -105,7 +105,7 @@ class Simulation:
         self.state = JobState(job=self.job, spec=self.spec, phase_index=self.spec.first_phase)
 
     def tell(self, name: str, /, **args: Any) -> None:
-        """An operator's command, accepted or refused like an update of the workflow."""
+        """Send an operator's command; it is accepted or refused like an update of the workflow."""
         command = commands.accept(self.state, name, args)
         command_id = args.get("id")
         if command_id is not None and str(command_id) in self.state.applied_ids:
@@ -115,7 +115,7 @@ class Simulation:
             self.leave.set()
 
     async def run(self) -> End:
-        """From the document to the end."""
+        """Run the job to its end."""
         self.state = replace(self.state, now=await self.backend.clock())
         event: Event = Begun()
         while True:
@@ -165,7 +165,7 @@ class Simulation:
 
 
 async def carry_out(context: StepContext, plan: Plan) -> Outcome:
-    """All steps of a plan, one after the other, until it has an outcome."""
+    """Perform the steps of a plan, one after the other, until it has an outcome."""
     progress = recovery.begin(plan)
     while True:
         order = recovery.next_step(progress)

@@ -1,8 +1,8 @@
-"""A proxy before the Temporal UI of this machine, so that no web page reaches it but its own.
+"""A proxy before the Temporal UI of this machine, so that no web page but the UI's own can use it.
 
 The UI answers requests for any host name: a web page whose name resolves to loopback could start jobs. So the
-UI itself listens where no page finds it (`hidden_address`), and the proxy only passes on requests that a
-browser makes for a page of this very address.
+UI itself listens at an address that no page can find (`hidden_address`), and the proxy forwards only requests
+whose host is loopback and whose origin is the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def hidden_address() -> str:
 
 
 def refusal(lines: Sequence[str]) -> str | None:
-    """Why a request with this head is not let through, if it is not."""
+    """Why a request with this head is refused; None: it is forwarded."""
     hosts, origins = _values(lines, "host"), _values(lines, "origin")
     if len(hosts) != 1 or OUR_HOST.fullmatch(hosts[0]) is None:
         return f"this is http://{LOOPBACK} or http://localhost, under no other name"
@@ -42,12 +42,12 @@ def refusal(lines: Sequence[str]) -> str | None:
     return None
 
 
-def handed_on(lines: Sequence[str]) -> bytes:
-    """The same head for the UI. One request per connection, so that each one is checked."""
-    passed_on = [
+def head_for_ui(lines: Sequence[str]) -> bytes:
+    """The head as the UI gets it. One request per connection, so that each one is checked."""
+    headers = [
         line for line in lines if not line.lower().startswith(("connection:", "keep-alive:"))
     ]
-    return "\r\n".join([*passed_on, "Connection: close", "", ""]).encode("latin-1")
+    return "\r\n".join([*headers, "Connection: close", "", ""]).encode("latin-1")
 
 
 def _values(lines: Sequence[str], name: str) -> list[str]:
@@ -79,33 +79,34 @@ class UiProxy:
             head = raw.decode("latin-1").split("\r\n")[:-2]
             why = refusal(head)
             if why is not None:
-                await _say(writer, "403 Forbidden", why)
+                await _respond(writer, "403 Forbidden", why)
             else:
-                await self._hand_on(head, reader, writer)
+                await self._forward(head, reader, writer)
         writer.close()
 
-    async def _hand_on(
+    async def _forward(
         self, head: Sequence[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         try:
             from_ui, to_ui = await asyncio.open_connection(*self._ui)
         except OSError:
-            await _say(writer, "502 Bad Gateway", "the UI does not answer; try again in a moment")
+            text = "the UI does not answer; try again in a moment"
+            await _respond(writer, "502 Bad Gateway", text)
             return
-        to_ui.write(handed_on(head))
-        ways = [
+        to_ui.write(head_for_ui(head))
+        directions = [
             asyncio.create_task(_pump(reader, to_ui)),
             asyncio.create_task(_pump(from_ui, writer)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for way in ways:
-                way.cancel()
+            for direction in directions:
+                direction.cancel()
             to_ui.close()
 
 
-async def _say(writer: asyncio.StreamWriter, status: str, text: str) -> None:
+async def _respond(writer: asyncio.StreamWriter, status: str, text: str) -> None:
     writer.write(ANSWER.format(status=status, length=len(text) + 1, text=f"{text}\n").encode())
     await writer.drain()
 
