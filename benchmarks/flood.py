@@ -1,7 +1,8 @@
-"""What 10,000 signals cost a job that reads them in one activation, as after a flood while no worker lived.
+"""The time that a job needs for 10,000 signals in one activation, as after a flood while no worker ran.
 
-The SDK ends an activation after 2 s. Beside it the same signals to a workflow that does nothing with
-them: what the SDK needs by itself. Real server, fake cluster; the histories are replayed in turns.
+The SDK ends an activation after 2 s. The same signals also go to a workflow that ignores them (`Idle`):
+that is the SDK's own time. A job and an `Idle` are run once on a real server and a fake cluster; then the
+signals are appended to their histories, and the histories are replayed in turns.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Idle:
 
 
 class TimedRunner(WorkflowRunner):
-    """Ours, which takes the time of the activation with the most jobs."""
+    """The runner without a sandbox, which measures the activation with the most jobs."""
 
     def __init__(self) -> None:
         self._runner = UnsandboxedWorkflowRunner()
@@ -103,7 +104,7 @@ class TimedRunner(WorkflowRunner):
 
 
 async def job_history(client: Client) -> WorkflowHistory:
-    """Of a job that trains."""
+    """The history of a job that trains."""
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)
     async with at_work(thinker(client), actor(client, backend)):
@@ -122,7 +123,7 @@ async def idle_history(client: Client) -> WorkflowHistory:
 
 
 def flooded(history: WorkflowHistory, flood: Flood) -> WorkflowHistory:
-    """The history with the signals behind it, and a workflow task that begins after the last one."""
+    """The history with the signals appended, and a workflow task that begins after the last one."""
     events = list(history.events)
     for name, argument in flood:
         signal = HistoryEvent(event_type=EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
@@ -144,7 +145,8 @@ def flooded(history: WorkflowHistory, flood: Flood) -> WorkflowHistory:
 
 
 async def replayed(history: WorkflowHistory) -> tuple[float, float, int]:
-    gc.collect()  # what the replay before left is not to be looked through in this one
+    """Replay once; returns processor seconds, wall seconds and jobs of the largest activation."""
+    gc.collect()  # or garbage of the replay before is collected in this one
     runner = TimedRunner()
     replayer = Replayer(
         workflows=[*WORKFLOWS, Idle],

@@ -1,9 +1,9 @@
 """Faults of a real job on a real Kubernetes control plane: how long until all its processes run again.
 
-API server, scheduler and controllers on loopback; nodes that run containers as processes (tests/testbed); a
-worker with the rights of deploy/kubernetes; two ranks in two pods. No image is pulled and no network is set
-up, as for the peers in RESULTS.md. The time is from the fault itself until the last rank of the new
-generation has begun, which each rank writes down. As root:
+API server, scheduler and controllers run on loopback, nodes run containers as processes (tests/testbed), and
+the worker has the rights of deploy/kubernetes. The job has two ranks in two pods. No image is pulled and no
+network is set up, as for the peers in RESULTS.md. The time runs from the fault itself until the last rank of
+the new generation has begun; each rank writes that time into a file. As root:
 `python -m benchmarks.kubernetes_restart [ROW ...]`.
 """
 
@@ -65,7 +65,7 @@ class Bed:
         return status
 
     async def trains(self) -> int:
-        """The generation, once it runs and has saved since this call."""
+        """Wait until the job runs and has saved since this call; return its generation."""
         saved = self._newest_save()
 
         async def has_saved() -> bool:
@@ -80,7 +80,7 @@ class Bed:
         return max((int(path.stem.partition("-")[2]) for path in saves), default=0)
 
     async def begun(self, *, above: int) -> float:
-        """When the last rank of a newer generation began."""
+        """Wait for a generation above this one; return when its last rank began."""
         while True:
             for path in self.storage.glob(f"begun/*-{RANKS[0]}"):
                 generation = int(path.name.partition("-")[0])
@@ -235,7 +235,7 @@ async def bed_of(folder: Path, row: Row) -> AsyncIterator[Bed]:
 
 
 async def time_outs(client: Client) -> Counter[str]:
-    """What the server waited for in vain, as after a worker that was killed."""
+    """The tasks and activities that timed out, as after a killed worker."""
     found: Counter[str] = Counter()
     async for run in client.list_workflows():
         handle = client.get_workflow_handle(run.id, run_id=run.run_id)

@@ -1,8 +1,8 @@
 """Faults of a real job on this machine: how long until all its processes run again.
 
-Ranks of the synthetic example, default limits but for what a row says. The time is from the fault itself
-(a rank's end as `waitpid` saw it, the last sign of life of one that was stopped, a device's report) until
-every rank was started again; what the script itself takes to its first step is told beside it.
+The ranks are those of the synthetic example, the limits the defaults except where a row sets them. The time
+runs from the fault itself (the exit of a rank, the last sign of life of a stopped one, a device report)
+until every rank was started again. The script's own time to its first step is printed as a line of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import benchmarks.support  # noqa: F401  # SIGTERM ends this as Ctrl-C does
 from tests.support.rehearsal import Handle, Rehearsal, small
 
 WITHIN_S = 60.0
-LOOK_S = 0.5  # each question is work for the worker that is measured
+LOOK_S = 0.5  # each query is work for the worker that is measured
 JOB = "bench"
 
 Record = Mapping[str, Any]
@@ -47,7 +47,7 @@ async def crash_and_kill_the_worker(stage: Rehearsal, _job: Handle) -> None:
 
 
 async def break_a_device(stage: Rehearsal, job: Handle) -> None:
-    index = len(await job.query("restarts")) % 8  # the same one three times would be another story
+    index = len(await job.query("restarts")) % 8  # the same device again would get a coarser level
     await stage.fault(f"heal-takes n1 {index} 0s")
     await stage.fault(f"device n1 {index} 80E01801")
 
@@ -61,7 +61,7 @@ class Row:
     times: int
     goal_s: float | None
     nodes: int = 2
-    stock: bool = False
+    stock: bool = False  # the server has its default settings
     spec: Mapping[str, Any] = field(default_factory=dict)
     annotations: Mapping[str, str] | None = None  # of a ModelArts document
 
@@ -124,7 +124,7 @@ async def measured(row: Row) -> list[Record]:
 
 
 async def trained(stage: Rehearsal, job: Handle) -> None:
-    """Until all ranks run, have seen a step and have saved once since."""
+    """Wait until all ranks run, have made a step and have saved once since this call."""
     saved = newest_save(stage.folder)
 
     async def has_saved() -> bool:
