@@ -83,6 +83,7 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_pod_on_a_node_that_is_isolated_stands_by_no_more": _PENDING,
     "test_a_job_that_waits_for_places_comes_before_a_pod_that_stands_by": _QUEUE,
     "test_a_slot_that_does_not_answer_stays_pending": _NODES,
+    "test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers": _NODES,
     "test_a_slot_on_a_node_proven_lost_counts_as_stopped": _NODES,
 }
 

@@ -18,7 +18,7 @@ from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import ownership
 from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -90,10 +90,17 @@ class FakeCluster:
         return views.present_facts(self.state.job(job.id))
 
     def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
-        return self._saved(self.state.job(job.id))
+        job_state = self.state.job(job.id)
+        if job_state.checkpoints_path is not None:
+            _require_agent(job_state)
+        return self._saved(job_state)
 
     def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
-        path = self._owned(order.job, order.generation).checkpoints_path
+        job = self._owned(order.job, order.generation)
+        path = job.checkpoints_path
+        if path is None:
+            return SetAside()
+        _require_agent(job, stopped=order.generation)
         return SetAside(moved=self.state.storage.set_aside(path, order.paths, order.generation))
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
@@ -297,6 +304,19 @@ def _kept_ranks(job: Job, slots: Iterable[int], generation: int) -> Iterator[int
     for current in (job.pods[slot].processes for slot in slots if slot in job.pods):
         if current is not None and current.generation == generation and not current.is_ended:
             yield from current.older
+
+
+def _require_agent(job: Job, *, stopped: int | None = None) -> None:
+    """Raise NobodyToAsk where no agent answers, or none whose ranks of this generation are `stopped`."""
+    why = "its pods are not there yet, or not there any more"
+    for pod in filter(_can_work, job.pods.values()):
+        current = pod.processes
+        if stopped is None or current is None or current.generation < stopped:
+            return
+        if current.is_ended or len(current.older) == current.count:  # or the stop has kept them all
+            return
+        why = f"ranks of generation {current.generation} may run"
+    raise NobodyToAsk(f"no agent of the job answers: {why}")
 
 
 def _can_work(pod: Pod) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from everstep.core.errors import NobodyToAsk
 from everstep.core.world import PodState
 from tests.backends.lab import Run, effects, uids_of
 from tests.backends.verbs import NEVER_ENDS
@@ -109,6 +112,26 @@ async def test_a_checkpoint_that_was_set_aside_is_told_no_more(job: Run) -> None
     await job.stop()
     await job.fence()
     assert (await job.backend.ensure_set_aside(job.set_aside_order())).moved == ()
+
+
+async def test_nothing_is_set_aside_while_ranks_of_the_generation_run(job: Run) -> None:
+    job.env = {**NEVER_ENDS, "CHECKPOINT_EVERY": "10"}
+    await job.launch()
+    await job.see(lambda observation: observation.checkpoint is not None)
+    oldest = (await job.backend.checkpoints(job.ref))[-1]
+    with pytest.raises(NobodyToAsk, match=f"ranks of generation {job.generation} may run"):
+        await job.backend.ensure_set_aside(job.set_aside_order(oldest.path))
+    assert oldest in await job.backend.checkpoints(job.ref)
+
+
+async def test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers(job: Run) -> None:
+    await job.launch()
+    for pod in (await job.look()).pods:
+        await job.lab.fault(f"node-down {pod.node} partition")
+    with pytest.raises(NobodyToAsk):
+        await job.backend.checkpoints(job.ref)
+    with pytest.raises(NobodyToAsk):
+        await job.backend.ensure_set_aside(job.set_aside_order())
 
 
 async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None:
