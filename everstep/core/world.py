@@ -59,14 +59,14 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A complete checkpoint on durable storage."""
+    """A checkpoint on durable storage, as its agent judged it: good, bad, or neither for sure."""
 
     step: int | None  # None: its name has none
     path: str
     bytes: int = 0
     at: float = 0.0
-    good: bool = True
-    is_sure: bool = True  # False: it may be cut off, and is not `good`
+    good: bool = True  # proven to be complete
+    is_sure: bool = True  # False: not `good`, but it may be complete all the same
     number: int | None = None  # orders checkpoints; None: the step does, else the time
 
     @property

@@ -33,8 +33,9 @@ POLL_S = 1.0
 WAITED_S = 1.0
 """A shorter wait is not recorded."""
 WAITS_KEPT, WAIT_MOST = 5, 120
+"""Waits that a result has, the longest, and the characters of each."""
 ANSWER_S = 60.0
-"""Least time for an answer."""
+"""So long a step that begins late waits for an answer, though its limit is over."""
 REPORT_AFTER_S = 3.0
 """A fence or a start that takes longer reports what it waits for."""
 
@@ -56,7 +57,7 @@ class QuarantineClient(Protocol):
         """Count these faults and return their counts over all jobs. Raises `QuarantineUnreachable`."""
 
 
-def _silent(*_details: object) -> None:
+def _no_beat(*_details: object) -> None:
     return None
 
 
@@ -70,7 +71,7 @@ class StepContext:
 
     backend: Backend
     quarantine: QuarantineClient
-    beat: Callable[..., None] = _silent  # called after every observation
+    beat: Callable[..., None] = _no_beat  # called after every observation
     # Called with the current wait of the step when that changes; None: it does not wait.
     send_wait: Callable[[Wait | None], Awaitable[None]] = _no_report
 
@@ -149,7 +150,7 @@ class StepRun:
         self.context.beat(self.order.step, observation.now)
         self.cursor, self.now = observation.cursor, observation.now
         self.observation = observation
-        self.nodes |= {pod.node for pod in self._made(observation)}
+        self.nodes |= {pod.node for pod in self._created_views(observation)}
         fresh = [fact for fact in observation.facts if self._matters(fact)]
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.remedy.gives_way_to) for fact in fresh):
@@ -236,20 +237,24 @@ class StepRun:
         observation = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=0.0, wait_s=0.0
         )
-        return self.new(observation)
+        return self._created_pods(observation)
 
-    def new(self, observation: Observation) -> dict[int, PodRef]:
+    def _created_pods(self, observation: Observation) -> dict[int, PodRef]:
         """The pods that this plan has created, by slot."""
-        return {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in self._made(observation)}
+        views = self._created_views(observation)
+        return {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in views}
 
-    def _made(self, observation: Observation) -> list[PodView]:
+    def _created_views(self, observation: Observation) -> list[PodView]:
         """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
-        if self.order.step is Step.STANDBY:  # those that run are older than the plan
+        if (
+            self.order.step is Step.STANDBY
+        ):  # the pods that are observed are those that will be left
             return []
         living = frozenset(self.order.living)
-        started_in = (0, self.generation)  # 0: nothing was started in it yet
+        # In a new pod no process was started yet (0), or one of this generation.
+        generations = (0, self.generation)
         return [
-            pod for pod in observation.pods if pod.slot in living and pod.generation in started_in
+            pod for pod in observation.pods if pod.slot in living and pod.generation in generations
         ]
 
     def _matters(self, fact: Fact) -> bool:
@@ -268,8 +273,8 @@ class StepRun:
         return replace(self._result("failed"), cause=cause)
 
     def superseded(self) -> StepResult:
-        made = {} if self.observation is None else self.new(self.observation)
-        return replace(self._result("superseded"), pods=made)
+        pods = {} if self.observation is None else self._created_pods(self.observation)
+        return replace(self._result("superseded"), pods=pods)
 
     def _result(self, end: StepEnd) -> StepResult:
         return StepResult(

@@ -53,10 +53,11 @@ from everstep.steps.resuming import STORAGE_POLL_S, resume
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
+"""A device that has not healed within this time counts as broken."""
 HAND_OVER_S = 10.0
 """So long an ended job waits for answers of the quarantine. One may take that long; the activity has 30 s."""
-GOING_S = 5.0
-"""Time for old pods to end before a step that starts late settles for the places there are."""
+OLD_PODS_END_S = 5.0
+"""Time that old pods have to end before a step that starts late goes on with fewer places."""
 
 
 async def perform(context: StepContext, order: StepOrder) -> StepResult:
@@ -102,11 +103,11 @@ async def _standby(step: StepRun) -> StepResult:
             )
             # None is wanted any more: those that stand by are removed.
             await step.context.backend.ensure_standby(replace(order, recreate=()))
-            return _left_alone(step, STANDBY_NONE, message)
+            return _failed_before_stop(step, STANDBY_NONE, message)
         await step.report_wait(state.waiting_for, until=deadline)
         if ended_slots := _ended_slots(await step.look(deadline)):
             message = f"slot {ended_slots[0]} ended before a backup pod was ready"
-            return _left_alone(step, STANDBY_OVER, message)
+            return _failed_before_stop(step, STANDBY_OVER, message)
     return step.done()
 
 
@@ -114,8 +115,8 @@ def _ended_slots(observation: Observation) -> list[int]:
     return [pod.slot for pod in observation.pods if pod.exits or pod.state in ENDED]
 
 
-def _left_alone(step: StepRun, kind: str, message: str) -> StepResult:
-    """The failure of a step that leaves the job as it was. The watch sees all facts that the step saw."""
+def _failed_before_stop(step: StepRun, kind: str, message: str) -> StepResult:
+    """The failure of a step that leaves the job as it was. Its facts are left to the watch, which goes on."""
     failed = step.failed(step.cause(kind, message))
     return replace(failed, facts=(), cursor=step.order.cursor)
 
@@ -129,9 +130,8 @@ async def _space(step: StepRun) -> StepResult:
 
 async def _stop(step: StepRun) -> StepResult:
     """Take a new generation, from which on older orders are refused, then stop the older processes."""
-    plan, backend = step.order.plan, step.context.backend
-    found_on_storage = step.order.above
-    key = f"{plan.key}/above-{found_on_storage}" if found_on_storage else plan.key
+    plan, backend, above = step.order.plan, step.context.backend, step.order.above
+    key = f"{plan.key}/above-{above}" if above else plan.key
     step.generation = await backend.ensure_generation(
         plan.job, key, folders=plan.folders, above=plan.generation
     )
@@ -308,7 +308,9 @@ def _leaving_slots(order: StepOrder) -> Slots:
 async def _place(step: StepRun) -> StepResult:
     """Have a pod for every slot of the job, or for as many as the plan's rules allow.
 
-    Slots that keep their pods come first: they are the last ones that a smaller job gives up.
+    Each turn repeats the order and then waits: for places (`next_order`, which may choose fewer slots), or
+    once all pods have one, for their agents. Slots that keep their pods are the last that a smaller job
+    gives up.
     """
     order, plan = step.order, step.order.plan
     rules = plan.places
@@ -330,7 +332,7 @@ async def _place(step: StepRun) -> StepResult:
         are_all_placed = state.places is not None and state.places >= len(slots)
         all_placed_at = (all_placed_at or step.now) if are_all_placed else None
         if not_before is None:
-            not_before = await _settles_at(step, since)
+            not_before = await _old_pods_end_by(step, since)
         choice = next_order(
             rules,
             staying=staying,
@@ -385,14 +387,14 @@ async def _order(
     return state, attempt
 
 
-async def _settles_at(step: StepRun, since: float) -> float:
+async def _old_pods_end_by(step: StepRun, since: float) -> float:
     """The time until which old pods may take to end.
 
-    A step that begins at once waits for no old pod; a late one up to `GOING_S`, as its order reaches them
-    only now.
+    A step that begins at once waits for no old pod; a late one up to `OLD_PODS_END_S`, as its order reaches
+    them only now.
     """
     now = await step.context.backend.clock()
-    return now + min(now - since, GOING_S)
+    return now + min(now - since, OLD_PODS_END_S)
 
 
 def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
@@ -473,7 +475,7 @@ STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
 
 
 def _judged_s(phase: PhaseSpec) -> float | None:
-    """The limit of a time without I/O and device use, by which agents choose how often to sample both.
+    """How long I/O and device use may stand still; agents choose by it how often they sample both.
 
     A hang that ends the job is judged by both too: its run gets a limit even if its document sets none.
     """

@@ -28,9 +28,10 @@ NO_CHECKPOINTS = CheckpointListing(checkpoints=())
 
 
 async def resume(step: StepRun) -> StepResult:
-    """Write the fence and wait for its proof, then choose the checkpoint that the new ranks load.
+    """Write the fence, wait for its proof, choose the checkpoint that the new ranks load, rename newer ones.
 
-    In this order: until its end is proven, an older process may still write a checkpoint.
+    In this order: until its end is proven, an older process may still write a checkpoint. If none is listed
+    although the job saved some, either a killed try of this step has renamed all, or storage lacks them.
     """
     plan = step.order.plan
     fence = await _wait_for_fence(step, _fence_order(step))
@@ -39,7 +40,6 @@ async def resume(step: StepRun) -> StepResult:
     listing = fence.listing or await _list_checkpoints(step)
     if not listing.checkpoints and _expects_checkpoints(plan):
         if await _renamed_by_killed_try(step, listing):
-            # Repeats the request, which changes nothing.
             return await _result_after_renaming(step, listing, (), None)
         listing = await _wait_for_checkpoints(step)
         if not listing.checkpoints:
@@ -49,8 +49,7 @@ async def resume(step: StepRun) -> StepResult:
     chosen = _choose(checkpoints, plan)
     if chosen is None and (cause := _none_to_load(step, checkpoints)) is not None:
         return step.failed(cause)
-    # Newer: all, where none was chosen.
-    newer = tuple(takewhile(lambda one: one != chosen, checkpoints))
+    newer = tuple(takewhile(lambda one: one != chosen, checkpoints))  # all, if none was chosen
     return replace(await _result_after_renaming(step, listing, newer, chosen), resume=chosen)
 
 
@@ -79,7 +78,7 @@ def _none_to_load(step: StepRun, checkpoints: tuple[Checkpoint, ...]) -> Fact | 
     if any(checkpoint.good for checkpoint in checkpoints):
         message = f"no good checkpoint is older than {limit} (there are: {names})"
         return step.cause(NONE_OLDER, message)
-    if not _had_whole_checkpoint(checkpoints, plan):
+    if not _had_complete_checkpoint(checkpoints, plan):
         return None
     if limit is not None:
         names += f"; earlier ones are in {SET_ASIDE} beside them"
@@ -209,20 +208,20 @@ async def _rename_newer(
 
 
 def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
-    """The newest checkpoint proven whole; without one, the newest that may be whole."""
+    """The newest checkpoint proven complete; without one, the newest that may be complete."""
     limit = plan.remedy.older_than_step
     older = [c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit)]
     good = next((c for c in older if c.good), None)
     return good or next((c for c in older if not c.is_sure), None)
 
 
-def _had_whole_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
-    """Whether a whole checkpoint ever existed. Here none of them is known to be good.
+def _had_complete_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
+    """Whether a complete checkpoint ever existed. Here none of them is known to be good.
 
     - Where no check was sure (`is_sure`): only if the job saved one and must not start over.
     - In a rollback: yes, as it leaves a checkpoint behind.
     - Several: yes, as one was finished before the next one began.
-    - A single bad one may never have been whole: only if the job saved another one, or saved one
+    - A single bad one may never have been complete: only if the job saved another one, or saved one
       and must not start over.
     """
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
