@@ -33,7 +33,9 @@ class CodeEntry:
     heals: bool
     means: str
     source: str
-    rule: str = ""  # for a code that no row has: why it is taken for this
+    rule: str = (
+        ""  # for a code that no row has: the sentence of the `CodeRule` that made this entry
+    )
     is_graded_by_report: bool = False  # its level depends on the severity of the report
 
     @property
@@ -100,12 +102,12 @@ def _entry(vendor: str, row: Mapping[str, str], sources: Mapping[str, str]) -> C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeRule:
-    """What a code of this shape is taken for; the first that fits, the last one always does."""
+    """What a code without a row is taken for. The first rule that fits counts."""
 
-    shape: str
+    shape: str  # a pattern of the whole code
     vendor: str
     level: str
-    grade: Grade | None = None  # where the level is not one of MindCluster's
+    grade: Grade | None = None  # None: that of the level, which is one of MindCluster's
     severities: frozenset[str] = frozenset()  # only for reports with one of these; none: for all
     is_graded_by_report: bool = False
     why: str

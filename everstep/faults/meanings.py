@@ -1,7 +1,8 @@
-"""Device facts with the catalogue's entry of their code. The report wins over it.
+"""Add to device facts what the catalogue says of their code.
 
-One severity is translated: that of an Ascend code in no list. MindCluster ignores such a code if it is minor,
-and takes the device out of service if it is major.
+Which detail wins: what the report has, then what follows from the report's severity, then the cluster's own
+level of the code, then the catalogue. One exception: the severity of an Ascend code in no list is replaced.
+MindCluster ignores such a code if it is minor, and takes the device out of service if it is major.
 """
 
 from __future__ import annotations
@@ -40,28 +41,33 @@ def with_meaning(fact: Fact) -> Fact:
     is_graded = severity in SEVERITIES and entry.is_graded_by_report and "heals" not in reported
     if is_graded and reported.get("level") not in LEVELS:
         reported["severity"] = entry.severity
-    return replace(fact, details={**_added(entry, reported, keeps_level=is_graded), **reported})
+    details = _details_to_add(entry, reported, keeps_level=is_graded)
+    return replace(fact, details={**details, **reported})
 
 
-def _added(
+def _details_to_add(
     entry: CodeEntry, reported: Mapping[str, Detail], *, keeps_level: bool
 ) -> Mapping[str, Detail]:
-    """The details that the catalogue adds without contradicting the report or what follows from it."""
-    added = dict(_graded(entry, reported.get("level")))
+    """The details of the code that do not contradict the report or what follows from it.
+
+    A severity, or whether it heals, is a judgement of its own: the catalogue's level says nothing then,
+    unless it was chosen by that severity (`keeps_level`).
+    """
+    details = dict(_details_at_level(entry, reported.get("level")))
     severity, heals = reported.get("severity"), reported.get("heals")
     if severity is not None or heals is not None:
-        added.pop("sub_healthy", None)
+        details.pop("sub_healthy", None)
         if not keeps_level:
-            added.pop("level", None)
+            details.pop("level", None)
     if severity is not None:
-        added["heals"] = heals_by(str(severity))
-    elif heals is True and not heals_by(str(added["severity"])):
-        added["severity"] = "major"
-    return added
+        details["heals"] = heals_by(str(severity))
+    elif heals is True and not heals_by(str(details["severity"])):
+        details["severity"] = "major"
+    return details
 
 
-def _graded(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
-    """The entry's details, with the level that the cluster reports if that is one of MindCluster's.
+def _details_at_level(entry: CodeEntry, level: Detail) -> Mapping[str, Detail]:
+    """The entry's details, by the level that the cluster reports if that is one of MindCluster's.
 
     A device that the cluster takes out of service is faulty, whatever caused its code.
     """
