@@ -175,9 +175,8 @@ class JobTotals:
     # Stage -> bucket -> number of stages, and the sum of their seconds.
     stages: Mapping[str, Mapping[int, tuple[int, float]]] = field(default_factory=dict)
     ended: str = ""  # how the job ended; empty while it has not
-    time_s: Mapping[str, float] = field(
-        default_factory=dict
-    )  # use -> seconds, up to `Chronicle.timed`
+    # Use -> seconds, of the runs before `Chronicle.timed`.
+    time_s: Mapping[str, float] = field(default_factory=dict)
     lost_s: Mapping[str, float] = field(default_factory=dict)  # `class/down`, `class/again`
     lost_steps: int | None = 0  # steps that were done again; None: unknown for some run
     budgets: Mapping[str, int] = field(default_factory=dict)  # budget -> units used

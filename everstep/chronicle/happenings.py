@@ -130,7 +130,7 @@ def _append(
     number = chronicle.happening_number + 1
     new = Happening(number=number, at=at, kind=kind, text=text, generation=generation)
     happenings = (*chronicle.happenings, new)
-    undelivered = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_waiting(chronicle, h)]
+    undelivered = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_unsent_notice(chronicle, h)]
     chronicle = replace(
         chronicle, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number
     )
@@ -177,10 +177,12 @@ class Notice:
 
 def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
     """The notices that are still to be sent."""
-    return tuple(_notice(chronicle, h) for h in chronicle.happenings if _is_waiting(chronicle, h))
+    unsent = (h for h in chronicle.happenings if _is_unsent_notice(chronicle, h))
+    return tuple(_notice(chronicle, h) for h in unsent)
 
 
-def _is_waiting(chronicle: Chronicle, happening: Happening) -> bool:
+def _is_unsent_notice(chronicle: Chronicle, happening: Happening) -> bool:
+    """Whether it is sent as a notice, by the document's choice or else by default, and was not yet."""
     if happening.number <= chronicle.sent:
         return False
     kind = KINDS[happening.kind]

@@ -26,9 +26,9 @@ from everstep.core.loop.job_events import (
 )
 
 SPANS_KEPT = 30
-"""Where no worker publishes, the oldest are given up."""
+"""Spans that wait to be sent, the newest: where no worker publishes, the oldest are dropped."""
 NOTES_KEPT = 10
-"""Where so many wait, notes are left out: a flood of them takes the place of no restart."""
+"""While so many wait, no span of a noted fault is added: a flood of these must not drop a restart."""
 TEXT_MOST = 200
 
 Attributes = Mapping[str, str | int | bool]
@@ -110,7 +110,7 @@ def _without_steps(chronicle: Chronicle, decision: Decision) -> QueuedSpan:
     """A decision that the job carries out by itself: to note a fault, or to fail."""
     phase_key, records = _phase_key(chronicle), _records(chronicle)
     phase_began = decision.at if chronicle.phase is None else chronicle.phase.began
-    is_of_incident = not decision.new_incident and records
+    is_of_incident = not decision.new_incident and bool(records)
     return QueuedSpan(
         key=f"{phase_key}/{decision.level}/{chronicle.span_number + 1}",
         parent=f"{phase_key}/incident/{records[-1].incident}" if is_of_incident else phase_key,
@@ -128,7 +128,7 @@ def _records(chronicle: Chronicle) -> tuple[Record, ...]:
 
 
 def _with_restarts(chronicle: Chronicle) -> Chronicle:
-    """Restarts whose result does not change any more: those that are in the totals."""
+    """Queue restarts whose result does not change any more: those that are in the totals."""
     for record in _records(chronicle):
         if chronicle.traced.restart < record.n <= chronicle.settled:
             chronicle = _queued(chronicle, _restart(_phase_key(chronicle), record))
@@ -138,7 +138,7 @@ def _with_restarts(chronicle: Chronicle) -> Chronicle:
 
 
 def _without_works(chronicle: Chronicle, record: Record) -> Chronicle:
-    """The work of agents is in the span now."""
+    """The record without the works of agents, which only its span has."""
     bare = replace(record, works=())
     return replace(chronicle, records=tuple(bare if r is record else r for r in chronicle.records))
 
@@ -201,7 +201,10 @@ def _attributes(attributes: Mapping[str, str | int | bool | None]) -> dict[str, 
 
 
 def _with_incidents(chronicle: Chronicle, now: float, *, is_over: bool) -> Chronicle:
-    """Incidents after which training runs again, another one follows, or the phase is over."""
+    """Queue incidents after which training runs again, another one follows, or the phase is over.
+
+    Each after the spans of its restarts (up to `traced.restart`), and in order.
+    """
     records = [r for r in _records(chronicle) if r.incident > chronicle.traced.incident]
     for incident in sorted({record.incident for record in records}):
         of_one = [record for record in records if record.incident == incident]
@@ -230,9 +233,9 @@ def _window(
     """Begin and end of an incident. None while it lasts."""
     first, last = of_one[0], of_one[-1]
     began = first.decision.at - first.stages_s.get("detect", 0.0)
-    again = next((s for s in chronicle.starts if s.generation == last.generation_to), None)
-    if again is not None and again.first_step_at is not None:
-        return _Window(began, again.first_step_at)
+    next_start = next((s for s in chronicle.starts if s.generation == last.generation_to), None)
+    if next_start is not None and next_start.first_step_at is not None:
+        return _Window(began, next_start.first_step_at)
     if later:
         return _Window(began, later[0].decision.at)
     return None if now is None else _Window(began, now)
@@ -243,14 +246,14 @@ def _with_runs(chronicle: Chronicle) -> Chronicle:
         if (
             start.ended_at is not None
             and start.at > chronicle.traced.run_at
-            and _is_mine(chronicle, start)
+            and _is_of_phase(chronicle, start)
         ):
             chronicle = _queued(chronicle, _run(start, start.ended_at))
             chronicle = replace(chronicle, traced=chronicle.traced._replace(run_at=start.at))
     return chronicle
 
 
-def _is_mine(chronicle: Chronicle, start: Start) -> bool:
+def _is_of_phase(chronicle: Chronicle, start: Start) -> bool:
     return chronicle.phase is not None and start.phase == chronicle.phase.name
 
 

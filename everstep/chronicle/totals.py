@@ -1,7 +1,9 @@
-"""What a job adds to the counters of all jobs, and their sum. Each restart record counts once.
+"""What a job adds to the counters of all jobs, and their sum.
 
-A job carries its totals and sends all of them with everything it publishes; what was known of this job
-before is replaced. So a repeat, a killed worker or a reset job adds nothing twice.
+In: each job event, after `records` and `starts` have noted it (`with_event`). A restart record is counted
+once its result cannot change any more (up to `Chronicle.settled`), a run once the next one trains or ended
+(before `Chronicle.timed`). Out: the job's totals. It sends all of them with everything it publishes, and they
+replace those of before (`with_report`): a repeat, a killed worker or a reset job adds nothing twice.
 """
 
 from __future__ import annotations
@@ -89,7 +91,7 @@ def _with_record(totals: JobTotals, record: Record) -> JobTotals:
 
 
 def _with_first_step(chronicle: Chronicle, generation: int) -> Chronicle:
-    """The last stage of a restart that was counted without it."""
+    """The totals with the last stage of the newest counted restart, which ended after its record did."""
     chronicle = replace(chronicle, first_steps=chronicle.first_steps + 1)
     record = find(chronicle, chronicle.settled)
     if record is None or record.generation_to != generation:
@@ -102,6 +104,7 @@ def _with_first_step(chronicle: Chronicle, generation: int) -> Chronicle:
 
 
 Stages = Mapping[str, Mapping[int, tuple[int, float]]]
+"""A histogram for each stage: index in BUCKETS_S -> how many took that long, and their seconds in all."""
 
 
 def _with_stage(stages: Stages, stage: str, took: float) -> Stages:
@@ -114,7 +117,7 @@ def _with_stage(stages: Stages, stage: str, took: float) -> Stages:
 # -- time -----------------------------------------------------------------------------------------
 
 NO_RECORD = "other"
-"""The cause of lost time that no restart record claims: a pause, a failed job's last fault."""
+"""The cause of lost time that no restart record explains: a pause, a failed job's last fault."""
 
 
 def _with_time(chronicle: Chronicle) -> Chronicle:
@@ -123,8 +126,8 @@ def _with_time(chronicle: Chronicle) -> Chronicle:
     `timed` is the start of the oldest run that is not counted yet.
     """
     starts = [s for s in chronicle.starts if chronicle.timed is None or s.at >= chronicle.timed]
-    # The first start: the wait before it.
     if chronicle.timed is None and starts and _has_trained_or_ended(starts[0]):
+        # Nothing is counted yet: begin with the wait before the first start.
         wait_s = max(_run(starts[0]).training_from - _created(chronicle), 0.0)
         chronicle = _spent(replace(chronicle, timed=starts[0].at), wait=wait_s)
     for start, following in pairwise(starts):
@@ -136,7 +139,7 @@ def _with_time(chronicle: Chronicle) -> Chronicle:
 
 
 def _runs_until(chronicle: Chronicle, last: Start) -> tuple[Run, Run]:
-    """The last two runs up to `last`, with what they did again."""
+    """The run before `last` and that of `last`, with the steps that the latter did again."""
     runs = [until_fault(_run(start), _causes(chronicle)) for start in chronicle.starts]
     at = chronicle.starts.index(last)
     with_loss = with_losses([*runs[:at], _run(last)])
@@ -144,7 +147,7 @@ def _runs_until(chronicle: Chronicle, last: Start) -> tuple[Run, Run]:
 
 
 def _with_last_time(chronicle: Chronicle, at: float) -> Chronicle:
-    """The time until the last phase ended."""
+    """Count the time of the last run and after it, until the last phase ended."""
     span = chronicle.phases.get(chronicle.phase.name) if chronicle.phase is not None else None
     end = at if span is None or span.ended_at is None else span.ended_at
     if not chronicle.starts:
@@ -187,19 +190,17 @@ def _causes(chronicle: Chronicle) -> tuple[Cause, ...]:
 
 
 def _with_run(chronicle: Chronicle, run: Run, after: tuple[Gap, ...]) -> Chronicle:
-    """The time of a run and of the gaps after it. A run may lose more than its own steps took."""
+    """Count the time of a run and of the gaps after it. A run may lose more than its own steps took."""
     lost_s = run.lost_s or 0.0
     training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
     for gap in after:
         chronicle = _spent(chronicle, **{gap.kind: gap.s})
     chronicle = _spent(chronicle, training=training_s, lost=lost_s)
     down_s = sum(gap.s for gap in after if gap.kind == "down")
-    # A pause is claimed by no restart, although one may follow it.
-    is_claimed = any(gap.kind == "down" for gap in after)
-    claims = (
-        c for c in _causes(chronicle) if is_claimed and is_close(c.recorded_end, run.recorded_end)
-    )
-    cause = next((c.fault_class for c in claims), NO_RECORD)
+    # A pause has no cause, although a restart may follow it.
+    is_down = any(gap.kind == "down" for gap in after)
+    causes = [c for c in _causes(chronicle) if is_close(c.recorded_end, run.recorded_end)]
+    cause = causes[0].fault_class if is_down and causes else NO_RECORD
     lost = {f"{cause}/{kind}": s for kind, s in (("down", down_s), ("again", lost_s)) if s}
     before = chronicle.totals
     totals = replace(
