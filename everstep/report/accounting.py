@@ -26,6 +26,11 @@ from everstep.chronicle.views import STAGES
 
 Value = Mapping[str, Any]
 
+STANDBY = "standby"
+"""The stage in which training goes on."""
+UNTIL_START = (STANDBY, "space", "stop", "heal", "place", "start")
+"""The stages between a decision and the start of all processes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
@@ -142,9 +147,9 @@ def _run(row: Value, end: float) -> Run:
 def _runs_of_records(
     records: Sequence[Value], started: float | None, *, before: float
 ) -> tuple[Run, ...]:
-    """Runs between the restarts that are older than the runs a job keeps."""
+    """Runs that are older than those a job keeps: each from the start after a restart to the next restart."""
     runs: list[Run] = []
-    # Of the run that the next record ends.
+    # The run that the next record ends; the first begins with the job.
     start, starting_step, generation, first_step = started, 0, None, started
     for record in records:
         at, stages = seconds(record["at"]), record["stages_s"]
@@ -162,18 +167,11 @@ def _runs_of_records(
                     step=record.get("step"),
                 )
             )
-        took = sum(stages.get(name) or 0.0 for name in UNTIL_START)
-        start = at + took
+        start = at + sum(stages.get(name) or 0.0 for name in UNTIL_START)
         first = stages.get("first_step")
         first_step = None if first is None else start + first
         starting_step, generation = record["resume_step"], record["generation"]["to"]
     return tuple(run for run in runs if run.started_at < before)
-
-
-UNTIL_START = ("standby", "space", "stop", "heal", "place", "start")
-"""The stages between a decision and the start of all processes."""
-STANDBY = "standby"
-"""The stage in which training goes on."""
 
 
 # -- stages ---------------------------------------------------------------------------------------
@@ -205,11 +203,11 @@ def _restarts(
 ) -> tuple[Restart, ...]:
     """Each record, with the gap that began at its fault and the work that was lost by it.
 
-    An incident may have several gaps: a start that was found and ended within it. Of records with one
-    fault the first carries the gap.
+    An incident may have several gaps, if a start within it ended too. Of several records of one fault only
+    the first has the gap.
     """
     restarts: list[Restart] = []
-    # A gap begins where its run ended; a record names that end later, by the time of detection.
+    # A gap begins where its run ended. A record has the time at which that end was detected.
     down_s = {gap.began_at: gap.s for gap in all_gaps if gap.kind == "down"}
     unclaimed = [run for run in runs if run.ended_at in down_s]
     for record, cause in zip(records, _causes(records), strict=True):

@@ -149,23 +149,27 @@ def _isolation(source: JobSource, node: str) -> dict[str, Any]:
 
 
 def _places(source: JobSource) -> dict[str, list[dict[str, Any]]]:
-    """Which slots each node held from when to when, from the newest places back through the records."""
+    """Which slots each node had, from when to when.
+
+    Goes backwards: from where the slots are now, through the records, to where they were at the start.
+    """
     end = source.report.get("ended_at")
-    held = {
+    # Slot -> its node after this moment, and until when it was there.
+    later = {
         int(pod["slot"]): (pod["node"], end) for pod in source.status.get("pods", ()) if pod["node"]
     }
     spans: dict[str, list[dict[str, Any]]] = {}
 
-    def close(slot: int, since: str | None) -> None:
-        node, until = held.pop(slot, (None, None))
+    def add_span(slot: int, since: str | None) -> None:
+        node, until = later.pop(slot, (None, None))
         if node is not None:
             spans.setdefault(node, []).append({"slot": slot, "from": since, "until": until})
 
     for record in reversed(source.records):
         for slot in map(int, record["nodes"]["after"]):
-            close(slot, record["at"])
+            add_span(slot, record["at"])
             if (before := record["nodes"]["before"].get(str(slot))) is not None:
-                held[slot] = (before, record["at"])
-    for slot in list(held):
-        close(slot, source.report.get("started_at"))
+                later[slot] = (before, record["at"])
+    for slot in list(later):
+        add_span(slot, source.report.get("started_at"))
     return spans
