@@ -37,10 +37,10 @@ UNSET: Mapping[tuple[str, ...], Any] = {("cluster",): "local"}
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `over` laid over it."""
-    return {**base, **{key: _laid(base.get(key), value) for key, value in over.items()}}
+    return {**base, **{key: _merged_value(base.get(key), value) for key, value in over.items()}}
 
 
-def _laid(below: object, above: object) -> object:
+def _merged_value(below: object, above: object) -> object:
     if isinstance(below, Mapping) and isinstance(above, Mapping):
         return merged(below, above)
     return above

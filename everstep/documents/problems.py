@@ -1,6 +1,7 @@
 """Problems of a document as sentences: the field's dotted path, what is wrong, what to do.
 
-The sentences are made here, from our checks and from pydantic's errors; the checks are elsewhere.
+`judged` validates a value by a pydantic model and turns pydantic's errors into sentences (`SENTENCES`, by the
+type of the error); `refusal` makes one `InvalidSpec` of many problems. The checks themselves are elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MESSAGE_LENGTH = 400
 EXCERPT_LENGTH = 40
 
 HIDDEN = "\0"
-"""Prefix of path parts that are never shown; no text of a document contains it."""
+"""Prefix of path parts that no message shows, such as the tag of a union's member."""
 
 KEY = "[key]"
 """Part that pydantic adds to the path of a wrong key."""
@@ -73,7 +74,7 @@ def one_line(text: str, length: int) -> str:
 
 
 def problem(message: str, *at: PathPart) -> PydanticCustomError:
-    """An error for a validator to raise: this sentence, about the field `at` this path below it."""
+    """An error for a validator to raise: this sentence, about its field or the path `at` below that."""
     return PydanticCustomError("sentence", "{message}", {"message": message, "at": at})
 
 

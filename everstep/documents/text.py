@@ -1,13 +1,12 @@
-"""Read YAML or JSON text to a plain value. Keys are not judged here.
+"""Read YAML or JSON text to a plain value. Which keys it may have is not checked here.
 
-YAML is read by its version 1.2: `on`, `yes`, `1:30` and `2024-01-01` are text. Aliases,
-anchors, tags and second documents are refused; so is a key written twice. Nothing here recurses on
-what the text holds.
+YAML is read by its version 1.2: `on`, `yes`, `1:30` and `2024-01-01` are text. Aliases, anchors, tags and
+second documents are refused; so is a key written twice. Nothing here recurses on what the text holds: the
+parser's events fill a stack of open collections.
 
-Kubernetes objects may share a text: several of them become one `List`, as kubectl writes them.
-
-Documents that another program reads by PyYAML are read the same way (`as_pyyaml`): with aliases, merge keys
-and the scalars of version 1.1. A value that is used twice is one object.
+Two exceptions, which the dialects choose: several Kubernetes objects in a text become one `List`, as kubectl
+writes them (`may_share`). A document that another program reads by PyYAML is read the same way (`as_pyyaml`):
+with aliases, merge keys and the scalars of version 1.1. A value that is used twice is one object.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from everstep.documents.plain import (
 )
 from everstep.documents.problems import described, refusal
 
-BYTES = DOCUMENT_MOST
 DIGITS = 20
+"""Most digits of a whole number."""
 
 SECOND = "begins a second document: one file holds one job"
 MERGE = "<<"
@@ -81,7 +80,7 @@ def _has_on_top(text: str, key: str) -> bool:
 def _decoded(text: str | bytes) -> str:
     try:
         raw = text.encode() if isinstance(text, str) else text
-        if len(raw) > BYTES:
+        if len(raw) > DOCUMENT_MOST:
             _refuse("document", TOO_LARGE)
         return raw.decode("utf-8-sig")
     except UnicodeError:
@@ -200,7 +199,7 @@ class _Open:
     """A collection whose end has not been read yet."""
 
     value: dict[str, Any] | list[Any]
-    key: str | None = None
+    key: str | None = None  # of a mapping, while its value has not been read yet
 
     def put(self, value: object) -> None:
         if isinstance(self.value, list):
@@ -216,15 +215,13 @@ class _Open:
 
 @dataclass(slots=True)
 class _Loader:
-    """Builds a value from the parser's events.
+    """Builds a value from the parser's events."""
 
-    `is_pyyaml`: as PyYAML reads version 1.1, with aliases and merge keys; else version 1.2 without them.
-    `may_share`: whether this document may share its text with others.
-    """
-
-    is_pyyaml: bool = False
+    is_pyyaml: bool = (
+        False  # version 1.1 with aliases and merge keys; else version 1.2 without them
+    )
     may_share: Callable[[object], bool] = lambda _document: False
-    open: list[_Open] = field(default_factory=list)
+    open: list[_Open] = field(default_factory=list)  # the innermost last
     documents: list[object] = field(default_factory=list)
     anchors: dict[str, object] = field(default_factory=dict)
     merged: int = 0  # keys that were merged: each is a copy
