@@ -25,17 +25,17 @@ def has_pods_by_name(cluster: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One kind of document. `compiles` raises `InvalidSpec`."""
+    """One kind of document."""
 
     name: str
-    title: str
-    shape: str
+    title: str  # for people
     recognises: Callable[[Mapping[str, Any]], bool]
-    compiles: Callable[[dict[str, Any], HasPods], JobSpec]
-    command: str = "spec.command"
+    compiles: Callable[[dict[str, Any], HasPods], JobSpec]  # raises InvalidSpec
+    command: str = "spec.command"  # path of the field with the command
     overlay: str = "everstep"  # the key of its fragment of the native `spec`
-    looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False  # but for its kind
-    right_kind: str = ""  # a sentence for a document that looks like it
+    # Whether a document that no dialect recognises is of this one, but for its `kind`; the sentence for it.
+    looks_like: Callable[[Mapping[str, Any]], bool] = lambda _document: False
+    right_kind: str = ""
     as_pyyaml: str | None = None  # texts with this key are read as PyYAML reads them
     # Whether a document may share its file with others, which are read as one Kubernetes List.
     may_share: Callable[[object], bool] = lambda _document: False

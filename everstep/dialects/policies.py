@@ -39,23 +39,23 @@ NO_FAULT: Mapping[FaultClass, LevelRows] = {
 """Ladders of classes in which nothing of the job failed. They hold without fault tolerance too."""
 
 
-def chosen(*levels: tuple[Level, bool]) -> LevelRows:
+def levels_on(*levels: tuple[Level, bool]) -> LevelRows:
     """The levels that are switched on, in their order."""
     return tuple(level for level, on in levels if on)
 
 
-def like(answer: LevelRows, classes: Iterable[FaultClass]) -> dict[FaultClass, LevelRows]:
+def same_for(classes: Iterable[FaultClass], answer: LevelRows) -> dict[FaultClass, LevelRows]:
     return dict.fromkeys(classes, answer)
 
 
 LIKE_A_CRASH = (_C.CRASH, _C.NUMERIC, _C.UNKNOWN)
-ENDED = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
+ENDS_TRAINING = (*LIKE_A_CRASH, _C.NODE, _C.CHECKPOINT, _C.STORAGE, _C.PRECHECK)
 """Classes after which training does not go on by itself."""
 
 
-def off(answer: LevelRows) -> dict[FaultClass, LevelRows]:
+def without_tolerance(answer: LevelRows) -> dict[FaultClass, LevelRows]:
     """Ladders without fault tolerance: faults that ended nothing are noted, the rest get this answer."""
-    return {**like(NOTE, FaultClass), **NO_FAULT, **like(answer, ENDED)}
+    return {**same_for(FaultClass, NOTE), **NO_FAULT, **same_for(ENDS_TRAINING, answer)}
 
 
 BASE_POLICY = Policy(

@@ -2,9 +2,11 @@
 
     text -> read_text (documents.text) -> plain value -> dialect_of -> JobSpec (native.document, ...)
 
-The only error is `InvalidSpec`: one line that names each field. A dialect is a folder and a row here. A
-document of another system may hold an overlay (`everstep:` or an annotation): a fragment of the native
-`spec` for everything that its own format has no field for.
+`compile_document` makes a job of a document, `validate` lists what is wrong with a text, `patch` changes the
+document of a running job. The only error is `InvalidSpec`: one line that names each field. A dialect is a
+folder and a row here. A document of another system may hold an overlay (`everstep:` or an annotation): a
+fragment of the native `spec` for everything that its own format has no field for. `has_pods` of a cluster's
+name is whether it makes Kubernetes pods.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ from everstep.documents.plain import plain_document, plain_fragment
 from everstep.documents.problems import refusal
 
 LARGE = "comes to {size:.1f} MB when it is read; a job may have {most:.1f} MB: keep data in files"
+MISSING_COMMAND = "missing; say what to run, for example python train.py"
 
 DIALECTS: tuple[Dialect, ...] = (NATIVE, MODELARTS, CEREBRAS, MINDCLUSTER)
 """First match wins, so a native document stays native whatever else it holds."""
 
-
 AS_PYYAML = tuple(dialect.as_pyyaml for dialect in DIALECTS if dialect.as_pyyaml)
+"""Keys on top of a text that is read as PyYAML reads it."""
 
 
 def read_text(text: str | bytes) -> dict[str, Any]:
@@ -67,9 +70,6 @@ def _compiled(document: dict[str, Any], dialect: Dialect, has_pods: HasPods) -> 
     return spec
 
 
-MISSING_COMMAND = "missing; say what to run, for example python train.py"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What `everstep validate` says about a document: every problem, every note."""
@@ -97,7 +97,7 @@ def compile_document(
 ) -> JobSpec:
     """Compile a document of any dialect, given as any JSON value.
 
-    With `needs_command` a phase without a command is refused: it can be looked at, but not run.
+    With `needs_command` a phase without a command is refused; without, such a document can be looked at.
     """
     plain = plain_document(document)
     dialect = dialect_of(plain)

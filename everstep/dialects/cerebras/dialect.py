@@ -38,7 +38,6 @@ def _with_named_phases(document: dict[str, Any]) -> dict[str, Any]:
 CEREBRAS = Dialect(
     name="cerebras",
     title="Cerebras",
-    shape="trainer:",
     recognises=_is_cerebras,
     compiles=_compile,
     command=COMMAND,

@@ -1,5 +1,8 @@
-"""Compiles a trainer configuration to a JobSpec: each trainer becomes a phase of the native document,
-and the `everstep:` block overrides it."""
+"""The trainer configuration -> JobSpec: each trainer becomes a phase of the native document.
+
+The overlay (`everstep:`) is merged over these phases, then all is compiled like a native document. Sentences
+below are problems of trainers, or notes on what has another effect than expected.
+"""
 
 from __future__ import annotations
 
@@ -40,20 +43,22 @@ ITS_PARAMS = "{params}"
 MODE_OF_A_COMMAND = r"\bcszoo\s+(fit|validate_all|validate)\b"
 
 NO_NAME = f"has no name: the job is called {NAMELESS}; choose one with `submit --id`"
-FINAL = "missing: every failure is final"
-NEVER = "is 0: the first failure is final"
-FROM_THE_START = (
+NO_AUTORESTART = "missing: every failure is final"
+NO_RESTARTS = "is 0: the first failure is final"
+NOTHING_SAVED = (
     "missing: nothing is saved during training, so a restart begins from the initial state"
 )
-AGAIN = "a validation that failed starts from scratch: nothing of it is saved"
+VALIDATION_STARTS_OVER = "a validation that failed starts from scratch: nothing of it is saved"
 NO_FOLDER = "is not a folder: checkpoints there are not found, so no restart makes progress"
-LONGER = (
+RELATIVE_LOOP = (
     "is counted from where a run begins, so that a restart makes it longer: write max_steps, "
     "which is counted from the very beginning"
 )
 ALL_OR_NONE = "missing, but {other} has it: either every phase restarts by itself or none does"
-TOO_FEW = "must not be more than num_csx, the number of systems wanted ({wanted})"
-NAMES = "must have an entry for each of the {count} trainers, in their order: it has {entries}"
+MORE_THAN_WANTED = "must not be more than num_csx, the number of systems wanted ({wanted})"
+PHASE_FOR_EACH_TRAINER = (
+    "must have an entry for each of the {count} trainers, in their order: it has {entries}"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +191,7 @@ def _more_than_wanted(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
         init = trainer.shape.init
         if init.autorestart is not None and init.least_csx > init.num_csx:
             at = trainer.path("init", "autorestart", "min_num_csx")
-            yield at, TOO_FEW.format(wanted=init.num_csx)
+            yield at, MORE_THAN_WANTED.format(wanted=init.num_csx)
 
 
 def _not_read(key: str) -> str:
@@ -196,20 +201,20 @@ def _not_read(key: str) -> str:
 def _notes(trainers: Sequence[WrittenTrainer]) -> Iterator[Problem]:
     yield "trainer", NO_NAME
     if trainers[0].shape.init.autorestart is None:
-        yield trainers[0].path("init", "autorestart"), FINAL
+        yield trainers[0].path("init", "autorestart"), NO_AUTORESTART
         return
     for trainer in trainers:
         init = trainer.shape.init
         if init.autorestart is not None and init.autorestart.max_num_restarts == 0:
-            yield trainer.path("init", "autorestart", "max_num_restarts"), NEVER
+            yield trainer.path("init", "autorestart", "max_num_restarts"), NO_RESTARTS
         elif not trainer.is_fit:
-            yield trainer.at, AGAIN
+            yield trainer.at, VALIDATION_STARTS_OVER
         elif not init.saves:
-            yield trainer.path("init", "checkpoint", "steps"), FROM_THE_START
+            yield trainer.path("init", "checkpoint", "steps"), NOTHING_SAVED
         elif trainer.saves_to is None:
             yield trainer.path("init", "checkpoint", "checkpoint_root"), NO_FOLDER
         elif (key := init.relative_loop_key) is not None:
-            yield trainer.path("init", "loop", key), LONGER
+            yield trainer.path("init", "loop", key), RELATIVE_LOOP
 
 
 # --- In native words --------------------------------------------------------------------------------
@@ -226,7 +231,9 @@ def _with_overlay(
     phases = overlay["phases"]
     if len(phases) != len(trainers):
         count, entries = len(trainers), len(phases)
-        raise refusal([(path(ROOT, "phases"), NAMES.format(count=count, entries=entries))])
+        raise refusal(
+            [(path(ROOT, "phases"), PHASE_FOR_EACH_TRAINER.format(count=count, entries=entries))]
+        )
     shared = {key: value for key, value in overlay.items() if key not in OF_THE_JOB}
     return [
         replace(t, overlay=merged(shared, phase)) for t, phase in zip(trainers, phases, strict=True)

@@ -19,8 +19,8 @@ from everstep.dialects.policies import (
     JOB,
     NO_FAULT,
     SHARED_LADDERS,
-    like,
-    off,
+    same_for,
+    without_tolerance,
 )
 
 _C, _L = FaultClass, Level
@@ -75,7 +75,9 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0, goes_back: bool = Fa
     """
     return replace(
         BASE_POLICY,
-        ladders=ladder_rows({**like(JOB, FaultClass), **SHARED_LADDERS, **NO_FAULT, _C.HANG: FAIL}),
+        ladders=ladder_rows(
+            {**same_for(FaultClass, JOB), **SHARED_LADDERS, **NO_FAULT, _C.HANG: FAIL}
+        ),
         rules=CANNOT_BE_REPEATED,
         no_progress_restarts=max_num_restarts,
         no_progress_owners=ALL_OWNERS,
@@ -90,7 +92,9 @@ def cerebras(*, max_num_restarts: int, save_every: int = 0, goes_back: bool = Fa
 
 WITHOUT_RESTARTS = replace(
     BASE_POLICY,
-    ladders=ladder_rows(off(FAIL), why="nothing is restarted without init.autorestart"),
+    ladders=ladder_rows(
+        without_tolerance(FAIL), why="nothing is restarted without init.autorestart"
+    ),
     own_checkpoints=True,
 )
 """Policy of a document without `init.autorestart`."""

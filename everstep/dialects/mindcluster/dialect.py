@@ -34,7 +34,6 @@ def _fragment(document: dict[str, Any]) -> dict[str, Any]:
 MINDCLUSTER = Dialect(
     name="mindcluster",
     title="MindCluster",
-    shape="AscendJob, Volcano Job or labelled Deployment",
     recognises=_is_mindcluster,
     compiles=_compile,
     command=COMMAND,

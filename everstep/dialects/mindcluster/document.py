@@ -25,10 +25,11 @@ from everstep.documents.problems import Problem, described, judged, path, refusa
 GRACE_OVER_TIME_S = 900
 """So long a pod that is removed gracefully may take; then it is killed. The scheduler's default."""
 MAX_RETRY_DEFAULT = 3
-"""Of a Volcano Job that says nothing, or 0."""
+"""`maxRetry` of a Volcano Job that has none, or 0."""
 PENDING_SESSIONS_S = 12.0
 """So long a pod waits for its place before the whole job is rescheduled: twelve sessions of a second."""
 WAIT_VARIABLE = "MINDIO_WAIT_MINDX_TIME"
+"""So long an elastic job waits for a new place; its default, and how long before its end it scales in."""
 WAIT_VARIABLE_S, BEFORE_SCALE_IN_S = 30, 10
 
 NO_COMMAND = (
@@ -44,8 +45,8 @@ OF_THE_POD = (
 ONE_TEMPLATE = (
     "its pods are made from {at}, like all pods of the job: only commands and `env` differ"
 )
-RESTARTED = "has no effect: what follows an exit is said by fault-retry-times"
-NEVER_EXITS = "exit codes 1 to 127 of any pod end the job, 128 to 255 are retried"
+POLICY_WITHOUT_EFFECT = "has no effect: what follows an exit is said by fault-retry-times"
+POLICY_EXIT_CODE = "exit codes 1 to 127 of any pod end the job, 128 to 255 are retried"
 BEGINS_WITH = (
     "has no effect: the job begins with {begins_with} nodes; with elastic-training, minReplicas: "
     '"{least}" lets it begin and go on with fewer'
@@ -54,7 +55,7 @@ BEGINS_WITH = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """Pods of one template, and where it is written."""
+    """The pods of one template. `at` is its path in the document; each pod is a node of the job."""
 
     at: str
     nodes: int
@@ -74,7 +75,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A job of any of the three kinds, in one shape."""
+    """A job of any of the three kinds (AscendJob, Volcano Job, Deployment), in one shape."""
 
     kind: str
     metadata: shapes.Metadata
@@ -94,12 +95,12 @@ class Manifest:
 
     @property
     def largest(self) -> Role:
-        """The first one with the most devices: all pods of the job are made like its own."""
+        """The first role with the most devices: all pods of the job are made like its own."""
         return max(self.roles, key=lambda role: role.container.resources.devices)
 
     @property
     def has_final_exits(self) -> bool:
-        """Whether exit codes below 128 end the job. One role that says so is enough."""
+        """Whether exit codes below 128 end the job, because any role has that `restartPolicy`."""
         return any(role.restart_policy == "ExitCode" for role in self.roles)
 
 
@@ -418,9 +419,9 @@ def _begin_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
 def _restart_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
     for role in job.roles:
         if role.restart_policy == "ExitCode":
-            yield role.restart_policy_at, NEVER_EXITS
+            yield role.restart_policy_at, POLICY_EXIT_CODE
         elif role.restart_policy in ("Always", "OnFailure"):
-            yield role.restart_policy_at, RESTARTED
+            yield role.restart_policy_at, POLICY_WITHOUT_EFFECT
     limit, times = job.retries or 0, switches.fault_retry_times
     if switches.fault_scheduling != "off" and 0 < limit < times:
         what = f"is {limit}: the job is rescheduled so often at most, and never {times} times"

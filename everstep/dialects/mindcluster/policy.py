@@ -27,8 +27,8 @@ from everstep.dialects.policies import (
     NOTE,
     SHARED_LADDERS,
     LevelRows,
-    like,
-    off,
+    same_for,
+    without_tolerance,
 )
 from everstep.faults.rules import duration_rules, job_duration_rules, relation_rules, repeat_rules
 
@@ -49,23 +49,23 @@ STRATEGY: Mapping[str, Level] = {
 _LIKE_SUBHEALTH = (_C.SUBHEALTH, _C.SLOW)
 
 RESET_LEVELS = ("FreeRestartNPU", "RestartNPU")
-"""Of fault codes: the chip is to be reset."""
+"""Levels of fault codes after which the chip has to be reset."""
 
 TO_BE_LEFT = LadderRow(NOTE, (_C.SUBHEALTH,), code_levels=("PreSeparateNPU", "PreSeparateFault"))
-"""A chip or a server that is left some day: the job that has it stays, whatever holds for sub-health."""
+"""A chip or a server that is taken out of service later: a job that has it stays, whatever `sub_healthy`."""
 
 MAX_RESTARTS = 32_767
-"""So often processes start again in their pods after an exit: the default of its launcher."""
+"""How often processes start again in their pods after an exit: the default of MindCluster's launcher."""
 
 OF_THE_JOB = tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA)
-"""Whose faults spend the restarts after exits; those of chips spend none, whatever caused them."""
+"""Owners whose faults spend the restarts after exits; faults of chips spend none, whatever caused them."""
 
 NEVER_JOB = Hindrance(
     (_L.JOB,),
     "the document never goes beyond pod level",
     spares=(_C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED),
 )
-"""`recover_policy_path: pod`; a failed pod level ends the phase. It is about faults: others move the job."""
+"""`recover_policy_path: pod`: if the pod level fails, the phase ends. Only what is no fault moves the job."""
 RANK0_NEEDS_JOB = Hindrance(
     (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
 )
@@ -87,12 +87,12 @@ def mindcluster(
     recover_strategy: Collection[str] = (),
     sub_healthy: SubHealthy = "ignore",
     recover_policy_path_pod: bool = False,
-    elastic: bool = False,
     final_exits: bool = False,
 ) -> Policy:
-    """`backoff_limit` is also what a Volcano job's maxRetry says. 0 or less means not given.
+    """The policy of these switches; `labels` and `document` read them, under the same names.
 
-    `final_exits`: exit codes below 128 end the job, as restartPolicy ExitCode says.
+    `backoff_limit` is also a Volcano job's maxRetry; 0 or less: not set. `final_exits`: exit codes below 128
+    end the job (restartPolicy ExitCode).
     """
     restarts_here = "recover-in-place" in recover_strategy and fault_scheduling != "off"
     budgets = _mindcluster_budgets(
@@ -100,18 +100,16 @@ def mindcluster(
     )
     rules = (FINAL_EXITS,) if final_exits else ()
     if fault_scheduling == "off":
-        retried = off(JOB if _positive(backoff_limit) else FAIL)
+        retried = without_tolerance(JOB if _positive(backoff_limit) else FAIL)
         return replace(BASE_POLICY, ladders=ladder_rows(retried), budgets=budgets, rules=rules)
-    on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
-    if elastic:
-        on.add(_L.ELASTIC)
-    pod = pod_rescheduling or recover_policy_path_pod
+    levels_on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
+    if pod_rescheduling or recover_policy_path_pod:
+        levels_on.add(_L.POD)
     asks_first = tuple(_C) if fault_scheduling == "grace" else ASKED_FIRST
     if fault_scheduling == "force" and sub_healthy in ("graceExit", "hotSwitch"):
         asks_first = (*ASKED_FIRST, *_LIKE_SUBHEALTH)
-    on |= {_L.POD} if pod else set()
     ladders = _mindcluster_ladders(
-        on,
+        levels_on,
         retries_exits=_positive(fault_retry_times) is not None,
         sub_healthy=sub_healthy,
     )
@@ -134,16 +132,17 @@ def mindcluster(
 
 
 def _mindcluster_ladders(
-    on: set[Level], *, retries_exits: bool, sub_healthy: SubHealthy
+    levels_on: set[Level], *, retries_exits: bool, sub_healthy: SubHealthy
 ) -> dict[FaultClass, LevelRows]:
     def only(*levels: Level) -> LevelRows:
-        return (*(level for level in levels if level in on), _L.JOB)
+        """Those of the levels that are switched on, then the whole job."""
+        return (*(level for level in levels if level in levels_on), _L.JOB)
 
     device = only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD, _L.ELASTIC)
     return {
         **SHARED_LADDERS,
         **NO_FAULT,
-        **like(only(_L.IN_PLACE, _L.POD) if retries_exits else FAIL, LIKE_A_CRASH),
+        **same_for(LIKE_A_CRASH, only(_L.IN_PLACE, _L.POD) if retries_exits else FAIL),
         _C.HANG: NOTE,
         _C.DEVICE: device,
         _C.DEVICE_USER: device,
@@ -151,18 +150,18 @@ def _mindcluster_ladders(
         _C.NODE: only(_L.PROCESS, _L.POD, _L.ELASTIC),
         _C.PRECHECK: JOB,
         _C.NETWORK: only(_L.PROCESS_ONLINE, _L.IN_PLACE, _L.PROCESS, _L.POD),
-        **like(_sub_health_levels(sub_healthy, only(_L.POD)), _LIKE_SUBHEALTH),
+        **same_for(_LIKE_SUBHEALTH, _sub_health_levels(sub_healthy, only(_L.POD))),
     }
 
 
 def _sub_health_levels(strategy: SubHealthy, moves: LevelRows) -> LevelRows:
-    """A hot switch is one of pods, whatever the others are rescheduled by."""
+    """A hot switch replaces pods even if `pod-rescheduling` is off. graceExit and forceExit have `moves`."""
     by_strategy: Mapping[str, LevelRows] = {"ignore": NOTE, "hotSwitch": (_L.POD, _L.JOB)}
     return by_strategy.get(strategy, moves)
 
 
 def _needing_a_reset(ladders: Mapping[FaultClass, LevelRows]) -> LadderRow:
-    """Chips that have to be reset are left: only those that need no more than a new run stay in place."""
+    """The row for chips that have to be reset: no `in_place`, which suits those that need only a new run."""
     levels = (level for level in ladders[_C.DEVICE] if level is not _L.IN_PLACE)
     return LadderRow(tuple(levels), (_C.DEVICE, _C.DEVICE_USER), code_levels=RESET_LEVELS)
 

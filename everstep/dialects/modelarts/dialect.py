@@ -49,7 +49,6 @@ def _fragment(document: dict[str, Any]) -> dict[str, Any]:
 MODELARTS = Dialect(
     name="modelarts",
     title="ModelArts",
-    shape="kind: job",
     recognises=_is_modelarts,
     looks_like=_looks_like_modelarts,
     right_kind="must be one that a ModelArts document has, for example kind: job",

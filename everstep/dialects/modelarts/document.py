@@ -22,7 +22,7 @@ from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.native import shapes
 from everstep.dialects.native.document import (
     NO_CHECKPOINTS,
-    SPELLED_OUT,
+    PHASES_BYTES_MOST,
     TOO_LARGE,
     compile_spec,
 )
@@ -47,7 +47,7 @@ def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     phases, notes = compile_spec(
         spec, shape, has_pods=has_pods, root=root, base=_policy(parsed), commands_known=False
     )
-    if len(json.dumps(_variables(parsed))) * len(phases) > SPELLED_OUT:
+    if len(json.dumps(_variables(parsed))) * len(phases) > PHASES_BYTES_MOST:
         raise refusal([(ma_shapes.ENVIRONMENTS, TOO_LARGE)])
     return JobSpec(
         name=parsed.metadata.name or ma_shapes.NAMELESS,

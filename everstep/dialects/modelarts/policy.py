@@ -19,9 +19,9 @@ from everstep.dialects.policies import (
     NO_FAULT,
     NOTE,
     SHARED_LADDERS,
-    chosen,
-    like,
-    off,
+    levels_on,
+    same_for,
+    without_tolerance,
 )
 
 _C, _L = FaultClass, Level
@@ -45,18 +45,20 @@ def modelarts(
 ) -> Policy:
     """The policy of these annotations; without `job_retry` no fault tolerance at all."""
     if job_retry is None:
-        return replace(BASE_POLICY, ladders=ladder_rows(off(FAIL), why=OFF), stops_at_limit=True)
+        return replace(
+            BASE_POLICY, ladders=ladder_rows(without_tolerance(FAIL), why=OFF), stops_at_limit=True
+        )
     pod = (_L.POD, pod_retry is not None)
     ladders = {
         **SHARED_LADDERS,
         **NO_FAULT,
-        **like(JOB if unconditional else FAIL, LIKE_A_CRASH),
+        **same_for(LIKE_A_CRASH, JOB if unconditional else FAIL),
         _C.HANG: (_L.SUSPENSION,) if hang_retry else NOTE,
-        _C.DEVICE: chosen((_L.IN_PLACE, True), pod, (_L.JOB, True)),
+        _C.DEVICE: levels_on((_L.IN_PLACE, True), pod, (_L.JOB, True)),
         _C.DEVICE_USER: (_L.IN_PLACE, _L.JOB),
-        **like(chosen(pod, (_L.JOB, True)), (_C.DEVICE_FATAL, _C.NODE)),
+        **same_for((_C.DEVICE_FATAL, _C.NODE), levels_on(pod, (_L.JOB, True))),
         _C.PRECHECK: JOB,
-        _C.NETWORK: chosen(
+        _C.NETWORK: levels_on(
             (_L.OPERATOR_ONLINE, operator_retry), (_L.IN_PLACE, True), (_L.JOB, True)
         ),
     }

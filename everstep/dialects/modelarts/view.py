@@ -45,7 +45,7 @@ def details(state: JobState, chronicle: Chronicle) -> Value:
     nodes, origin = state.phase.nodes, state.spec.origin
     return _shape(
         _head(state.job.id, state.spec.name, origin, chronicle.created_at),
-        _word(state),
+        _phase_row(state),
         {
             "duration": _duration(state, chronicle),
             "start_time": _ms(chronicle.started_at),
@@ -61,9 +61,9 @@ def details(state: JobState, chronicle: Chronicle) -> Value:
 
 
 def unread(
-    job_id: str, word: str = "unread", *, created_at: float | None = None, reason: str | None = None
+    job_id: str, row: str = "unread", *, created_at: float | None = None, reason: str | None = None
 ) -> Value:
-    """The details of a job without a state. `word` is a row of `PHASE`, `reason` why the job ended."""
+    """The details of a job without a state. `row` is one of `PHASE`, `reason` why the job ended."""
     never_began: Value = {
         **dict.fromkeys(RUNNING_RECORD),
         "end_reason": reason,
@@ -71,7 +71,7 @@ def unread(
     }
     return _shape(
         _head(job_id, job_id, Origin(), created_at),
-        word,
+        row,
         {
             **dict.fromkeys(("duration", "start_time", "max_restarts")),
             **{key: [] for key in ("node_count_metrics", "tasks", "task_statuses")},
@@ -82,8 +82,8 @@ def unread(
     )
 
 
-def _shape(head: Value, word: str, status: Value, resource: Value) -> Value:
-    phase, secondary = PHASE[word]
+def _shape(head: Value, row: str, status: Value, resource: Value) -> Value:
+    phase, secondary = PHASE[row]
     status = {"phase": phase, "secondary_phase": secondary, **status}
     return {**head, "status": status, "spec": {"resource": resource}}
 
@@ -111,7 +111,7 @@ def _head(job_id: str, name: str, origin: Origin, created_at: float | None) -> V
     }
 
 
-def _word(state: JobState) -> str:
+def _phase_row(state: JobState) -> str:
     """The row of `PHASE`. A job that is being removed from the cluster has ended, unless it was stopped."""
     if state.ending == "Invalid":
         return "refused"

@@ -18,7 +18,6 @@ def _is_native(document: Mapping[str, Any]) -> bool:
 NATIVE = Dialect(
     name="native",
     title="native",
-    shape="apiVersion: everstep/v1",
     recognises=_is_native,
     compiles=compile_native,
     overlay="spec",

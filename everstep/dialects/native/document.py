@@ -1,7 +1,8 @@
 """The native document -> JobSpec: phases laid over their job, contradictions found, notes taken.
 
-`shapes` has judged every key by itself before; here is what only a whole phase shows. Two tables, one
-of contradictions (errors) and one of things without effect (notes): a new one is a row.
+`shapes` has checked every key by itself before; here is what only a whole phase shows. Two tables, one of
+contradictions (errors) and one of things without effect (notes): a new one is a row, a function that yields
+the field's path and a sentence. The other dialects use `compile_spec` too, with a policy of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from everstep.documents.problems import PathPart, Problem, judged, path, refusal
 OF_THE_JOB = frozenset({"cluster", "namespace", "priority", "start_phase", "phases"})
 """Keys of `spec` that no phase has."""
 
-SPELLED_OUT = 1_000_000
+PHASES_BYTES_MOST = 1_000_000
 """Bytes that all phases together may have, each with everything it inherits."""
 
 TOO_LARGE = "with all they inherit the phases are larger than 1 MB: shorten what they share"
@@ -62,9 +63,9 @@ class WrittenPhase:
     cluster: str
     has_pods: bool  # of its cluster
     place: tuple[PathPart, ...]
-    written: Mapping[str, Any]
-    settings: shapes.Settings
-    base: Policy
+    written: Mapping[str, Any]  # what the phase itself sets
+    settings: shapes.Settings  # with what it inherits
+    base: Policy  # of the dialect; the document's own replaces it in parts
 
     def at(self, *keys: PathPart) -> str:
         """The path of a field: in the phase if the phase sets it, else in the job."""
@@ -103,13 +104,13 @@ def compile_spec(
     `commands_known=False` a missing command is no problem yet.
     """
     phases = list(_written(spec, shape, root, base, has_pods=has_pods(shape.cluster)))
-    checks = CONTRADICTIONS if commands_known else (_devices_of_no_kind,)
+    checks = CONTRADICTIONS if commands_known else (_devices_without_kind,)
     problems = [problem for phase in phases for check in checks for problem in check(phase)]
     if problems:
         raise refusal(problems)
     notes = dict.fromkeys(
         [
-            *_namespace_of_no_pods(shape, root, has_pods=has_pods(shape.cluster)),
+            *_namespace_without_pods(shape, root, has_pods=has_pods(shape.cluster)),
             *(note for phase in phases for find in NOTES for note in find(phase)),
         ]
     )
@@ -133,7 +134,7 @@ def _written(
         whole = merge.merged(shared, written)
         name = whole.pop("name")
         size += len(json.dumps(whole))
-        if size > SPELLED_OUT:
+        if size > PHASES_BYTES_MOST:
             raise refusal([(f"{root}.phases", TOO_LARGE)])
         place = (root, "phases", i)
         yield WrittenPhase(
@@ -157,7 +158,7 @@ def _without_command(phase: WrittenPhase) -> Iterator[Problem]:
         yield phase.at("command"), what
 
 
-def _devices_of_no_kind(phase: WrittenPhase) -> Iterator[Problem]:
+def _devices_without_kind(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.settings.accelerators_per_node != 0 and phase.settings.accelerator == "none":
         what = "needs their kind too: accelerator: nvidia, ascend or simulated (it is none)"
         yield phase.at("accelerators_per_node"), what
@@ -165,7 +166,7 @@ def _devices_of_no_kind(phase: WrittenPhase) -> Iterator[Problem]:
 
 CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
     _without_command,
-    _devices_of_no_kind,
+    _devices_without_kind,
 )
 
 
@@ -175,30 +176,30 @@ CONTRADICTIONS: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
 NO_PODS = "has no effect on cluster `{cluster}`, which starts processes, no pods"
 
 
-def _namespace_of_no_pods(shape: shapes.Spec, root: str, *, has_pods: bool) -> Iterator[Problem]:
+def _namespace_without_pods(shape: shapes.Spec, root: str, *, has_pods: bool) -> Iterator[Problem]:
     if shape.namespace is not None and not has_pods:
         yield path(root, "namespace"), NO_PODS.format(cluster=shape.cluster)
 
 
-def _for_kubernetes(phase: WrittenPhase) -> Iterator[Problem]:
+def _pod_keys_without_pods(phase: WrittenPhase) -> Iterator[Problem]:
     if not phase.has_pods:
         for key in phase.settings.model_fields_set & {"image", "pod_template"}:
             yield phase.at(key), NO_PODS.format(cluster=phase.cluster)
 
 
-def _for_this_machine(phase: WrittenPhase) -> Iterator[Problem]:
+def _workdir_of_pods(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.has_pods and "workdir" in phase.settings.model_fields_set:
         what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
         yield phase.at("workdir"), what
 
 
-def _kind_of_no_devices(phase: WrittenPhase) -> Iterator[Problem]:
+def _kind_without_devices(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.settings.accelerator != "none" and phase.settings.accelerators_per_node == 0:
         what = "has no effect without `accelerators_per_node`: the job takes no device"
         yield phase.at("accelerator"), what
 
 
-def _prewarm_of_no_python(phase: WrittenPhase) -> Iterator[Problem]:
+def _prewarm_without_python(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.settings.prewarm and not _is_python(phase.settings.command):
         what = "has no effect: only `python script.py` and `python -m module` start from a fork"
         yield phase.at("prewarm"), what
@@ -215,7 +216,7 @@ def _is_python(command: list[str] | str | None) -> bool:
 HOW_FEW = "say how few nodes will do, nodes: {min: 2, wanted: 4}"
 
 
-def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
+def _fewer_nodes_without_minimum(phase: WrittenPhase) -> Iterator[Problem]:
     nodes_min, nodes = _node_range(phase.settings)
     if nodes_min < nodes:
         return
@@ -229,7 +230,7 @@ def _nowhere_to_shrink(phase: WrittenPhase) -> Iterator[Problem]:
         yield phase.at("prefetch"), f"has no effect: {HOW_FEW}"
 
 
-def _as_asked(phase: WrittenPhase) -> Iterator[Problem]:
+def _ladder_of_planned_restarts(phase: WrittenPhase) -> Iterator[Problem]:
     if FaultClass.PLANNED in phase.settings.recovery.ladders:
         what = "has no effect: a planned restart takes the level that was asked for"
         yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
@@ -241,7 +242,7 @@ NO_CHECKPOINTS = (
 )
 
 
-def _nothing_to_resume_from(phase: WrittenPhase) -> Iterator[Problem]:
+def _restarts_without_checkpoints(phase: WrittenPhase) -> Iterator[Problem]:
     if (
         phase.settings.checkpoints is None
         and _policy(phase.settings.recovery, phase.base).may_restart
@@ -249,20 +250,20 @@ def _nothing_to_resume_from(phase: WrittenPhase) -> Iterator[Problem]:
         yield phase.at("checkpoints"), NO_CHECKPOINTS
 
 
-def _our_variables(phase: WrittenPhase) -> Iterator[Problem]:
+def _product_variables(phase: WrittenPhase) -> Iterator[Problem]:
     for name in filter(PRODUCT_VARIABLES.fullmatch, phase.settings.env):
         yield phase.at("env", name), NOT_HANDED_OVER
 
 
 NOTES: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
-    _for_kubernetes,
-    _for_this_machine,
-    _kind_of_no_devices,
-    _prewarm_of_no_python,
-    _nowhere_to_shrink,
-    _as_asked,
-    _nothing_to_resume_from,
-    _our_variables,
+    _pod_keys_without_pods,
+    _workdir_of_pods,
+    _kind_without_devices,
+    _prewarm_without_python,
+    _fewer_nodes_without_minimum,
+    _ladder_of_planned_restarts,
+    _restarts_without_checkpoints,
+    _product_variables,
 )
 
 

@@ -24,6 +24,7 @@ from everstep.core import patterns
 from everstep.core.levels import FaultClass, Level, Owner
 from everstep.documents.problems import HIDDEN, problem
 
+# The most of each.
 NODES = 10_000
 PHASES = 100
 PER_NODE = 1024
@@ -32,9 +33,13 @@ TEXT_LENGTH = 100_000  # the longest argument or variable that every Linux passe
 PATTERN_LENGTH = 1000
 GROUPS = 50
 REPEATS = 3
+
+# In the text of a pattern: an escaped character or a class; what stands before a repeat.
 LITERAL = re.compile(r"\\.|\[\^?\]?[^]]*\]")
 REPEAT = re.compile(r"(.?)[*+{]")
-LINEAR = r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
+HOW_LINEAR = (
+    r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
+)
 YEAR_S = 365 * 24 * 3600
 DAY_S = 24 * 3600
 
@@ -52,7 +57,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """A text of this pattern, as a whole; `otherwise` completes "must ..."."""
+    """A text of this pattern, as a whole; `otherwise` completes the sentence "must ..."."""
 
     pattern: str
     otherwise: str
@@ -89,7 +94,7 @@ def regex(pattern: str) -> str:
         except (re.error, OverflowError) as error:
             raise problem(f"is not a regular expression: {error}") from None
     if why := patterns.refused(pattern):
-        raise problem(f"cannot be matched in linear time ({why}): {LINEAR}")
+        raise problem(f"cannot be matched in linear time ({why}): {HOW_LINEAR}")
     return pattern
 
 
@@ -128,7 +133,7 @@ def handed_out(name: str) -> str:
 
 
 def kind(value: object) -> str:
-    """Which member of a union a value is meant for; hidden in paths."""
+    """The tag of the union's member that a value is meant for, by its type. No message shows it."""
     kinds: dict[type, str] = {int: NUMBER, float: NUMBER, str: TEXT, list: LIST, dict: MAPPING}
     return kinds.get(type(value), HIDDEN)
 
