@@ -63,13 +63,14 @@ class Progress:
     """How far an attempt came with its publication."""
 
     publication: Publication
-    exports: bool  # metrics or traces
+    exports: bool  # whether this worker exports metrics or traces
+    # Numbers of the newest that went out; 0: none.
     entry: int = 0
     notice: int = 0
     span: int = 0
     totals_are_settled: bool = False  # the totals were taken, or never will be
     spans_are_settled: bool = False  # also where there is no exporter
-    totals_sent: str = ""
+    totals_sent: str = ""  # fingerprint of the totals that were taken
     trouble: str = ""  # why a part failed, the newest
 
     @property
@@ -151,8 +152,8 @@ class Publishing:
 
     async def _count(self, publication: Publication, progress: Progress) -> None:
         """Send totals that changed. After a failure a later publication sends them."""
-        counting = fingerprint(publication.totals, activity.info().workflow_run_id or "")
-        if self.counters is not None and counting != publication.totals_sent:
+        newest = fingerprint(publication.totals, activity.info().workflow_run_id or "")
+        if self.counters is not None and newest != publication.totals_sent:
             key = f"{publication.job.id}/{publication.first_run}"
             report = JobReport(key=key, at=publication.at, totals=publication.totals)
             try:
@@ -165,7 +166,7 @@ class Publishing:
             if problem:
                 activity.logger.warning(problem)
             else:
-                progress.totals_sent = counting
+                progress.totals_sent = newest
         progress.totals_are_settled = True
 
     async def _trace(self, publication: Publication, progress: Progress) -> None:
@@ -192,10 +193,10 @@ class Publishing:
 
 
 def fingerprint(totals: JobTotals, run: str) -> str:
-    """The same for the same totals of one run: a worker that takes jobs over sends nothing for them.
+    """A text that is the same for the same totals of one run: these are not sent again.
 
-    A run that a reset began has another one, also where its history had sent these totals: later totals of
-    the run that it replaces may have been counted since.
+    The run is part of it. A run that a reset began sends its totals even if its history had sent them: later
+    totals of the run that it replaces may have been counted since.
     """
     written = json.dumps([run, asdict(totals)], sort_keys=True)
     return hashlib.sha256(written.encode()).hexdigest()[:16]

@@ -95,10 +95,9 @@ class Webhook:
     secret: bytes = field(default=b"", repr=False)  # empty: messages are not signed
     template: MessageTemplate | None = None  # None: the message itself is posted
     is_taking: bool = field(default=True, init=False)  # only changes are worth a line in the log
-    _threads: ThreadPoolExecutor = (
-        field(  # of its own, so that a webhook that hangs delays nothing else
-            default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
-        )
+    # Its own threads: a webhook that hangs delays nothing else.
+    _threads: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
     )
 
     async def take(self, message: Mapping[str, Any]) -> bool:

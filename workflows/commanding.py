@@ -1,4 +1,4 @@
-"""Arguments of commands as they arrive, and the adoption of a job."""
+"""What a job calls outside its loop: checks of commands, its adoption, devices, leftover Recoveries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ T = TypeVar("T")
 CANCEL = Command(name="cancel", args={"status": "Canceled", "reason": "the workflow was cancelled"})
 
 
-def accepted(state: JobState, name: str, args: Any) -> None:
+def check_command(state: JobState, name: str, args: Any) -> None:
+    """Raise an ApplicationError if the command cannot be accepted."""
     try:
         commands.accept(state, name, args, now=workflow.time())
     except CommandRejected as error:
@@ -37,13 +38,17 @@ def rejected(why: str) -> ApplicationError:
 
 
 def only_object(argument: Any) -> Any:
+    """The argument of a command, `{}` for none. Raises CommandRejected if it was not readable JSON."""
     if isinstance(argument, Unreadable):
         raise CommandRejected(f"the argument is not readable JSON: {argument.why}")
     return {} if argument is None else argument
 
 
 async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int]:
-    """Which books have the job from now on, and at which generation; `before`: the adoption before."""
+    """Have the job adopted by the books of its cluster. Returns their identity and the job's generation.
+
+    `before`: the result of the last adoption; the same again is refused.
+    """
     job = state.job
     if not job.books:
         raise rejected("the job has not reached its cluster yet: there is nothing to adopt")
@@ -119,8 +124,8 @@ async def hand_over(state: JobState, how: Mapping[str, Any]) -> tuple[str, ...]:
     return isolated
 
 
-def nothing_seen(order: WatchOrder) -> WatchReport:
-    """Of a watch that ended without a word."""
+def report_of_no_news(order: WatchOrder) -> WatchReport:
+    """The report in place of that of a watch that was ended."""
     return WatchReport(
         news="interrupted",
         now=order.since,
@@ -134,13 +139,17 @@ def nothing_seen(order: WatchOrder) -> WatchReport:
 async def in_its_books(
     job: Callable[[], JobRef], call: Callable[[JobRef], Coroutine[Any, Any, T]]
 ) -> T:
-    """The result of a call about the job, repeated if the job is adopted meanwhile."""
+    """The result of a call about the job. If the job is adopted meanwhile, it is cancelled and made again.
+
+    A result that came in spite of the cancel counts. `job` returns the current reference, whose `books` change
+    by an adoption.
+    """
     while True:
         before = job()
         task = asyncio.create_task(call(before))
         try:
             await workflow.wait_condition(lambda: task.done() or job() != before)  # noqa: B023
-        except asyncio.CancelledError:
+        except asyncio.CancelledError:  # the caller is cancelled
             task.cancel()
             return await task
         if task.done():
@@ -149,5 +158,5 @@ async def in_its_books(
         try:
             return await task
         except (ActivityError, asyncio.CancelledError):
-            if is_cancelled():  # in the moment of the adoption
+            if is_cancelled():  # the caller, at the moment of the adoption
                 raise

@@ -1,4 +1,9 @@
-"""Queries, signals and updates of a TrainingJob."""
+"""Queries, signals and updates of a TrainingJob.
+
+A command comes as an update, or as a signal of the same name: `check` accepts or refuses it, `obey_update`
+hands it to the loop (`_accept`) and answers. Only a change of the document and an adoption are carried out
+here, before they are handed over.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +91,11 @@ class JobHandlers:
         self.chronicle = Chronicle()
         self.failing = ""  # how the newest publication fails again and again
         self._listed_as = ""  # the state in the list of the Temporal UI
-        self._messages = 0  # number of messages that it received
+        self._messages = 0  # number of commands that were handed to the loop
         self._changing = asyncio.Lock()  # one change of the document after the other
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
-        self._changes = 0  # accepted, not made yet
+        self._changes = 0  # changes of the document that were accepted and are not made yet
         # By how much the server's clock was ahead of the cluster's as the newest time of that arrived.
         self._clock_lead_s: float | None = None
 
@@ -286,7 +291,7 @@ class JobHandlers:
         args = commanding.only_object(argument)
         if self._state is None:
             await workflow.wait_condition(lambda: self._state is not None)
-            commanding.accepted(self.state, name, args)
+            commanding.check_command(self.state, name, args)
         if self._is_applied(args):
             return self._answer(again=True)
         if name == "report_fault" and args.get("device") is not None:

@@ -1,7 +1,8 @@
 """TrainingJob: a job's whole life. It drives `core.loop.lifecycle` and touches nothing itself.
 
-A local activity evaluates the rules; activities and Recoveries act. Here is only what belongs to Temporal:
-documents, updates, queries, search attributes, new runs.
+A local activity evaluates the rules; activities and Recoveries act. Here is only what belongs to Temporal. A
+run opens (`_open`), repeats event -> `lifecycle.advance` -> action (`_loop`, `_do`) and ends: the job closes
+(`_close`) or continues as a new run. Queries, signals and updates are in `handlers`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class TrainingJob(JobHandlers):
         self._publishing = asyncio.create_task(self._publisher.work())
         end = await self._shielded(self._live())
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
-        # A cancel does not reach a next run.
+        # A cancel that came meanwhile does not reach the next run: obey it in this one.
         if end is None and operators.is_told_to_end(self.state):
             end = await self._shielded(self._live())
         if end is None:
@@ -99,7 +100,7 @@ class TrainingJob(JobHandlers):
                 self._accept(commanding.CANCEL)
 
     async def _live(self) -> next_actions.End | None:
-        """Live until the job ends. None: a new run is to go on."""
+        """Run the loop beside the publisher, and let that finish if the job ends. None: a new run goes on."""
         self._publisher.open()
         end = await self._loop()
         if end is not None:
@@ -109,6 +110,7 @@ class TrainingJob(JobHandlers):
         return end
 
     async def _loop(self) -> next_actions.End | None:
+        """Advance the state by each event and do the action that follows, until the job or this run ends."""
         event: next_actions.Event = next_actions.Begun()
         while True:
             if _has_no_time(event):
@@ -133,6 +135,7 @@ class TrainingJob(JobHandlers):
         return self.state.incident is None and workflow.info().is_continue_as_new_suggested()
 
     async def _do(self, action: next_actions.Action) -> next_actions.Event:
+        """Do the action. Returns the event that it ends with."""
         match action:
             case next_actions.Ask(inputs=inputs):
                 counted = await self._counted(inputs)
@@ -248,7 +251,7 @@ class TrainingJob(JobHandlers):
             if why := missing_workers.not_begun(error):
                 await self._show_wait(why)
             if operators.is_told_to_end(self.state):  # whatever there is to see
-                return commanding.nothing_seen(order)
+                return commanding.report_of_no_news(order)
             return await self._look(order)
 
     async def _look(self, order: WatchOrder) -> WatchReport:
@@ -263,7 +266,7 @@ class TrainingJob(JobHandlers):
     async def _see(
         self, name: str, order: WatchOrder, summary: str, how: Mapping[str, Any]
     ) -> WatchReport:
-        """The report of the monitor or of a look. If it has none, the checkpoint of its heartbeat is kept."""
+        """The report of the activity `monitor` or `look`. If that fails, its heartbeat's checkpoint is kept."""
 
         async def see(job: JobRef) -> WatchReport:
             try:
@@ -339,8 +342,8 @@ class TrainingJob(JobHandlers):
             self._document, self.chronicle = carried.document, carried.chronicle
             self._state = replace(carried.state, job=replace(carried.state.job, run=info.run_id))
             self._note_cluster_time(carried.state.now)  # a new run begins right after a report
-            spec = await self._recompiled(carried.state.spec)  # meanwhile it can be told something
-            self._state = replace(self.state, spec=spec)
+            spec = await self._recompiled(carried.state.spec)
+            self._state = replace(self.state, spec=spec)  # a command may have changed it meanwhile
             return
         try:
             self._document = opening.only_document(raw)
@@ -373,7 +376,7 @@ class TrainingJob(JobHandlers):
                 raise
 
     async def _recompiled(self, spec: JobSpec) -> JobSpec:
-        """By the rules of today. What they do not accept any more goes on by those it began with."""
+        """The document compiled by this worker's rules. If they refuse it, the job goes on with `spec`."""
         try:
             return await opening.compiled(self._document)
         except opening.LOCAL_FAILURES as error:
