@@ -141,8 +141,8 @@ async def in_its_books(
 ) -> T:
     """The result of a call about the job. If the job is adopted meanwhile, it is cancelled and made again.
 
-    A result that came in spite of the cancel counts. `job` returns the current reference, whose `books` change
-    by an adoption.
+    A result that came in spite of the cancel counts. `job` returns the current reference: an adoption changes
+    its `books`.
     """
     while True:
         before = job()

@@ -266,7 +266,7 @@ class TrainingJob(JobHandlers):
     async def _see(
         self, name: str, order: WatchOrder, summary: str, how: Mapping[str, Any]
     ) -> WatchReport:
-        """The report of the activity `monitor` or `look`. If that fails, its heartbeat's checkpoint is kept."""
+        """The report of the activity `monitor` or `look`. If it fails, its heartbeat's checkpoint is kept."""
 
         async def see(job: JobRef) -> WatchReport:
             try:

@@ -56,7 +56,7 @@ RELATIVE_LOOP = (
 )
 ALL_OR_NONE = "missing, but {other} has it: either every phase restarts by itself or none does"
 MORE_THAN_WANTED = "must not be more than num_csx, the number of systems wanted ({wanted})"
-PHASE_FOR_EACH_TRAINER = (
+PHASE_PER_TRAINER = (
     "must have an entry for each of the {count} trainers, in their order: it has {entries}"
 )
 
@@ -232,7 +232,7 @@ def _with_overlay(
     if len(phases) != len(trainers):
         count, entries = len(trainers), len(phases)
         raise refusal(
-            [(path(ROOT, "phases"), PHASE_FOR_EACH_TRAINER.format(count=count, entries=entries))]
+            [(path(ROOT, "phases"), PHASE_PER_TRAINER.format(count=count, entries=entries))]
         )
     shared = {key: value for key, value in overlay.items() if key not in OF_THE_JOB}
     return [
