@@ -20,7 +20,10 @@ PLACE_S = 10.0
 
 def wait_s(grown_in_vain: int) -> float:
     """The time until the next try, doubled with each one that was in vain."""
-    return min(IN_VAIN_S * 2.0 ** (grown_in_vain - 1), IN_VAIN_S_MOST) if grown_in_vain else 0.0
+    if not grown_in_vain:
+        return 0.0
+    doublings = min(grown_in_vain - 1, 10)  # a job may try for months: a power has a limit
+    return min(IN_VAIN_S * 2**doublings, IN_VAIN_S_MOST)
 
 
 def may_grow(order: WatchOrder, observation: Observation) -> bool:

@@ -379,6 +379,10 @@ def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() 
     assert job.state.ledger.grown_in_vain == 0
 
 
+def test_any_number_of_tries_in_vain_has_a_wait() -> None:
+    assert growth.wait_s(2_000) == growth.IN_VAIN_S_MOST
+
+
 def _grown_in_vain() -> ScriptedJob:
     job = running(nodes_min=2)
     job.see(sighting(_C.NODE))
