@@ -18,13 +18,14 @@ from everstep.cli import completion, machine, pages
 from everstep.cli.authoring import missing
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, not_empty, show
+from everstep.core.bounds import DOCUMENT_MOST
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note
 from everstep.dialects import registry
 from everstep.dialects.dialect import HasPods
 from everstep.dialects.native import schema as native
 from everstep.dialects.native.template import TEMPLATE
-from everstep.documents.text import BYTES, read_text
+from everstep.documents.text import read_text
 
 if TYPE_CHECKING:
     # Imports the Temporal client, which takes longer than most commands of this module.
@@ -187,9 +188,9 @@ def read(file: str) -> bytes:
     """The bytes of the file. Of one that is too large, one byte more than a document may have."""
     try:
         if file == "-":
-            return sys.stdin.buffer.read(BYTES + 1)
+            return sys.stdin.buffer.read(DOCUMENT_MOST + 1)
         with Path(file).open("rb") as opened:
-            return opened.read(BYTES + 1)
+            return opened.read(DOCUMENT_MOST + 1)
     except OSError as error:
         why = error.strerror or "it cannot be read"
         raise Failed(Exit.USAGE, f"{file}: {why}; give the path of a job document") from None
