@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from everstep.core import names
+from everstep.core.bounds import rounded
 
 if TYPE_CHECKING:
     from everstep.core.deciding.decision import Outcome
@@ -55,7 +56,7 @@ def took_s(r: Mapping[str, Any]) -> float | None:
 def story(r: Mapping[str, Any]) -> str:
     """Describe a record in a few lines."""
     fault, took = r["fault"], r["stages_s"]
-    cost = ", ".join(f"{name} {value:.3g} s" for name, value in took.items() if value)
+    cost = ", ".join(f"{name} {rounded(value)} s" for name, value in took.items() if value)
     bills = ", ".join(f"{units} of {name}" for name, units in r["bills"].items()) or "nothing"
     head = f"restart {r['n']} of phase {r['phase']}, incident {r['incident']}, {r['at']}"
     lines = [head, *(f"  seen     {line}" for line in r["seen"])]

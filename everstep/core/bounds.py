@@ -63,6 +63,11 @@ def finite(number: float) -> float:
     return 0.0 if math.isnan(number) else max(-NUMBER_MOST, min(number, NUMBER_MOST))
 
 
+def rounded(number: float) -> str:
+    """The number in three digits, or all digits before the point; never with an exponent as `:.3g` has it."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
+
+
 def quoted(value: object) -> str:
     """The value as a refusal quotes it: enough of it to find it again."""
     return cut(repr(value), QUOTED_MOST)

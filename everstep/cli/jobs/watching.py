@@ -28,6 +28,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import newest_restarts, status_of
 from everstep.cli.jobs.job import CLOSED, JobId, find
 from everstep.cli.output import AsJson, console, shown
+from everstep.core.bounds import rounded
 
 LOOK_S = 0.25
 STEP_LINE_S = 5.0
@@ -162,7 +163,7 @@ class Rate:
         if per_s is None:
             return ""
         left = "" if left_s is None else f", {pages.age(left_s)} left to step {self.last_step}"
-        return f"{per_s:.3g} steps/s{left}"
+        return f"{rounded(per_s)} steps/s{left}"
 
 
 # -- Showing ------------------------------------------------------------------------------------

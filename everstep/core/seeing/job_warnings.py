@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from everstep.core.bounds import rounded
 from everstep.core.world import Observation, PodView
 
 UNMATCHED_S = 60.0
@@ -122,7 +123,7 @@ def _overdue(signs: WarningSigns) -> Sign:
     due = last + max(OVERDUE * every_s, OVERDUE_S_LEAST)
     if signs.now < due:
         return Sign(is_so=False, due=due)
-    usual = f"usually one comes every {every_s:.3g} s"
+    usual = f"usually one comes every {rounded(every_s)} s"
     return Sign(is_so=True, text=f"no complete checkpoint for {signs.now - last:.0f} s; {usual}")
 
 
@@ -130,10 +131,10 @@ def _size(count: int) -> str:
     """In the unit that leaves a number before the point."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if size < 1000 or unit == "TB":
+        if size < 999.5 or unit == "TB":
             break
         size /= 1000
-    return f"{size:.3g} {unit}"
+    return f"{rounded(size)} {unit}"
 
 
 KINDS: dict[str, Callable[[WarningSigns], Sign]] = {

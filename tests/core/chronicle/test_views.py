@@ -169,6 +169,14 @@ def test_a_restart_took_the_time_from_the_first_fact_until_all_ranks_were_starte
     assert record_rows.took_s({"stages_s": dict.fromkeys(stages)}) is None
 
 
+def test_a_story_has_long_times_without_an_exponent() -> None:
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds(stages_s={"stop": 0.25, "place": 1_812.3})
+    (record,) = responses.restarts(job.chronicle)
+    assert "stop 0.25 s, place 1812 s" in record_rows.story(record)
+
+
 def test_a_job_that_ends_leaves_the_changes_of_its_document() -> None:
     job = running()
     change = DocumentChanged(at=job.state.now, what=("limits.hang_s=600",), is_now=True, by="ada")

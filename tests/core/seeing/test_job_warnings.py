@@ -105,6 +105,15 @@ def test_too_little_room_for_the_next_checkpoint_is_told_until_there_is_plenty()
     assert warned(look(plenty, now=60.0, warnings=warnings)) == []
 
 
+def test_sizes_and_intervals_have_no_exponent() -> None:
+    (text,) = warned(look(stepping(50.0, free_bytes=999_700), now=50.0))
+    assert text.startswith("1 MB are free")
+    pods = stepping(9_000.0, saved_at=1_000.0)
+    learned = replace(PACE, save_every_s=1_800.0)
+    (text,) = warned(look(pods, now=9_000.0, learned=learned))
+    assert text == "no complete checkpoint for 8000 s; usually one comes every 1800 s"
+
+
 def test_the_fullest_storage_counts() -> None:
     pods = (stepping(50.0, free_bytes=10**12), stepping(50.0, free_bytes=10)._replace(slot=1))
     assert "10 B are free" in warned(look(*pods, now=50.0))[0]
