@@ -23,7 +23,7 @@ def wait_s(grown_in_vain: int) -> float:
     if not grown_in_vain:
         return 0.0
     doublings = min(grown_in_vain - 1, 10)  # a job may try for months: a power has a limit
-    return min(IN_VAIN_S * 2**doublings, IN_VAIN_S_MOST)
+    return min(IN_VAIN_S * float(1 << doublings), IN_VAIN_S_MOST)
 
 
 def may_grow(order: WatchOrder, observation: Observation) -> bool:
