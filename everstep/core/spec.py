@@ -226,9 +226,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     no_progress_restarts: int | None = 3
     no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
-    rollbacks: int | None = (
-        2  # in a row, from a newest checkpoint that is complete; None: any number
-    )
+    # In a row, from a newest checkpoint that is complete; None: any number.
+    rollbacks: int | None = 2
     suspects_checkpoints: bool = True  # two runs in a row that end alike lead to a rollback
     escalates: bool = True  # the same class again without progress leaves out the gentlest level
     spaced: bool = True  # restarts without progress wait longer and longer

@@ -118,6 +118,7 @@ class Ledger:
     early: int = 0  # that ended before a step
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     back: RollbackCount = field(default_factory=RollbackCount)
+
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
     # What the newest restart reserved, by its n; several if a Recovery was lost and tried again.

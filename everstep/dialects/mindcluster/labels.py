@@ -1,7 +1,7 @@
-"""What the labels and annotations of a job switch on: each key with its place, its values, its default.
+"""Read the labels and annotations of a job: `read_switches` gives their values, `notes` what has no effect.
 
-What MindCluster itself takes for its default is noted, never refused; what no reading of it could mean is
-refused.
+Below is each key with its place, its words and its default. A word that MindCluster itself takes for the
+default is noted; a text that can mean nothing (no number, no strategy) is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MIN_AVAILABLE = "huawei.com/schedule_minAvailable"
 
 WAIT_S_DEFAULT, WAIT_S_LEAST = 270, 30
 RETRIES_MOST = 1_000_000
-SILENCES = ("huawei.com/schedule.filter.faultCode", "huawei.com/schedule.filter.faultLevel")
+FAULT_FILTERS = ("huawei.com/schedule.filter.faultCode", "huawei.com/schedule.filter.faultLevel")
+"""Keys by which MindCluster ignores faults. They have no effect here."""
 
 Place = Literal["labels", "annotations"]
 
@@ -65,7 +66,7 @@ SWITCHES: Mapping[str, tuple[str, ...]] = {
     SUB_HEALTHY: tuple(SUB_HEALTHIES),
     POLICY_PATH: ("pod",),
 }
-"""Words that mean something; any other means the default, and is noted."""
+"""The words of a key; any other word means its default, and is noted."""
 DEFAULTS: Mapping[str, str] = {
     SWITCH: "off",
     POD_RESCHEDULING: "off",
@@ -75,18 +76,18 @@ DEFAULTS: Mapping[str, str] = {
 }
 STRATEGY_NAMES = (*STRATEGY, "dump", "exit")
 
-INSTEAD: Mapping[str, str] = {
+NOT_CARRIED_OUT: Mapping[str, str] = {
     "retry": "no step is run again online yet: the next coarser level answers",
     "recover": "no single process is replaced yet: the next coarser level answers",
     "dump": "nothing is saved on the way out yet: a restart goes on from the newest checkpoint",
 }
 """Strategies of `recover-strategy` that are not carried out yet, and what happens instead."""
 
-NOTHING_ON = f"has no effect while {SWITCH} is off: no fault leads to a restart"
+WITHOUT_SWITCH = f"has no effect while {SWITCH} is off: no fault leads to a restart"
 
 
 class Texts(NamedTuple):
-    """The texts of a job that switch something on."""
+    """The labels and annotations of a job."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -110,9 +111,9 @@ class Switches:
     pod_rescheduling: bool = False
     strategies: frozenset[str] = frozenset()
     sub_healthy: SubHealthy = "ignore"
-    never_job: bool = False
+    never_job: bool = False  # recover_policy_path: pod
     wait_s: int = WAIT_S_DEFAULT
-    nodes_min: int | None = None
+    nodes_min: int | None = None  # minReplicas; None: not set
 
     @property
     def is_elastic(self) -> bool:
@@ -191,7 +192,7 @@ def notes(texts: Texts) -> Iterator[Problem]:
     if switches.fault_scheduling == "off":
         for key in (RETRY_TIMES, POD_RESCHEDULING, STRATEGIES, SUB_HEALTHY, POLICY_PATH):
             if texts.get(key) not in (None, "off", "ignore", "0"):
-                yield at(key), NOTHING_ON
+                yield at(key), WITHOUT_SWITCH
         return
     yield from _strategy_notes(texts, switches)
     if (texts.get(SWITCH) or "").startswith("external-"):
@@ -211,7 +212,7 @@ def _misplaced(texts: Texts) -> Iterator[Problem]:
         here = path("metadata", place, key)
         if key in PLACES and PLACES[key] != place:
             yield here, f"has no effect here: it belongs under metadata.{PLACES[key]}"
-        elif key in SILENCES:
+        elif key in FAULT_FILTERS:
             yield here, "has no effect: every fault is answered when it is seen"
         elif key not in PLACES and (near := suggestion(key, tuple(PLACES), likeness=0.85)):
             yield here, f"has no effect: {near}"
@@ -234,8 +235,8 @@ def _defaults(texts: Texts) -> Iterator[Problem]:
 
 
 def _strategy_notes(texts: Texts, switches: Switches) -> Iterator[Problem]:
-    for name in sorted(switches.strategies & INSTEAD.keys()):
-        yield at(STRATEGIES), f"{name}: {INSTEAD[name]}"
+    for name in sorted(switches.strategies & NOT_CARRIED_OUT.keys()):
+        yield at(STRATEGIES), f"{name}: {NOT_CARRIED_OUT[name]}"
     if switches.strategies and switches.fault_retry_times == 0:
         yield at(STRATEGIES), f"needs {RETRY_TIMES} there; here it holds without"
     if texts.get(PROCESS_RECOVER) == "on" and not switches.strategies:
