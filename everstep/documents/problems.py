@@ -107,6 +107,8 @@ def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
         return unknown_key(str(error["loc"][-1]), list(_keys_at(model, error["loc"][:-1])))
     if error["loc"][-1:] == (KEY,) and error["type"] == "enum":
         return unknown_key(str(error["input"]), _expected(error))
+    if error["type"] == "missing":
+        return _missing(error, model)
     say = SENTENCES.get(error["type"])
     return say(error) if say else error["msg"]
 
@@ -124,15 +126,19 @@ def suggestion(word: object, candidates: Sequence[str], *, likeness: float = 0.6
     return f"did you mean `{(exact or near)[0]}`?" if exact or near else ""
 
 
-def _keys_at(model: type[BaseModel], loc: tuple[PathPart, ...]) -> Iterator[str]:
+def _keys_at(model: type[BaseModel], loc: Sequence[PathPart]) -> Iterator[str]:
     """The keys of the models at this place."""
+    for shape in _models_at(model, loc):
+        yield from (field.alias or name for name, field in shape.model_fields.items())
+
+
+def _models_at(model: type[BaseModel], loc: Sequence[PathPart]) -> list[type[BaseModel]]:
     here = [model]
     for part in loc:
         fields = [f for m in here for f in m.model_fields.items() if part in (f[0], f[1].alias)]
         # Anything else (an index, a name the author chose) does not lead to another model.
         here = [m for _, field in fields for m in _models(field.annotation)] if fields else here
-    for shape in here:
-        yield from (field.alias or name for name, field in shape.model_fields.items())
+    return here
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -190,9 +196,13 @@ def _expected(error: ErrorDetails) -> list[str]:
     return re.findall(r"'([^']*)'", str(error.get("ctx", {}).get("expected", "")))
 
 
-def _missing(error: ErrorDetails) -> str:
-    hint = HINTS.get(str(error["loc"][-1]))
-    return f"missing; {hint}" if hint else "missing; it is required"
+def _missing(error: ErrorDetails, model: type[BaseModel]) -> str:
+    """With the example of the field if it has one, else with the advice for its key."""
+    *above, key = error["loc"]
+    fields = (f for m in _models_at(model, above) for f in m.model_fields.items())
+    examples = [text for name, f in fields if key in (name, f.alias) for text in f.examples or ()]
+    hint = f"write {examples[0]}" if examples else HINTS.get(str(key), "it is required")
+    return f"missing; {hint}"
 
 
 def _bound(words: str, key: str) -> Callable[[ErrorDetails], str]:
@@ -207,7 +217,6 @@ EMPTY = "must not be empty; leave the key out instead"
 
 SENTENCES: Mapping[str, Callable[[ErrorDetails], str]] = {
     "sentence": lambda error: str(error["ctx"]["message"]),
-    "missing": _missing,
     "choose": lambda error: _not(error["msg"], error["input"]),
     "int_type": _must_be("a whole number"),
     "float_type": _must_be("a number"),

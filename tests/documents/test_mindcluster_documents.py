@@ -574,3 +574,13 @@ def test_templates_that_differ_are_noted_and_the_largest_pod_is_kept() -> None:
     (note,) = [note for note in spec.notes if "made from" in note.message]
     assert note.field == "spec.replicaSpecs.Master.template"
     assert "spec.replicaSpecs.Worker.template" in note.message
+
+
+def test_what_is_missing_is_named_as_kubernetes_has_it() -> None:
+    """Not with the values of a native document."""
+    with pytest.raises(InvalidSpec) as raised:
+        compile_document({"kind": "AscendJob"})
+    messages = dict(raised.value.problems)
+    assert messages["apiVersion"] == "missing; write apiVersion: mindxdl.gitee.com/v1"
+    what = "missing; write spec: {replicaSpecs: {Master: {template: ...}}}"
+    assert messages["spec"] == what

@@ -59,7 +59,7 @@ WRONG: tuple[Wrong, ...] = (
     W((*NOTE, "recover-strategy"), ["retry"], "must be text, not a list"),
     W((*NOTE, "everstep/overlay"), "nodes: [", "is neither YAML nor JSON"),
     W((*NOTE, "everstep/overlay"), "node: 3", "did you mean `nodes`?", (*NOTE, "everstep/overlay", "node")),
-    W(("spec",), REMOVED, "missing; say what to run"),
+    W(("spec",), REMOVED, "missing; write spec: {replicaSpecs: "),
     W(("spec",), "train", 'must be a mapping of keys to values, not the text "train"'),
     W(("spec", "successPolicy"), "ChiefWorker", "must be one of , AllWorkers"),
     W(ROLES, REMOVED, "missing"),

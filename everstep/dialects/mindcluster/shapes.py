@@ -209,19 +209,21 @@ def _framework(metadata: Metadata) -> Metadata:
 
 
 class AscendJob(Part):
-    api_version: Literal[ASCEND_JOB_VERSION] = Field(alias="apiVersion")  # type: ignore[valid-type]  # a constant
+    api_version: Literal[ASCEND_JOB_VERSION] = Field(  # type: ignore[valid-type]  # a constant
+        alias="apiVersion", examples=[f"apiVersion: {ASCEND_JOB_VERSION}"]
+    )
     metadata: Annotated[Metadata, AfterValidator(_framework)]
-    spec: AscendJobSpec
+    spec: AscendJobSpec = Field(examples=["spec: {replicaSpecs: {Master: {template: ...}}}"])
     everstep: dict[str, Any] = Field(default_factory=dict)
 
 
 class VolcanoJob(Part):
     metadata: Metadata
-    spec: VolcanoSpec
+    spec: VolcanoSpec = Field(examples=["spec: {tasks: [{template: ...}]}"])
     everstep: dict[str, Any] = Field(default_factory=dict)
 
 
 class Deployment(Part):
     metadata: Metadata
-    spec: DeploymentSpec
+    spec: DeploymentSpec = Field(examples=["spec: {template: ...}"])
     everstep: dict[str, Any] = Field(default_factory=dict)
