@@ -126,3 +126,22 @@ def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
     )
     assert "\x1b" not in ended.stdout
     assert len(ended.stdout.splitlines()) > 5
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("words", "code"), [(("explain", PAGES[0][1]), 0), (("status", "x"), 4)])
+def test_a_closed_stream_changes_no_exit_code(
+    tmp_path: Path, words: tuple[str, ...], code: int, closed: str
+) -> None:
+    """As a cron job or a daemon may have it. What is opened next must not get its number either."""
+    line = f'"$@" {closed}'
+    ended = subprocess.run(
+        ["sh", "-c", line, "sh", *EVERSTEP, *words],
+        env=settings(tmp_path),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_S,
+        check=False,
+    )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
