@@ -11,12 +11,13 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import Runtime
+from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep import devserver
@@ -66,7 +67,7 @@ async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T
 async def client(address: str | None = None, *, runtime: Runtime | None = None) -> Client:
     """A client of the server at this address, else of the one that the settings name.
 
-    Raises `Failed` if none answers. `runtime` records metrics of the SDK; the default one records none.
+    Raises `Failed` if none answers. `runtime` records metrics and logs of the SDK; the default one neither.
     """
     settings = _settings() if address is None else {"target_host": address}
     try:
@@ -75,10 +76,16 @@ async def client(address: str | None = None, *, runtime: Runtime | None = None) 
                 **settings,
                 data_converter=DATA_CONVERTER,
                 connect_timeout=CONNECT_TIMEOUT,
-                runtime=runtime,
+                runtime=runtime or _silent_runtime(),
             )
     except (RuntimeError, ValueError, TimeoutError):
         raise _no_server(settings["target_host"]) from None
+
+
+@cache
+def _silent_runtime() -> Runtime:
+    """Of the commands: the SDK would log its attempts to reach a server between what they print."""
+    return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
 def server_name(there: Client) -> str:

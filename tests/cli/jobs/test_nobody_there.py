@@ -10,8 +10,10 @@ from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.cli import connection
 from everstep.cli.connection import rpc_errors_as_failed
 from everstep.cli.exits import Failed
+from everstep.cli.jobs.job import look_up
 from tests.cli.conftest import AsyncCli, Cli, submitted, until
 from tests.cli.standin import document, working
 from tests.support.devserver import DevServer
@@ -170,3 +172,18 @@ async def test_a_worker_that_was_killed_at_a_job_does_not_fail_at_it(
     await until(is_given_out_again)
     end = await served("restarts", "demo")
     assert (end.code, "no worker answered" in end.sentence) == (4, True)
+
+
+async def test_a_server_that_is_lost_meanwhile_is_named_by_us_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The SDK logs its attempts in colours, between the lines of a watch."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
+    async with await DevServer.start() as server:
+        client = await connection.client(server.address)
+        server.kill()
+        expected = pytest.raises(Failed, match="no Temporal server answers")
+        with expected, rpc_errors_as_failed(client):
+            await look_up(client, "demo")
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "")
