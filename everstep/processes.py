@@ -36,6 +36,7 @@ except OSError as error:
 # a killed server on loopback is never connected to itself.
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
+SPACE_LEAST = 1_000_000
 LOOK_S = 0.02
 """Seconds between two looks at a process that starts: each takes processor time from what it waits for."""
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
@@ -152,6 +153,9 @@ class Process:
         lines = [line for line in self.output().splitlines() if line.strip()]
         tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
         short = f"; its last line: {lines[-1].strip()} (all of it: {self.log})" if lines else ""
+        disk = os.statvfs(self.log.parent)
+        if disk.f_bavail * disk.f_frsize < SPACE_LEAST:
+            short += f"; less than 1 MB is left in {self.log.parent}"
         return ProcessFailed(
             f"{self.name}: {what}" + (f"; its output:\n{tail}" if tail else ""),
             name=self.name,

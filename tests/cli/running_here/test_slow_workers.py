@@ -1,4 +1,4 @@
-"""Workers of `everstep run`: one that takes its time, and one beside another that serves metrics."""
+"""Processes of `everstep run`: slow ones, one beside another that serves metrics, and one on a full disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from everstep.agent.observing.hardware import Devices
 from everstep.cli.running_here import working
 from everstep.cli.running_here.working import Machine, Worker, children_ended
-from everstep.processes import ProcessFailed
+from everstep.processes import Process, ProcessFailed
+from tests.support.patience import HUNG_S
 
 
 def children() -> set[str]:
@@ -65,3 +66,17 @@ async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
         assert f"EVERSTEP_METRICS_ADDRESS={address if is_alone else ''}" in variables
     note = f"note   the worker of this command serves no metrics: {address} is taken\n"
     assert capsys.readouterr().err == ("" if is_alone else note)
+
+
+async def test_a_process_that_cannot_write_its_log_ends_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk is full its log is empty, and it cannot say what is wrong."""
+    full = os.statvfs_result((4096, 4096, 100, 0, 0, 100, 50, 50, 0, 255))
+    with children_ended():
+        process = Process(["false"], name="temporal server", log=tmp_path / "log")
+        monkeypatch.setattr(os, "statvfs", lambda _path: full)
+        with pytest.raises(ProcessFailed) as raised:
+            await process.succeeds(within_s=HUNG_S)
+    reason = f"less than 1 MB is left in {tmp_path}"
+    assert raised.value.short == f"temporal server: ended with 1; {reason}"
