@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -159,9 +161,51 @@ async def test_books_that_may_be_a_copy_are_not_opened(
     def unreadable(_path: str) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(identity, "books_at", unreadable)
+    monkeypatch.setattr(identity, "identity_at", unreadable)
     with pytest.raises(BackendUnavailable, match=r"home/local.db: .*Permission denied"):
         await identity_of(tmp_path / "copy")
+
+
+def garbage(file: Path) -> None:
+    file.write_text("no database" * 100)
+
+
+def empty_file(file: Path) -> None:
+    file.touch()
+
+
+def folder(file: Path) -> None:
+    file.mkdir()
+
+
+def database_of_something_else(file: Path) -> None:
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE things (name TEXT)")
+
+
+@pytest.mark.parametrize("put", [garbage, empty_file, folder, database_of_something_else])
+async def test_something_else_where_the_books_were_makes_them_no_copy(
+    tmp_path: Path, put: Callable[[Path], None]
+) -> None:
+    first = await identity_of(tmp_path / "home")
+    home = moved_across_file_systems(tmp_path / "home")
+    (tmp_path / "home").mkdir()
+    put(tmp_path / "home" / "local.db")
+    assert await identity_of(home) == first
+
+
+async def test_books_keep_their_jobs_while_what_may_be_their_original_is_damaged(
+    tmp_path: Path,
+) -> None:
+    first = await identity_of(tmp_path / "home")
+    copied(tmp_path / "home", tmp_path / "copy")
+    with (tmp_path / "home" / "local.db").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xff" * 100_000)
+    with pytest.raises(BackendUnavailable, match=r"may be the original .*remove it if it is not"):
+        await identity_of(tmp_path / "copy")
+    (tmp_path / "home" / "local.db").unlink()
+    assert await identity_of(tmp_path / "copy") == first
 
 
 def stored(home: Path, **changes: object) -> None:

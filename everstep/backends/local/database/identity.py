@@ -8,6 +8,8 @@ every job, so that each has to be adopted. A file counts as a copy only if
   one, moved, and those were not opened since; or
 - neither file nor machine are the stored ones: the original may run where it cannot be seen.
 
+A file at the stored path that cannot be read may be the original: then these books are not opened.
+
 All else is the same books: moved, mounted elsewhere, with another device number after a reboot, or restored
 from a backup to where they were.
 """
@@ -19,6 +21,7 @@ import json
 import logging
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -32,6 +35,9 @@ from everstep.core.errors import BackendUnavailable
 LOG = logging.getLogger(__name__)
 
 MACHINE = Path("/etc/machine-id")
+
+_NO_BOOKS = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+"""The file is no database, or has no table of ours."""
 
 _TABLES_OF_JOBS = ("jobs", "claims", "queue", "pods", "facts")
 
@@ -65,19 +71,26 @@ def file_at(path: Path) -> BooksFile | None:
         status = real.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
     machine = ""
     with contextlib.suppress(OSError):
         machine = MACHINE.read_text().strip()
     return BooksFile(path=str(real), device=status.st_dev, inode=status.st_ino, machine=machine)
 
 
-def books_at(path: str) -> tuple[str, BooksFile | None] | None:
-    """Identity and stored file of the books there; None if they cannot be read."""
+def identity_at(path: str) -> str:
+    """The identity of the books there; empty if it is a file of something else. Raises OSError."""
     try:
         with _opened(path, "ro") as db:
-            return setting(db, "cluster") or "", _stored_file(db)
-    except sqlite3.Error:
-        return None
+            return setting(db, "cluster") or ""
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) in _NO_BOOKS:
+            return ""
+        raise OSError(
+            f"{path} may be the original of this cluster database and cannot be read: {error}; "
+            "remove it if it is not"
+        ) from None
 
 
 def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
@@ -89,9 +102,7 @@ def settle_copy(cluster: str, stored: BooksFile, here: BooksFile) -> bool:
     there = _other_file(stored, here)
     if there is None:  # a copy only where the original may be out of sight
         return _may_run_elsewhere(stored, here)
-    books = books_at(there.path)
-    # Other books are at the stored path by now: no copy. What cannot be read may be the original.
-    if books is not None and books[0] != cluster:
+    if identity_at(there.path) != cluster:  # something else is at the stored path by now
         return False
     # The stored file itself was moved here: the one in its place is the copy, unless it was opened since.
     is_original = here.is_same(stored) and _mark_as_copy(there.path, stored, here)
