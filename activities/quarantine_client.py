@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,6 +81,8 @@ class TemporalQuarantine:
                 async with asyncio.timeout(left):
                     return await self._update_once(cluster, name, argument, result_type)
             except UNREACHABLE as error:
+                if (call := asyncio.current_task()) is not None and call.cancelling():
+                    raise asyncio.CancelledError from error  # the client makes another error of it
                 if time.monotonic() + AGAIN_S >= gives_up_at:
                     raise QuarantineUnreachable from error
             await asyncio.sleep(AGAIN_S)
@@ -98,7 +101,13 @@ class TemporalQuarantine:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             names.NODE_QUARANTINE, {"cluster": cluster}, **start_options(cluster)
         )
-        answer: T = await self.client.execute_update_with_start_workflow(
-            name, argument, start_workflow_operation=start, result_type=result_type
-        )
+        try:
+            answer: T = await self.client.execute_update_with_start_workflow(
+                name, argument, start_workflow_operation=start, result_type=result_type
+            )
+        except (RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+            # The start has the same error, and prints it unless it is read there too.
+            with contextlib.suppress(RPCError, asyncio.CancelledError):
+                await start.workflow_handle()
+            raise
         return answer
