@@ -115,13 +115,13 @@ async def test_a_checkpoint_that_was_set_aside_is_told_no_more(job: Run) -> None
 
 
 async def test_nothing_is_set_aside_while_ranks_of_the_generation_run(job: Run) -> None:
-    job.env = {**NEVER_ENDS, "CHECKPOINT_EVERY": "10"}
+    job.env = {**NEVER_ENDS, "STEP_S": "0.1", "CHECKPOINT_EVERY": "10"}  # a listing has the newest
     await job.launch()
     await job.see(lambda observation: observation.checkpoint is not None)
-    oldest = (await job.backend.checkpoints(job.ref))[-1]
+    saved = (await job.backend.checkpoints(job.ref))[0]
     with pytest.raises(NobodyToAsk, match=f"ranks of generation {job.generation} may run"):
-        await job.backend.ensure_set_aside(job.set_aside_order(oldest.path))
-    assert oldest in await job.backend.checkpoints(job.ref)
+        await job.backend.ensure_set_aside(job.set_aside_order(saved.path))
+    assert saved in await job.backend.checkpoints(job.ref)
 
 
 async def test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers(job: Run) -> None:
