@@ -202,6 +202,18 @@ def test_a_command_of_the_image_has_to_be_said() -> None:
     assert phase({**document, "everstep": {"command": ["a"]}}).command == ("a",)
 
 
+def test_a_command_that_only_one_template_lacks_has_to_be_said_too() -> None:
+    document = ascend_job()
+    document["spec"]["replicaSpecs"]["Worker"]["template"] = {
+        "spec": {"containers": [{"name": "ascend", "image": "a"}]}
+    }
+    missing = notes(document)["everstep.command"]
+    assert missing.startswith("missing: spec.replicaSpecs.Worker.template.spec.containers.0 names")
+    with pytest.raises(InvalidSpec, match=r"everstep\.command: missing"):
+        compile_document(document)
+    assert phase({**document, "everstep": {"command": ["a"]}}).command == ("a",)
+
+
 def test_a_share_of_a_device_takes_one() -> None:
     document = ascend_job(annotations={"huawei.com/schedule_policy": "chip1-softShareDev"})
     assert phase(document).accelerators_per_node == 1

@@ -268,7 +268,7 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 
 
 def _native(
-    job: Manifest, switches: Switches, start: commands.Start, *, in_pods: bool
+    job: Manifest, switches: Switches, start: commands.StartCommand, *, in_pods: bool
 ) -> dict[str, Any]:
     """Translate the document to a native `spec`. Every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
@@ -297,7 +297,7 @@ def _devices(role: Role, annotations: Mapping[str, str]) -> int:
     return min(devices, 1) if is_share else devices
 
 
-def _limits(job: Manifest, switches: Switches, start: commands.Start) -> dict[str, Any]:
+def _limits(job: Manifest, switches: Switches, start: commands.StartCommand) -> dict[str, Any]:
     # A MindCluster job stays pending without limit.
     limits: dict[str, Any] = {"spare_s": _spare_s(switches, start.env), "requeue_s": None}
     if switches.fault_scheduling == "grace":
@@ -323,7 +323,7 @@ def _finished(
     phase: PhaseSpec,
     job: Manifest,
     switches: Switches,
-    start: commands.Start,
+    start: commands.StartCommand,
     place: overlays.OverlayPlace,
 ) -> PhaseSpec:
     """The phase with its variables, also those that the native shape refuses, and with MindCluster's names
@@ -379,7 +379,8 @@ def _notes(
 ) -> Iterator[Problem]:
     """`cluster`: the one that makes no pods; None: pods are made."""
     if not all(phase.command for phase in phases):
-        yield COMMAND, NO_COMMAND.format(at=job.roles[0].container_at)
+        lacking = (role for role in job.roles if not commands.start_of(role.container).command)
+        yield COMMAND, NO_COMMAND.format(at=next(lacking, job.roles[0]).container_at)
     if cluster is not None:
         yield job.roles[0].at, OF_PODS.format(cluster=cluster)
         for role in job.roles:
