@@ -103,7 +103,7 @@ def with_ladder(policy: Policy, cls: FaultClass, *levels: Level, **options: Any)
 
 
 def sighting(cls: FaultClass, **changes: Any) -> Fact:
-    """A new sighting of the class, elsewhere or later if wanted."""
+    """A new fact of this class: that of SIGHTINGS with these changes."""
     return replace(SIGHTINGS[cls], id=f"{cls}/{next(_numbers)}", **changes)
 
 
@@ -259,7 +259,7 @@ class ScriptedJob:
         else:
             self.report("interrupted")
 
-    # -- what is asked -----------------------------------------------------------------------
+    # -- what a test reads -------------------------------------------------------------------
 
     @property
     def plan(self) -> Plan:
@@ -284,7 +284,7 @@ class ScriptedJob:
         ledger = self.state.finished[-1].ledger if self.state.finished else self.state.ledger
         return dict(ledger.used)
 
-    # -- how ---------------------------------------------------------------------------------
+    # -- how it goes on ------------------------------------------------------------------------
 
     def _end(
         self, result: Any, step: Step | None, details: dict[str, Any], cause: Any = None
@@ -321,7 +321,8 @@ def outcome(
 ) -> Outcome:
     """The outcome of the plan in a cluster with enough nodes for every slot.
 
-    It gives no place on the nodes that are marked or taken.
+    New pods come on n0, n1 ... without `marked`: nodes that are isolated or in use. `details` are fields of
+    the outcome that differ.
     """
     reached = plan.remedy.steps.index(step) if step is not None else len(plan.remedy.steps)
     done = plan.remedy.steps[:reached]
@@ -348,7 +349,7 @@ def _later(cursor: str) -> str:
 
 
 def _pods(plan: Plan, generation: int, marked: tuple[str, ...]) -> dict[int, PodRef]:
-    """The new ones, on the first free nodes."""
+    """The new pods, on the first free nodes."""
     is_launch = plan.remedy.steps[: len(LAUNCH_STEPS)] == plan.remedy.steps and plan.n == 0
     closed = {*marked, *plan.remedy.avoid, *(i.node for i in plan.remedy.isolate)}
     names = (f"n{i}" for i in count() if f"n{i}" not in closed)

@@ -1,8 +1,8 @@
 """Exact moments of a job's life at which a test kills or ends something, and what must not differ.
 
-A moment is found by a call to the cluster (a verb, before or after it was carried out) or by what
-a history shows. Time stands still around it, so a disturbed run can be compared with an undisturbed
-one to the millisecond.
+A `Moment` is a call to the cluster (a verb, before or after it was carried out: `Call`) or an event in a
+history (`Event`). Time stands still around it (`StandingClock`), so a disturbed run can be compared with an
+undisturbed one to the millisecond (`trace`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StandingClock:
         await self._fake.ensure_generation(ANCHOR, "hold")
 
     async def pass_to(self, seconds: float) -> None:
-        """Until then, in seconds since the cluster began; then the clock stands again."""
+        """Let time pass until this many seconds after the cluster began; then the clock stands again."""
         moment = EPOCH + seconds
         cursor = ""
         while (now_and_cursor := await self._observe(cursor, moment))[0] < moment:
@@ -70,12 +70,12 @@ class Moment(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The nth call of a verb from now on; whatever made it waits for an answer."""
+    """The nth call of a verb from now on; its caller waits for an answer."""
 
     verb: str
     when: Side
     nth: int = 1
-    late: bool = False
+    late: bool = False  # the call is carried out after its caller was killed
 
     def __str__(self) -> str:
         return f"{self.when} {self.verb} {self.nth}" + (", which comes late" if self.late else "")
@@ -176,7 +176,7 @@ def _without_take_overs(report: dict[str, Any]) -> dict[str, Any]:
 
 
 async def isolated(stage: Stage) -> Any:
-    """What the quarantine says; nothing if there never was one."""
+    """The nodes that the quarantine has; None if there never was one."""
     try:
         quarantine = stage.client.get_workflow_handle(names.quarantine_id(stage.cluster))
         return await quarantine.query("nodes")

@@ -1,7 +1,8 @@
-"""Random histories of a job: what breaks and when, which outcomes are lost; and a driver that watches it.
+"""Random histories of a job: what breaks and when, which outcomes are lost; and a driver that checks it.
 
-The driver is the simulation on a fake cluster, set to lose outcomes, to break off plans in the middle,
-to do steps twice and to repeat facts. It looks at the truth of the cluster, which no job can see.
+`live` plays a `History` by the simulation on a fake cluster, set to lose outcomes, to break off plans in the
+middle, to do steps twice and to repeat facts. After each action it compares what the job has with the state
+of the cluster, which no job can see, and it returns the `Life` of the job for a test to judge.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ LAST_FAULT_S = 400
 STEPS = 600
 ACTIONS_MAX = 5_000
 """Far more than any history needs: a job that goes on acting without time passing is caught here."""
-"""Of real time; a history takes some milliseconds, on a machine that has others to serve some seconds."""
 PATIENCE_S = 30 * 86_400.0
+"""Of virtual time, far more than any history needs."""
 
 # -- Whose job it is ----------------------------------------------------------------------------
 
@@ -124,10 +125,12 @@ TRICKS = ("none", "none", "none", "lost", "broken off", "twice")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """Faults with their times, and what is done to the driver; both in the order in which they come."""
+    """Faults with their times, and what happens to plans; both in the order in which they come."""
 
     faults: tuple[tuple[int, str], ...]
-    tricks: tuple[tuple[str, int], ...] = ()
+    tricks: tuple[
+        tuple[str, int], ...
+    ] = ()  # for each plan: one of TRICKS, and at which of its steps
     commands: tuple[tuple[int, int], ...] = ()  # when, and which of COMMANDS
     repeats_facts: bool = False
     policy: str = "native"
@@ -160,7 +163,7 @@ def histories(
 
 
 class Witness(FakeBackend):
-    """A fake cluster that sees to it that never two generations of a job are alive, or hold a device."""
+    """A fake cluster that asserts that never two generations of a job are alive, or hold one device."""
 
     def _order(self, verb: str, args: Mapping[str, Any]) -> object:
         order = args.get("order")
@@ -190,7 +193,7 @@ class Witness(FakeBackend):
 
 @dataclass(slots=True, kw_only=True)
 class Tricked(Simulation):
-    """The simulation with bad luck; it checks the books after every action."""
+    """The simulation with the tricks of its history. `check` runs after every action."""
 
     history: History
     latest: object = None
@@ -237,7 +240,7 @@ class Tricked(Simulation):
             and isinstance(event, Watched)
             and self.history.repeats_facts
         ):
-            return self._told_again(event)
+            return self._with_repeated_facts(event)
         return event
 
     async def _command(self, action: next_actions.Action) -> None:
@@ -255,7 +258,7 @@ class Tricked(Simulation):
                 self.tell(name, **args)
                 self.stopped = self.stopped or name == "stop"
 
-    def _told_again(self, event: Watched) -> Watched:
+    def _with_repeated_facts(self, event: Watched) -> Watched:
         """Facts come twice: once when they come, once more with the next ones."""
         report = event.report
         facts = (*self.facts_reported, *report.facts) if report.news == "facts" else report.facts
