@@ -217,9 +217,8 @@ class _Open:
 class _Loader:
     """Builds a value from the parser's events."""
 
-    is_pyyaml: bool = (
-        False  # version 1.1 with aliases and merge keys; else version 1.2 without them
-    )
+    # Version 1.1 with aliases and merge keys; else version 1.2 without them.
+    is_pyyaml: bool = False
     may_share: Callable[[object], bool] = lambda _document: False
     open: list[_Open] = field(default_factory=list)  # the innermost last
     documents: list[object] = field(default_factory=list)

@@ -33,9 +33,8 @@ class CodeEntry:
     heals: bool
     means: str
     source: str
-    rule: str = (
-        ""  # for a code that no row has: the sentence of the `CodeRule` that made this entry
-    )
+    # For a code that no row has: the sentence of the `CodeRule` that made this entry.
+    rule: str = ""
     is_graded_by_report: bool = False  # its level depends on the severity of the report
 
     @property

@@ -45,9 +45,8 @@ class Diagnosis:
     fault: Fault
     ladder: tuple[Level, ...]
     facts: tuple[Fact, ...]
-    is_harmless: bool = (
-        False  # the playbook only notes such a fact, whatever the ladder of its class
-    )
+    # The playbook only notes such a fact, whatever the ladder of its class.
+    is_harmless: bool = False
     instead_of: Level | None = None  # the level that failed, or `in_place` if the ladder lost it
     remarks: tuple[str, ...] = ()  # parts of the reason
     occurrences: tuple[Occurrence, ...] = ()  # device faults of these facts that rules count
