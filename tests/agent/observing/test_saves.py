@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.observing.samples import Saves
+from everstep.agent.observing.saves import Saves
 from everstep.agent.storage import checkpoints
 from tests.agent.pod import Pod
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import commands, wire
-from everstep.agent.observing.samples import MountedVolume
+from everstep.agent.observing.saves import MountedVolume
 from everstep.agent.storage import fence, fencing
 from tests.agent.pod import FOREVER, Pod, Refused, is_running, until
 

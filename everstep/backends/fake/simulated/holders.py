@@ -1,4 +1,4 @@
-"""Who holds the clock, and when it may jump. Time passes here and, by force, in `advance`.
+"""Decides when the virtual clock may jump: when no job holds it. Elsewhere only `advance` moves it.
 
 A job holds the clock from its first generation until it is gone. It lets go while it waits in
 `observe`. When every holder waits, the clock jumps to the next event or to the next time that an `observe`
@@ -68,7 +68,7 @@ class Holders:
         self._called_at[job] = self._monotonic()
 
     def note_shown(self, job: str, version: int) -> None:
-        """The worker of this job got this version."""
+        """Note that the worker of this job has this version."""
         self._shown_versions[job] = ShownVersion(in_answer=version, with_orders=version)
 
     @contextmanager

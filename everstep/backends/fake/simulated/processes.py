@@ -112,7 +112,7 @@ def _finish_starts(state: FakeState, job: Job, training: Training, at: float) ->
     state.touch(job)
     training.starts += len(coming)
     if training.starts < len(training.slots):
-        return  # spares a large job the look at every slot for every slot
+        return  # without this, a large job would look at all slots after each start
     living = [p for _, p in members(job, training) if p.is_alive and p.started_at is not None]
     if len(living) == len(training.slots) and training.halted_at is None:
         _begin_steps(state, job, training)
