@@ -1,4 +1,9 @@
-"""The kill table: who is killed, when, and what the job must look like afterwards. Seeded, no sleeps."""
+"""The kill table: which processes are killed, when, and what the job must look like afterwards.
+
+`cases` makes the rows: every process and every pair, at moments in a seeded order. `Table` carries them
+out, each with a server, a worker and a job of its own: wait for the moment, kill, start server and worker
+again, and check report, weights, restarts and what is left on the machine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +30,7 @@ SEED = int(os.environ.get("KILL_SEED", "0")) or 20_261
 """Another table: KILL_SEED=7 make test-long ARGS=tests/local/killed"""
 JOB = "synthetic"
 AT_A_TIME = 3
-"""So many jobs at once: each has a server, a worker and four ranks of its own, and there are few cores."""
+"""Cases at once: each has a server, a worker and four ranks of its own, and there are few cores."""
 
 SINGLES = ("rank", "agent", "worker", "server")
 VICTIMS: tuple[tuple[str, ...], ...] = (
@@ -33,7 +38,7 @@ VICTIMS: tuple[tuple[str, ...], ...] = (
     *itertools.combinations(SINGLES, 2),
 )
 
-PEACE: Mapping[str, list[tuple[str, str, str]]] = {
+RESTARTS_WITHOUT_KILLS: Mapping[str, list[tuple[str, str, str]]] = {
     "nothing": [],
     "a crash": [("crash", "in_place", "success")],
     "a lost node": [("node", "pod", "success")],
@@ -47,11 +52,11 @@ FAULT_AT = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A name, and how one sees that it has come."""
+    """A moment in the life of a job, and a test whether it has come."""
 
     name: str
     has_come: Callable[[Rehearsal], object]
-    asks_server: bool = False
+    is_new_row: bool = False  # it has come when the server has the workflow of the Recovery
 
     def __str__(self) -> str:
         return self.name
@@ -72,7 +77,7 @@ def has_started(pod: Pod, *, generation: int) -> bool:
 
 DURING: tuple[Moment, ...] = (
     Moment(name="the fault", has_come=lambda _: True),
-    Moment(name="the row of the Recovery", has_come=lambda _: True, asks_server=True),
+    Moment(name="the row of the Recovery", has_come=lambda _: True, is_new_row=True),
     Moment(name="generation 2 given out", has_come=lambda r: r.newest(JOB) >= 2),
     Moment(
         name="a slot is stopped",
@@ -93,7 +98,7 @@ WITH_RANKS: tuple[Moment, ...] = (
     step(FAULT_AT, generation=2),
     step(FAULT_AT + 10, generation=2),
 )
-"""Where a rank is to be killed there has to be one: these find some, the others mostly none."""
+"""Moments for cases that kill a rank: at the others there is mostly none."""
 
 PLACED = Moment(
     name="generation 2 placed", has_come=lambda r: (r.books().job(JOB).placed or 0) >= 2
@@ -116,7 +121,10 @@ class Case:
 def cases(seed: int) -> list[Case]:
     """Every process and every pair, while the job is well and while it recovers: a moment each."""
     chance = random.Random(seed)
-    decks = {besides: Deck(chance, has_places=besides == "a lost node") for besides in PEACE}
+    decks = {
+        besides: Deck(chance, has_places=besides == "a lost node")
+        for besides in RESTARTS_WITHOUT_KILLS
+    }
     return [
         Case(
             victims=victims,
@@ -124,7 +132,7 @@ def cases(seed: int) -> list[Case]:
             moment=decks[besides].moment(besides, victims),
             slot=chance.randrange(4),
         )
-        for besides in PEACE
+        for besides in RESTARTS_WITHOUT_KILLS
         for victims in VICTIMS
     ]
 
@@ -184,8 +192,8 @@ async def carried_out(
         if case.besides != "nothing":
             await r.until(lambda: r.step(generation=1) >= FAULT_AT, f"step {FAULT_AT}")
             await r.fault(FAULT[case.besides])
-        await come(r, job, case.moment)
-        hits = strike(r, case)
+        await wait_for(r, job, case.moment)
+        hits = kill(r, case)
         await bring_back(r, case)
         report = await r.report(job)
         problems = [
@@ -202,8 +210,8 @@ async def carried_out(
     return [*problems, *(f"process {pid} outlives it" for pid in left)], f"{hits} hit; {text}"
 
 
-async def come(r: Rehearsal, job: Handle, moment: Moment) -> None:
-    if not moment.asks_server:
+async def wait_for(r: Rehearsal, job: Handle, moment: Moment) -> None:
+    if not moment.is_new_row:
         await r.until(lambda: moment.has_come(r), str(moment))
         return
     row = r.client.get_workflow_handle(await recovery(r.client, job))
@@ -215,8 +223,8 @@ async def come(r: Rehearsal, job: Handle, moment: Moment) -> None:
             await asyncio.sleep(0.005)
 
 
-def strike(r: Rehearsal, case: Case) -> int:
-    """SIGKILL to all of them at once; how many faults of the job that were."""
+def kill(r: Rehearsal, case: Case) -> int:
+    """Send SIGKILL to all victims at once; return how many kinds of faults of the job that makes."""
     targets: list[tuple[str, int]] = []
     for victim in case.victims:
         targets += [(victim, pid) for pid in pids_of(r, victim, case.slot)]
@@ -252,10 +260,10 @@ async def bring_back(r: Rehearsal, case: Case) -> None:
 
 def wrong_restarts(case: Case, hits: int, restarts: list[tuple[str, str, str]]) -> list[str]:
     """Whether these restarts can be explained by what was done, and by nothing more."""
-    peace = PEACE[case.besides]
+    usual = RESTARTS_WITHOUT_KILLS[case.besides]
     if hits == 0:  # worker and server cost nothing
-        return [] if restarts == peace else [f"restarts {restarts} instead of {peace}"]
-    most = len(peace) + hits
+        return [] if restarts == usual else [f"restarts {restarts} instead of {usual}"]
+    most = len(usual) + hits
     if not 1 <= len(restarts) <= most:
         return [f"{len(restarts)} restarts for {most} faults: {restarts}"]
     return [problem for check in CHECKS for problem in check(case, restarts)]

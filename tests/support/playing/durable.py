@@ -1,8 +1,8 @@
 """Plays a scenario for real: workflows on the Temporal server, activities on the fake cluster.
 
-The cluster lives in this process, so its clock and what it did can be read directly. The operator holds
-that clock while it acts: a command is taken up in the moment in which it was given, however long the
-server needs for it.
+`Durable` is the driver. The cluster runs in this process, so that a test reads its clock and its effects
+directly. The operator of the scenario is a job that holds the clock of the cluster while it acts: however
+long the server needs for a command, it takes effect at the time at which it was given.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ POLL_S = 0.005
 
 
 @dataclass(kw_only=True)
-class Mind:
-    """The local activities: documents with a scenario's own policy, decisions written down."""
+class RecordingActivities:
+    """The local activities: they compile any document to the scenario's job, and record each decision."""
 
     scenario: Scenario
     decisions: list[Decision] = field(default_factory=list)
@@ -75,8 +75,8 @@ class Mind:
 
 
 @dataclass(kw_only=True)
-class MoodyQuarantine:
-    """The quarantine's quarantine, which may be closed."""
+class ClosableQuarantine:
+    """The client of the real quarantine, which a scenario can make unreachable."""
 
     quarantine: TemporalQuarantine
     is_open: bool = True
@@ -96,7 +96,7 @@ class MoodyQuarantine:
 
 
 class Patient(Attentive):
-    """A fake cluster whose operator lets no time pass before the job has come and after it went."""
+    """A fake cluster in which no time passes for the operator before the job begins and after it ended."""
 
     def prepare(self) -> None:
         self.begun = asyncio.Event()
@@ -136,11 +136,11 @@ class Patient(Attentive):
 
 
 PUBLISH = "publish"
-"""The activity that is no part of what a job is at."""
+"""The activity that runs beside all others."""
 
 
-class Busy(Interceptor):
-    """Counts the activities that run, by the run of their workflow."""
+class ActivityCounter(Interceptor):
+    """Counts the activities that run now, by the run of their workflow."""
 
     def __init__(self) -> None:
         self.runs: Counter[str] = Counter()
@@ -179,10 +179,10 @@ class ForgetfulRecovery:
 
     @workflow.run
     async def run(self, plan: Plan) -> Outcome:
-        is_told = plan.n not in FORGOTTEN[workflow.info().namespace]
-        with nullcontext() if is_told else suppress(ApplicationError):
+        is_reported = plan.n not in FORGOTTEN[workflow.info().namespace]
+        with nullcontext() if is_reported else suppress(ApplicationError):
             outcome = await Recovery().run(plan)
-            if is_told:
+            if is_reported:
                 return outcome
         raise ApplicationError("nobody is told", non_retryable=True)
 
@@ -194,14 +194,14 @@ class Durable:
         self.client = client
         self.backend = Patient()
         self.backend.prepare()
-        self.busy = Busy()
+        self.running = ActivityCounter()
 
     async def set_up(self, scenario: Scenario) -> None:
         self.backend.build(FakeSettings(nodes=scenario.nodes, devices=scenario.devices))
         self.scenario = scenario
-        self.mind = Mind(scenario=scenario)
+        self.activities = RecordingActivities(scenario=scenario)
         FORGOTTEN[self.client.namespace] = scenario.forgotten
-        self.quarantine = MoodyQuarantine(
+        self.quarantine = ClosableQuarantine(
             quarantine=TemporalQuarantine(client=self.client, patience=options.QUARANTINE_PATIENCE)
         )
 
@@ -223,8 +223,8 @@ class Durable:
         }
         thinks = thinker(
             self.client,
-            self.mind.compile,
-            self.mind.decide,
+            self.activities.compile,
+            self.activities.decide,
             patch,
             workflows=[TrainingJob, NodeQuarantine, ForgetfulRecovery],
             activity_executor=ThreadPoolExecutor(max_workers=1),
@@ -233,7 +233,7 @@ class Durable:
             self.client,
             self.backend,
             quarantine=self.quarantine,
-            interceptors=[self.busy],
+            interceptors=[self.running],
             **common,
         )
         return thinks, acts
@@ -260,7 +260,7 @@ class Durable:
 
     async def _tell(self, cue: Cue) -> str:
         job = self.client.get_workflow_handle(JOB)
-        before = await self._doing()
+        before = await self._pending()
         try:
             answer = await job.execute_update(cue.name, dict(cue.args))
         except WorkflowUpdateFailedError as error:
@@ -273,22 +273,22 @@ class Durable:
         recovery = (await self._status())["recovery"]
         if recovery is None:
             return "there is none"
-        before = await self._doing()
+        before = await self._pending()
         handle = self.client.get_workflow_handle(recovery)
         run = (await handle.describe()).run_id
         await handle.terminate()
         await until(lambda: self._has_changed(before))
-        await until(lambda: self._is_idle(run))  # its step hears of it at its next heartbeat
+        await until(lambda: self._is_idle(run))  # its step ends at its next heartbeat
         return "its outcome never arrives"
 
     async def _is_idle(self, run: str) -> bool:
-        return self.busy.runs[run] == 0
+        return self.running.runs[run] == 0
 
     async def _has_changed(self, before: object) -> bool:
-        return await self._doing() != before
+        return await self._pending() != before
 
-    async def _doing(self) -> object:
-        """What the job is at: its pending activity, or that of its Recovery."""
+    async def _pending(self) -> object:
+        """The pending activities and children of the job: they change when it does something else."""
         description = await self.client.get_workflow_handle(JOB).describe()
         raw = description.raw_description
         children = [child.workflow_id for child in raw.pending_children]
@@ -303,7 +303,7 @@ class Durable:
 
     async def played(self, notes: tuple[Note, ...]) -> Played:
         return Played(
-            decisions=tuple(self.mind.decisions),
+            decisions=tuple(self.activities.decisions),
             restarts=tuple(job_memo.restarts_of(self.memo["report"])),
             status=job_memo.read("status", self.memo["status"], self.memo["report"]),
             report=self.memo["report"],
@@ -321,6 +321,6 @@ class Durable:
 
 
 async def until(claim: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for a condition of the server; the test's own time-out ends what never comes true."""
+    """Wait until the claim is true. The time-out of the test ends one that never is."""
     while not await claim():
         await asyncio.sleep(POLL_S)
