@@ -1,7 +1,7 @@
 """The worker, and the composition root: the only module that imports settings, client, backend and workers.
 
-`main` reads the settings, `served` connects to the server, `serve` opens the backend and starts the janitor
-and the metrics, `work` runs the two Temporal workers until a signal. Each returns an exit code.
+`main` reads the settings, `connect_and_serve` connects to the server, `serve` opens the backend and starts
+the janitor and the metrics, `work` runs the two Temporal workers until a signal.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ async def until_polling(
         await asyncio.sleep(LOOK_S)
 
 
-async def served(settings: WorkerSettings) -> int:
+async def connect_and_serve(settings: WorkerSettings) -> int:
     """Connect to the server, and serve. An error on the way is one line and an exit code."""
     try:
         metrics = metrics_of(settings)
@@ -432,7 +432,7 @@ def main() -> None:
         activity.logger.activity_info_on_message = False
         workflow.logger.workflow_info_on_message = False
     gc.freeze()  # modules stay for ever: each collection would look through them again
-    code = asyncio.run(served(worker_settings))
+    code = asyncio.run(connect_and_serve(worker_settings))
     # Let the runtime's threads go before the interpreter does, or it may crash on its way out.
     gc.collect()
     time.sleep(0.3)

@@ -127,7 +127,7 @@ def refused(
         for name, value in {**settings, **env}.items():
             monkeypatch.setenv(name, value)
         try:
-            code = await asyncio.wait_for(worker.served(worker.settings()), HUNG_S)
+            code = await asyncio.wait_for(worker.connect_and_serve(worker.settings()), HUNG_S)
         except SystemExit as ended:
             code = int(str(ended.code))
         printed = capsys.readouterr()

@@ -134,8 +134,8 @@ class PlaceRequest:
             for slot, name in chosen.items()
         }
 
-    def waits(self, first: str) -> PlaceState:
-        """The answer to an order that got no places; `first` is the job whose turn it is."""
+    def waiting_state(self, first: str) -> PlaceState:
+        """The answer to an order that got no places. `first`: the job that is served next."""
         missing = len(self._missing())
         with_pod = len(self.order.slots) - missing
         if first != self.order.job.id and not self.never_fits:
@@ -156,6 +156,7 @@ class PlaceRequest:
 
     @property
     def _least(self) -> int:
+        """The least number of nodes with which the job would go on, by smaller orders."""
         slots = len(self.order.slots)
         return slots if self.order.least is None else self.order.least
 

@@ -173,7 +173,7 @@ def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     placement = job.placement
     if placement is None or placement.generation != order.generation:
         waiting = (_waiting_request(state, other) for other in _waiting_jobs(state))
-        return _request(state, job, order).waits(placing.first_in_turn(waiting))
+        return _request(state, job, order).waiting_state(placing.first_in_turn(waiting))
     if not placement.is_ready:
         unready = _unready(job, placement)
         if unready:

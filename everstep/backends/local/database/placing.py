@@ -211,7 +211,7 @@ def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     db = transaction.db
     if books.job(db, order.job.id).placed != order.generation:
         waiting = (_request(transaction, other) for other in queue(db))
-        return _request(transaction, order).waits(placing.first_in_turn(waiting))
+        return _request(transaction, order).waiting_state(placing.first_in_turn(waiting))
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
     return PlaceState(placed=True, pods=refs, places=len(refs))

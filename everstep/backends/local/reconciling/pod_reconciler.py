@@ -152,9 +152,7 @@ class PodReconciler:
                 has_namespace=self.settings.has_namespace,
                 environ=environment.passed(self.settings.environ, environment.FOR_AGENTS),
             )
-        except (
-            OSError
-        ) as error:  # the next round tries again; the other pods do not wait for this one
+        except OSError as error:  # the next round tries again; other pods do not wait for this one
             LOG.warning(
                 "the agent of %s cannot be started now: %s", uid, error, extra={"job": pod.job}
             )
