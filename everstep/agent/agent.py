@@ -71,14 +71,14 @@ class Agent:
         self.works: list[wire.WorkSeen] = []
         self.polled = time.monotonic()  # when a worker last sent a request
 
-        self.before_exit: Callable[[], None] = lambda: None
+        self.before_exit: Callable[[], None] = lambda: None  # called last, by `_exit`
 
         # Child processes of the agent that are not ranks, and what to do when each ends.
         self.children: dict[int, Callable[[int], None]] = {}
 
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
         self._ending: Ending | None = None  # at most one, for all that is to end
-        # What each call of `_end_processes` does then.
+        # Called once it is over; each call of `_end_processes` adds some.
         self._after_ending: list[Callable[[], None]] = []
         self._version = 0  # of the published state
         self._news = 0  # the newest version with more in it than the training's progress

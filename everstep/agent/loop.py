@@ -24,7 +24,7 @@ from everstep.agent import clock
 
 CALL_S = 5.0
 AFTER_FAULT_S = 0.02
-"""What fails again and again must not keep the processor busy."""
+"""Pause after an exception: what fails again and again must not keep the processor busy."""
 
 
 class Loop:
@@ -33,15 +33,15 @@ class Loop:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
-        self._now = (
-            0.0  # stands still while timers are served, so that no timer can hold up the others
-        )
+        # The time of the timers. It stands still while they are served, so that a timer which sets itself
+        # again cannot hold up the loop.
+        self._now = 0.0
         self._timers = sched.scheduler(lambda: self._now)
-        self._woken, self._wake = os.pipe()
+        self._woken, self._wake = os.pipe()  # a byte in it ends the wait of the selector
         self._signals: dict[int, Callable[[], None]] = {}
-        self._pending: set[int] = set()
+        self._pending: set[int] = set()  # signals that came and were not served yet
         self.signals_served_at = clock.now()  # every signal that came before has been served
-        self._fault = ""  # the newest fault of ours
+        self._fault = ""  # the newest traceback that was logged
         for handle in (self._woken, self._wake):
             os.set_blocking(handle, False)
         self.watch(self._woken, self._drain)
@@ -97,7 +97,7 @@ class Loop:
             self._serve_calls()
 
     def _safely(self, do: Callable[[], object]) -> None:
-        """A fault of ours must not end a training that goes on well: it is written down instead."""
+        """Call `do`. An exception is logged and must not end the agent, whose training may go well."""
         try:
             do()
         except Exception:  # noqa: BLE001  # the loop's edge

@@ -81,9 +81,9 @@ class Handlers:
         wait_s = min(commands.number(query, "wait_s", 0.0), wire.WAIT_S_MAX)
         quiet_s = min(commands.number(query, "quiet_s", 0.0), wait_s, self.agent.quiet_s)
         self.polled()
-        if written := int(commands.number(query, "after", 0)):
+        if stored_up_to := int(commands.number(query, "after", 0)):
             boot = query.get("boot", "")
-            self.agent.loop.hand_over(lambda: self.agent.drop_stored(boot, written))
+            self.agent.loop.hand_over(lambda: self.agent.drop_stored(boot, stored_up_to))
         if query.get("fresh") == "1":
             self.agent.loop.call(self.agent.parts.samples.look_now)
         # First only for news; once the quiet time is over, for mere progress of the training too.

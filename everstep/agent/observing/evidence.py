@@ -56,7 +56,7 @@ class EvidenceCollector:
     def _keep(self, run: Run, *, may_end: bool) -> str | None:
         home = self._agent.home
         folder = home / EVIDENCE / f"g{run.generation}"
-        tails = {rank.number: rank.log.tail() for rank in run.ranks}
+        tails = {rank.number: rank.log.recent_lines() for rank in run.ranks}
         try:
             permissions.below(home, folder)
             for number, lines in tails.items():

@@ -24,8 +24,10 @@ MB = 1024 * 1024
 HEAD = 8 * MB
 TAIL_LEAST = 12 * MB
 TAIL_MAX = 24 * MB
-TAIL_BYTES = 32 * 1024
-TAIL_LINES = 200
+"""The tail grows from the least to the most, then its older part is dropped."""
+RECENT_BYTES = 32 * 1024
+RECENT_LINES = 200
+"""The end of the output, which is kept in memory too."""
 QUOTED_BYTES = 4 * 1024
 QUOTED_LINES = 20
 """Most of a rank's output that one fact quotes."""
@@ -59,7 +61,7 @@ class LogFile:
         self._head, self._tail_least, self._most = head, tail_least, most
         self._size = 0
         self._dropped = 0
-        self._tail = b""
+        self._recent = b""
         self._file = -1
         self._marks: Marks | None = None
         try:
@@ -73,7 +75,7 @@ class LogFile:
         if self._marks is not None:
             self._marks.add(self.written)
         self.written += len(chunk)
-        self._tail = (self._tail + chunk[-TAIL_BYTES:])[-TAIL_BYTES:]
+        self._recent = (self._recent + chunk[-RECENT_BYTES:])[-RECENT_BYTES:]
         if self._file < 0:
             return
         try:
@@ -103,13 +105,13 @@ class LogFile:
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
 
-    def tail(self) -> list[str]:
+    def recent_lines(self) -> list[str]:
         """The newest lines, at most 200 and 32 KB."""
-        return self._tail.decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return self._recent.decode(errors="replace").splitlines()[-RECENT_LINES:]
 
     def newest(self, count: int) -> bytes:
         """The last bytes written, as far as they are in memory."""
-        return self._tail[-count:] if count > 0 else b""
+        return self._recent[-count:] if count > 0 else b""
 
     def close(self) -> None:
         if self._file >= 0:

@@ -1,7 +1,7 @@
 """The prewarm helper: a process that imports what a training script needs, of which ranks are forked.
 
 The agent runs this text with the interpreter of the job's command, and its socket as standard input:
-`PYTHON [FLAGS] -c TEXT AGENT FIRST MODULE...`; FIRST is what that interpreter would put first into
+`PYTHON [FLAGS] -c TEXT AGENT_PID FIRST MODULE...`; FIRST is what that interpreter would put first into
 `sys.path`. So only the standard library is imported here.
 
     helper:  import the modules, then for each message FORK of the agent: fork
@@ -72,7 +72,7 @@ def serve() -> Callable[[], None]:
 
 
 def _control() -> socket.socket:
-    """The agent's socket; standard input becomes what a rank's is."""
+    """Take the agent's socket off standard input, which becomes empty as that of a rank is."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -81,7 +81,7 @@ def _control() -> socket.socket:
 
 
 def _import_modules(modules: list[str]) -> str | None:
-    """Why a module cannot be imported, if so."""
+    """Import the modules. Returns why one cannot be imported; None: all are."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -93,7 +93,7 @@ def _import_modules(modules: list[str]) -> str | None:
 
 
 def _why_not_forkable() -> str | None:
-    """Why a fork of this process would not work as a process started plainly, if so."""
+    """Why a fork of this process would not work like a process that is started plainly; None: it would."""
     if len(list((PROC / "task").iterdir())) > 1:
         return 'the modules started a thread (OMP_NUM_THREADS: "1" in env may prevent that)'
     try:

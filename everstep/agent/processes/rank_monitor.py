@@ -48,11 +48,12 @@ class RankMonitor:
         self._steps_published = time.monotonic()
 
     def follow(self, run: Run) -> None:
+        """Read the pipes of the run's ranks from now on."""
         for rank in run.ranks:
             if rank.output >= 0:
                 self._agent.loop.watch(rank.output, partial(self._read_once, run, rank))
             if rank.start_pipe >= 0:
-                self._agent.loop.watch(rank.start_pipe, partial(self._read_messages, run, rank))
+                self._agent.loop.watch(rank.start_pipe, partial(self._read_start, run, rank))
         self._record_start(run, publishes=False)
 
     def look(self) -> None:
@@ -66,11 +67,12 @@ class RankMonitor:
         if any(changed):
             self._agent.publish()
 
-    def _read_messages(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
+    def _read_start(self, run: Run, rank: Rank, *, publishes: bool = True) -> None:
+        """Read whether the rank could execute its command."""
         handle = rank.start_pipe
         self._agent.loop.unwatch(handle)
         if not rank.read_start():
-            self._agent.loop.watch(handle, lambda: self._read_messages(run, rank))
+            self._agent.loop.watch(handle, lambda: self._read_start(run, rank))
             return
         if rank.failed is not None:
             self._agent.report_failed_start(run, rank.failed)
@@ -111,7 +113,7 @@ class RankMonitor:
         rank.status = status
         self._date_end(run, rank)
         if rank.start_pipe >= 0:
-            self._read_messages(run, rank, publishes=False)
+            self._read_start(run, rank, publishes=False)
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
@@ -132,7 +134,7 @@ class RankMonitor:
         rank.date_end(span)
 
     def _add_exit(self, run: Run, rank: Rank) -> None:
-        lines = rank.log.tail() if rank.ended_badly else []
+        lines = rank.log.recent_lines() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
         exception = words or logs.last_exception(lines, rank.code)
         if rank.ended_badly:

@@ -159,14 +159,15 @@ class Ending:
             return
         self._grace_s = grace_s
         if self._collect is None and not self._kills:
-            self._set(grace_s, self._kill)
+            self._set_timer(grace_s, self._kill)
 
     def child_ended(self) -> None:
         """A child was waited for; it may have been the last."""
         if self._kills:
-            self._set(0.0, self._kill)
+            self._set_timer(0.0, self._kill)
 
-    def _set(self, after_s: float, do: Callable[[], None]) -> None:
+    def _set_timer(self, after_s: float, do: Callable[[], None]) -> None:
+        """Call `do` after this time. It replaces the timer that was set before."""
         if self._timer is not None:
             self._loop.cancel(self._timer)
         self._timer = self._loop.later(after_s, do)
@@ -181,7 +182,7 @@ class Ending:
         if self._grace_s <= 0:
             self._kill()
             return
-        self._set(self._grace_s, self._kill)
+        self._set_timer(self._grace_s, self._kill)
         self._look()
 
     def _look(self) -> None:
@@ -213,7 +214,7 @@ class Ending:
             return
         proc.kill(left or ())
         self._looks += 1
-        self._set(proc.pause_s(self._looks), self._kill)
+        self._set_timer(proc.pause_s(self._looks), self._kill)
 
     def _finish(self) -> None:
         if self._timer is not None:

@@ -28,7 +28,7 @@ class CheckpointPlace:
     path: str | None = None
     format: str = "auto"
     pattern: str | None = None
-    phase: str | None = None  # whose own ones alone count; None: all do
+    phase: str | None = None  # only what it saved counts; None: all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

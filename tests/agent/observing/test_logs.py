@@ -63,7 +63,7 @@ def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> N
     log = LogFile(tmp_path / "file" / "log")
     log.write(b"one\ntwo\n")
     assert log.problem
-    assert log.tail() == ["one", "two"]
+    assert log.recent_lines() == ["one", "two"]
 
 
 def test_a_log_takes_as_much_room_as_it_may(
@@ -82,7 +82,7 @@ def test_nothing_but_a_plain_file_is_a_log(tmp_path: Path, put: Callable[[Path],
     put(tmp_path / "log")
     log = LogFile(tmp_path / "log")
     log.write(b"one\n")
-    assert (log.problem, log.tail()) == (f"{tmp_path / 'log'} is no plain file", ["one"])
+    assert (log.problem, log.recent_lines()) == (f"{tmp_path / 'log'} is no plain file", ["one"])
     with pytest.raises(files.NotPlain):
         read(tmp_path / "log", 0, 1)
 
@@ -101,7 +101,9 @@ def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> 
     assert [fact["n"] for fact in bounded_facts] == [*range(100)]
     assert sum(len(fact["details"]["log"]) for fact in bounded_facts) <= logs.ALL_QUOTES_MOST
     assert bounded_facts[-1] == facts[-1]
-    assert len(facts[0]["details"]["log"]) == logs.TAIL_BYTES, "who reads the old list reads it on"
+    assert len(facts[0]["details"]["log"]) == logs.RECENT_BYTES, (
+        "who reads the old list reads it on"
+    )
 
 
 def ended(number: int) -> wire.FactSeen:
@@ -113,7 +115,7 @@ def ended(number: int) -> wire.FactSeen:
         "generation": 1,
         "rank": 0,
         "message": "exit code 1",
-        "details": {"log": "\ufffd" * logs.TAIL_BYTES},
+        "details": {"log": "\ufffd" * logs.RECENT_BYTES},
     }
 
 
@@ -131,7 +133,7 @@ def test_the_last_words_are_few_and_end_with_the_last() -> None:
 def test_tail_is_short() -> None:
     log = LogFile(Path("/dev/null"))
     log.write(b"line\n" * 100_000)
-    assert len(log.tail()) == logs.TAIL_LINES
+    assert len(log.recent_lines()) == logs.RECENT_LINES
     log.close()
 
 

@@ -38,7 +38,7 @@ class Device(nodes.Device):
 class Node(nodes.Node):
     """A machine with its pods."""
 
-    devices: tuple[Device, ...]  # type: ignore[mutable-override]  # nobody ever puts others there
+    devices: tuple[Device, ...]  # type: ignore[mutable-override]  # it never holds others
     slots: int
     silenced_since: float | None = None  # agents do not answer, the cluster has noticed nothing
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
