@@ -50,10 +50,10 @@ class DevServer:
     def __init__(
         self, directory: Path, *, port: int, ui_port: int, lock: int | None = None
     ) -> None:
-        """Start the server. `lock`: the open lock of the directory; the server keeps it, and its database
-        there.
+        """Start the server.
 
-        Without a lock it keeps its state in memory.
+        `lock`: the open lock of the directory, which the server holds too; its database is there. Without a
+        lock the state is in memory.
         """
         self.port, self.ui_port = port, ui_port
         self.address = f"127.0.0.1:{port}"

@@ -28,13 +28,13 @@ WORKER_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What of this machine is to be served, and where."""
+    """How much of this machine a worker serves, and the ports of a server that is started for it."""
 
     nodes: int
     devices: Devices
     port: int | None = None
     ui_port: int | None = None
-    allows_others: bool = False  # to be on a machine whose server lets them in
+    allows_others: bool = False  # serve although other users of the machine could start jobs
 
 
 async def machine_for(spec: JobSpec, *, nodes: int | None, devices: Devices) -> Machine:
@@ -70,7 +70,7 @@ class Worker:
     def __init__(
         self, served: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
     ) -> None:
-        """`server` returns the `TEMPORAL_*` variables. `is_alone`: no other worker logs in this folder."""
+        """`server` returns the `TEMPORAL_*` variables. `is_alone`: it is the only worker of this folder."""
         self._machine = served
         self._server = server
         self._is_guest = not is_alone

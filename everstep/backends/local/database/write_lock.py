@@ -72,7 +72,7 @@ class WriteLock:
 
     def _take(self, handle: int) -> None:
         began, tries, holder = time.monotonic(), 0, Holder()
-        while not _is_free(handle):
+        while not _try_to_take(handle):
             now = time.monotonic()
             if now - began > WAIT_S:
                 raise TimeoutError(f"process {_pid_of_holder(handle)} does not let go of it")
@@ -111,7 +111,7 @@ class Holder:
         proc.send(process, number)
 
 
-def _is_free(handle: int) -> bool:
+def _try_to_take(handle: int) -> bool:
     """Take the lock if it is free; return whether it was."""
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
