@@ -71,7 +71,7 @@ class Handlers:
         self.agent = agent
         self.complete = complete
         self.polled = polled
-        self.inquiry: checks.Inquiry | None = None  # the newest
+        self.running_checks: checks.RunningChecks | None = None  # the newest
         self.one_at_a_time = threading.Lock()
         # What the newest search for checkpoints judged, and where it searched.
         self.verdicts: tuple[tuple[str | None, ...], Verdicts] | None = None
@@ -245,17 +245,18 @@ class Handlers:
         command = commands.check_command(body)
         self.polled()
         self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))
-        return self._inquiry(command).state(SOON_S)
+        return self._running_checks(command).state(SOON_S)
 
-    def _inquiry(self, command: wire.CheckCommand) -> checks.Inquiry:
+    def _running_checks(self, command: wire.CheckCommand) -> checks.RunningChecks:
+        """The checks of this generation; started unless they were started before."""
         with self.one_at_a_time:
-            inquiry = self.inquiry
-            if inquiry is None or inquiry.generation < command["generation"]:
+            running_checks = self.running_checks
+            if running_checks is None or running_checks.generation < command["generation"]:
                 within_s = wire.Thresholds(**command["thresholds"]).within_s
-                questions = checks.questions(command)
-                inquiry = checks.Inquiry(command["generation"], questions, within_s=within_s)
-                self.inquiry = inquiry
-            return inquiry
+                running_checks = self.running_checks = checks.RunningChecks(
+                    command["generation"], checks.checks_of(command), within_s=within_s
+                )
+            return running_checks
 
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run

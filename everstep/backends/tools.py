@@ -55,7 +55,7 @@ class SilentAgent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class LeftFiles:
     """Files that an ended pod left behind."""
 
     uid: str
@@ -105,9 +105,7 @@ class LogLine:
     rank: int
     text: str
     at: float | None  # when it was begun, seconds since 1970, if that is known
-    left_out: int = (
-        0  # above 0 this is no line, but a gap: so many bytes of the output were dropped
-    )
+    left_out: int = 0  # above 0 this is a gap and no line: so many bytes were dropped
 
 
 class LogReader(Protocol):
@@ -156,7 +154,7 @@ class Tools:
         """Field and reason of what the cluster would refuse of this job. Changes nothing."""
         raise ValueError("this cluster makes no pods, so that it refuses none")
 
-    async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:  # noqa: ARG002
+    async def prune(self, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:  # noqa: ARG002
         """Remove what ended pods left behind before this time; return all that there was.
 
         What stays has the reason. In a rehearsal nothing is removed.

@@ -26,7 +26,7 @@ SHM = "/dev/shm"  # where data loaders pass their batches
 INFINIBAND = Path("/sys/class/infiniband")
 
 NAMES = ("dns", "disk-size-root", "disk-size-shm", "disk-size-cache", "ulimit", "gpu-check")
-"""Every check that a command may request (`questions`)."""
+"""Every check that a command may request (`checks_of`)."""
 
 HARDWARE = frozenset({"gpu-check"})
 """Checks that fail because of the machine; for the others it only is not as this job needs it."""
@@ -41,13 +41,13 @@ class Measured:
     needed: str
 
 
-Question = Callable[[], Measured]
+Check = Callable[[], Measured]
 
 
-def questions(command: wire.CheckCommand) -> dict[str, Question]:
+def checks_of(command: wire.CheckCommand) -> dict[str, Check]:
     """The checks that this command requests, by name."""
     least = wire.Thresholds(**command["thresholds"])
-    checks_by_name: dict[str, Question] = {
+    checks_by_name: dict[str, Check] = {
         "dns": lambda: names(command["hosts"]),
         "disk-size-root": lambda: room("/", least.root_gb),
         "disk-size-shm": lambda: room(SHM, least.shm_gb),
@@ -60,44 +60,42 @@ def questions(command: wire.CheckCommand) -> dict[str, Question]:
     return checks_by_name
 
 
-class Inquiry:
-    """The checks of one generation, begun at once. An answer never changes once it was returned."""
+class RunningChecks:
+    """The checks of one generation, all started at once. A result never changes once it was returned."""
 
-    def __init__(
-        self, generation: int, questions: Mapping[str, Question], *, within_s: float
-    ) -> None:
+    def __init__(self, generation: int, checks: Mapping[str, Check], *, within_s: float) -> None:
         self.generation = generation
         self._within_s = within_s
         self._began = time.monotonic()
-        self._answers: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in questions}
-        for name, question in questions.items():
-            threading.Thread(target=self._ask, args=(name, question), daemon=True).start()
+        self._results: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in checks}
+        for name, check in checks.items():
+            threading.Thread(target=self._run, args=(name, check), daemon=True).start()
 
     def state(self, wait_s: float) -> wire.CheckState:
-        """All checks as soon as they are done, or those that are after that time."""
+        """The results of all checks as soon as they are done, or of those that are after that time."""
         left_s = self._began + self._within_s - time.monotonic()
-        wait(self._answers.values(), max(0.0, min(wait_s, left_s)))
+        wait(self._results.values(), max(0.0, min(wait_s, left_s)))
         if time.monotonic() >= self._began + self._within_s:
-            for name in self._answers:
-                self._note(name, _wrong(f"no answer within {self._within_s:g} s"))
-        done = [answer.result() for answer in self._answers.values() if answer.done()]
+            for name in self._results:
+                self._store(name, _failed(f"no answer within {self._within_s:g} s"))
+        done = [result.result() for result in self._results.values() if result.done()]
         return {
             "generation": self.generation,
-            "done": len(done) == len(self._answers),
+            "done": len(done) == len(self._results),
             "checks": done,
         }
 
-    def _ask(self, name: str, question: Question) -> None:
+    def _run(self, name: str, check: Check) -> None:
         try:
-            measured = question()
+            measured = check()
         except Exception as error:  # noqa: BLE001  # whatever it is, this check did not succeed
-            measured = _wrong(repr(error))
-        self._note(name, measured)
+            measured = _failed(repr(error))
+        self._store(name, measured)
 
-    def _note(self, name: str, measured: Measured) -> None:
-        """The first answer counts: one that comes too late changes nothing."""
+    def _store(self, name: str, measured: Measured) -> None:
+        """Store a result. The first one counts: a check that ends too late changes nothing."""
         with contextlib.suppress(InvalidStateError):
-            self._answers[name].set_result(
+            self._results[name].set_result(
                 {
                     "name": name,
                     "ok": measured.ok,
@@ -109,7 +107,7 @@ class Inquiry:
             )
 
 
-def _wrong(measured: str) -> Measured:
+def _failed(measured: str) -> Measured:
     return Measured(ok=False, measured=measured, needed="an answer")
 
 

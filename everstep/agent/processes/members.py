@@ -275,7 +275,7 @@ def _join_cgroup(uid: str) -> str:
 
 
 def _own_cgroup() -> Path:
-    """Where we are in the hierarchy that is for everything (v2). Raises if there is none to be seen."""
+    """The cgroup of this process in the unified hierarchy (v2). Raises if there is none to be seen."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     path = next(line[3:] for line in lines if line.startswith("0::"))
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]

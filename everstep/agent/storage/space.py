@@ -27,6 +27,7 @@ class StorageFault(NamedTuple):
 FULL = ("No space left on device", "Disk quota exceeded")
 """What a process that cannot write prints last."""
 LEAST_ROOM = 1024 * 1024
+"""Bytes: a filesystem with less free space is full."""
 
 
 def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> StorageFault | None:
@@ -44,6 +45,7 @@ def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> St
 def fault_of(
     path: Path, filesystem: os.statvfs_result, *, needs: int, output: str
 ) -> StorageFault | None:
+    """The fault that the statistics of the filesystem show; `needs` and `output` as in `storage_fault`."""
     if filesystem.f_flag & os.ST_RDONLY:
         return StorageFault("storage.read_only", f"{path} can only be read")
     if filesystem.f_files and not filesystem.f_favail:

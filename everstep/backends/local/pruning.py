@@ -21,14 +21,14 @@ from everstep.backends.local.logs import ABOUT
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, of_processes
 from everstep.backends.local.settings import LocalSettings
-from everstep.backends.tools import Left
+from everstep.backends.tools import LeftFiles
 
 NOT_KNOWN = "not known whether it has ended"
 TAKEN_AWAY = "pruned"
 """Where a folder goes first, at once: one that is half removed is none of a pod."""
 
 
-async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:
+async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:
     """Every folder of a pod: those that stay say why, the others are gone, or would be."""
     settings = LocalSettings(home=home)
     if not settings.agents.is_dir():
@@ -46,7 +46,7 @@ async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[Left]:
 
 def _pruned(
     settings: LocalSettings, uid: str, uids: Collection[str], *, before: float, is_rehearsal: bool
-) -> Left:
+) -> LeftFiles:
     folder = settings.folder(uid)
     life = folder.life()
     with _locked(folder) as is_shut:
@@ -91,7 +91,7 @@ def _alive(folder: AgentFolder, uids: Collection[str], life: Life) -> str | None
     ]
 
 
-def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
+def _look(folder: AgentFolder, *, why: str | None, before: float) -> LeftFiles:
     about: dict[str, object] = {}
     with suppress(OSError, ValueError):
         about = files.read_json(folder.path / ABOUT)
@@ -102,7 +102,7 @@ def _look(folder: AgentFolder, *, why: str | None, before: float) -> Left:
             size += status.st_size
             written_at = max(written_at, status.st_mtime)
     slot = about.get("slot")
-    return Left(
+    return LeftFiles(
         uid=folder.path.name,
         job=str(about["job"]) if "job" in about else None,
         slot=slot if isinstance(slot, int) else None,

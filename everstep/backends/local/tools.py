@@ -12,7 +12,15 @@ from contextlib import closing
 from pathlib import Path
 
 from everstep.backends.local import logs
-from everstep.backends.tools import Examined, Left, LogLine, LogReader, RankLog, SilentAgent, Tools
+from everstep.backends.tools import (
+    Examined,
+    LeftFiles,
+    LogLine,
+    LogReader,
+    RankLog,
+    SilentAgent,
+    Tools,
+)
 from everstep.core.world import NodeView
 
 
@@ -65,7 +73,7 @@ class LocalTools(Tools):
 
         return await asyncio.to_thread(examining.examine, self.home)
 
-    async def prune(self, *, before: float, is_rehearsal: bool) -> list[Left]:
+    async def prune(self, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:
         from everstep.backends.local import pruning
 
         return await pruning.prune(self.home, before=before, is_rehearsal=is_rehearsal)

@@ -347,8 +347,8 @@ def _prechecks() -> Iterator[CheckLine]:
         "devices": 0,
         "thresholds": {**vars(limits), "ulimits": True},
     }
-    inquiry = places.Inquiry(0, places.questions(command), within_s=limits.within_s)
-    for check in inquiry.state(limits.within_s)["checks"]:
+    running_checks = places.RunningChecks(0, places.checks_of(command), within_s=limits.within_s)
+    for check in running_checks.state(limits.within_s)["checks"]:
         name = check["name"]
         if check["ok"]:
             yield CheckLine(name, check["measured"])

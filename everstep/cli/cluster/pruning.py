@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
-from everstep.backends.tools import JobRecordLeft, Left, WorkflowEnd
+from everstep.backends.tools import JobRecordLeft, LeftFiles, WorkflowEnd
 from everstep.chronicle import shapes
 from everstep.cli import machine
 from everstep.cli.connection import UnlessAbsent, server_name, with_server
@@ -93,7 +93,7 @@ def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _row(left: Left, now: float) -> dict[str, Any]:
+def _row(left: LeftFiles, now: float) -> dict[str, Any]:
     return {
         "pod": left.uid,
         "job": left.job,

@@ -126,6 +126,7 @@ async def tell(
 async def _answered(
     client: Client, workflow_id: str, request: Awaitable[T], *, otherwise: str
 ) -> T:
+    """Await the request. If no answer comes in time, raise `Failed` with the reason that the server shows."""
     patience = patience_s()
     try:
         async with asyncio.timeout(patience):

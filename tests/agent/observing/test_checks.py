@@ -12,7 +12,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.observing import checks
-from everstep.agent.observing.checks import Inquiry, Measured
+from everstep.agent.observing.checks import Measured, RunningChecks
 from tests.agent.pod import Pod, Refused, until
 
 NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}
@@ -81,11 +81,11 @@ def test_limits_are_asked_for_where_there_is_an_infiniband(
 ) -> None:
     monkeypatch.setattr(checks, "INFINIBAND", tmp_path)
     order: Any = {"hosts": [], "accelerator": "none", "devices": 0, "thresholds": {}}
-    assert "ulimit" not in checks.questions(order)
+    assert "ulimit" not in checks.checks_of(order)
     (tmp_path / "mlx5_0").touch()
-    assert "ulimit" in checks.questions(order)
+    assert "ulimit" in checks.checks_of(order)
     order["thresholds"] = {"ulimits": False}
-    assert "ulimit" not in checks.questions(order)
+    assert "ulimit" not in checks.checks_of(order)
 
 
 # -- Devices ------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ def test_a_check_that_hangs_fails_alone_and_its_late_answer_changes_nothing() ->
         answered.set()
         return WELL
 
-    inquiry = Inquiry(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=1.0)
-    before = inquiry.state(wait_s=0.0)
+    running_checks = RunningChecks(1, {"dns": lambda: WELL, "disk": of_a_dead_mount}, within_s=1.0)
+    before = running_checks.state(wait_s=0.0)
     assert not before["done"]
-    check_state = inquiry.state(wait_s=20.0)
+    check_state = running_checks.state(wait_s=20.0)
     assert [(check["name"], check["ok"]) for check in check_state["checks"]] == [
         ("dns", True),
         ("disk", False),
@@ -174,13 +174,13 @@ def test_a_check_that_hangs_fails_alone_and_its_late_answer_changes_nothing() ->
     assert check_state["done"]
     answers.set()
     answered.wait()
-    assert inquiry.state(wait_s=0.0) == check_state
+    assert running_checks.state(wait_s=0.0) == check_state
 
 
 def test_a_check_that_breaks_has_failed() -> None:
     def broken() -> Measured:
         raise PermissionError(13, "no")
 
-    (check,) = Inquiry(1, {"disk": broken}, within_s=20.0).state(wait_s=20.0)["checks"]
+    (check,) = RunningChecks(1, {"disk": broken}, within_s=20.0).state(wait_s=20.0)["checks"]
     assert not check["ok"]
     assert "PermissionError" in check["measured"]

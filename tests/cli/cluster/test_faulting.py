@@ -107,7 +107,7 @@ def test_the_names_of_checks_are_those_that_are_made() -> None:
         "devices": 1,
         "hosts": [],
     }
-    assert {*checks.questions(check_command)} == {*checks.NAMES}
+    assert {*checks.checks_of(check_command)} == {*checks.NAMES}
 
 
 @pytest.fixture

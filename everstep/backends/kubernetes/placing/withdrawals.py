@@ -63,10 +63,10 @@ class Withdrawals:
         await self.books.transact(stored.document.record.id, withdraw)
 
     async def withdraw_outdated(self, gang: manifest.Gang, stored: Stored, *, mark: str) -> Stored:
-        """Have all pods of the gang created again if one of them keeps off other nodes than it should.
+        """Have all pods of the gang created again if one of them avoids other nodes than it should.
 
-        `mark`: of the nodes to keep off, as in the pods' annotation. A gang with a pod that has a node stays
-        as it is.
+        `mark`: the value of the annotation that pods have which avoid the right nodes. A gang with a pod that
+        has a node stays as it is.
         """
         pods = self._pods_of(gang, stored)
         if not pods or any(pod["spec"].get("nodeName") or is_gated(pod) for pod in pods):
@@ -84,7 +84,7 @@ class Withdrawals:
         return stored
 
     async def withdraw_outdated_in_queue(self, stored: Stored, *, mark: str) -> Stored:
-        """Have pods that Kueue admitted created again if they wait and keep off the wrong nodes.
+        """Have pods that Kueue admitted created again if they wait and avoid the wrong nodes.
 
         Each stays in its group, which keeps its quota as long as one pod of it is there. So one
         is kept until others are created. A pod that is alone in its group stays as it is.
