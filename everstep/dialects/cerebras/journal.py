@@ -65,8 +65,10 @@ def _run(phase: PhaseSpec, row: Mapping[str, SummaryValue]) -> dict[str, Summary
 
 
 def _written_step(phase: PhaseSpec) -> int:
-    """The step of the checkpoint that the document starts from."""
+    """The step of the checkpoint that the document starts from; 0 if its name has none."""
     fit = phase.files.get(PARAMS, {}).get("trainer", {}).get("fit") or {}
     name = str(fit.get("ckpt_path") or "").rpartition("/")[2]
     match = re.search(phase.checkpoints_pattern or USUAL_NAME, name)
-    return int(match["step"]) if match is not None else 0
+    step = "" if match is None else match["step"] or ""
+    digits = "".join(filter(str.isdecimal, step))  # the document's pattern may match other text
+    return int(digits) if digits else 0

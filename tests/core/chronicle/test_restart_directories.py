@@ -182,6 +182,25 @@ def test_a_first_run_begins_with_the_checkpoint_that_is_written_down() -> None:
     assert (row_written["starting_step"], row_written["ending_step"]) == (30, 30)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "name", "step"),
+    [(r"ckpt_(?P<step>\w+)", "ckpt_last", 0), (r"ckpt(_(?P<step>\d+))?", "ckpt", 0)],
+)
+def test_a_written_checkpoint_whose_name_has_no_number_is_the_beginning(
+    pattern: str, name: str, step: int
+) -> None:
+    config = {"trainer": {"init": {}, "fit": {"ckpt_path": f"first/{name}"}}}
+    phase = replace(spec().phases[0], files={"params.yaml": config}, checkpoints_pattern=pattern)
+    row: dict[str, SummaryValue] = {
+        **dict.fromkeys(("failure_reason", "saved_step")),
+        "start_time": 1.0,
+        "end_time": 2.0,
+        "status": "success",
+        "nodes": 4,
+    }
+    assert formatted(phase, line_about(row)).row["starting_step"] == step
+
+
 def test_a_run_that_saves_nothing_made_no_progress_however_many_steps_it_made(
     tmp_path: Path,
 ) -> None:
