@@ -96,10 +96,12 @@ def _phase(state: JobState) -> PhaseSpec:
             asks_first=(),
         ),
     )
+    # A value of the document's own has no effect, and may be no number.
+    env = {name: value for name, value in phase.env.items() if name != CHECKS_NUMBERS}
     check = policy.number_check
-    if check is None or not state.ledger.checking.is_on:
-        return phase
-    return replace(phase, env={**phase.env, CHECKS_NUMBERS: str(check.steps)})
+    if check is not None and state.ledger.checking.is_on:
+        env[CHECKS_NUMBERS] = str(check.steps)
+    return replace(phase, env=env)
 
 
 def known_facts(state: JobState) -> tuple[str, ...]:

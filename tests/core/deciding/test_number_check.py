@@ -47,6 +47,13 @@ def last(job: ScriptedJob) -> Decision:
     return job.decisions[-1]
 
 
+def test_only_the_job_switches_the_checks_on() -> None:
+    """A document's own value has no effect, as that of any variable of the product; it may be no number."""
+    job = job_with_checks(env={CHECKS: "yes", "SEED": "1"})
+    job.see(sighting(FaultClass.CRASH))
+    assert job.plan.phase.env == {"SEED": "1"}
+
+
 def test_after_wrong_numbers_the_next_run_checks_them() -> None:
     job = job_with_checks()
     assert after(job, OTHER, NAN) == [None, "4"]
