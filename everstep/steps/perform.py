@@ -15,7 +15,6 @@ from everstep.core.recovering.placement import (
     Attempt,
     NoPlace,
     OrderPlaces,
-    TryAgain,
     first_slots,
     next_order,
     no_place_reason,
@@ -343,18 +342,17 @@ async def _place(step: StepRun) -> StepResult:
             not_before=not_before,
             now=step.now,
         )
-        match choice:
-            case NoPlace(waited_s=waited_s):
-                message = no_place_reason(rules, state, wanted=len(job_slots), waited_s=waited_s)
-                return step.failed(step.cause("place.none", message))
-            case OrderPlaces(slots=fewer) if fewer != slots:
-                slots = fewer
-            case _ if all_placed_at is not None:
-                if (cause := await _wait_for_agents(step, state, all_placed_at)) is not None:
-                    return step.failed(cause)
-            case OrderPlaces(until=until) | TryAgain(until=until):
-                await step.report_wait(state.waiting_for or None, until=deadline)
-                await step.look(until)
+        if isinstance(choice, NoPlace):
+            waited_s, wanted = choice.waited_s, len(job_slots)
+            message = no_place_reason(rules, state, wanted=wanted, waited_s=waited_s)
+            return step.failed(step.cause("place.none", message))
+        if isinstance(choice, OrderPlaces) and choice.slots != slots:
+            slots = choice.slots
+        elif all_placed_at is None:
+            await step.report_wait(state.waiting_for or None, until=deadline)
+            await step.look(choice.until)
+        elif (cause := await _wait_for_agents(step, state, all_placed_at)) is not None:
+            return step.failed(cause)
 
 
 async def _wait_for_agents(step: StepRun, state: PlaceState, all_placed_at: float) -> Fact | None:
