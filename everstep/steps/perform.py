@@ -343,8 +343,8 @@ async def _place(step: StepRun) -> StepResult:
             now=step.now,
         )
         if isinstance(choice, NoPlace):
-            waited_s, wanted = choice.waited_s, len(job_slots)
-            message = no_place_reason(rules, state, wanted=wanted, waited_s=waited_s)
+            count, waited_s = len(job_slots), choice.waited_s
+            message = no_place_reason(rules, state, wanted=count, waited_s=waited_s)
             return step.failed(step.cause("place.none", message))
         if isinstance(choice, OrderPlaces) and choice.slots != slots:
             slots = choice.slots
