@@ -10,19 +10,19 @@ from everstep.report.accounting import Account
 
 Value = Mapping[str, Any]
 
-UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+"""Seconds and name of a unit and of the one below it, the largest first."""
 
 
 def duration(s: float | None) -> str:
-    """Seconds in the two largest units that matter: `1 h 12 min`, `43.1 s`."""
+    """Seconds in the two largest units that matter: `1 h 12 min`, `2 min 5 s`, `43 s`, `4.31 s`."""
     if s is None:
         return "unknown"
-    for at, (size, unit) in enumerate(UNITS):
-        if s >= size:
-            whole = int(s // size)
-            rest, below = s - whole * size, (*UNITS[at + 1 :], (1.0, "s"))[0]
-            more = round(rest / below[0])
-            return f"{whole} {unit}" + (f" {more} {below[1]}" if more else "")
+    for size, unit, small_size, small_unit in UNITS:
+        smalls = round(s / small_size)  # first, so that no 60 s or 60 min are left over
+        if smalls * small_size >= size:
+            whole, more = divmod(smalls, size // small_size)
+            return f"{whole} {unit}" + (f" {more} {small_unit}" if more else "")
     return f"{s:.3g} s" if s < 10 else f"{s:.0f} s"
 
 
