@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.storage import files, permissions
@@ -35,8 +35,11 @@ EXCEPTION_MOST = 1_000
 ALL_QUOTES_MOST = 512 * 1024
 """Most output that all facts of an agent quote together. In JSON a byte may become six."""
 
-_GAP = re.compile(rb"\n\[everstep: (\d{20}) bytes left out\]\n")
+_GAP = re.compile(rb"\n\[everstep(?:: (\d{20}) bytes left out|(\d{20}) ([0-9a-f]{16}))\]\n")
+"""The second form stands there while the tail is moved up: it says too where the tail is until then."""
 _GAP_SIZE = len(b"\n[everstep: %020d bytes left out]\n" % 0)
+_READS_MOST = 10
+"""Tries to read a log while its tail is moved. It is moved once in megabytes of output."""
 
 
 class LogFile:
@@ -54,7 +57,8 @@ class LogFile:
         most: int | None = None,
     ) -> None:
         most = most or self.tail_max
-        tail_least = tail_least or most // 2
+        # So much that it fits between the gap and where it was: a move overwrites none of it.
+        tail_least = min(tail_least or most // 2, (most - _GAP_SIZE) // 2)
         self.path = path
         self.problem: str | None = None  # the first reason why something could not be written
         self.written = 0  # bytes by the rank, those not kept included
@@ -89,11 +93,15 @@ class LogFile:
             self.problem = self.problem or str(error)
 
     def _drop_the_middle(self) -> None:
-        """Keep the head and the newest `tail_least` bytes, which move up to the gap."""
+        """Keep the head and the newest `tail_least` bytes, which move up to the gap.
+
+        Whoever reads meanwhile, or after the agent was killed meanwhile, finds every byte (`_layout`).
+        """
         start = self._size - self._tail_least
         tail_began = self._head + (_GAP_SIZE if self._dropped else 0)
         self._dropped += start - tail_began
-        os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
+        moves = b"\n[everstep%020d %016x]\n" % (self._dropped, start)
+        os.pwrite(self._file, moves, self._head)
         to = self._head + _GAP_SIZE
         while start < self._size:
             block = os.pread(self._file, min(MB, self._size - start), start)
@@ -101,6 +109,7 @@ class LogFile:
             start += len(block)
             to += len(block)
         os.ftruncate(self._file, to)
+        os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
         self._size = to
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
@@ -130,21 +139,45 @@ def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[byte
     An offset in the gap is that of the first byte behind it.
     """
     with files.opened(path, within=_home(path)) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(head)
-        gap = _GAP.match(file.read(_GAP_SIZE))
-        dropped = int(gap.group(1)) if gap else 0
-        behind = head + _GAP_SIZE if gap else head
-        written = size - (_GAP_SIZE if gap else 0) + dropped
-        at = min(offset if offset >= 0 else max(0, written + offset), written)
-        if gap and head <= at < head + dropped:
-            at = head + dropped
-        if at < head:
-            file.seek(at)
-            data = file.read(min(limit, head - at))
-        else:
-            file.seek(at - head - dropped + behind)
-            data = file.read(limit)
+        handle = file.fileno()
+        layout = _layout(handle, head)
+        for _ in range(_READS_MOST):
+            piece = _read_by(layout, handle, offset, limit, head=head)
+            before, layout = layout, _layout(handle, head)
+            if (before.dropped, before.tail_at) == (layout.dropped, layout.tail_at):
+                return piece
+        return _read_by(layout, handle, offset, limit, head=head)
+
+
+class Layout(NamedTuple):
+    """Where the bytes of a log are in its file."""
+
+    dropped: int
+    tail_at: int  # where the bytes behind the gap begin
+    size: int
+
+
+def _layout(handle: int, head: int) -> Layout:
+    gap, size = _GAP.match(os.pread(handle, _GAP_SIZE, head)), os.fstat(handle).st_size
+    if gap is None:
+        return Layout(0, head, size)
+    moved_from = int(gap[3], 16) if gap[3] else size
+    is_moved = size <= moved_from  # and cut off, or there was no move
+    return Layout(int(gap[1] or gap[2]), head + _GAP_SIZE if is_moved else moved_from, size)
+
+
+def _read_by(
+    layout: Layout, handle: int, offset: int, limit: int, *, head: int
+) -> tuple[bytes, int, int]:
+    behind_gap = head + layout.dropped
+    written = layout.size if layout.size <= head else behind_gap + layout.size - layout.tail_at
+    at = min(offset if offset >= 0 else max(0, written + offset), written)
+    if head <= at < behind_gap:
+        at = behind_gap
+    if at < head:
+        data = os.pread(handle, min(limit, head - at), at)
+    else:
+        data = os.pread(handle, limit, at - behind_gap + layout.tail_at)
     return data, at, at + len(data)
 
 

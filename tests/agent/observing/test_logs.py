@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,43 @@ def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) ->
         offset = behind
     assert offset == len(whole)
     assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
+
+
+@pytest.mark.parametrize("piece", [10, 90, 250])
+def test_every_byte_is_readable_at_any_moment_of_a_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Also for good, if the agent is killed at that moment."""
+    path, whole = tmp_path / "log", b"".join(b"%09d\n" % number for number in range(500))
+    moments = 0
+
+    def look() -> None:
+        nonlocal moments
+        moments += 1
+        offset = 0
+        while True:
+            chunk, at, offset = read(path, offset, 64, head=HEAD_BYTES)
+            if not chunk:
+                break
+            assert chunk == whole[at:offset]
+        assert offset % 10 == 0, "the end of what was written"
+        assert offset <= log.written
+
+    def watched(change: Callable[..., int | None]) -> Callable[..., int | None]:
+        def do(*arguments: Any) -> int | None:
+            result = change(*arguments)
+            look()
+            return result
+
+        return do
+
+    log = LogFile(path, head=HEAD_BYTES, tail_least=KEPT_BYTES, most=MOST)
+    for name in ("pwrite", "ftruncate"):
+        monkeypatch.setattr(os, name, watched(getattr(os, name)))
+    for start in range(0, len(whole), piece):
+        log.write(whole[start : start + piece])
+    assert moments > len(whole) // piece, "there were moves"
+    log.close()
 
 
 def test_log_that_cannot_be_written_keeps_its_end_in_memory(tmp_path: Path) -> None:
