@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from everstep.agent import commands, wire
-from everstep.agent.storage import fence, reading
+from everstep.agent.storage import fence, fencing, reading
 from everstep.agent.storage.fencing import time_left
 
 
@@ -38,6 +38,9 @@ def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:
 
 def _release(folder: str, command: wire.ReleaseCommand) -> None:
     owner = (command["job"], command["cluster"])
+    for above in command["folders"]:
+        if above != folder and fence.missing_volume([above, folder], owner):
+            raise OSError(fencing.NOT_MOUNTED.format(folder))
     fence.release(folder, owner, up_to=command["generation"])
     fence.outdate_earlier(folder, command["job"], command["earlier"])
 

@@ -14,8 +14,9 @@ import pytest
 
 from everstep.agent import commands, wire
 from everstep.agent.observing.saves import MountedVolume
-from everstep.agent.storage import fence, fencing
+from everstep.agent.storage import fence, fencing, releasing
 from tests.agent.pod import FOREVER, Pod, Refused, is_running, until
+from tests.support.patience import HUNG_S
 
 
 class Volume:
@@ -108,6 +109,20 @@ def test_a_volume_that_vanishes_from_ranks_that_train_is_a_fault(pod: Pod, volum
     assert f"{volume.saved}: the volume that was mounted there is missing" in fact["message"]
     assert is_running(rank), "the job decides"
     assert list(volume.saved.iterdir()) == []
+
+
+def test_a_volume_that_is_missing_is_not_released_and_is_named(volume: Volume) -> None:
+    """Its fence refuses the next job that saves there, so that it is named as not released."""
+    volume.fence(1)
+    order = {"job": "demo", "cluster": "", "generation": 1, "folders": volume.folders}
+    command: wire.ReleaseCommand = commands.read(order, wire.ReleaseCommand)
+    volume.unmount()
+    problems = releasing.release(command, within_s=HUNG_S)
+    assert list(problems) == [str(volume.saved)]
+    assert "the volume that was mounted there is missing" in problems[str(volume.saved)]
+    volume.mount()
+    assert releasing.release(command, within_s=HUNG_S) == {}
+    assert fence.read(str(volume.saved))["demo", ""].released
 
 
 def test_a_newer_fence_in_model_dir_ends_ranks_whose_volume_vanished(
