@@ -95,7 +95,7 @@ class LogFile:
     def _drop_the_middle(self) -> None:
         """Keep the head and the newest `tail_least` bytes, which move up to the gap.
 
-        Whoever reads meanwhile, or after the agent was killed meanwhile, finds every byte (`_layout`).
+        A read meanwhile, or after the agent was killed meanwhile, finds every byte (`_layout`).
         """
         start = self._size - self._tail_least
         tail_began = self._head + (_GAP_SIZE if self._dropped else 0)
