@@ -46,8 +46,8 @@ def job_report(source: JobSource) -> dict[str, Any]:
         "checkpoint_step": status.get("checkpoint_step"),
         "time": time_values(time),
         "causes": causes(time.restarts),
-        "phases": [_phase(phase) for phase in report.get("phases", ())],
-        "runs": [_run(run) for run in time.runs],
+        "phases": [_phase(phase, status) for phase in report.get("phases", ())],
+        "runs": [_run(run, status) for run in time.runs],
         "restarts": [_restart(restart) for restart in time.restarts],
         "nodes": _nodes(source),
         "budgets": status.get("budgets"),
@@ -93,11 +93,16 @@ def causes(restarts: Sequence[Restart]) -> list[dict[str, Any]]:
 PHASE_KEYS = ("name", "state", "began_at", "ended_at", "budgets", "last_checkpoint_step")
 
 
-def _phase(phase: Value) -> dict[str, Any]:
-    return {**{key: phase.get(key) for key in PHASE_KEYS}, "recoveries": phase.get("recoveries")}
+def _phase(phase: Value, status: Value) -> dict[str, Any]:
+    """A phase that runs has its newest checkpoint from the status, which is newer than any report."""
+    values = {key: phase.get(key) for key in (*PHASE_KEYS, "recoveries")}
+    runs = status["state"] not in ENDS and status.get("phase") == phase["name"]
+    if runs and (saved := status.get("checkpoint_step")) is not None:
+        values["last_checkpoint_step"] = saved
+    return values
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: Run, status: Value) -> dict[str, Any]:
     return {
         "phase": run.phase,
         "generation": run.generation,
@@ -105,7 +110,7 @@ def _run(run: Run) -> dict[str, Any]:
         "first_step_at": moment(run.first_step_at),
         "ended_at": None if run.is_open else moment(run.ended_at),
         "starting_step": run.starting_step,
-        "step": run.step,
+        "step": status.get("step") if run.is_open else run.step,
         "lost_steps": run.lost_steps,
         "lost_s": _rounded(run.lost_s),
     }

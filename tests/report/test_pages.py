@@ -191,6 +191,15 @@ def test_no_table_is_empty(what: str) -> None:
     assert re.findall(headings, html + markdown, re.MULTILINE) == []
 
 
+def test_a_job_that_runs_is_reported_as_far_as_it_is() -> None:
+    """The steps of a run are those of its last report; the watch that follows has newer ones."""
+    runs = [run(8, 10, 60, steps=(0, 50)), run(63, 65, None, steps=(50, None), generation=2)]
+    so_far = {"state": "running", "step": 426, "checkpoint_step": 420}
+    made = job_report(source(runs, ended=None, job_status=so_far))
+    assert [(row["generation"], row["step"]) for row in made["runs"]] == [(1, 50), (2, 426)]
+    assert made["phases"][0]["last_checkpoint_step"] == 420
+
+
 def large() -> JobSource:
     """1,000 pods and 500 restarts, each of which moved a pod to a spare node."""
     records = [
