@@ -10,6 +10,7 @@ from everstep.chronicle import record_rows
 from everstep.chronicle.chronicle import Chronicle, Record, Start
 from everstep.chronicle.shapes import moment
 from everstep.core import names
+from everstep.core.bounds import cut
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import in_markdown
@@ -385,16 +386,15 @@ def _phase_report(
 def page(state: JobState, chronicle: Chronicle) -> str:
     """The markdown that the Temporal UI shows of a living job."""
     waiting = f" · waits for {in_markdown(state.waiting.what)}" if state.waiting else ""
-    lines = [
-        f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}",
-        "",
-        _row(COLUMNS),
-        _row(["---"] * len(COLUMNS)),
-    ]
+    heading = (
+        f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}"
+    )
     newest = chronicle.records[-20:]
-    lines += [_row(_cells(r)) for r in newest]
-    why = [f"- **{r.n}** {r.phase}: {in_markdown(r.decision.reason[:160])}" for r in newest]
-    return "\n".join([*lines, "", *why])
+    if not newest:
+        return heading
+    table = [_row(COLUMNS), _row(["---"] * len(COLUMNS)), *(_row(_cells(r)) for r in newest)]
+    why = [f"- **{r.n}** {r.phase}: {in_markdown(cut(r.decision.reason, 160))}" for r in newest]
+    return "\n".join([heading, "", *table, "", *why])
 
 
 COLUMNS = ("n", "at (UTC)", "level", "cause", "result", "took", "step")

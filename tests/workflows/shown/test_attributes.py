@@ -88,6 +88,20 @@ def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
     assert all(cell.endswith("\u00a0 ") for cell in row.strip("|").split("|"))
 
 
+def test_the_page_of_a_job_without_restarts_has_no_table() -> None:
+    job = running(nodes=4)
+    assert views.page(job.state, job.chronicle) == "**main** running · generation 1"
+
+
+def test_a_reason_that_is_cut_on_the_page_of_a_job_says_so() -> None:
+    job = running(nodes=4)
+    job.see(sighting(FaultClass.CRASH, node="n2"))
+    (record,) = job.chronicle.records
+    reason = replace(record.decision, reason="x long" * 40)
+    chronicle = replace(job.chronicle, records=(replace(record, decision=reason),))
+    assert views.page(job.state, chronicle).endswith("longx l…")
+
+
 def test_on_the_page_of_a_job_texts_of_others_are_nothing_but_text() -> None:
     evil = "![i](http://e.example/i) <img src=x> [a](b) | c\n| d |"
     job = running(nodes=4)
