@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,8 @@ GROUPS: Mapping[str, Sequence[Command]] = {
 """The commands under each heading of the help."""
 
 ID_SHOWN = 80
+OF_PYDANTIC = "Value error, "
+"""What pydantic puts before the problem of an option's value."""
 VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
@@ -238,7 +241,8 @@ def main(argv: Sequence[str]) -> int:
     except Failed as error:
         return _say(error.code, str(error))
     except typer.TyperException as error:
-        return _say(Exit.USAGE, f"{error.format_message().rstrip('.')} (`{_help(argv)}`)")
+        problem = error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
+        return _say(Exit.USAGE, f"{problem} (`{_help(argv)}`)")
     except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
     except SystemExit as end:
@@ -302,6 +306,9 @@ def run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack a character
+    logging.getLogger().addHandler(
+        logging.NullHandler()
+    )  # of libraries: errors are sentences of ours
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):

@@ -6,11 +6,13 @@ import os
 import re
 import subprocess
 from itertools import chain
+from pathlib import Path
 
 import pytest
 
 from everstep.cli.exits import Exit
 from everstep.cli.main import ELSEWHERE, GROUPS, main
+from everstep.processes import free_port
 from tests.support.machine import EVERSTEP, ROOT
 from tests.support.patience import HUNG_S
 
@@ -70,3 +72,40 @@ def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (Exit.DONE, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["list", "--state", "nope"],
+            "Invalid value for '--state': 'nope' is not one of 'pending',",
+        ),
+        (["run", "--id", "a/b", "--", "true"], "'a/b' cannot be the ID of a job; "),
+        (
+            ["report-fault", "x", "--file", os.devnull],
+            "/dev/null is empty; write a fault message of Mind",
+        ),
+    ],
+)
+def test_wrong_usage_is_one_line_in_our_own_words(
+    capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
+) -> None:
+    assert main(words) == Exit.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"everstep: {sentence}")
+
+
+def test_a_command_prints_nothing_that_libraries_log(tmp_path: Path) -> None:
+    """The client of Kubernetes logs which file it has not found, as a line of its own."""
+    foreign = ("TEMPORAL_", "EVERSTEP_", "KUBE")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    ended = subprocess.run(
+        [*EVERSTEP, "doctor", "--cluster", "gpu"],
+        env={**env, "HOME": str(tmp_path), "TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"},
+        capture_output=True,
+        text=True,
+        timeout=HUNG_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (Exit.UNREACHABLE, "")

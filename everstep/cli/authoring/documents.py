@@ -196,10 +196,13 @@ def read(file: str) -> bytes:
         raise Failed(Exit.USAGE, f"{file}: {why}; give the path of a job document") from None
 
 
-def fragment(text: bytes, *, called: str) -> dict[str, Any]:
-    """The mapping in this text, a piece of a document; `called` is what a problem begins with."""
+FRAGMENT = "a fragment of `spec`, such as nodes: 2"
+
+
+def fragment(text: bytes, *, called: str, what: str = FRAGMENT) -> dict[str, Any]:
+    """The mapping in this text, `what` it should be; `called` is what a problem begins with."""
     if not text.strip():
-        raise Failed(Exit.USAGE, f"{called} is empty; write a fragment of `spec`, such as nodes: 2")
+        raise Failed(Exit.USAGE, f"{called} is empty; write {what}")
     try:
         return read_text(text)
     except InvalidSpec as error:

@@ -118,7 +118,7 @@ def isolate(
 
 async def _is_absent(node: str, cluster: str) -> bool:
     """Whether the cluster has nothing of this name, as far as it can be reached from here."""
-    name, _, device = node.partition("/")
+    name, slash, device = node.partition("/")
     try:
         views = await machine.tools(cluster).nodes()
     except (BackendUnavailable, InvalidSpec, ValueError):  # or this command is not told where it is
@@ -126,7 +126,7 @@ async def _is_absent(node: str, cluster: str) -> bool:
     view = next((view for view in views if view.name == name), None)
     if view is None or not view.devices:
         return bool(views) and view is None
-    return device != "" and device not in {str(each.index) for each in view.devices}
+    return slash != "" and device not in {str(each.index) for each in view.devices}
 
 
 async def _quarantine(client: Client, cluster: str) -> None:

@@ -110,7 +110,7 @@ def _report_file(job_id: str, file: str, *, as_json: bool) -> None:
     """
     from everstep.dialects.mindcluster import public_faults  # for this option alone
 
-    document = fragment(read(file), called=file)
+    document = fragment(read(file), called=file, what="a fault message of MindCluster")
     try:
         reports = public_faults.reports(document)
     except InvalidSpec as error:

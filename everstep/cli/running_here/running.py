@@ -132,8 +132,8 @@ def run(
         "hang_s": hang_s,
     }
     job = _job(file, ctx.args, {name: value for name, value in options.items() if value}, command)
-    _print_notes(from_command.notes_of(job) if ctx.args else ())
     chosen = checked(job.spec.name if job_id is None else job_id)
+    _print_notes(from_command.notes_of(job) if ctx.args else ())
     if prints:
         print(to_yaml(_with_name(job, chosen)), end="")
         return Exit.DONE

@@ -106,13 +106,16 @@ async def test_a_node_that_the_cluster_does_not_have_is_isolated_with_a_note(
     """It may join later; but a name that is mistyped leaves the one that was meant in use."""
     await make_nodes()
     async with working(client):
-        ends = {name: await served("isolate", name) for name in ("n1", "n2/0", "n11", "n2/7")}
+        ends = {
+            name: await served("isolate", name) for name in ("n1", "n2/0", "n11", "n2/7", "n2/")
+        }
         await client.get_workflow_handle("quarantine/local").terminate()
     assert {name: (end.code, end.err) for name, end in ends.items()} == {
         "n1": (0, ""),
         "n2/0": (0, ""),
         "n11": (0, "note: cluster local has no n11 now; `everstep nodes` shows what it has\n"),
         "n2/7": (0, "note: cluster local has no n2/7 now; `everstep nodes` shows what it has\n"),
+        "n2/": (0, "note: cluster local has no n2/ now; `everstep nodes` shows what it has\n"),
     }
 
 
