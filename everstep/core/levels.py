@@ -129,7 +129,7 @@ STEPS: Mapping[Level, tuple[Step, ...]] = {
     Level.POD: (Step.STANDBY, *_RESCHEDULE),
     Level.JOB: _RESCHEDULE,
     Level.ELASTIC: _RESCHEDULE,
-    Level.ROLLBACK: (Step.STOP, Step.SPACE, Step.PLACE, Step.RESUME, Step.START),
+    Level.ROLLBACK: tuple(step for step in _RESCHEDULE if step is not Step.WRITABLE),
     Level.FAIL: (),
 }
 """What a level may do, in this order; `remedies` leaves out what this fault has no need of."""

@@ -185,7 +185,7 @@ def fact_ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
 def _places_pods(diagnosis: Diagnosis) -> bool:
     """Whether its first level places pods again. Levels without steps are passed over."""
     first = next((level for level in diagnosis.ladder if STEPS[level]), None)
-    return first in RESCHEDULING
+    return first in RESCHEDULING or first is Level.ROLLBACK
 
 
 def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:

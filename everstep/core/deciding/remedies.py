@@ -6,7 +6,7 @@ to isolate, avoid or heal, and how long to wait. `answering` chooses the level a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
@@ -55,10 +55,11 @@ def remedy(
     is_resized: bool = False,
 ) -> Remedy:
     """Everything a Recovery of this level needs for this fault and the other hardware faults."""
-    isolate = isolations(inputs, (fault, *other_faults)) if level in RESCHEDULING else ()
-    also_faulty = _slots_on(inputs, other_faults) if level in RESCHEDULING else ()
+    faults_to_leave = _faults_to_leave((fault, *other_faults), level, heals)
+    isolate = isolations(inputs, faults_to_leave) if faults_to_leave else ()
+    slots_to_leave = _slots_on(inputs, (one for one in faults_to_leave if one.is_hardware))
     recreate = _slots_to_recreate(
-        inputs, fault, level, replaces=(*replaces, *also_faulty), is_resized=is_resized
+        inputs, fault, level, replaces=(*replaces, *slots_to_leave), is_resized=is_resized
     )
     kept_off = {isolation.node for isolation in isolate}
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
@@ -71,7 +72,7 @@ def remedy(
         Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
         Step.ISOLATE: lambda: bool(isolate or inputs.has_deferred),
         Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
-        Step.PRECHECK: lambda: inputs.policy.precheck,
+        Step.PRECHECK: lambda: inputs.policy.precheck and (level in RESCHEDULING or bool(recreate)),
     }
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
@@ -112,7 +113,7 @@ def _slots_to_recreate(
         with_pod = living - without_pod
         return tuple(n for n in range(inputs.nodes) if n not in with_pod)
     if level is Level.ROLLBACK:
-        return tuple(sorted(without_pod))
+        return tuple(sorted(living & {*replaces, *without_pod}))
     if level not in RESCHEDULING:
         return ()
     faulty: tuple[int, ...] = () if fault.slot is None else (fault.slot,)
@@ -124,7 +125,18 @@ def _slots_to_recreate(
     return recreate or inputs.living  # it is unknown which slot is faulty: any may be
 
 
-def _slots_on(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[int, ...]:
+def _faults_to_leave(
+    faults: tuple[Fault, ...], level: Level, heals: tuple[DeviceRef, ...]
+) -> tuple[Fault, ...]:
+    """The faults whose nodes the job leaves. A rollback keeps its pods, except those on broken hardware."""
+    if level in RESCHEDULING:
+        return faults
+    healing = {(ref.node, ref.device) for ref in heals}
+    broken = (one for one in faults if one.is_hardware and (one.node, one.device) not in healing)
+    return tuple(broken) if level is Level.ROLLBACK else ()
+
+
+def _slots_on(inputs: DecisionInput, faults: Iterable[Fault]) -> tuple[int, ...]:
     """The living slots on the nodes of these faults."""
     nodes = {node for fault in faults for node in fault.nodes}
     return tuple(n for n in inputs.living if inputs.homes.get(n) in nodes)

@@ -191,7 +191,7 @@ def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | No
     resized = _sized(state, living, spare_s=grow_s, wait_s=grow_s)
     by_level: Mapping[Level, PlaceRules] = {
         Level.POD: spare,
-        Level.ROLLBACK: spare,
+        Level.ROLLBACK: replace(spare, wait_s=limits.requeue_s),
         Level.ELASTIC: resized,
         Level.JOB: _place_rules(state, wait_s=limits.requeue_s),
     }

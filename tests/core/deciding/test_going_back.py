@@ -299,3 +299,49 @@ def test_ends_that_are_not_alike_make_nothing_suspect(first: dict[str, Any]) -> 
     crashes(job, **first)
     job.succeeds(resume=at(30))
     assert crashes(job).level is not _L.ROLLBACK
+
+
+# -- Broken hardware in the same incident -------------------------------------------------------
+
+BY_RULE = replace(
+    PATIENT,
+    rules=(Rule(match=Match(cls=_C.NUMERIC), action="levels", levels=(_L.ROLLBACK,)),),
+)
+
+
+def test_a_rollback_leaves_the_node_that_is_known_as_broken() -> None:
+    job = saved(running(BY_RULE), 10, 20)
+    decision = job.see(sighting(_C.NUMERIC, slot=0), sighting(_C.DEVICE_FATAL))
+    assert decision.level is _L.ROLLBACK
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n1"]
+    assert decision.remedy.recreate == (1,)
+    assert decision.remedy.steps == (
+        *(Step.STOP, Step.ISOLATE, Step.PLACE, Step.RESUME, Step.START),
+    )
+    assert job.plan.places is not None
+    assert job.plan.places.wait_s == job.state.phase.limits.requeue_s
+
+
+def test_a_rollback_leaves_all_nodes_that_are_known_as_broken() -> None:
+    job = saved(running(BY_RULE), 10, 20)
+    facts = (sighting(_C.NUMERIC, slot=0), sighting(_C.NODE), sighting(_C.DEVICE_FATAL, node="n2"))
+    decision = job.see(*facts)
+    assert {isolation.node for isolation in decision.remedy.isolate} == {"n1", "n2"}
+    assert decision.remedy.recreate == (1, 2)
+
+
+def test_a_device_heals_while_its_job_goes_back() -> None:
+    job = saved(running(BY_RULE), 10, 20)
+    decision = job.see(sighting(_C.NUMERIC, slot=0), sighting(_C.DEVICE))
+    assert [(ref.node, ref.device) for ref in decision.remedy.heal] == [("n1", 3)]
+    assert Step.HEAL in decision.remedy.steps
+    assert (decision.remedy.isolate, decision.remedy.recreate) == ((), ())
+
+
+def test_a_level_that_failed_before_it_isolated_leaves_that_to_the_rollback_after_it() -> None:
+    job = saved(running(with_ladder(PATIENT, _C.NODE, _L.POD, _L.ROLLBACK)), 10, 20)
+    job.see(sighting(_C.NODE))
+    decision = job.fails("process.not_kept", at=Step.STOP)
+    assert decision.level is _L.ROLLBACK
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n1"]
+    assert decision.remedy.recreate == (1,)
