@@ -34,6 +34,8 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 LINES_SHOWN = 5
 DETAILS_LEFT_OUT = ("log", "log_path", "log_rules", "at_step")
 """Details of a fact that its line does not have."""
+MOVES_ALONG = frozenset({FaultClass.STORAGE, FaultClass.CHECKPOINT, FaultClass.NUMERIC})
+"""Faults of what the job works with: it has them on whatever nodes it runs."""
 PLANNED_LEVELS = (Level.IN_PLACE, Level.POD, Level.ELASTIC, Level.JOB)
 """Levels that an operator may request."""
 
@@ -188,14 +190,20 @@ def _places_pods(diagnosis: Diagnosis) -> bool:
     return first in RESCHEDULING or first is Level.ROLLBACK
 
 
+def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
+    """Whether the answer to the diagnosis leaves all nodes of the fault anyway."""
+    leaves_its_nodes = diagnosis.fault.is_hardware and _places_pods(diagnosis)
+    return leaves_its_nodes and {*fault.nodes} <= {*diagnosis.fault.nodes}
+
+
 def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
     """Devices heal while nothing runs; other faulty hardware is left if pods are placed again anyway."""
     if other.heals and Level.IN_PLACE in other.ladder:
         remark = f"{other.fault.label} is to heal meanwhile"
         heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
-    if {*other.fault.nodes} <= {*diagnosis.fault.nodes} and diagnosis.fault.is_hardware:
-        return diagnosis  # its nodes are left anyway
+    if other.fault.cls not in MOVES_ALONG and _leaves_nodes_of(diagnosis, other.fault):
+        return diagnosis
     if other.fault.is_hardware and _places_pods(diagnosis) and _places_pods(other):
         remark = f"along with {other.fault.label}"
         other_faults = (*diagnosis.other_faults, other.fault)

@@ -285,3 +285,32 @@ def test_a_class_that_is_only_noted_stays_so_however_often_it_is_sighted() -> No
         if levels[-1] is not Level.NOTE:
             job.succeeds()
     assert levels[2] is Level.NOTE
+
+
+_C = FaultClass
+MAY_BE_LATER: tuple[tuple[str, FaultClass, FaultClass, dict[str, str]], ...] = (
+    ("a bad checkpoint moves with the job", _C.NODE, _C.CHECKPOINT, {}),
+    ("so do wrong numbers, on whatever node", _C.NODE, _C.NUMERIC, {"node": "n1"}),
+    ("so does a full storage", _C.DEVICE, _C.STORAGE, {}),
+    ("a device that heals in place leaves no node", _C.DEVICE, _C.MAINTENANCE, {}),
+)
+
+
+@pytest.mark.parametrize(
+    ("cls", "other", "changes"), [r[1:] for r in MAY_BE_LATER], ids=[r[0] for r in MAY_BE_LATER]
+)
+def test_a_fault_that_a_restart_does_not_remove_is_answered_after_it(
+    cls: FaultClass, other: FaultClass, changes: dict[str, str]
+) -> None:
+    job = running()
+    job.saves(10)
+    job.saves(20)
+    second = sighting(other, **changes)
+    assert job.see(sighting(cls), second).facts_for_later == (second.id,)
+    job.succeeds()
+    assert job.decisions[-1].fault.cls is other
+
+
+def test_a_notice_about_a_node_that_is_left_anyway_needs_no_answer() -> None:
+    job = running()
+    assert job.see(sighting(_C.NODE), sighting(_C.MAINTENANCE)).facts_for_later == ()
