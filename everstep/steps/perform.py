@@ -169,9 +169,11 @@ def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
 
 
 async def _heal(step: StepRun) -> StepResult:
-    for ref in step.order.plan.remedy.heal:
-        what = f"device {ref.node}/{ref.device} to heal"
-        while True:
+    """Let all devices heal at once. Each look is at all of them: one that was sound may break again."""
+    while True:
+        healing: list[tuple[str, float]] = []
+        for ref in step.order.plan.remedy.heal:
+            what = f"device {ref.node}/{ref.device} to heal"
             state = await step.context.backend.ensure_healed(
                 step.order.plan.job,
                 generation=step.generation,
@@ -180,16 +182,19 @@ async def _heal(step: StepRun) -> StepResult:
             )
             if state.state == "healed":
                 await step.resume_wait(what)
-                break
+                continue
             # After a time without a worker the step is old, but the device may have begun just now.
             deadline = max(step.order.since, state.began_at or 0.0) + HEAL_S_MAX
             if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
                 return step.failed(cause)
-            await step.report_wait(what, until=deadline)
-            await step.look(deadline)
-    return step.done()
+            healing.append((what, deadline))
+        if not healing:
+            return step.done()
+        what, deadline = healing[0]
+        await step.report_wait(what, until=deadline)
+        await step.look(min(until for _, until in healing))
 
 
 async def _writable(step: StepRun) -> StepResult:

@@ -1,0 +1,58 @@
+"""Devices that heal while nothing runs: all of them at once, and all of them before the ranks start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.backends.fake.settings import EPOCH
+from everstep.core.deciding.decision import DeviceRef, StepOrder
+from everstep.core.levels import Level, Step
+from everstep.core.recovering import recovery
+from everstep.simulation import QuarantineInMemory
+from everstep.steps.looking import StepContext
+from everstep.steps.perform import perform
+from tests.steps.test_keeping_ranks import cluster, launched
+
+TAKES_S = (10, 40)
+BROKEN = tuple(f"device n1 {index} 80E01801 heals" for index in range(2))
+
+
+async def heal_both(*, breaks_again_at_s: int | None = None) -> tuple[str, float, list[str]]:
+    """How the step ended for two devices, after how many seconds, and the health of both then."""
+    backend = cluster()
+    plan, past = await launched(backend)
+    for index, takes_s in enumerate(TAKES_S):
+        await backend.admin.fault(f"heal-takes n1 {index} {takes_s}")
+        await backend.admin.fault(BROKEN[index])
+    if breaks_again_at_s is not None:
+        at_s = past.now - EPOCH + breaks_again_at_s
+        await backend.admin.fault(f"at {at_s:g}s {BROKEN[0]}")
+    devices = tuple(DeviceRef(node="n1", device=index) for index in range(2))
+    remedy = replace(plan.remedy, steps=(Step.HEAL,), heal=devices, recreate=(), gives_way_to=())
+    restart = replace(
+        plan,
+        level=Level.IN_PLACE,
+        generation=past.generation,
+        since=past.now,
+        cursor=past.cursor,
+        remedy=remedy,
+    )
+    order = recovery.next_step(recovery.begin(restart))
+    assert isinstance(order, StepOrder)
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    result = await perform(context, order)
+    node = next(node for node in await backend.nodes() if node.name == "n1")
+    return result.end, result.now - past.now, [str(one.health) for one in node.devices[:2]]
+
+
+async def test_two_devices_heal_at_once() -> None:
+    assert await heal_both() == ("done", 40.0, ["ok", "ok"])
+
+
+@pytest.mark.parametrize("at_s", [20, 35])
+async def test_a_device_that_breaks_again_while_another_one_heals_is_waited_for(at_s: int) -> None:
+    end, took_s, health = await heal_both(breaks_again_at_s=at_s)
+    assert (end, health) == ("done", ["ok", "ok"])
+    assert took_s == 50.0, "the job holds no device, so that the step looks again at 40 s"
