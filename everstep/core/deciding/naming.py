@@ -192,6 +192,8 @@ def _places_pods(diagnosis: Diagnosis) -> bool:
 
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
     """Whether the answer to the diagnosis leaves all nodes of the fault anyway."""
+    if fault.is_hardware and fault.is_proven and not diagnosis.fault.is_proven:
+        return False  # the isolation of its nodes is no suspicion then
     leaves_its_nodes = diagnosis.fault.is_hardware and _places_pods(diagnosis)
     return leaves_its_nodes and {*fault.nodes} <= {*diagnosis.fault.nodes}
 
@@ -335,38 +337,69 @@ def _caused_by(
 
 
 def _escalate_repeated_code(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    """Leave a device that showed one code too often: healing it again leads nowhere."""
+    """Leave each device that showed one code too often: healing it again leads nowhere. Others heal."""
     fault = diagnosis.fault
-    if fault.cls not in (FaultClass.DEVICE, FaultClass.DEVICE_USER):
+    if fault.cls not in HEALS:
         return diagnosis
-    rule = inputs.policy.repeat_rule(fault.code)
-    if rule is None:
+    remarks = [(one, _repeat_remark(inputs, diagnosis, one)) for one in _faults_of_codes(diagnosis)]
+    repeated = {one: remark for one, remark in remarks if remark is not None}
+    if not repeated:
         return diagnosis
-    times, by_whom = _times_shown(inputs, diagnosis, rule)
-    if times < rule.times:
-        return diagnosis
-    within = f"within {rule.window_s / inputs.time_scale:g} s"
-    remark = f"{fault.code} came {times} times {within} on {fault.where}{by_whom}"
     if fault.cls is FaultClass.DEVICE_USER:
-        return _without_in_place(diagnosis, remark)
-    fatal = replace(fault, cls=FaultClass.DEVICE_FATAL, is_proven=False)
+        return _without_in_place(diagnosis, next(iter(repeated.values())))
+    fatal, *other_faults = (
+        replace(one, cls=FaultClass.DEVICE_FATAL, is_proven=False) for one in repeated
+    )
+    worn_out = {(one.node, one.device) for one in repeated}
     return replace(
         diagnosis,
         fault=fatal,
         ladder=ladder_row(inputs, fatal).levels,
         instead_of=_in_place_of(diagnosis.ladder),
-        remarks=(*diagnosis.remarks, remark),
-        heals=(),
+        remarks=(*diagnosis.remarks, *repeated.values()),
+        heals=tuple(ref for ref in diagnosis.heals if (ref.node, ref.device) not in worn_out),
+        other_faults=tuple(other_faults),
     )
 
 
-def _times_shown(inputs: DecisionInput, diagnosis: Diagnosis, rule: RepeatRule) -> tuple[int, str]:
+def _faults_of_codes(diagnosis: Diagnosis) -> list[Fault]:
+    """The fault of each code of each device that the diagnosis is about, its own one first."""
+    faults = [diagnosis.fault]
+    for fact in sorted(diagnosis.facts, key=weight):
+        one, row = name((fact,))
+        is_known = any(_code_key(one) == _code_key(fault) for fault in faults)
+        if row.cls is diagnosis.fault.cls and fact.kind == "device.fault" and not is_known:
+            faults.append(one)
+    if len(faults) == 1:
+        return faults
+    # Each has its own places alone: those of the group are not all left for one of them.
+    first = name([fact for fact in diagnosis.facts if _code_key(fact) == _code_key(faults[0])])[0]
+    return [replace(faults[0], nodes=first.nodes, slots=first.slots), *faults[1:]]
+
+
+def _code_key(of: Fault | Fact) -> tuple[str | None, int | None, str | None]:
+    return of.node, of.device, of.code
+
+
+def _repeat_remark(inputs: DecisionInput, diagnosis: Diagnosis, fault: Fault) -> str | None:
+    """The sentence that a device showed this code too often; None if it did not."""
+    rule = inputs.policy.repeat_rule(fault.code)
+    if rule is None:
+        return None
+    times, by_whom = _times_shown(inputs, diagnosis, fault, rule)
+    within = f"within {rule.window_s / inputs.time_scale:g} s"
+    remark = f"{fault.code} came {times} times {within} on {fault.where}{by_whom}"
+    return remark if times >= rule.times else None
+
+
+def _times_shown(
+    inputs: DecisionInput, diagnosis: Diagnosis, fault: Fault, rule: RepeatRule
+) -> tuple[int, str]:
     """How often the device showed its code, and who counted.
 
     The cluster counts over all jobs; where it has no count, the job's own occurrences are counted.
     """
-    fault = diagnosis.fault
-    key = (fault.node, fault.device, fault.code)
+    key = _code_key(fault)
     counts = [c.times for c in inputs.counts if (c.node, c.device, c.code) == key]
     newest = next((o for o in diagnosis.occurrences if (o.node, o.device, o.code) == key), None)
     if counts or newest is None:

@@ -7,6 +7,7 @@ to isolate, avoid or heal, and how long to wait. `answering` chooses the level a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
@@ -156,7 +157,9 @@ def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolat
         if fault.is_hardware
         for node in fault.nodes
     )
-    by_node = {i.node: i for i in (*before, *new) if i.node not in inputs.isolated}
+    open_isolations = [i for i in (*before, *new) if i.node not in inputs.isolated]
+    proven_nodes = {i.node for i in open_isolations if i.proven}
+    by_node = {i.node: replace(i, proven=i.node in proven_nodes) for i in open_isolations}
     return tuple(by_node.values())
 
 

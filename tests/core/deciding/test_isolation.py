@@ -194,6 +194,12 @@ def test_a_silent_node_and_a_repeated_code_are_suspicions() -> None:
     assert not silent.remedy.isolate[0].proven
 
 
+def test_a_proof_among_the_facts_makes_the_isolation_of_a_silent_node_a_proven_one() -> None:
+    silent = sighting(_C.NODE, kind="node.silent", slot=1)
+    decision = running().see(silent, sighting(_C.DEVICE_FATAL))
+    assert [(i.node, i.proven) for i in decision.remedy.isolate] == [("n1", True)]
+
+
 def test_a_node_is_not_isolated_twice_in_an_incident() -> None:
     job = running()
     job.see(sighting(_C.NODE))

@@ -202,3 +202,60 @@ def test_what_is_remembered_has_a_bound() -> None:
         job.succeeds()
         job.saves(number)
     assert len(job.state.occurrences) == OCCURRENCES_KEPT
+
+
+# -- Several devices at once --------------------------------------------------------------------
+
+
+def twice(
+    node: str, device: int, code: str = "80E01801", cls: FaultClass = _C.DEVICE
+) -> ScriptedJob:
+    """A job whose device showed the code twice, and healed."""
+    job = running()
+    for _ in range(2):
+        at = job.state.now + 100.0
+        job.see(sighting(cls, node=node, device=device, code=code, at=at), now=at)
+        job.succeeds()
+        job.saves(int(at))
+    return job
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_device_that_shows_its_code_too_often_is_left_whatever_breaks_with_it(
+    *, is_first: bool
+) -> None:
+    job = twice("n2", 0)
+    at = job.state.now + 100.0
+    other_at = at + 1.0 if is_first else at - 1.0
+    repeated = sighting(_C.DEVICE, node="n2", device=0, at=at)
+    other = sighting(_C.DEVICE, node="n1", device=3, code="80E18005", at=other_at)
+    decision = job.see(repeated, other, now=at + 2.0)
+    assert (decision.fault.cls, decision.fault.where) == (_C.DEVICE_FATAL, "n2/0")
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n2"]
+    assert decision.remedy.recreate == (2,)
+    assert [(ref.node, ref.device) for ref in decision.remedy.heal] == [("n1", 3)]
+
+
+def test_all_devices_that_show_their_codes_too_often_are_left() -> None:
+    job = twice("n2", 0)
+    for _ in range(2):
+        at = job.state.now + 100.0
+        job.see(sighting(_C.DEVICE, node="n1", device=3, code="80E18005", at=at), now=at)
+        job.succeeds()
+        job.saves(int(at))
+    at = job.state.now + 100.0
+    repeated = sighting(_C.DEVICE, node="n2", device=0, at=at)
+    other = sighting(_C.DEVICE, node="n1", device=3, code="80E18005", at=at)
+    decision = job.see(repeated, other, now=at)
+    assert {isolation.node for isolation in decision.remedy.isolate} == {"n1", "n2"}
+    assert (decision.remedy.recreate, decision.remedy.heal) == ((1, 2), ())
+
+
+def test_a_code_of_the_user_that_comes_too_often_moves_the_job_whatever_breaks_before_it() -> None:
+    job = twice("n2", 0, "80C98002", _C.DEVICE_USER)
+    at = job.state.now + 100.0
+    other = sighting(_C.DEVICE_USER, node="n1", device=3, code="80CB8002", at=at - 1.0)
+    repeated = sighting(_C.DEVICE_USER, node="n2", device=0, at=at)
+    decision = job.see(other, repeated, now=at)
+    assert (decision.level, decision.remedy.isolate) == (Level.JOB, ())
+    assert "80C98002 came 3 times" in decision.reason
