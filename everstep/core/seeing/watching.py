@@ -150,11 +150,15 @@ def _settle(
     silent = _silent(observation)
     if silent and observation.now < settled_at:
         return WaitFor(until=settled_at)
-    to_blame = _silent_to_blame(watch, silent)
-    patience_ends = first_at + order.limits.unreachable_s
-    if to_blame and observation.now < patience_ends:
-        return WaitFor(until=patience_ends)
-    lost_nodes = tuple(_silent_node(order, pod, observation.now) for pod in to_blame)
+    # A fact may be much older than the silence: a worker was away, or a device was broken before.
+    to_blame = [
+        (max(first_at, pod.silent_since or 0.0) + order.limits.unreachable_s, pod)
+        for pod in _silent_to_blame(watch, silent)
+    ]
+    lost = [pod for lost_at, pod in to_blame if lost_at <= observation.now]
+    if to_blame and not lost:
+        return WaitFor(until=min(lost_at for lost_at, _ in to_blame))
+    lost_nodes = tuple(_silent_node(order, pod, observation.now) for pod in lost)
     return report(order, watch, observation, "facts", extra=lost_nodes)
 
 

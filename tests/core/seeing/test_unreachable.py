@@ -136,6 +136,22 @@ def test_a_silence_soon_after_another_is_told_like_the_first() -> None:
     assert kinds(look_since(base + 100, last_report=first)) == ["unreachable.agent"]
 
 
+@pytest.mark.parametrize("kind", ["process.exit", "device.fault"])
+def test_beside_an_old_fact_a_silent_slot_has_its_time_to_answer(kind: str) -> None:
+    """A worker that was away for long, or a device that was broken for days, says nothing of the silence."""
+    order = watch_order(0, 1, learned=STEPS)
+    pods = (pod(0, step=9, step_at=99.0), silent(1, since=9_990.0))
+    old = fact(kind, at=100.0, node="n0", slot=0, device=0)
+    facts = (old, fact("process.exit", at=9_991.0, slot=0, generation=1))
+
+    def seen_at(now: float) -> WaitFor | PollAll | WatchReport:
+        observation = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
+        return watching.look(order, Watch(learned=STEPS, has_polled=True), observation)[1]
+
+    assert seen_at(9_999.0) == WaitFor(until=10_050.0)
+    assert "node.silent" in kinds(seen_at(10_050.0))
+
+
 def test_unreachable_stops_nothing_and_bills_nothing() -> None:
     job = running()
     decision = job.see(sighting(FaultClass.UNREACHABLE))
