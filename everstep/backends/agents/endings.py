@@ -60,7 +60,9 @@ def _ages(
     """The ages of the bad ends of these ranks. `age_span`: when those ended that it shows alive."""
     for rank in ranks:
         if rank["exited_at"] is None:
-            yield from _steps(*age_span) if age_span is not None else ()
+            if age_span is not None:
+                yield from _steps(*age_span)
+                yield 0.0  # under an agent that only stood still they trained on until now
         elif rank["code"] != 0:  # one that ended well had closed its files
             began, ended = rank.get("ended_between") or (rank["exited_at"], rank["exited_at"])
             yield from _steps(now - began, now - ended)
