@@ -304,7 +304,7 @@ def _running_record(start: Start | None, records: tuple[Record, ...]) -> Value:
         "end_reason": _end_reason(start, executed),
         "end_related_task": _worker(worker),
         "end_recover": of_record(executed[-1])["recover"] if executed else None,
-        "end_recover_before_downgrade": _chosen_first(executed),
+        "end_recover_before_downgrade": _recover_before_downgrade(executed),
         "recover_records": [_recover_record(r) for r in records],
     }
 
@@ -315,20 +315,23 @@ def _end_reason(start: Start | None, executed: list[Record]) -> str | None:
     return (executed[-1].end_reason or executed[0].decision.reason) if executed else None
 
 
-def _chosen_first(executed: list[Record]) -> str | None:
-    """The recovery that was tried first in the newest incident, if others followed it."""
+def _recover_before_downgrade(executed: list[Record]) -> str | None:
+    """The recovery that was tried first in the newest incident; None if no other one followed it.
+
+    Its record may itself be a downgrade from a level that was never carried out.
+    """
     if not executed:
         return None
-    first = executed[-1]
+    newest = first = executed[-1]
     for earlier in reversed(executed[:-1]):
-        if earlier.incident != first.incident or earlier.result != "downgrade":
+        if earlier.incident != newest.incident or earlier.result != "downgrade":
             break
         first = earlier
     fields = of_record(first)
-    chosen = fields["recover_before_downgrade"]
-    if chosen is not None:
-        return str(chosen)
-    return str(fields["recover"]) if first is not executed[-1] else None
+    own_downgrade: str | None = fields["recover_before_downgrade"]
+    if own_downgrade is None and first is not newest:
+        return str(fields["recover"])
+    return own_downgrade
 
 
 def _recover_record(r: Record) -> Value:
