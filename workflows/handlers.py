@@ -1,7 +1,7 @@
 """Queries, signals and updates of a TrainingJob.
 
 A command comes as an update, or as a signal of the same name: `check` accepts or refuses it, `obey_update`
-hands it to the loop (`_accept`) and answers. Only a change of the document and an adoption are carried out
+hands it to the loop (`_queue`) and answers. Only a change of the document and an adoption are carried out
 here, before they are handed over.
 """
 
@@ -232,7 +232,7 @@ class JobHandlers:
             case "adopt":
                 return await self._adopt(argument)
             case _:
-                return await self._accept_update(name, argument)
+                return await self._queue_update(name, argument)
 
     async def _adopt(self, argument: Any) -> dict[str, Any]:
         args = commanding.only_object(argument)
@@ -243,7 +243,7 @@ class JobHandlers:
             adoption = await commanding.adopted_by(self.state, self._adoption)
             self._adoption = adoption
             self._state = replace(self.state, job=replace(self.state.job, books=adoption[0]))
-            self._accept(Command(name="adopt", args=args))
+            self._queue(Command(name="adopt", args=args))
             return self._answer(again=False)
 
     async def _change_document(self, argument: Any) -> dict[str, Any]:
@@ -268,7 +268,7 @@ class JobHandlers:
             # A phase that has not begun to start follows the new document anyway.
             if args.get("when") == "now" and self.state.mode is not Mode.PENDING:
                 restart = operators.restart_for(before, self.state.phase)
-                self._accept(Command(name="restart", args=restart))
+                self._queue(Command(name="restart", args=restart))
             return self._answer(again=False)
 
     def check(self, name: str, argument: Any) -> None:
@@ -283,7 +283,7 @@ class JobHandlers:
         elif not self._is_applied(args):
             commands.accept(self._state, name, args, now=workflow.time())
 
-    async def _accept_update(self, name: str, argument: Any) -> dict[str, Any]:
+    async def _queue_update(self, name: str, argument: Any) -> dict[str, Any]:
         """Hand an update to the loop.
 
         The validator has checked it. A second check here could end otherwise when newer rules replay it.
@@ -298,7 +298,7 @@ class JobHandlers:
             await self._check_device(args["node"], args["device"])
             if self._is_applied(args):  # meanwhile
                 return self._answer(again=True)
-        self._accept(Command(name=name, args=args))
+        self._queue(Command(name=name, args=args))
         return self._answer(again=False)
 
     async def _check_device(self, node: str, device: int) -> None:
@@ -306,11 +306,13 @@ class JobHandlers:
         if unknown:
             self._note_refusal(f"report_fault: {unknown}; it counts all the same")
 
-    def _accept(self, command: Command) -> None:
+    def _queue(self, command: Command) -> None:
+        """Hand an accepted command to the loop."""
         self._state = operators.commanded(self.state, command)
         self._messages += 1
 
     def _is_applied(self, args: Any) -> bool:
+        """Whether a command with this ID was accepted before."""
         command_id = args.get("id") if isinstance(args, dict) else None
         return (
             self._state is not None

@@ -97,7 +97,7 @@ class TrainingJob(JobHandlers):
             except asyncio.CancelledError:
                 if task.cancelled() or self._state is None:
                     raise
-                self._accept(commanding.CANCEL)
+                self._queue(commanding.CANCEL)
 
     async def _live(self) -> next_actions.End | None:
         """Run the loop beside the publisher, and let that finish if the job ends. None: a new run goes on."""
