@@ -56,10 +56,10 @@ class EvidenceCollector:
     def _keep(self, run: Run, *, may_end: bool) -> str | None:
         home = self._agent.home
         folder = home / EVIDENCE / f"g{run.generation}"
-        tails = {rank.number: rank.log.recent_lines() for rank in run.ranks}
+        lines_by_rank = {rank.number: rank.log.recent_lines() for rank in run.ranks}
         try:
             permissions.below(home, folder)
-            for number, lines in tails.items():
+            for number, lines in lines_by_rank.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
             ending = [rank for rank in run.ranks if rank.is_alive and rank.is_to_end]
             for number, text in self._stacks(run, ending, KEPT_S, may_end=may_end).items():
@@ -76,6 +76,7 @@ class EvidenceCollector:
     def _stacks(
         self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
     ) -> dict[int, str]:
+        """`may_end`: the ranks are killed next, so that a signal may be used which could end them."""
         pool = ThreadPoolExecutor(max(1, len(ranks)))
         requests = {
             rank.number: pool.submit(self._stack, run, rank, within_s, may_end=may_end)

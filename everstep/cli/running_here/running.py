@@ -164,12 +164,15 @@ def _is_typed(ctx: typer.Context, name: str) -> bool:
 
 
 def _job(
-    file: str | None, command: Sequence[str], options: Mapping[str, Any], of_file: str | None
+    file: str | None,
+    command: Sequence[str],
+    options: Mapping[str, Any],
+    overlaid_command: str | None,
 ) -> JobDocument:
     """The job: a document or a command."""
     if file and command:
         raise Failed(Exit.USAGE, f"run {file}, or the command behind `--`, not both")
-    if of_file is not None and file is None:
+    if overlaid_command is not None and file is None:
         raise Failed(Exit.USAGE, "--command is laid over a document: name its FILE too")
     if command:
         return from_command.job_of(command, options)
@@ -181,7 +184,7 @@ def _job(
         problem = f"{from_command.option(name)} is for a command; in a document it is {key}"
         raise Failed(Exit.USAGE, problem)
     # The worker of `run` serves this machine, whatever a worker is told elsewhere.
-    return job_here(file, command=of_file, has_pods=has_pods_by_name)
+    return job_here(file, command=overlaid_command, has_pods=has_pods_by_name)
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
