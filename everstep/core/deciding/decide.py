@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everstep.core.deciding.answering import NEW_CONTAINERS, answer
-from everstep.core.deciding.decision import Decision, Fault
+from everstep.core.deciding.decision import Decision, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
 from everstep.core.deciding.naming import (
@@ -163,9 +163,21 @@ def _repeat_level(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
         refused=(),
         facts_for_later=facts_for_later,
         repeats=inputs.recoveries,
-        remedy=replace(last.remedy, space_s=0.0),
+        remedy=replace(last.remedy, space_s=0.0, isolate=_with_proofs(last.remedy, facts)),
         reason=f"{last.level} again: {_why_again(inputs)}",
     )
+
+
+def _with_proofs(remedy: Remedy, facts: tuple[Fact, ...]) -> tuple[Isolation, ...]:
+    """The isolations of the remedy, with those as proven whose node is proven to be broken since."""
+    proven_nodes = _proven_nodes(facts)
+    return tuple(replace(i, proven=i.proven or i.node in proven_nodes) for i in remedy.isolate)
+
+
+def _proven_nodes(facts: tuple[Fact, ...]) -> set[str | None]:
+    """The nodes that these facts prove to be broken. A device that may repair itself proves nothing."""
+    rows = [(fact.node, row_for(fact)) for fact in facts]
+    return {n for n, row in rows if row.is_hardware and row.is_proven and row.cls not in HEALS}
 
 
 def _why_again(inputs: DecisionInput) -> str:
@@ -248,7 +260,8 @@ def _fault_after_failure(fault: Fault, facts: tuple[Fact, ...], failure: Fact) -
         )
     more = [f for f in facts if row_for(f).is_hardware and row_for(f).cls is fault.cls]
     nodes = (*fault.nodes, *(fact.node for fact in more if fact.node is not None))
-    return replace(fault, nodes=tuple(dict.fromkeys(nodes)))
+    has_proof = bool(fault.nodes) and {*fault.nodes} <= _proven_nodes(facts)
+    return replace(fault, nodes=tuple(dict.fromkeys(nodes)), is_proven=fault.is_proven or has_proof)
 
 
 TRIES = 5

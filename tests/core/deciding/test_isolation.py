@@ -200,6 +200,25 @@ def test_a_proof_among_the_facts_makes_the_isolation_of_a_silent_node_a_proven_o
     assert [(i.node, i.proven) for i in decision.remedy.isolate] == [("n1", True)]
 
 
+def _gives_way(job: ScriptedJob) -> None:
+    job.gives_way(sighting(_C.NODE), at=Step.STOP)
+
+
+def _fails(job: ScriptedJob) -> None:
+    job.fails("process.not_kept", at=Step.STOP, facts=(sighting(_C.NODE),))
+
+
+@pytest.mark.parametrize("ends", [_gives_way, _fails])
+def test_a_proof_that_comes_during_a_restart_makes_its_isolation_a_proven_one(
+    ends: Callable[[ScriptedJob], None],
+) -> None:
+    job = running()
+    job.see(sighting(_C.NODE, kind="node.silent", slot=1))
+    assert not job.plan.remedy.isolate[0].proven
+    ends(job)
+    assert [(i.node, i.proven) for i in job.plan.remedy.isolate] == [("n1", True)]
+
+
 def test_a_node_is_not_isolated_twice_in_an_incident() -> None:
     job = running()
     job.see(sighting(_C.NODE))
