@@ -209,7 +209,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     assert pod.ask("POST", wire.FENCE, fence_order) == answer
     fence_file = json.loads(fence.path_in(folders[0]).read_text())
     whose = {"job": "demo", "run": "r1", "cluster": ""}
-    flags = {"holds": True, "released": False, "outdated": False}
+    flags = {"holds": True, "released": False, "outdated": False, "volumes": []}
     assert fence_file == {**whose, "generation": 4, **flags}
     fence.write(folders[0], Fence("demo", "r2", "", 9))
     answer |= {"newer": 9, "is_held": True}
