@@ -56,18 +56,17 @@ class EndRecord:
             for number, pid, started in order.get("ranks", ())
             if number not in self._ends
         }
-        self._looked = time.time()
 
     def look(self, *, ends_all: bool = False) -> None:
         """Record which ranks ended since the last look: all of them if their agent is gone."""
-        now, before = time.time(), self._looked
+        began, before = time.time(), self._looked
         ended = [
             rank for rank, identity in self._living.items() if ends_all or not _is_alive(identity)
         ]
-        self._looked = now
+        self._looked = began
         for rank in ended:
             del self._living[rank]
-            self._ends[rank] = before, now
+            self._ends[rank] = before, time.time()
         if ended:
             self._write()
 
