@@ -269,12 +269,11 @@ async def _worker_ensured(
         elif not await _has_worker(server, job_id, cluster):
             await _start_worker(worker, "no worker answers")
 
-    with children_ended():
+    with children_ended(), worker.log_kept_if_failed():
         if unserved:
             await _start_worker(worker, f"no worker serves queue {unserved[0].name}")
         async with kept_alive(ensure_worker, every_s=ASK_S):
             yield worker
-        worker.forget()
 
 
 async def _has_worker(server: Client, job_id: str, cluster: str) -> bool:

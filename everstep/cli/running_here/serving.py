@@ -109,11 +109,11 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
         server = await _server(machine, directory, shares=shares)
         later.callback(server.end)
         worker = Worker(machine, server.variables, is_alone=server.is_own)
+        later.enter_context(worker.log_kept_if_failed())
         async with kept_alive(server.ensure_alive, every_s=LOOK_S):
             await _begin(worker, server)
             async with kept_alive(worker.ensure_alive, every_s=LOOK_S):
                 yield server.place
-        worker.forget()
 
 
 async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:

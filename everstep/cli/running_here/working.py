@@ -100,8 +100,19 @@ class Worker:
             await self._process.says("everstep worker ready", within_s=WORKER_S)
             self._is_ready = self._was_ready = True
 
-    def forget(self) -> None:
-        """Remove the log once all went well, if only this run used it."""
+    @contextlib.contextmanager
+    def log_kept_if_failed(self) -> Iterator[None]:
+        """Remove the log after the block if only this run used it. After a failure it has the reason."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:  # an interrupt
+            self._remove_log()
+            raise
+        self._remove_log()
+
+    def _remove_log(self) -> None:
         if self._is_guest:
             self._log.unlink(missing_ok=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 from pathlib import Path
@@ -66,6 +68,25 @@ async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
         assert f"EVERSTEP_METRICS_ADDRESS={address if is_alone else ''}" in variables
     note = f"note   the worker of this command serves no metrics: {address} is taken\n"
     assert capsys.readouterr().err == ("" if is_alone else note)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_kept"),
+    [(None, False), (asyncio.CancelledError(), False), (ProcessFailed("it died"), True)],
+)
+def test_the_log_of_a_second_worker_stays_only_where_something_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException | None, is_kept: bool
+) -> None:
+    """Ctrl-C while it starts is no failure: each left a log behind."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
+    machine = Machine(nodes=1, devices=Devices(kind="simulated", count=1, why="a test"))
+    worker = Worker(machine, dict, is_alone=False)
+    log = tmp_path / f"worker-{os.getpid()}.log"
+    log.touch()
+    with contextlib.suppress(ProcessFailed, asyncio.CancelledError), worker.log_kept_if_failed():
+        if end is not None:
+            raise end
+    assert log.exists() == is_kept
 
 
 async def test_a_process_that_cannot_write_its_log_ends_with_the_reason(
