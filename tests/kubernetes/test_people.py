@@ -173,6 +173,23 @@ async def test_doctor_checks_the_namespaces_that_are_there_beside_one_that_is_mi
     assert [state for name, state, _ in checks if name == "rights"] == ["ok"]
 
 
+async def test_doctor_names_a_namespace_that_its_user_may_not_see(
+    site: Site, worker: WorkerProcess, worker_kubeconfig: str
+) -> None:
+    """As in a pod of the workers, whose service account sees no namespaces."""
+    site.env["KUBECONFIG"] = worker_kubeconfig
+    site.env["EVERSTEP_KUBE_JOB_NAMESPACES"] = '["unseen"]'
+    value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    checks = [(check["name"], check["state"], check["what"]) for check in value["checks"]]
+    [what] = [
+        what
+        for name, state, what in checks
+        if (name, state) == ("namespace", "note") and "unseen" in what
+    ]
+    assert what.startswith("whether there is a namespace unseen cannot be checked: ")
+    assert 'cannot get resource "namespaces"' in what
+
+
 def test_doctor_names_a_cluster_that_does_not_answer(site: Site, tmp_path: Path) -> None:
     kubeconfig = json.loads(Path(site.env["KUBECONFIG"]).read_text())
     kubeconfig["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"

@@ -35,12 +35,9 @@ async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[Clus
         return [problem(name="cluster", what=f"{api.address}: {error}", hint=hint)]
     what = f"{api.address} answers, Kubernetes {version['gitVersion']}"
     checks = [ClusterCheck(name="cluster", what=what)]
-    missing = [name for name in namespaces if await _is_missing(api, name)]
-    hint = "EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name them"
-    checks += [
-        problem(name="namespace", what=f"there is no namespace {name}", hint=hint)
-        for name in missing
-    ]
+    doubts = {name: doubt for name in namespaces if (doubt := await _doubt(api, name)) is not None}
+    checks += doubts.values()
+    missing = [name for name, doubt in doubts.items() if doubt.state == "problem"]
     # Rights are those of the service account in the workers' namespace: without it there are none to check.
     of_namespaces: tuple[Look, ...] = () if namespaces[0] in missing else (_namespace, _rights)
     present = [name for name in namespaces if name not in missing]
@@ -52,13 +49,18 @@ async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[Clus
 Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
 
 
-async def _is_missing(api: KubernetesApi, namespace: str) -> bool:
-    """Whether the answer is 404. A user without the right to see namespaces gets another one."""
+async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
+    """That the namespace is missing, or cannot be seen by this user. None: it is there."""
     try:
         await api.get(f"/api/v1/namespaces/{namespace}")
     except (Refused, Unreachable) as error:
-        return isinstance(error, Refused) and error.status == 404
-    return False
+        if isinstance(error, Refused) and error.status == 404:
+            what = f"there is no namespace {namespace}"
+            hint = "EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name them"
+            return problem(name="namespace", what=what, hint=hint)
+        what = f"whether there is a namespace {namespace} cannot be checked: {error}"
+        return note(name="namespace", what=what)
+    return None
 
 
 async def _guarded(
