@@ -16,6 +16,7 @@ from everstep.backends.kubernetes.books import (
     BooksOfOneCall,
     ConfigMapBooks,
     JobSession,
+    PodEntry,
 )
 from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import BackendUnavailable
@@ -91,6 +92,40 @@ async def test_long_facts_leave_the_newest_of_them_and_an_object_that_the_server
     facts, _ = await lab.backend.books.transact("long", lambda session: session.facts_after(""))
     assert len(facts) > 50
     assert facts[-1].id == f"f{FACTS_MOST - 1}"
+
+
+async def test_a_thousand_pods_that_failed_with_long_words_leave_an_object_that_the_server_takes(
+    lab: KubernetesLab,
+) -> None:
+    """A container may end with 4 KB of them. The facts of the job are kept beside them."""
+    fact = Fact(id="f", kind="node.down", at=1.0, message="x" * 2_000)
+
+    def fail(session: JobSession) -> None:
+        for slot in range(1_000):
+            name = f"wordy-{slot}-g1"
+            node = f"node-{slot}.{'pool.' * 20}example.test"
+            uid = f"{slot:036}"
+            session.update(
+                PodEntry(
+                    name=name,
+                    slot=slot,
+                    generation=1,
+                    uid=uid,
+                    node=node,
+                    failures=2,
+                    failed_at=1.0,
+                    failure="Zündung fehlgeschlagen, " * 170,
+                )
+            )
+        for number in range(100):
+            session.add_fact(replace(fact, id=f"f{number}"))
+
+    await lab.backend.books.transact("wordy", fail)
+    read = lab.backend.books.transact
+    facts, _ = await read("wordy", lambda session: session.facts_after(""))
+    assert len(facts) == 100
+    entries = await read("wordy", lambda session: session.entries)
+    assert entries[0].failure.startswith("Zündung")
 
 
 async def test_a_config_map_that_somebody_edited_is_named(

@@ -46,7 +46,9 @@ FACTS_MOST = 500
 out of service is one fact, so that a job reads them long before."""
 TEMPLATE_MOST = 64 * 1024
 BYTES_MOST = 256 * 1024
-"""A quarter of what an object may have: the oldest facts go before it grows beyond that."""
+"""Of the facts, a quarter of what an object may have: the oldest go before they take more."""
+FAILURE_MOST = 300
+"""Bytes of why a pod failed: a container may end with 4 KB of words, and there may be a thousand pods."""
 _KEPT_MOST = 1_000
 """Documents that are in memory, of as many jobs."""
 _KEY = "job.json"
@@ -206,7 +208,8 @@ class JobSession(JobBooks):
 
     def update(self, entry: PodEntry) -> None:
         """Replace the entry of this name, or add it."""
-        self._entries[entry.name] = entry
+        failure = entry.failure.encode()[:FAILURE_MOST].decode(errors="ignore")
+        self._entries[entry.name] = replace(entry, failure=failure)
 
     def keep_template(self, image: str, template: Mapping[str, Any]) -> None:
         """Where the volumes of the job are found when none of its pods is left."""
@@ -422,7 +425,10 @@ class BooksOfOneCall(Books):
 def _written(document: JobDocument) -> tuple[JobDocument, str]:
     """The document, without the oldest facts where it is too large with them, and its text."""
     text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
-    while len(text) > BYTES_MOST and document.facts:
+    most = BYTES_MOST
+    if len(text) > most:
+        most += len(_DOCUMENTS.dump_json(replace(document, facts=()), exclude_defaults=True))
+    while len(text) > most and document.facts:
         document = replace(document, facts=document.facts[len(document.facts) // 8 + 1 :])
         text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
     return document, text.decode()
