@@ -5,6 +5,7 @@ With a real one: `make test-kueue`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import condition, until, until_node
-from tests.kubernetes.test_gangs import pods_of
+from tests.kubernetes.test_gangs import pods_of, uids
 from tests.kubernetes.test_lost_pods import replace_last_pod, trained
 from tests.kubernetes.test_waiting_pods import waiting
 from tests.testbed.api import Api, ApiError, Json
@@ -242,4 +243,41 @@ async def test_a_waiting_pod_that_is_alone_in_its_group_takes_a_released_node(
     await placed_on_released_nodes(lab, api, namespace, job)
     [pod] = await pods_of(api, namespace, "alone")
     assert group_of(pod) == ("alone-g1-1", "1")
+    await job.gone()
+
+
+async def test_pods_that_a_queue_holds_keep_off_a_node_that_is_isolated_meanwhile(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """They stay the same pods, as others would be behind all others in the queue."""
+    nodes = [f"{namespace}-{number}" for number in range(3)]
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+
+    async def close(node: str, closed: bool) -> None:
+        await api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": closed}})
+
+    job = QueuedRun(lab, id="held", env=NEVER_ENDS)
+    order = job.place_order(pod_template=queued(lab, is_gated=True))
+    await job.new_generation("launch")
+    order = replace(order, generation=job.generation)
+    await lab.backend.ensure_placed(order)
+    before = await uids(api, namespace, "held")
+    assert len(before) == 2
+    await lab.backend.ensure_isolated(nodes[0], reason="broken")
+    await lab.backend.ensure_placed(order)
+    for node in nodes[1:]:
+        await close(node, True)
+    for slot in job.slots:
+        await api.patch(f"{pods}/held-{slot}-g1", {"spec": {"schedulingGates": None}})
+
+    async def is_looked_at() -> bool:
+        there = await pods_of(api, namespace, "held")
+        return all(condition(pod, "PodScheduled").get("reason") == "Unschedulable" for pod in there)
+
+    await until(is_looked_at)
+    assert await uids(api, namespace, "held") == before
+    for node in nodes[1:]:
+        await close(node, False)
+    state = await job.until_done(lambda: lab.backend.ensure_placed(order))
+    assert {pod.node for pod in state.pods.values()} == {*nodes[1:]}
     await job.gone()

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from everstep.backends.kubernetes.api import Json
+from everstep.backends.kubernetes.names import KEEPS_OFF
 
 HOSTNAME = "kubernetes.io/hostname"
 """A label that most nodes have. Autoscalers take it, which do not take the name of a node."""
 NAME = "metadata.name"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class NodesToAvoid:
 def keep_off(spec: Json, nodes: NodesToAvoid) -> None:
     """Let the pod land on none of these nodes, whatever else the template requires of nodes."""
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    required = affinity.setdefault(_REQUIRED, {})
     terms = required.setdefault("nodeSelectorTerms", [{}])
     for term in terms:  # a node has to fit one of them
         if nodes.hosts:
@@ -45,6 +48,31 @@ def keep_off(spec: Json, nodes: NodesToAvoid) -> None:
         if nodes.names:  # a field takes one value
             rules = [_not_in(NAME, [name]) for name in sorted(nodes.names)]
             term["matchFields"] = [*term.get("matchFields", []), *rules]
+
+
+def patch_of_held(pod: Json, nodes: NodesToAvoid) -> Json | None:
+    """A patch with which a pod that has no node yet keeps off these too. None: it keeps off them anyway.
+
+    The API server takes only rules that are added to those that a pod with scheduling gates has.
+    """
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms: list[Json] = affinity.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
+    hosts = set.intersection(*(_kept_off(term, "matchExpressions", HOSTNAME) for term in terms))
+    names = set.intersection(*(_kept_off(term, "matchFields", NAME) for term in terms))
+    if hosts.issuperset(nodes.hosts) and names.issuperset(nodes.names):
+        return None
+    both = NodesToAvoid(hosts=hosts.union(nodes.hosts), names=names.union(nodes.names))
+    metadata = pod["metadata"]
+    same = {key: metadata[key] for key in ("uid", "resourceVersion")}
+    spec: Json = {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": deepcopy(terms)}}}}
+    keep_off(spec, both)
+    return {"metadata": {**same, "annotations": {KEEPS_OFF: both.mark}}, "spec": spec}
+
+
+def _kept_off(term: Mapping[str, Any], field: str, key: str) -> set[str]:
+    """The values that a node may not have for this key."""
+    rules = [rule for rule in term.get(field) or () if _are_of([rule], key)]
+    return {value for rule in rules for value in rule["values"]}
 
 
 def without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:

@@ -148,6 +148,7 @@ class PodPlacer:
         """
         gang, mark = gang_of(order, stored), avoided.mark
         if kueue.queue_of(order):
+            await self.queues.keep_off(stored, avoided)
             stored = await self.withdrawals.withdraw_outdated_in_queue(stored, mark=mark)
             if gang.size > 1:
                 return stored

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from everstep.backends.kubernetes import kueue
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, patch_of_held
 from everstep.backends.kubernetes.books import PodEntry, Stored
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.placing.entries import joined_group, wanted_entries
 from everstep.backends.kubernetes.pod_facts import is_gated
 from everstep.backends.kubernetes.pods import KubernetesPods
+from everstep.backends.kubernetes.reaching import all_at_once, allowing
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable
 from everstep.core.world import PlaceOrder
@@ -65,6 +67,22 @@ class JobQueues:
             if not entry.joins or members[entry.joins] < entry.joins_size:
                 members[entry.joins] += 1
                 yield entry
+
+    async def keep_off(self, stored: Stored, avoided: NodesToAvoid) -> None:
+        """Let pods that a queue holds back land on none of these nodes either.
+
+        They stay where they are in the queue. That they keep off fewer nodes cannot be changed.
+        """
+        pods = (self.watch.pod(entry.uid) for entry in wanted_entries(stored).values())
+        held = [pod for pod in pods if pod is not None and is_gated(pod)]
+        patches = ((pod, patch_of_held(pod, avoided)) for pod in held)
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        # 409, 422: it changed, or is no longer held back. 404: it is gone.
+        await all_at_once(
+            allowing(self.api.patch(f"{path}/{pod['metadata']['name']}", patch), 404, 409, 422)
+            for pod, patch in patches
+            if patch is not None
+        )
 
     async def problem(self, order: PlaceOrder, stored: Stored) -> str:
         """Why Kueue holds pods of the order back; empty: it does not."""
