@@ -311,6 +311,12 @@ def has_ended(pod: Json) -> bool:
     return report.status.get("phase") in _FINAL or bool(report.ending)
 
 
+def is_owned(pod: Json, uid: str) -> bool:
+    """Whether the object of this uid owns the pod: that of a job's record does."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == uid for owner in owners)
+
+
 def created_at(pod: Json) -> float:
     return seconds(pod["metadata"]["creationTimestamp"])
 

@@ -46,6 +46,7 @@ from everstep.backends.kubernetes.placing.entries import (
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler, PodsBeforeRecord
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
+from everstep.backends.kubernetes.pod_facts import is_owned
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
@@ -359,11 +360,20 @@ class PodPlacer:
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
         except Refused as error:
-            if error.reason == "AlreadyExists":  # a worker was killed after this
-                return await reached(self.api.get(f"{path}/{body['metadata']['name']}"))
+            if error.reason == "AlreadyExists":
+                return await self._existing(f"{path}/{body['metadata']['name']}", body)
             if error.status == 403 and any(words in str(error) for words in _TAKEN_LATER):
                 return error
             if error.status in {400, 403, 422}:
                 what = f"the API server refuses the pod: {error}"
                 raise InvalidSpec([("spec.pod_template", what)]) from None
             raise BackendUnavailable(str(error)) from None
+
+    async def _existing(self, path: str, body: Json) -> Json | Refused:
+        """The pod of this name, created by a worker that was killed after that; or why it is in the way."""
+        pod, metadata = await reached(self.api.get(path)), body["metadata"]
+        if is_owned(pod, metadata["ownerReferences"][0]["uid"]):
+            return pod
+        job = metadata["annotations"][names.JOB]
+        what = f"pod {metadata['name']} is not of job {job}, and in the way of its own"
+        return Refused(status=409, reason="AlreadyExists", message=what, retry_after_s=0.0)

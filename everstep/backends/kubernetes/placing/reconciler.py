@@ -18,7 +18,13 @@ from everstep.backends.kubernetes import kueue, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
-from everstep.backends.kubernetes.pod_facts import PodReport, created_at, end_of, trouble
+from everstep.backends.kubernetes.pod_facts import (
+    PodReport,
+    created_at,
+    end_of,
+    is_owned,
+    trouble,
+)
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
 from everstep.backends.kubernetes.watch import ClusterWatch
@@ -117,7 +123,7 @@ class PodReconciler:
         """What becomes of the entry, by what the API server reports of its pod now."""
         pod = self.watch.pod(entry.uid)
         if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
-            pod = await self._pod_on_server(entry)
+            pod = await self._pod_on_server(entry, stored)
         if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         if entry.is_withdrawn:
@@ -197,8 +203,8 @@ class PodReconciler:
                 deletions.append(PodDeletion(name, uid, grace_s))
         return deletions
 
-    async def _pod_on_server(self, entry: PodEntry) -> Json | None:
-        """The pod as the API server itself has it: a watch may be behind. None: there is none."""
+    async def _pod_on_server(self, entry: PodEntry, stored: Stored) -> Json | None:
+        """The pod as the API server itself has it: a watch may be behind. None: the job has none."""
         try:
             pod = await self.api.get(f"{self._path}/pods/{entry.name}")
         except Unreachable as error:
@@ -207,7 +213,9 @@ class PodReconciler:
             if error.status != 404:
                 raise BackendUnavailable(str(error)) from None
             pod = None
-        return pod if pod is not None and entry.uid in {"", pod["metadata"]["uid"]} else None
+        if pod is None or not is_owned(pod, stored.uid):
+            return None
+        return pod if entry.uid in {"", pod["metadata"]["uid"]} else None
 
     async def _delete(self, pod: PodDeletion) -> None:
         options = {"gracePeriodSeconds": pod.grace_s, "preconditions": {"uid": pod.uid}}
