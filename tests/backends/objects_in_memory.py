@@ -18,6 +18,7 @@ from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.core.world import JobRef, PlaceOrder
 
 NAMESPACE = "jobs"
+AGENT = "agent"
 BOOKS = "b00c5"
 JOB = JobRef(id="train", run="run")
 _SLOWNESS = 5
@@ -44,7 +45,8 @@ class ObjectsInMemory(KubernetesApi):
         self.after: Callable[[Request], None] = lambda _request: None
         """The same after its effect."""
         self._numbers = itertools.count(1)
-        self._put(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": CLUSTER}})
+        for name in (CLUSTER, AGENT):
+            self._put(f"/api/v1/namespaces/{NAMESPACE}/configmaps", {"metadata": {"name": name}})
 
     async def _request(
         self,
@@ -52,6 +54,8 @@ class ObjectsInMemory(KubernetesApi):
         path: str,
         query: Mapping[str, str] = _QUERY,  # noqa: ARG002  # there is one namespace and one job
         body: Json | None = None,
+        *,
+        accept: str = "",  # noqa: ARG002  # an answer may have more than that
     ) -> Json:
         request = Request(method, path, body or {})
         self.requests.append(request)
@@ -121,8 +125,8 @@ def refused(status: int, message: str, reason: str = "") -> Refused:
 
 def placer_of_a_new_worker(api: KubernetesApi) -> PodPlacer:
     backend = KubernetesBackend(api, KubernetesSettings(namespace=NAMESPACE), BOOKS)
-    settings = PodSettings(books=BOOKS, agent="agent", namespace=NAMESPACE, has_pod_groups=True)
-    return backend._job_namespace(NAMESPACE, settings).placer
+    settings = PodSettings(books=BOOKS, agent=AGENT, namespace=NAMESPACE, has_pod_groups=True)
+    return backend._job_namespace(NAMESPACE, settings, {"metadata": {"name": AGENT}}).placer
 
 
 async def launched(api: KubernetesApi, *, knows_secret: bool = False) -> PodPlacer:

@@ -26,7 +26,7 @@ class Refusing:
 def placer(api: Any) -> PodPlacer:
     unused: Any = None
     parts = ("books", "watch", "pods", "agents", "settings", "groups", "withdrawals", "reconciler")
-    others = dict.fromkeys((*parts, "queues"), unused)
+    others = dict.fromkeys((*parts, "queues", "agent"), unused)
     return PodPlacer(api=api, namespace="jobs", home="jobs", **others)
 
 

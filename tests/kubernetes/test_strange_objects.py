@@ -48,3 +48,40 @@ async def test_a_group_that_is_deleted_by_hand_holds_its_pods_up_no_longer_than_
         await job.place()
         assert len(await pods_of(api, namespace, "groupless")) == 4
         await job.gone()
+
+
+async def test_without_the_file_of_the_agent_new_pods_get_it_again(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """An operator who tidies up removes the ConfigMap that all pods of this version mount."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    labelled = (await api.get(maps, labelSelector="app.kubernetes.io/managed-by=everstep"))["items"]
+    [agent] = [m for m in labelled if m["metadata"]["name"].startswith("everstep-agent-")]
+    await api.delete(f"{maps}/{agent['metadata']['name']}")
+    job = KubernetesRun(lab, id="no-agent", env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.place()
+    assert (await api.get(f"{maps}/{agent['metadata']['name']}"))["binaryData"] == agent[
+        "binaryData"
+    ]
+    await job.gone()
+
+
+async def test_without_the_books_of_the_cluster_its_jobs_go_on(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="no-books", env=NEVER_ENDS)
+    await job.launch()
+    await job.step(5)
+    path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-books"
+    await lab.backend.ensure_isolated("some-node", reason="broken")
+    books = await api.get(path)
+    await api.delete(path)
+    await job.again("restart-1")
+    await job.step(10)
+    await lab.another_worker()
+    job.cursor = ""
+    await job.again("restart-2")
+    await job.step(15)
+    assert (await api.get(path))["data"]["identity"] == books["data"]["identity"]
+    await job.gone()

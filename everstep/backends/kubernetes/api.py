@@ -32,6 +32,8 @@ _OF_NO_KUBECONFIG = (YAMLError, AttributeError, IndexError, KeyError, TypeError,
 """What the official client raises where a file has another content or shape."""
 _REQUEST_S = 30.0
 _MERGE = "application/merge-patch+json"
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+"""An answer without the content of the object."""
 _NO_QUERY: Mapping[str, str] = {}
 _TOKEN = ["BearerToken"]  # what the client calls its one way to authenticate
 
@@ -102,6 +104,16 @@ class KubernetesApi:
     async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> Json:
         return await self._request("GET", path, query)
 
+    async def exists(self, path: str) -> bool:
+        """Whether there is this object, however large."""
+        try:
+            await self._request("GET", path, _NO_QUERY, accept=_METADATA)
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
     async def create(self, path: str, body: Json, query: Mapping[str, str] = _NO_QUERY) -> Json:
         """Add an object to a collection. `Refused` with 409 if there is one of its name."""
         return await self._request("POST", path, query, body)
@@ -139,10 +151,18 @@ class KubernetesApi:
                 yield chunk
 
     async def _request(
-        self, method: str, path: str, query: Mapping[str, str], body: Json | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None = None,
+        *,
+        accept: str = "",
     ) -> Json:
         limits = aiohttp.ClientTimeout(total=_REQUEST_S)
-        async with self._response(path, query, limits=limits, method=method, body=body) as response:
+        async with self._response(
+            path, query, limits=limits, method=method, body=body, accept=accept
+        ) as response:
             return _decode(await response.read(), path)
 
     async def watch(
@@ -168,12 +188,15 @@ class KubernetesApi:
         limits: aiohttp.ClientTimeout,
         method: str = "GET",
         body: Json | None = None,
+        accept: str = "",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
             _, url, headers, _, _ = await self._client.param_serialize(
                 method, path, query_params=list(query.items()), auth_settings=_TOKEN
             )
             headers["Content-Type"] = _MERGE if method == "PATCH" else "application/json"
+            if accept:
+                headers["Accept"] = accept
             # The limits go to aiohttp as they are, unlike the pair of numbers that the client documents.
             reply = await self._client.call_api(
                 method, url, headers, body=body, _request_timeout=limits

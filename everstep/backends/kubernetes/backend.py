@@ -6,6 +6,7 @@ Nothing that matters is in the memory of a worker, nor anywhere but in the API s
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
 import time
 from base64 import b64encode
@@ -26,7 +27,7 @@ from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import gangs, manifest, names
-from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import (
     CLUSTER,
     BooksOfOneCall,
@@ -65,6 +66,8 @@ from everstep.core.world import (
     PlaceState,
 )
 from everstep.faults.meanings import with_meaning
+
+logger = logging.getLogger(__name__)
 
 _OPEN_S = 30.0
 _HANDSHAKES = 32
@@ -136,7 +139,7 @@ class KubernetesBackend(AgentBackend):
                 topology=self._settings.topology,
                 priority_classes=self._settings.priority_classes,
             )
-            self._namespaces[name] = self._job_namespace(name, pod_settings)
+            self._namespaces[name] = self._job_namespace(name, pod_settings, agent)
         try:
             async with asyncio.timeout(_OPEN_S):
                 await self.watch.start()
@@ -154,7 +157,9 @@ class KubernetesBackend(AgentBackend):
         maps = f"/api/v1/namespaces/{namespace}/configmaps"
         await allowing(self._api.create(maps, agent), 409)
 
-    def _job_namespace(self, name: str, pod_settings: manifest.PodSettings) -> JobNamespace:
+    def _job_namespace(
+        self, name: str, pod_settings: manifest.PodSettings, agent: Json
+    ) -> JobNamespace:
         pods = KubernetesPods(self._api, name, self.watch, self._handshakes)
         agents = Agents(
             link=pods.link,
@@ -189,6 +194,7 @@ class KubernetesBackend(AgentBackend):
             pods=pods,
             agents=agents,
             settings=pod_settings,
+            agent=agent,
             groups=gangs.PodGroups(api=self._api, namespace=name, books=self._identity),
             withdrawals=Withdrawals(
                 books=books, watch=self.watch, agents=agents, gang_s=self._settings.gang_s
@@ -320,7 +326,18 @@ class KubernetesBackend(AgentBackend):
         return self._now()
 
     async def identity_there(self) -> None:
-        await reached(self._api.get(f"{self._path}/configmaps/{CLUSTER}"))
+        try:
+            await self._api.get(f"{self._path}/configmaps/{CLUSTER}")
+        except Unreachable as error:
+            raise BackendUnavailable(str(error)) from None
+        except Refused as error:
+            if error.status != 404:
+                raise BackendUnavailable(str(error)) from None
+            what = (
+                "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
+            )
+            logger.warning(what, CLUSTER)
+            await reached(ensure_identity(self._api, self._settings.namespace, self._identity))
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
         namespace = self._of(job)

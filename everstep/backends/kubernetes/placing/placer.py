@@ -75,6 +75,7 @@ class PodPlacer:
     pods: KubernetesPods
     agents: Agents
     settings: manifest.PodSettings
+    agent: Json  # the ConfigMap that its pods mount
     groups: gangs.PodGroups
     withdrawals: Withdrawals
     reconciler: PodReconciler
@@ -181,7 +182,7 @@ class PodPlacer:
         else:
             at_once = [entry for entry in self._ready(order, stored) if entry.name in due]
             (stored, _), answers = await both(
-                both(sync, self._ensure_secret(order.job.id, stored)),
+                both(sync, self._ensure_mounted(order.job.id, stored)),
                 self._create(order, stored, at_once, avoided, gang_of(order, stored)),
             )
         gang = gang_of(order, stored)
@@ -243,7 +244,7 @@ class PodPlacer:
         now = self.agents.clock()
         refusal = ""
         if due := [entry for entry in missing if entry.created_from <= now]:
-            await self._ensure_secret(order.job.id, stored)
+            await self._ensure_mounted(order.job.id, stored)
             answers = await self._create(order, stored, due, avoided)
             stored, refusal = await self._store_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
@@ -298,6 +299,15 @@ class PodPlacer:
             priority_class=pod["spec"].get("priorityClassName", ""),
         )
 
+    async def _ensure_mounted(self, job: str, stored: Stored) -> None:
+        """Have what a kubelet mounts into the pods, also after it was deleted."""
+        await both(self._ensure_secret(job, stored), self._ensure_agent())
+
+    async def _ensure_agent(self) -> None:
+        maps = f"{self._path}/configmaps"
+        if not await reached(self.api.exists(f"{maps}/{self.agent['metadata']['name']}")):
+            await allowing(self.api.create(maps, self.agent), 409)
+
     async def _ensure_secret(self, job: str, stored: Stored) -> None:
         metadata = {
             "name": names.secret(job),
@@ -306,7 +316,7 @@ class PodPlacer:
                 {"apiVersion": "v1", "kind": "ConfigMap", "controller": True, **owner(stored)}
             ],
         }
-        # Where somebody deleted it, new pods and those that there are still have to know each other.
+        # If it was deleted: new pods and those that there are still have to know each other.
         entries = self.pods.credentials.get(job) or credentials.make(job)
         body = {"metadata": metadata, "immutable": True, "stringData": entries}
         await allowing(self.api.create(f"{self._path}/secrets", body), 409)
