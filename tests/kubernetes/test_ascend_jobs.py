@@ -7,6 +7,7 @@ a scheduler and a kubelet have to make ready, while the ranks of the job go on.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from tests.testbed.machines import Machines
 pytestmark = pytest.mark.long
 
 UNWELL = "80818C06"
+BACKUP = re.compile(r"s\d+$")
+"""The end of the name of a pod that stands by."""
 DEVICES = "huawei.com/Ascend910"
 HAS = {"cpu": "8", "memory": "32Gi", "pods": "110", DEVICES: "8"}
 
@@ -70,6 +73,7 @@ def ascend_job(name: str, *, strategy: str, site: Site, **env: str) -> Json:
 class Scene:
     """Three nodes with devices, a worker that reads what their device plugins write, and one job."""
 
+    worker: WorkerProcess
     api: Api
     machines: Machines
     site: Site
@@ -110,6 +114,10 @@ class Scene:
         items = (await self.api.get(path, labelSelector=f"everstep.dev/job={self.job}"))["items"]
         return {one["metadata"]["name"]: one for one in items}
 
+    async def standbys(self) -> list[Json]:
+        """The pods that were made to stand by."""
+        return [pod for name, pod in (await self.pods()).items() if BACKUP.search(name)]
+
     def saved(self) -> int:
         """The step of the newest checkpoint: what the ranks report while no worker observes the job."""
         names = (self.site.storage / self.job / "checkpoints").glob("step-*.json")
@@ -149,7 +157,7 @@ async def scene(
     nodes = frozenset(f"{namespace}-{token}-{number}" for number in range(3))
     for node in nodes:
         await machines.add_node(node, labels={OWN_NODES: namespace}, resources=HAS)
-    yield Scene(api, machines, site, namespace, nodes)
+    yield Scene(observing, api, machines, site, namespace, nodes)
     for node in nodes:
         await machines.remove_node(node)
 
@@ -160,11 +168,8 @@ async def test_a_backup_pod_is_ready_before_the_job_pauses(scene: Scene) -> None
     await scene.hold_pods(True)
     await scene.unwell(before[1]["node"])
 
-    async def stand_by() -> list[Json]:
-        return [pod for name, pod in (await scene.pods()).items() if name.endswith("s1")]
-
-    await until(stand_by)
-    [backup] = await stand_by()
+    await until(scene.standbys)
+    [backup] = await scene.standbys()
     ranks = ranks_of("hot-switch", slot=1, generation=1)
     assert ranks
     saved = scene.saved()
@@ -180,6 +185,28 @@ async def test_a_backup_pod_is_ready_before_the_job_pauses(scene: Scene) -> None
     fields = (record["recover"], record["fault_scenario"], record["recover_result"])
     assert fields == ("pod_reschedule", "job_subhealth", "success")
     assert record["fault"]["code"] == UNWELL
+    await scene.stop()
+
+
+async def test_a_worker_that_is_killed_while_a_backup_pod_starts_makes_no_other_one(
+    scene: Scene,
+) -> None:
+    scene.submit("killed-switch", strategy="hotSwitch")
+    before = (await scene.until_running(1))["pods"]
+    await scene.hold_pods(True)
+    await scene.unwell(before[1]["node"])
+    await until(scene.standbys)
+    await scene.worker.restart()
+    # It watches the backup pod, and the ranks go on.
+    await until(lambda: "its agent to answer" in str(scene.status()["waiting_for"]))
+    [backup] = await scene.standbys()
+    assert scene.status()["generation"] == 1
+    await scene.hold_pods(False)
+    after = (await scene.until_running(2))["pods"]
+    assert after[0]["uid"] == before[0]["uid"]
+    assert after[1]["uid"] == backup["metadata"]["uid"]
+    [record] = scene.records()
+    assert (record["recover"], record["recover_result"]) == ("pod_reschedule", "success")
     await scene.stop()
 
 
