@@ -19,7 +19,6 @@ from everstep.core.deciding.remedies import isolations, remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
     NEVER_BILLED,
-    RESCHEDULING,
     SAME_CONTAINER,
     FaultClass,
     Level,
@@ -271,7 +270,7 @@ def _decision(
         run_end=run_end,
         bad_size=diagnosis.bad_size,
     )
-    if level is Level.FAIL and _would_isolate(inputs, diagnosis):
+    if level is Level.FAIL and inputs.incident is not None:  # a restart was tried, and failed
         isolate = isolations(inputs, (fault, *diagnosis.other_faults))
         return replace(decision, remedy=Remedy(isolate=isolate))
     if not decision.is_executed:
@@ -301,11 +300,6 @@ def _decision(
         other_faults=diagnosis.other_faults,
         facts_for_later=diagnosis.facts_for_later,
     )
-
-
-def _would_isolate(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
-    """Whether the phase ends for want of a level: a restart was tried, or one that isolates may not be."""
-    return inputs.incident is not None or bool(RESCHEDULING & {*diagnosis.ladder})
 
 
 def wait_for_nodes(nodes: Iterable[str]) -> str:

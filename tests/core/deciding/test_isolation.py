@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import Clear, PlanEnded
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, Request
-from everstep.core.spec import Budget, Policy
+from everstep.core.spec import Policy
 from everstep.core.world import PodRef
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
@@ -360,15 +359,9 @@ def _before_the_isolation(job: ScriptedJob) -> None:
     job.fails("process.not_kept", at=Step.STOP)
 
 
-def _without_a_budget_for_a_level(job: ScriptedJob) -> None:
-    job.command("set_budget", name="all", limit=0)
-    job.see(sighting(_C.DEVICE_FATAL))
-
-
 LAST_LEVEL: tuple[tuple[FaultClass, Level, Callable[[ScriptedJob], None]], ...] = (
     (_C.DEVICE, Level.IN_PLACE, _at_the_heal),
     (_C.NODE, Level.JOB, _before_the_isolation),
-    (_C.DEVICE_FATAL, Level.JOB, _without_a_budget_for_a_level),
 )
 
 
@@ -376,8 +369,7 @@ LAST_LEVEL: tuple[tuple[FaultClass, Level, Callable[[ScriptedJob], None]], ...] 
 def test_a_job_without_a_level_left_hands_over_the_node_that_is_broken(
     cls: FaultClass, level: Level, ends: Callable[[ScriptedJob], None]
 ) -> None:
-    policy = replace(with_ladder(Policy(), cls, level), budgets=(Budget(name="all", limit=None),))
-    job = running(policy)
+    job = running(with_ladder(Policy(), cls, level))
     ends(job)
     assert job.state.ending == "Failed"
     assert [isolation.node for isolation in job.state.deferred] == ["n1"]
