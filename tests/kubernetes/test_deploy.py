@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import tomllib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import yaml
 
+from everstep import __version__
 from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
@@ -148,42 +152,110 @@ async def test_the_pods_of_the_manifest_pass_the_restricted_level(
         await api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": no_labels}})
 
 
-async def test_workers_of_the_deployment_run_jobs_and_roll_to_a_new_image_without_a_restart(
-    applied: None, kubectl: Kubectl, site: Site, api: Api, namespace: str
-) -> None:
-    """The workers find the API server, their rights and Temporal by what the manifests give them."""
+def next_version(folder: Path) -> Path:
+    """The package as another release has it: with another number, and another agent."""
+    package = folder / "everstep"
+    shutil.copytree(ROOT / "everstep", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (old, new) in {
+        "__init__.py": (f'"{__version__}"', '"99.0.0"'),
+        "agent/wire.py": ("from __future__", "# Of the next release.\nfrom __future__"),
+    }.items():
+        source = (package / name).read_text()
+        assert old in source, name
+        (package / name).write_text(source.replace(old, new, 1))
+    return package
 
-    async def job_pods() -> dict[str, str]:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        items = (await api.get(path, labelSelector="everstep.dev/job"))["items"]
-        return {one["metadata"]["name"]: one["metadata"]["uid"] for one in items}
 
-    async def workers() -> set[str]:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        selector = "app.kubernetes.io/name=everstep-worker"
-        items: list[Json] = (await api.get(path, labelSelector=selector))["items"]
+def to_next_version(package: Path) -> str:
+    """A patch of the Deployment: another image, and the package that it has."""
+    volume = {"name": "next", "hostPath": {"path": str(package)}}
+    mount = {"name": "next", "mountPath": str(ROOT / "everstep"), "readOnly": True}
+    worker = {"name": "worker", "image": "machine:2", "volumeMounts": [mount]}
+    spec = {"volumes": [volume], "containers": [worker]}
+    return json.dumps({"spec": {"template": {"spec": spec}}})
+
+
+def saved(site: Site, job: str) -> int:
+    """The step of its newest checkpoint."""
+    names = (site.storage / job / "checkpoints").glob("step-*.json")
+    return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsOfNamespace:
+    """What runs in the namespace of a Deployment and its jobs."""
+
+    api: Api
+    namespace: str
+
+    async def of_jobs(self) -> dict[str, Json]:
+        items = await self._pods("everstep.dev/job")
+        return {one["metadata"]["name"]: one for one in items}
+
+    async def uids(self) -> dict[str, str]:
+        return {name: pod["metadata"]["uid"] for name, pod in (await self.of_jobs()).items()}
+
+    async def workers(self) -> set[str]:
+        items = await self._pods("app.kubernetes.io/name=everstep-worker")
         return {one["metadata"]["name"] for one in items if one["status"]["phase"] == "Running"}
 
+    async def _pods(self, selector: str) -> list[Json]:
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        items: list[Json] = (await self.api.get(path, labelSelector=selector))["items"]
+        return items
+
+
+def agent_of(pod: Json) -> str:
+    """The ConfigMap with the agent that the pod began with."""
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    return str(volumes["everstep-agent"]["configMap"]["name"])
+
+
+@pytest.fixture
+def pods(api: Api, namespace: str) -> PodsOfNamespace:
+    return PodsOfNamespace(api=api, namespace=namespace)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("applied")
+async def test_workers_of_the_deployment_roll_to_another_version_under_three_jobs_without_a_restart(
+    kubectl: Kubectl, site: Site, pods: PodsOfNamespace, machines: Machines, tmp_path: Path
+) -> None:
+    """The workers find the API server, their rights and Temporal by what the manifests give them.
+
+    Afterwards a pod is lost: the new workers start a new agent beside an old one.
+    """
     names = ("one", "two", "three")
     for name in names:
-        site.submit(name, STEPS="1000000", STEP_S="0.05", CHECKPOINT_EVERY="1000000")
-    await until(lambda: all(site.status(name)["state"] == "running" for name in names))
-    pods, before = await job_pods(), await workers()
-    assert len(pods) == 6
-    assert len(before) == 2
-    await kubectl("set", "image", "deployment/everstep-worker", "worker=machine:2")
+        site.submit(name, STEPS="1000000", STEP_S="0.05", CHECKPOINT_EVERY="20")
+    await until(lambda: all(saved(site, name) for name in names))
+    before, old_workers = await pods.uids(), await pods.workers()
+    assert len(before) == 6
+    assert len(old_workers) == 2
+    patch = to_next_version(next_version(tmp_path / "next"))
+    await kubectl("patch", "deployment/everstep-worker", "--patch", patch)
     await kubectl("rollout", "status", "deployment/everstep-worker", f"--timeout={HUNG_S:.0f}s")
 
     async def are_replaced() -> bool:
-        after = await workers()
-        return len(after) == 2 and not after & before
+        workers = await pods.workers()
+        return len(workers) == 2 and not workers & old_workers
 
     await until(are_replaced)
-    steps = {name: site.status(name)["step"] for name in names}
-    await until(lambda: all(site.status(name)["step"] > steps[name] for name in names))
-    assert await job_pods() == pods
+    steps = {name: saved(site, name) for name in names}
+    await until(lambda: all(saved(site, name) > steps[name] for name in names))
+    assert await pods.uids() == before
+    assert {name: site.status(name)["restarts"] for name in names} == dict.fromkeys(names, 0)
+    place = {"namespace": pods.namespace, "pod": "one-1-g1", "container": "train"}
+    await machines.fault("container-kill", **place)
+    await until(lambda: site.status("one")["generation"] == 2)
+    await until(lambda: site.status("one")["state"] == "running")
+    after = await pods.of_jobs()
+    assert after["one-0-g1"]["metadata"]["uid"] == before["one-0-g1"]
+    assert agent_of(after["one-1-g2"]) != agent_of(after["one-0-g1"])
+    [record] = json.loads(site.everstep("restarts", "one", "--json"))
+    assert (record["level"], record["recover_result"]) == ("pod", "success")
     for name in names:
-        assert site.status(name)["restarts"] == 0
         site.everstep("stop", name)
     await until(lambda: all(site.status(name)["state"] == "stopped" for name in names))
 
