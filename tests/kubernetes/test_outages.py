@@ -12,12 +12,12 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -26,6 +26,7 @@ from tests.backends.lab import order_end
 from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
+from tests.kubernetes.test_device_info import CODE, fault, info
 from tests.kubernetes.test_reflector import compact
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
@@ -70,12 +71,17 @@ class Scene:
             home=self.home / name,
             cluster="pods",
             backend="kubernetes",
-            env={"EVERSTEP_KUBECONFIG": self.kubeconfig, "EVERSTEP_KUBE_NAMESPACE": "default"},
+            env={
+                "EVERSTEP_KUBECONFIG": self.kubeconfig,
+                "EVERSTEP_KUBE_NAMESPACE": "default",
+                "EVERSTEP_KUBE_DEVICE_INFO": "true",
+            },
         )
 
-    async def submit_both(self) -> None:
+    async def submit_both(self, **words: Any) -> None:
+        """`words` are more of `Site.submit`."""
         for job in (JOB, SOUND):
-            self.site.submit(job, STEPS="1000000", STEP_S=str(STEP_S))
+            self.site.submit(job, STEPS="1000000", STEP_S=str(STEP_S), **words)
         for job in (JOB, SOUND):
             await until(partial(self.has_saved, job, 20))
         self.uids = await self.pods_of(SOUND)
@@ -98,12 +104,35 @@ class Scene:
         self.hits += 1
         order_end(self.site.storage / "control", JOB, rank=1, code=3)
 
+    def node_of(self, slot: int) -> str:
+        nodes = {pod["slot"]: str(pod["node"]) for pod in self.site.status(JOB)["pods"]}
+        return nodes[slot]
+
     def report_node(self, slot: int) -> None:
         """An operator reports the node of a pod as faulty: the pod moves to another one."""
         self.hits += 1
-        nodes = {pod["slot"]: pod["node"] for pod in self.site.status(JOB)["pods"]}
-        self.site.everstep("report-fault", JOB, "node.fault", "--node", nodes[slot])
-        self.reported.append(nodes[slot])
+        node = self.node_of(slot)
+        self.site.everstep("report-fault", JOB, "node.fault", "--node", node)
+        self.reported.append(node)
+
+    async def break_device(self) -> None:
+        """A device plugin reports a fault that a reset may repair."""
+        self.hits += 1
+        broken = fault(CODE, level="RestartBusiness", at=int(time.time() * 1000))
+        self.reported.append(self.node_of(1))
+        await self.report_device(broken)
+
+    async def report_device(self, *faults: Any) -> None:
+        """All that the plugin of the node reported last reports."""
+        report = info(*faults)
+        await self.machines.fault("device-config-map", node=self.reported[-1], device_info=report)
+
+    async def crash_without_progress(self) -> None:
+        """Three times before there is another checkpoint: only the third restart waits before it begins."""
+        order = self.site.storage / "control" / f"{JOB}-1"
+        for _ in range(3):
+            await until(lambda: not order.exists())
+            self.crash()
 
     def isolated(self) -> list[str]:
         """Those that jobs isolated, in the order in which they did."""
@@ -115,6 +144,9 @@ class Scene:
         for node in (await self.api.get("/api/v1/nodes"))["items"]:
             path = f"/api/v1/nodes/{node['metadata']['name']}"
             await self.api.patch(path, {"spec": {"unschedulable": on}})
+
+    def waits_for(self, words: str) -> bool:
+        return words in (self.site.status(JOB)["waiting_for"] or "")
 
     async def until_step(self, step: str) -> None:
         """Until the recovery of the newest crash began this step."""
@@ -170,7 +202,8 @@ async def scene(server: DevServer, tmp_path: Path) -> AsyncIterator[Scene]:
             temporal = await server.new_namespace(f"outages-{tmp_path.name[:40]}")
             site = Site.make(tmp_path, address=server.address, namespace=temporal)
             client = await server.connect(temporal)
-            yield Scene(plane, api, machines, site, client, kubeconfig, tmp_path)
+            async with rights.to_read_device_info(api, "default"):
+                yield Scene(plane, api, machines, site, client, kubeconfig, tmp_path)
     finally:
         plane.kill()
 
@@ -251,6 +284,49 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
         assert len(await scene.pods_of(JOB) & after) == 1
         await scene.check()
         assert scene.isolated() == scene.reported
+        assert worker.wedged() == []
+    finally:
+        worker.kill9()
+
+
+class Wait(NamedTuple):
+    """A step of a recovery that waits for something."""
+
+    step: str
+    waits_for: str  # as the status of the job has it; empty: nothing that can be named
+    begin: Callable[[Scene], Awaitable[None]]
+    end: Callable[[Scene], Awaitable[None]]
+
+
+async def nothing(_scene: Scene) -> None:
+    """It ends by itself."""
+
+
+WAITS = (
+    Wait("heal", "to heal", Scene.break_device, Scene.report_device),
+    Wait("space", "", Scene.crash_without_progress, nothing),
+)
+"""Beside `place`, which waits for nodes, and `standby`, which a job of MindCluster has: test_ascend_jobs."""
+A_NODE_EACH = {"resources": {"requests": {"cpu": "8"}}}
+
+
+@pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.step)
+async def test_a_worker_that_is_killed_while_a_recovery_waits_goes_on_with_that_wait(
+    scene: Scene, wait: Wait
+) -> None:
+    """The other job is on other nodes, so the fault of a device is none of its own."""
+    worker = await scene.worker("one").start()
+    try:
+        recovery = {"recovery": {"no_progress_restarts": None}}
+        await scene.submit_both(train=A_NODE_EACH, more=recovery)
+        await wait.begin(scene)
+        await scene.until_step(wait.step)
+        await until(partial(scene.waits_for, wait.waits_for))
+        await worker.restart()
+        await until(partial(scene.waits_for, wait.waits_for))
+        await wait.end(scene)
+        await scene.until_recovered()
+        await scene.check()
         assert worker.wedged() == []
     finally:
         worker.kill9()
