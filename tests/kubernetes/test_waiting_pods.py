@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from everstep.core.world import PlaceState
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.kubernetes.test_gangs import pods_of
-from tests.testbed.api import Api
+from tests.testbed.api import Api, Json
 from tests.testbed.machines import Machines
 
 
@@ -81,4 +83,41 @@ async def test_pods_that_wait_stay_while_nothing_changes(
     for _ in range(5):
         await waiting(job, api, namespace)
     assert [p["metadata"]["uid"] for p in await pods_of(api, namespace, "same")] == before
+    await job.gone()
+
+
+def with_scheduler(lab: KubernetesLab, name: str) -> dict[str, Any]:
+    """A template whose pods another scheduler than the usual one places."""
+    spec = lab.pod["pod_template"]["spec"]
+    return {"spec": {**spec, "schedulerName": name}}
+
+
+async def say(api: Api, namespace: str, pod: Json, *, reason: str, message: str) -> None:
+    """What a scheduler says of a pod that it does not place."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/status"
+    await api.patch(path, {"status": {"conditions": [condition]}})
+
+
+async def test_of_a_gang_of_volcano_the_pod_that_has_no_place_says_why(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Its scheduler says of each other pod where it would be placed. With a real one: `make test-volcano`."""
+    job = KubernetesRun(lab, id="gang", slots=(0, 1, 2), env=NEVER_ENDS)
+    await job.new_generation("launch")
+    order = job.place_order(pod_template=with_scheduler(lab, "volcano"))
+    state = await lab.backend.ensure_placed(order)
+    assert state.waiting_for == "pod gang-0-g1: the scheduler to choose a node"
+    *fitting, last = await pods_of(api, namespace, "gang")
+    for pod in fitting:
+        text = "Pod can possibly be assigned to n0, once minAvailable is satisfied"
+        await say(api, namespace, pod, reason="Schedulable", message=text)
+    text = "0/3 nodes are unavailable: 3 Insufficient cpu."
+    await say(api, namespace, last, reason="Unschedulable", message=text)
+
+    async def says_why() -> bool:
+        state = await lab.backend.ensure_placed(order)
+        return state.waiting_for == f"pod {last['metadata']['name']}: {text}"
+
+    await until(says_why)
     await job.gone()

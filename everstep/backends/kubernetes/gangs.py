@@ -151,9 +151,13 @@ def _problem(group: Json) -> str:
     return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
 
 
+_OF_GROUPS = ("cannot be satisfied", "can possibly be assigned")
+"""In what the cluster's scheduler says of a group, and Volcano of its pods that would fit."""
+
+
 def is_of_group(problem: str) -> bool:
-    """Whether the scheduler says this of a whole group: it does not say what is wrong with the nodes."""
-    return "cannot be satisfied" in problem
+    """Whether the pod waits for others of its group only, so that this says nothing of what they lack."""
+    return any(words in problem for words in _OF_GROUPS)
 
 
 # -- Where there are no groups ----------------------------------------------------------------------

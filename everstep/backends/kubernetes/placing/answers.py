@@ -41,7 +41,8 @@ def place_state(
             says_why = why and not entry.is_withdrawn
             if problem := f"pod {entry.name}: {why}" if says_why else failure_of(entry):
                 problems.append(problem)
-            waits.append(f"pod {entry.name}: its agent to answer")
+            next_event = "its agent to answer" if node else "the scheduler to choose a node"
+            waits.append(f"pod {entry.name}: {next_event}")
         places += bool(node and not why)
     if len(refs) == len(slots):
         return PlaceState(placed=True, pods=refs, places=len(refs))
