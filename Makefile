@@ -36,7 +36,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-python39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,7 +86,7 @@ testbed: $(READY) ## build a Kubernetes control plane for the tests, once per ma
 	$(BIN)/python -m tests.testbed.build
 
 test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
-	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet and not kueue and not python39 and not image' $(PARALLEL) $(ARGS)
+	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet and not kueue and not volcano and not python39 and not image' $(PARALLEL) $(ARGS)
 
 test-kubelet: testbed ## the core scenarios under three real kubelets, built first; needs containerd, and root
 	$(BIN)/python -m tests.testbed.build kubelet
@@ -95,6 +95,10 @@ test-kubelet: testbed ## the core scenarios under three real kubelets, built fir
 test-kueue: testbed ## jobs in the queues of a real Kueue, built first: some 5 minutes of a processor
 	$(BIN)/python -m tests.testbed.build kueue
 	$(PYTEST) tests/kubernetes/test_kueue.py $(ARGS)
+
+test-volcano: testbed ## jobs whose pods a real Volcano schedules, built first: some 3 minutes of a processor
+	$(BIN)/python -m tests.testbed.build volcano
+	$(PYTEST) tests/kubernetes/test_volcano.py $(ARGS)
 
 test-python39: testbed ## agents in images with Python 3.9, which comes from a mirror of Debian
 	$(BIN)/python -m tests.testbed.python39

@@ -68,12 +68,14 @@ class Site:
         *,
         train: Mapping[str, Any] = NOTHING,
         labels: Mapping[str, str] = NOTHING,
+        annotations: Mapping[str, str] = NOTHING,
+        pod: Mapping[str, Any] = NOTHING,
         more: Mapping[str, Any] = NOTHING,
         **env: str,
     ) -> None:
-        """`train` is more of the container that the ranks run in, `more` of the job's spec.
+        """Submit a job of two pods. `more` adds to its spec, `pod` to that of its pods.
 
-        `labels` are those of its pods.
+        `train` adds to the container that the ranks run in. `labels` and `annotations` are those of the pods.
         """
         document = {
             "apiVersion": "everstep/v1",
@@ -92,8 +94,9 @@ class Site:
                 "model_dir": f"{STORAGE}/{name}",
                 "checkpoints": {"path": f"{STORAGE}/{name}/checkpoints"},
                 "pod_template": {
-                    "metadata": {"labels": dict(labels)},
+                    "metadata": {"labels": dict(labels), "annotations": dict(annotations)},
                     "spec": {
+                        **pod,
                         "volumes": [{"name": "storage", "hostPath": {"path": str(self.storage)}}],
                         "containers": [
                             {

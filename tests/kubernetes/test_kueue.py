@@ -145,7 +145,7 @@ class JobOfQueue(QueuedRun):
         return order
 
 
-def submit(site: Site, name: str, *, nodes: int = 2, priority: str = "", **env: str) -> None:
+def submit(site: Site, name: str, *, nodes: int = 2, priority: str = "", **env: Any) -> None:
     """As the page says: a label in the template."""
     labels = {"kueue.x-k8s.io/queue-name": TEAM}
     if priority:
@@ -158,7 +158,7 @@ async def state_of(site: Site, name: str, *states: str) -> dict[str, Any]:
     return site.status(name)
 
 
-def submit_elastic(site: Site, name: str, *, size: int, spare_s: int = 10, **env: str) -> None:
+def submit_elastic(site: Site, name: str, *, size: int, spare_s: int = 10, **env: Any) -> None:
     more = {"nodes": {"min": 2, "wanted": size}, "limits": {"spare_s": spare_s}}
     labels = {"kueue.x-k8s.io/queue-name": TEAM}
     env = {"STEPS": "100000", "STEP_S": "0.05", **env}

@@ -1,8 +1,8 @@
 """Builds the programs of a Kubernetes control plane, and kubectl, from `go.mod`, once per machine.
 
-`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet` or `kueue` it
-builds that one. The folder is in the user's cache, named after everything that goes into a build: other
-clones, and the same clone later, use it again.
+`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet`, `kueue` or
+`volcano` it builds that one. The folder is in the user's cache, named after everything that goes into a
+build: other clones, and the same clone later, use it again.
 """
 
 from __future__ import annotations
@@ -216,6 +216,14 @@ KUEUE = GoModule(
     packages={"kueue": "sigs.k8s.io/kueue/cmd/kueue"},
     flags=["-trimpath", "-ldflags", "-s -w"],
 )
+VOLCANO = GoModule(
+    folder=HERE / "volcano",
+    packages={
+        "vc-scheduler": "volcano.sh/volcano/cmd/scheduler",
+        "vc-controller-manager": "volcano.sh/volcano/cmd/controller-manager",
+    },
+    flags=["-trimpath", "-ldflags", "-s -w"],
+)
 PROMETHEUS = GoModule(
     folder=HERE / "prometheus",
     packages={
@@ -228,7 +236,9 @@ PROMETHEUS = GoModule(
 
 if __name__ == "__main__":
     try:
-        module = {"kubelet": KUBELET, "kueue": KUEUE}.get(sys.argv[-1], CONTROL_PLANE)
+        module = {"kubelet": KUBELET, "kueue": KUEUE, "volcano": VOLCANO}.get(
+            sys.argv[-1], CONTROL_PLANE
+        )
         sys.stdout.write(f"{module.build()}\n")
     except BuildFailed as error:
         sys.exit(f"error: {error}")
