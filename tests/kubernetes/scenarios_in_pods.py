@@ -56,6 +56,7 @@ SENTENCES: Mapping[str, str] = {
     "agent.gone, pod.preempted": "job.preempted",
     "pod.preempted": "job.preempted",
     "XID 79": "79",
+    "storage.given_up": "storage.unwritable",
 }
 """By the words here. A scheduler preempts pods, and the end of a pod or container is a fact besides that of
 its agent, which a job may have seen as well by the time it decides."""
@@ -76,6 +77,10 @@ TOO_FEW = re.compile(
     r"|the cluster found no place for \d slots, nor for any smaller number tried"
 )
 """How many places there are a scheduler does not say where it places all pods or none."""
+NOT_WRITABLE = re.compile(
+    r"it could not be written for [^:;]*: [^;]*|the storage of demo is unwritable for [^;]*"
+)
+"""How long the storage took nothing, and what it answered: a kernel has words of its own."""
 LISTED = re.compile(r"(?<=unreachable on \[).*(?=\])")
 ANYWHERE = frozenset(
     {
@@ -108,6 +113,7 @@ number keeps a pod off a node with a broken one."""
 DONE_HERE = (
     *("kill", "kill-agent", "hang", "silence", "unsilence"),
     *("node-down", "node-up", "add-node", "partition", "maintenance", "preempt", "device", "clear"),
+    "storage",
 )
 """Faults that can happen in any cluster, whoever causes them there."""
 LEVELS: Mapping[str, str] = {
@@ -122,17 +128,13 @@ LEVELS: Mapping[str, str] = {
 HEALED: Mapping[str, str] = {"heals": "", "no-heals": "SeparateNPU"}
 """What it reports once the job waits for the device to heal; empty: no fault any more."""
 NVIDIA = "79"
-
-NOT_DONE: Mapping[str, str] = {
-    "storage": "no fact of this cluster says so: it is seen by ranks, which end",
-}
-"""Faults that cannot happen here as on the fake cluster, and why."""
+RANKS_USER = 1000
+"""Of pods whose template names none."""
 
 
-def why_not(scenario: Scenario) -> str:
-    """Why the scenario cannot be played here; empty if it can."""
-    faults = [_fault_of(fault.text) for fault in scenario.faults]
-    return next((NOT_DONE[fault] for fault in faults if fault not in DONE_HERE), "")
+def faults_of(scenario: Scenario) -> set[str]:
+    """What the faults of the scenario are called."""
+    return {_fault_of(fault.text) for fault in scenario.faults}
 
 
 def _fault_of(line: str) -> str:
@@ -264,7 +266,7 @@ class InPods(OnProcesses):
             "STEP_S": "0.01",
         }
         limits = {"hang_s": 10 * HUNG_S, "spare_s": 2.0}
-        faults = {_fault_of(fault.text) for fault in scenario.faults}
+        faults = faults_of(scenario)
         if "silence" in faults:
             limits["unreachable_s"] = STILL_S
         if faults == {"silence", "unsilence"}:  # the others have to go on for longer than that
@@ -336,10 +338,9 @@ class InPods(OnProcesses):
                 name = pod["metadata"]["name"]
                 place = {"namespace": self.namespace, "container": "train"}
                 await self.machines.fault("container-kill", pod=name, **place)
-            case "silence", [name]:
-                self._signal_agent(name, signal.SIGSTOP)
-            case "unsilence", [name]:
-                self._signal_agent(name, signal.SIGCONT)
+            case "silence" | "unsilence", [name]:
+                is_silent = fault.name == "silence"
+                self._signal_agent(name, signal.SIGSTOP if is_silent else signal.SIGCONT)
             case "preempt", [job]:
                 await Cluster(self.api, self.machines, self.namespace).preempt(f"{job}-2-g1")
             case "device", [name, index, code]:
@@ -348,6 +349,8 @@ class InPods(OnProcesses):
                 node = self.node_of[name]
                 await self._count_devices(node, broken=0)
                 await self._report(BrokenDevice.now(node, index, ""), "")
+            case "storage", [job]:
+                await self._storage(job, is_writable=fault.one_of(("writable",)) is not None)
             case _:
                 await self._happens_to_node(fault)
 
@@ -369,6 +372,13 @@ class InPods(OnProcesses):
                 await self._add_node(self.node_of[name])
             case _:
                 raise AssertionError(f"{fault.line} cannot be done here")
+
+    async def _storage(self, job: str, *, is_writable: bool) -> None:
+        """The volume takes nothing from ranks and agents any more; its operator reports that to the job."""
+        await asyncio.to_thread(_set_writable, self.home / "out", is_writable)
+        kind = "storage.writable" if is_writable else "storage.unwritable"
+        report = {"kind": kind, "message": f"the storage of {job} is {kind.partition('.')[2]}"}
+        await self.client.get_workflow_handle(JOB).execute_update("report_fault", report)
 
     async def _device(self, fault: FaultLine, device: BrokenDevice) -> None:
         if device.code == NVIDIA:
@@ -462,6 +472,14 @@ class InPods(OnProcesses):
         return [_sorted(line) for line in of_all(lines)]
 
 
+def _set_writable(folder: Path, is_writable: bool) -> None:
+    """Whether the user of the pods, who made the folder, may change anything in it."""
+    user, mode = (RANKS_USER, 0o700) if is_writable else (0, 0o500)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, user, user)
+        path.chmod(mode | 0o055)
+
+
 def _slot_of(pod: Json) -> str:
     return str(pod["metadata"]["labels"][names.SLOT])
 
@@ -486,6 +504,7 @@ def of_all(lines: Sequence[str]) -> list[str]:
         (WAITS, r"\1 places"),
         (OF_DEVICES, "a device is faulty"),
         (TOO_FEW, "too few slots found a place"),
+        (NOT_WRITABLE, "the storage cannot be written"),
     ):
         lines = [pattern.sub(words, line) for line in lines]
     return list(lines)
