@@ -199,7 +199,7 @@ def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
 
     A volume that was mounted inside the first folder has a fence of the job. Raises OSError.
     """
-    if not folders or not (volumes := _volumes(folders[0], owner)):
+    if not folders or not (volumes := volumes_in(folders[0], owner)):
         return ""
     for folder in folders[1:]:
         if path_below(folder, folders[0]) in volumes:
@@ -212,7 +212,8 @@ def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
     return ""
 
 
-def _volumes(folder: str, owner: FenceOwner) -> tuple[str, ...]:
+def volumes_in(folder: str, owner: FenceOwner) -> tuple[str, ...]:
+    """The folders inside this one in which volumes are mounted, by its fence. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         own_fence = read(folder).get(owner)
         return () if own_fence is None else own_fence.volumes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +16,8 @@ from everstep.agent import wire
 from everstep.agent.storage import fence, phase_mark, reading
 
 NOT_MOUNTED = "{}: the volume that was mounted there is missing; mount it again"
-VOLUME_NAME_MOST = 500
-"""Longest path of a folder that the fence of another one names; a fence has a largest size."""
+VOLUMES_MOST = 1_000
+"""Most bytes of the names of volumes in a fence, which has a largest size itself."""
 
 _InTime = Callable[..., Any]
 """Calls a function on one folder, within what is left of the time; see `_within`."""
@@ -59,7 +60,7 @@ def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
     if command["earlier"]:
         for folder in to_fence:
             in_time(folder, fence.outdate_earlier, job, command["earlier"])
-    mounted = _volumes_inside(real, to_fence)
+    mounted = in_time(next(iter(folders), ""), _volumes_of_job, new.owner, folders, to_fence)
     answer["taken_by"] = _write_to_each(in_time, to_fence, new, mounted)
     if answer["taken_by"] is None:
         for folder, phase in command["begins"].items():
@@ -71,12 +72,19 @@ def _missing_volume(_first: str, folders: Sequence[str], owner: fence.FenceOwner
     return fence.missing_volume(folders, owner)
 
 
-def _volumes_inside(real: Mapping[str, str], to_fence: Sequence[str]) -> tuple[str, ...]:
-    """The folders with a fence of their own that are inside the first one, by their paths from there."""
-    above, inside = Path(real[to_fence[0]]) if to_fence else Path(), to_fence[1:]
-    paths = (Path(real[folder]) for folder in inside)
-    names = (str(path.relative_to(above)) for path in paths if path.is_relative_to(above))
-    return tuple(name for name in names if len(name) <= VOLUME_NAME_MOST)
+def _volumes_of_job(
+    first: str, owner: fence.FenceOwner, folders: Sequence[str], to_fence: Sequence[str]
+) -> tuple[str, ...]:
+    """The volumes inside the first folder, by their paths from there; those of other phases too."""
+    if not first:
+        return ()
+    below = {folder: fence.path_below(folder, first) for folder in folders[1:]}
+    mounted = [name for folder, name in below.items() if folder in to_fence and name[:2] != ".."]
+    earlier = [name for name in fence.volumes_in(first, owner) if name not in below.values()]
+    names = [*dict.fromkeys((*mounted, *earlier))]
+    while len(json.dumps(names)) > VOLUMES_MOST:
+        names.pop()
+    return tuple(names)
 
 
 def _why_no_folder(in_time: _InTime, command: wire.FenceCommand, to_fence: Sequence[str]) -> str:

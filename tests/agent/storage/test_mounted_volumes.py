@@ -46,9 +46,11 @@ class Volume:
     def folders(self) -> list[str]:
         return [str(self.model), str(self.saved)]
 
-    def fence(self, generation: int) -> wire.FenceAnswer:
-        order = {"generation": generation, "run": "r1", "cluster": "", "folders": self.folders}
-        order["begins"] = {str(self.saved): "main"}
+    def fence(self, generation: int, *, saves_in: Path | None = None) -> wire.FenceAnswer:
+        saved = str(saves_in or self.saved)
+        folders = [str(self.model), saved]
+        order = {"generation": generation, "run": "r1", "cluster": "", "folders": folders}
+        order |= {"begins": {saved: "main"}, "left": [] if saves_in is None else [str(self.saved)]}
         return fencing.write(commands.read(order, wire.FenceCommand), "demo")
 
     def generation(self, folder: Path) -> int:
@@ -76,6 +78,14 @@ def test_no_fence_is_written_while_the_volume_is_missing(volume: Volume) -> None
     volume.mount()
     assert fencing.is_written(volume.fence(2))
     assert volume.generation(volume.saved) == volume.generation(volume.model) == 2
+
+
+def test_a_phase_that_saves_elsewhere_leaves_the_volume_named(volume: Volume) -> None:
+    volume.fence(1)
+    volume.fence(2, saves_in=volume.model / "other")
+    volume.unmount()
+    with pytest.raises(OSError, match="the volume that was mounted there is missing"):
+        volume.fence(3)
 
 
 def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume) -> None:
