@@ -121,7 +121,7 @@ async def test_an_order_that_is_overtaken_says_nothing_of_the_newer_fence(
 
     async def overtaken(*args: Any, **options: Any) -> Any:
         result = await original(*args, **options)
-        if options.get("may_ask") is False:  # the look before the fence is written
+        if options.get("sends_stop") is False:  # the look before the fence is written
             return result
         monkeypatch.undo()
         await job.new_generation("restart again")
