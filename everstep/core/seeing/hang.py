@@ -174,7 +174,9 @@ def _suspects(one: _Running, most_excused_s: float) -> Suspects:
     excused_s = max(one.limit_s, min(EXCUSED_TIMES * one.limit_s, most_excused_s))
     due = max(one.last_step_or_move, one.last_excuse) + one.limit_s
     excused_due = one.last_step_or_move + excused_s
-    despite_excuse = excused_due < due
+    # What came right with the last step, as the line that reports it, is no excuse that goes on.
+    goes_on = excused_s > one.limit_s or due - excused_due > one.limit_s / 2
+    despite_excuse = excused_due < due and goes_on
     return Suspects(
         due=min(due, excused_due),
         still_since=one.last_step_or_move,

@@ -251,6 +251,12 @@ def test_a_hang_that_was_noted_is_over_once_its_slot_goes_on_and_not_before() ->
     assert _news(order, trains, hangs._replace(step_at=404.5), now=405.0) == "activity_resumed"
 
 
+def test_output_that_came_with_the_last_step_does_not_go_on() -> None:
+    prints = pod(0, step=5, step_at=100.0, output_at=100.4, io_at=101.0)
+    (one,) = suspects((prints,), Limits(hang_s=7.0), PROVEN, now=700.0, time_scale=1.0)
+    assert one.how == "been still for 7 s"
+
+
 @pytest.mark.parametrize(
     ("limits", "ends_job", "how"),
     [
