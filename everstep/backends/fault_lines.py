@@ -152,4 +152,4 @@ def _is_word(name: str, token: str) -> bool:
         return _seconds(token) is not None
     if "|" in name:  # a number, or one of the small words
         return token in filter(str.islower, name.split("|")) or _is_number(token)
-    return name not in NUMBERS or token.isdigit()
+    return token.isdigit() if name in NUMBERS else token != ""

@@ -79,6 +79,7 @@ def test_a_line_is_read(line: str, when: When, words: tuple[str, ...], options: 
         ("node-down", "should read: node-down NODE"),
         ("node-down n1 softly", "should read: node-down NODE"),
         ("device n1 first 80E01801", "should read: device NODE INDEX CODE"),
+        ("device n1 0 ''", "should read: device NODE INDEX CODE"),
         ("metric n1 0 VALUE", r"should read: metric NODE INDEX VALUE\|vary"),
         ("metric n1 0 -3", "should read: metric"),
         ("kill demo 1 signal KILL", r"should read: kill JOB RANK \[signal N\|exit N\]"),
