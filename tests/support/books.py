@@ -46,6 +46,12 @@ class BooksContent:
         return self.jobs.get(job_id, JobRecord(id=job_id))
 
 
+def make_other_database(file: Path) -> None:
+    """Make a database that is not of a local cluster."""
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE things (name TEXT)")
+
+
 def read(home: Path) -> BooksContent:
     """The books in this state directory. Reading changes nothing, also while a worker serves them."""
     path = LocalSettings(home=home).database

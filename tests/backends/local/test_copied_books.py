@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -178,12 +176,7 @@ def folder(file: Path) -> None:
     file.mkdir()
 
 
-def database_of_something_else(file: Path) -> None:
-    with contextlib.closing(sqlite3.connect(file)) as db:
-        db.execute("CREATE TABLE things (name TEXT)")
-
-
-@pytest.mark.parametrize("put", [garbage, empty_file, folder, database_of_something_else])
+@pytest.mark.parametrize("put", [garbage, empty_file, folder, books.make_other_database])
 async def test_something_else_where_the_books_were_makes_them_no_copy(
     tmp_path: Path, put: Callable[[Path], None]
 ) -> None:
