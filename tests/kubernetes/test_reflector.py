@@ -19,7 +19,7 @@ from tests.testbed.wire import Wire
 
 QUICK = Backoff(shortest_s=0.05, longest_s=0.4)
 UNREADABLE = "unreadable"
-"""An object of this name has a value that nothing here understands."""
+"""An object of this name, or with this value, is one that nothing here understands."""
 
 
 class Watched:
@@ -38,7 +38,8 @@ class Watched:
         )
 
     def _changed(self, new: Json | None, old: Json | None) -> None:
-        if (new or old or {})["metadata"]["name"] == UNREADABLE:
+        item: Json = new or old or {}
+        if UNREADABLE in (item["metadata"]["name"], item["data"]["value"]):
             raise TypeError("fromisoformat: argument must be str")
         kind = "gone" if new is None else "new" if old is None else "changed"
         self.changes.append((kind, str((new or old or {})["metadata"]["name"])))
@@ -116,6 +117,20 @@ async def test_an_object_that_cannot_be_read_is_named_and_keeps_no_other_one_out
         await api.delete(f"{path}/listed")
         await until(lambda: one.names == {"followed"})
     assert f"{path}: {UNREADABLE} cannot be read" in caplog.text
+
+
+async def test_of_an_object_that_becomes_unreadable_the_last_form_counts_until_it_is_gone(
+    cluster: ClusterAccess, api: Api, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"/api/v1/namespaces/{place}/configmaps"
+    await api.create(path, config_map("listed", "1"))
+    async with watched(cluster.kubeconfig, place) as one:
+        await api.patch(f"{path}/listed", {"data": {"value": UNREADABLE}})
+        await until(lambda: f"{path}: listed cannot be read" in caplog.text)
+        assert [item["data"]["value"] for item in one.reflector.objects.values()] == ["1"]
+        await api.delete(f"{path}/listed")
+        await until(lambda: not one.names)
+        assert one.changes == [("new", "listed"), ("gone", "listed")]
 
 
 class Nonsense:

@@ -204,6 +204,9 @@ class Reflector:
         self.objects[uid] = item
         if not self._report(item, old):
             del self.objects[uid]
+            if old is not None:
+                # Its last readable form counts until it is gone, which then is reported.
+                self.objects[uid] = old
 
     def _remove(self, uid: str) -> None:
         if old := self.objects.pop(uid, None):
