@@ -70,6 +70,7 @@ ELSEWHERE: Mapping[str, str] = {
     "test_nodes_are_all_there_in_a_stable_order": _NODES,
     "test_pods_are_made_for_all_slots_or_for_none": _GANG,
     "test_nobody_gets_an_isolated_device_until_it_is_released": _DEVICES,
+    "test_the_mark_of_a_device_has_the_newest_reason": _DEVICES,
     "test_nodes_and_devices_to_avoid_are_avoided": _DEVICES,
     "test_a_waiting_order_is_served_when_there_is_room": _QUEUE,
     "test_restarted_jobs_are_served_first_then_priority_then_the_order_of_asking": _QUEUE,
