@@ -434,7 +434,7 @@ async def _document_in_force(job: FoundJob) -> Any:
     try:
         async with asyncio.timeout(DOCUMENT_S):
             return (await job.ask("document"))["document"]
-    except (NobodyAnswered, TimeoutError):
+    except (Failed, TimeoutError):
         return await job.document()
 
 

@@ -22,7 +22,7 @@ from everstep.cli.jobs.job import find, look_up
 from everstep.cli.running_here import running
 from everstep.cli.running_here.working import Machine
 from everstep.documents.text import read_text, to_yaml
-from tests.cli.conftest import AsyncCli, Cli
+from tests.cli.conftest import AsyncCli, Cli, until
 from tests.cli.standin import IN_FORCE, document, working
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
@@ -244,6 +244,29 @@ async def test_a_hot_update_makes_it_another_document(
             await running._start_or_find(client, document_here, "demo")
             assert ("note   demo runs with another document" in capsys.readouterr().err) == is_other
         await client.get_workflow_handle("demo").terminate()
+
+
+async def test_a_job_that_its_worker_fails_at_is_found_as_well(
+    served: AsyncCli,
+    server: DevServer,
+    namespace: str,
+    here: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It cannot return its document, and the server reports that at once."""
+    client = await server.connect(namespace)
+    handle = client.get_workflow_handle("demo")
+    job = of_standin(end="broken")
+
+    async def is_failing() -> bool:
+        return (await handle.describe()).raw_description.pending_workflow_task.attempt > 3
+
+    async with working(client):
+        await running._start_or_find(client, job, "demo")
+        await until(is_failing)
+        await running._start_or_find(client, job, "demo")
+        await handle.terminate()
+    assert capsys.readouterr() == ("demo is running already\n", "")
 
 
 async def test_a_job_of_a_cluster_without_a_worker_is_noted_before_any_wait(
