@@ -301,14 +301,21 @@ def _reader_left() -> int:
     return Exit.DONE
 
 
+class OwnWarnings(logging.Handler):
+    """Prints what Everstep itself logs, such as that it wakes a process for which it waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"note   {shown(record.getMessage())}", file=sys.stderr)
+
+
 def run() -> None:
     """The entry point of the script `everstep`."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack a character
-    logging.getLogger().addHandler(
-        logging.NullHandler()
-    )  # of libraries: errors are sentences of ours
+    # What libraries log is not printed: errors are sentences of ours.
+    logging.getLogger().addHandler(logging.NullHandler())
+    logging.getLogger("everstep").addHandler(OwnWarnings())
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):

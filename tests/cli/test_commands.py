@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from itertools import chain
 from pathlib import Path
 
@@ -109,3 +110,42 @@ def test_a_command_prints_nothing_that_libraries_log(tmp_path: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stderr) == (Exit.UNREACHABLE, "")
+
+
+HOLDER = """
+import os, signal, sys
+from pathlib import Path
+from everstep.backends.local.database import nodes
+from everstep.backends.local.database.store import Store
+from everstep.backends.local.settings import LocalSettings
+
+settings = LocalSettings(home=Path(sys.argv[1]), nodes=2)
+store = Store(settings.database)
+store._within(lambda db: nodes.set_up(db, settings))
+print("stops", flush=True)
+store._within(lambda db: os.kill(os.getpid(), signal.SIGSTOP))
+"""
+"""Stops itself while it writes the database."""
+
+
+def test_a_command_prints_what_we_log_ourselves(tmp_path: Path) -> None:
+    """It wakes the process for which it waits, and ends it if that is not enough."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED)
+        try:
+            ended = subprocess.run(
+                [*EVERSTEP, "fault", "node-down", "n1"],
+                env={**os.environ, "EVERSTEP_HOME": str(tmp_path)},
+                capture_output=True,
+                text=True,
+                timeout=HUNG_S,
+                check=False,
+            )
+        finally:
+            holder.kill()
+    what = f"process {holder.pid} was stopped while it wrote the database; it goes on now"
+    assert (ended.returncode, ended.stderr) == (Exit.DONE, f"note   {what}\n")
