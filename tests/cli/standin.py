@@ -266,16 +266,15 @@ class Restart:
             workflow.upsert_memo({"outcome": outcome})
 
 
-def count(device: int, until: str) -> dict[str, Any]:
-    """A counted fault, as the quarantine reports it."""
-    at = "2026-01-31T12:00:00.000Z"
-    fault = {"device": device, "code": "80E01801", "at": at, "until": until}
-    return {**fault, "times": 1, "limit": 2}
-
-
-OVER, STANDING = count(3, "2026-02-01T12:00:00.000Z"), count(4, "9999-12-31T23:59:59.000Z")
-COUNTED = [{"name": "n0", "counts": [OVER, STANDING]}, {"name": "n9", "counts": [OVER]}]
-"""Rows of nodes whose faults are counted: what is over, the quarantine finds with its next report only."""
+COUNT = {
+    "device": 3,
+    "code": "80E01801",
+    "at": "2026-01-01T12:00:00.000Z",
+    "until": "2026-01-02T12:00:00.000Z",
+    "times": 1,
+    "limit": 2,
+}
+"""A counted fault of n0, as the quarantine reports it, at a time of a fake cluster."""
 
 
 @workflow.defn(name="NodeQuarantine")
@@ -295,7 +294,7 @@ class Quarantine:
             {"name": node, "state": "isolated", "reason": "XID 79", "by": "demo", "since": None}
             for node in self.nodes_known
         ]
-        return [*rows, *(COUNTED if argument else ())]
+        return [*rows, *([{"name": "n0", "counts": [COUNT]}] if argument else ())]
 
     @workflow.update(name="isolate")
     async def isolate(self, argument: dict[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,24 @@ async def test_a_count_goes_on_in_each_new_run_of_the_quarantine(
         assert newest.run_id != first.first_execution_run_id
 
 
+async def test_a_count_whose_window_is_over_is_left_out_with_the_next_call_of_the_janitor(
+    server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        book: Handle = await stage.client.start_workflow(
+            names.NODE_QUARANTINE,
+            Opening(cluster="local"),
+            id=names.quarantine_id("local"),
+            task_queue=names.TASK_QUEUE,
+        )
+        rule = {"times": 6, "window_s": HOUR_S}
+        fault = {"node": "n1", "device": 1, "code": HBM, "at": EPOCH, **rule}
+        await tell(book, "note_faults", faults=[fault], now=EPOCH)
+        for now, rows in ((EPOCH + HOUR_S - 1, 1), (EPOCH + HOUR_S, 0)):
+            await tell(book, "expire", now=now)
+            assert len(await book.query("nodes", {"counts": True})) == rows
+
+
 def counts_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [count for row in rows for count in row["counts"]]
 

@@ -6,15 +6,12 @@ The nodes of this machine come from its books as well, which need no worker.
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
-from everstep.chronicle.shapes import seconds
 from everstep.cli import completion, machine, pages
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
@@ -157,18 +154,8 @@ async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]
         rows: list[dict[str, Any]] = await ask(
             client, names.quarantine_id(cluster), "nodes", {"counts": True}
         )
-        return list(_without_ended_counts(rows, time.time()))
+        return rows
     return []
-
-
-def _without_ended_counts(rows: Iterable[dict[str, Any]], now: float) -> Iterator[dict[str, Any]]:
-    """The rows as of now. The quarantine leaves a count out only after the next report of a fault."""
-    for row in rows:
-        counts = row.get("counts")
-        if counts is None:
-            yield row
-        elif lasting := [count for count in counts if seconds(count["until"]) > now]:
-            yield {**row, "counts": lasting}
 
 
 async def _quarantined_nodes(

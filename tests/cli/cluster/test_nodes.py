@@ -12,7 +12,7 @@ from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
 from tests.cli.conftest import AsyncCli
-from tests.cli.standin import STANDING, working
+from tests.cli.standin import COUNT, working
 
 
 async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
@@ -45,14 +45,16 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 3
 
 
-async def test_a_count_whose_window_is_over_is_not_shown(served: AsyncCli, client: Client) -> None:
-    """The quarantine has the time of the last report alone, and a new run of it has none at all."""
+async def test_a_count_that_stands_by_the_clock_of_its_cluster_is_shown(
+    served: AsyncCli, client: Client
+) -> None:
+    """That of a fake cluster begins with 2026. The quarantine leaves out what is over."""
     await client.start_workflow("NodeQuarantine", id="quarantine/big", task_queue="everstep")
     async with working(client):
         rows = (await served("nodes", "--cluster", "big", "--json")).json
         await client.get_workflow_handle("quarantine/big").terminate()
     counts = {row["name"]: row["counts"] for row in rows}
-    assert counts == {"gpu-07": None, "n0": [STANDING]}
+    assert counts == {"gpu-07": None, "n0": [COUNT]}
 
 
 async def test_a_node_and_a_device_are_isolated_by_hand(served: AsyncCli, client: Client) -> None:
