@@ -129,8 +129,10 @@ async def test_credentials_that_come_after_their_run_has_ended_are_not_those_of_
         {wire.TOKEN: "YQ=="},
         {**dict.fromkeys(credentials.make("j"), "YQ=="), wire.TOKEN: "/w=="},
         dict.fromkeys(credentials.make("j"), "YQ=="),
+        dict.fromkeys(credentials.make("j"), ""),
+        dict.fromkeys(credentials.make("j"), "w6k="),
     ],
-    ids=["nothing", "a token alone", "no text", "no certificate"],
+    ids=["nothing", "a token alone", "no text", "no certificate", "empty", "no ASCII"],
 )
 async def test_a_secret_that_others_wrote_is_an_agent_that_does_not_answer(
     data: Mapping[str, str],

@@ -88,7 +88,7 @@ class KubernetesPods(Pods):
             return self.contexts[job]
         try:
             context = credentials.client_context(secret)
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ValueError, TypeError) as error:  # of an empty text, of no ASCII
             raise _unreadable(job, error) from None
         if is_kept:
             self.contexts[job] = context
