@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.kubernetes import names, object_fields
-from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off, patch_of_held
 from everstep.backends.kubernetes.room import may_take
 from everstep.core.recovering.placement import Need, fits
 from tests.backends.verbs import NEVER_ENDS
@@ -110,6 +110,24 @@ def test_a_node_has_room_for_a_pod_that_its_labels_and_taints_let_in(
     one: dict[str, Any], other: dict[str, Any], expected: bool
 ) -> None:
     assert may_take(one, other) is expected
+
+
+def test_a_pod_that_a_queue_held_while_nodes_were_isolated_shows_room_on_them_once_released() -> (
+    None
+):
+    templates: list[dict[str, Any]] = [{}, {"affinity": affinity(expression(HOST, "NotIn", "h3"))}]
+    for spec in templates:
+        held = pod(avoided=NodesToAvoid(hosts=["h1"]), **spec)
+        held["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+        for isolated in (["h1", "h2"], ["h4"]):
+            patch = patch_of_held(held, NodesToAvoid(hosts=isolated))
+            assert patch is not None
+            held["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+            held["spec"] |= patch["spec"]
+        assert may_take(node(), held)
+        excluded = node()
+        excluded["metadata"]["labels"][HOST] = "h3"
+        assert may_take(excluded, held) is (not spec)
 
 
 async def test_only_nodes_that_could_take_a_pod_of_the_job_have_room_for_one(

@@ -64,9 +64,10 @@ def patch_of_held(pod: Json, nodes: NodesToAvoid) -> Json | None:
     both = NodesToAvoid(hosts=hosts.union(nodes.hosts), names=names.union(nodes.names))
     metadata = pod["metadata"]
     same = {key: metadata[key] for key in ("uid", "resourceVersion")}
+    marks = " ".join(filter(None, (both.mark, metadata.get("annotations", {}).get(KEEPS_OFF))))
     spec: Json = {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": deepcopy(terms)}}}}
     keep_off(spec, both)
-    return {"metadata": {**same, "annotations": {KEEPS_OFF: both.mark}}, "spec": spec}
+    return {"metadata": {**same, "annotations": {KEEPS_OFF: marks}}, "spec": spec}
 
 
 def _kept_off(term: Mapping[str, Any], field: str, key: str) -> set[str]:
@@ -75,8 +76,14 @@ def _kept_off(term: Mapping[str, Any], field: str, key: str) -> set[str]:
     return {value for rule in rules for value in rule["values"]}
 
 
-def without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
-    """The term without what `keep_off` appended for the nodes of this mark. All else is the template's."""
+def without_rules(term: Mapping[str, Any], marks: str) -> Mapping[str, Any]:
+    """The term without what `keep_off` appended for the nodes of each mark. All else is the template's."""
+    for mark in marks.split():  # the newest first
+        term = _without_rule(term, mark)
+    return term
+
+
+def _without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     hosts = expressions[-1]["values"] if _are_of(expressions[-1:], HOSTNAME) else []
     for count in range(len(fields) + 1):

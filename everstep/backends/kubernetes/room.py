@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
-from everstep.backends.kubernetes.avoided_nodes import without_rule
+from everstep.backends.kubernetes.avoided_nodes import without_rules
 
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -62,10 +62,10 @@ def _terms(pod: Json) -> Sequence[Mapping[str, Any]] | None:
     required = affinity.get(_REQUIRED)
     if required is None:
         return None
-    mark = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
+    marks = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
     terms: Sequence[Mapping[str, Any]] = required["nodeSelectorTerms"]
-    # Nodes that were isolated when the pod was created: the next pod keeps off others.
-    return [without_rule(term, mark) for term in terms] if mark else terms
+    # Nodes that were isolated when the pod was created, or held back: the next pod keeps off others.
+    return [without_rules(term, marks) for term in terms] if marks else terms
 
 
 def _fits(term: Mapping[str, Any], node: Json) -> bool:

@@ -132,4 +132,6 @@ class Withdrawals:
 
 
 def _mark_of(pod: Json) -> str:
-    return str(pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF, ""))
+    """The newest of its marks."""
+    marks: str = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF, "")
+    return marks.partition(" ")[0]
