@@ -305,6 +305,7 @@ class Agent:
         run = self.run = Run(placed, self.home, going_on, ordered_at=ordered_at)
         self.parts.warden.send_orders()
         self.parts.samples.prepare(run)
+        rank_ends.mark_alive(self.home)
         self.save_state()
         try:
             if why := kept_rank_mismatch(command["keep"], [rank.number for rank in going_on]):

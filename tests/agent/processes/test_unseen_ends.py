@@ -100,6 +100,14 @@ def test_no_mark_dates_an_end_before_the_start(pod: Pod) -> None:
     assert rank["exited_at"] >= rank["started_at"]
 
 
+def test_an_agent_that_ends_while_its_ranks_start_did_so_after_their_order(pod: Pod) -> None:
+    """However long it had no ranks before, and so nothing to mark."""
+    os.utime(pod.home / wire.LOCK, (0, 0))
+    ordered_at = clock.now()
+    pod.runs(FOREVER)
+    assert rank_ends.marked_alive_at(pod.home) > ordered_at - NOTICED_S
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"generation": 1, "ends": {"0": [1]}}'])
 def test_a_record_that_cannot_be_read_narrows_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / rank_ends.FILE).write_text(text)
