@@ -12,6 +12,7 @@ refused, and what it may have left behind does not affect the first.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import itertools
@@ -197,12 +198,14 @@ def _fence(content: Any) -> Fence:
 def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
     """The folder of these whose volume is not mounted, by the fence of the first; empty if there is none.
 
-    A volume that was mounted inside the first folder has a fence of the job. Raises OSError.
+    A volume that was mounted inside the first folder has a fence of the job. Without one the folder is what
+    the mount has hidden, unless it is on a volume of its own: its user removed it there. Raises OSError.
     """
     if not folders or not (volumes := volumes_in(folders[0], owner)):
         return ""
+    first_volume = volume_of(folders[0])
     for folder in folders[1:]:
-        if path_below(folder, folders[0]) in volumes:
+        if path_below(folder, folders[0]) in volumes and volume_of(folder) == first_volume:
             try:
                 is_there = owner in read(folder)
             except FileNotFoundError:
@@ -218,6 +221,14 @@ def volumes_in(folder: str, owner: FenceOwner) -> tuple[str, ...]:
         own_fence = read(folder).get(owner)
         return () if own_fence is None else own_fence.volumes
     return ()
+
+
+def volume_of(folder: str) -> int:
+    """The device of the folder, or of the nearest one above it that is there. Raises OSError."""
+    for path in (Path(folder), *Path(folder).parents):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return path.stat().st_dev
+    raise FileNotFoundError(errno.ENOENT, "no folder above it is there", folder)
 
 
 def path_below(folder: str, above: str) -> str:

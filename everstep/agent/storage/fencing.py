@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import os
 import time
@@ -41,7 +39,7 @@ def write(command: wire.FenceCommand, job: str) -> wire.FenceAnswer:
         "no_folder": "",
         "listing": None,
     }
-    volumes = {folder: in_time(folder, volume_of) for folder in folders}
+    volumes = {folder: in_time(folder, fence.volume_of) for folder in folders}
     to_fence = _in_need_of_fence({folder: (real[folder], volumes[folder]) for folder in folders})
     answer["no_folder"] = _why_no_folder(in_time, command, to_fence)
     if answer["no_folder"]:
@@ -126,14 +124,6 @@ def _no_folder(folder: str) -> str:
             return f"{path} is a link to {path.readlink()}, which is not there"
         return f"{path} is no folder" if path.exists() else ""
     return ""
-
-
-def volume_of(folder: str) -> int:
-    """The device of the folder, or of the nearest one above it that is there. Raises OSError."""
-    for path in (Path(folder), *Path(folder).parents):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return path.stat().st_dev
-    raise FileNotFoundError(errno.ENOENT, "no folder above it is there", folder)
 
 
 def _in_need_of_fence(places: Mapping[str, tuple[str, int]]) -> list[str]:

@@ -55,7 +55,7 @@ def test_a_volume_mounted_inside_the_first_folder_has_a_fence_of_its_own(
     def volume_of(folder: str) -> int:
         return int(is_mounted and folder == saved)
 
-    monkeypatch.setattr(fencing, "volume_of", volume_of)
+    monkeypatch.setattr(fence, "volume_of", volume_of)
     order = {"generation": 2, "run": "r1", "cluster": "", "folders": [model, saved]}
     fencing.write(commands.read(order, wire.FenceCommand), "demo")
     assert fence.path_in(model).exists()
@@ -63,5 +63,5 @@ def test_a_volume_mounted_inside_the_first_folder_has_a_fence_of_its_own(
 
 
 def test_the_volume_of_a_folder_that_is_not_there_yet_is_that_of_the_one_above_it() -> None:
-    assert fencing.volume_of("/proc/not/there") == fencing.volume_of("/proc")
-    assert fencing.volume_of("/proc/not/there") != fencing.volume_of("/")
+    assert fence.volume_of("/proc/not/there") == fence.volume_of("/proc")
+    assert fence.volume_of("/proc/not/there") != fence.volume_of("/")

@@ -6,6 +6,7 @@ Real mounts, so as root alone.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,15 @@ def test_a_phase_that_saves_elsewhere_leaves_the_volume_named(volume: Volume) ->
     volume.unmount()
     with pytest.raises(OSError, match="the volume that was mounted there is missing"):
         volume.fence(3)
+
+
+def test_a_folder_that_was_removed_from_its_volume_is_made_again(volume: Volume) -> None:
+    """The volume is mounted: its user removed the checkpoints to begin again."""
+    saved = volume.saved / "run"
+    volume.fence(1, saves_in=saved)
+    shutil.rmtree(saved)
+    assert fencing.is_written(volume.fence(2, saves_in=saved))
+    assert volume.generation(saved) == 2
 
 
 def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume) -> None:
