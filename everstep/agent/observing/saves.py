@@ -56,7 +56,7 @@ class MountedVolume:
         try:
             if place is not None and place.is_dir() and not place.is_mount():
                 return True
-            self._place = place or _mount_of(Path(self._path).resolve(strict=True))
+            self._place = _mount_of(Path(self._path).resolve(strict=True))
         except OSError:
             self._place = place
         return False

@@ -168,3 +168,27 @@ def test_a_volume_is_newly_missing_once_and_again_after_it_was_back(volume: Volu
     assert not watch.is_newly_missing()
     volume.unmount()
     assert watch.is_newly_missing()
+
+
+def test_a_volume_that_a_link_no_longer_leads_to_is_not_missed(volume: Volume) -> None:
+    other, link = volume.model / "other", volume.model / "newest"
+    other.mkdir()
+    link.symlink_to(volume.saved)
+    watch = MountedVolume(str(link))
+    assert not watch.is_newly_missing()
+    link.unlink()
+    link.symlink_to(other)
+    assert not watch.is_newly_missing()
+    volume.unmount()
+    assert not watch.is_newly_missing()
+
+
+def test_a_volume_that_is_mounted_inside_another_one_later_is_missed(volume: Volume) -> None:
+    inner = volume.saved / "inner"
+    inner.mkdir()
+    watch = MountedVolume(str(inner))
+    assert not watch.is_newly_missing()
+    run("mount", "-t", "tmpfs", "everstep", str(inner))
+    assert not watch.is_newly_missing()
+    run("umount", "--lazy", str(inner))
+    assert watch.is_newly_missing()
