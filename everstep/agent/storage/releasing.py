@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from functools import partial
+from pathlib import Path
 
 from everstep.agent import commands, wire
 from everstep.agent.storage import fence, fencing, reading
@@ -39,7 +40,8 @@ def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:
 def _release(folder: str, command: wire.ReleaseCommand) -> None:
     owner = (command["job"], command["cluster"])
     for above in command["folders"]:
-        if above != folder and fence.missing_volume([above, folder], owner):
+        is_inside = above != folder and Path(folder).is_relative_to(above)
+        if is_inside and fence.missing_volume([above, folder], owner):
             raise OSError(fencing.NOT_MOUNTED.format(folder))
     fence.release(folder, owner, up_to=command["generation"])
     fence.outdate_earlier(folder, command["job"], command["earlier"])

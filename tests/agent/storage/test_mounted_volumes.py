@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -143,6 +144,29 @@ def test_a_volume_that_is_missing_is_not_released_and_is_named(volume: Volume) -
     volume.mount()
     assert releasing.release(command, within_s=HUNG_S) == {}
     assert fence.read(str(volume.saved))["demo", ""].released
+
+
+def test_a_folder_beside_storage_that_hangs_is_released(
+    volume: Volume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, ends = tmp_path / "second", threading.Event()
+    folders = [str(volume.model), str(second)]
+    volume.fence(1)
+    fence.write(str(second), fence.Fence("demo", "r1", "", 1))
+    read = fence.read
+
+    def hang(folder: str) -> dict[fence.FenceOwner, fence.Fence]:
+        if folder == str(volume.model):
+            ends.wait()
+        return read(folder)
+
+    monkeypatch.setattr(fence, "read", hang)
+    order = {"job": "demo", "cluster": "", "generation": 1, "folders": folders}
+    command: wire.ReleaseCommand = commands.read(order, wire.ReleaseCommand)
+    problems = releasing.release(command, within_s=1.0)
+    ends.set()
+    assert list(problems) == [str(volume.model)]
+    assert read(str(second))["demo", ""].released
 
 
 def test_a_newer_fence_in_model_dir_ends_ranks_whose_volume_vanished(
