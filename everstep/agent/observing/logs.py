@@ -99,8 +99,8 @@ class LogFile:
         """
         start = self._size - self._tail_least
         tail_began = self._head + (_GAP_SIZE if self._dropped else 0)
-        self._dropped += start - tail_began
-        moves = b"\n[everstep%020d %016x]\n" % (self._dropped, start)
+        dropped = self._dropped + start - tail_began
+        moves = b"\n[everstep%020d %016x]\n" % (dropped, start)
         os.pwrite(self._file, moves, self._head)
         to = self._head + _GAP_SIZE
         while start < self._size:
@@ -109,8 +109,8 @@ class LogFile:
             start += len(block)
             to += len(block)
         os.ftruncate(self._file, to)
-        os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % self._dropped, self._head)
-        self._size = to
+        self._size, self._dropped = to, dropped
+        os.pwrite(self._file, b"\n[everstep: %020d bytes left out]\n" % dropped, self._head)
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import time
@@ -57,6 +58,31 @@ def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) ->
         offset = behind
     assert offset == len(whole)
     assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
+
+
+def test_a_move_that_fails_leaves_every_byte_where_its_offset_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full for a moment, and takes no overwriting either, as one that copies on write."""
+    path, whole = tmp_path / "log", b"".join(b"%09d\n" % number for number in range(200))
+    pwrite, failed = os.pwrite, 0
+
+    def fail(handle: int, data: bytes, offset: int) -> int:
+        nonlocal failed
+        if offset >= HEAD_BYTES and offset < path.stat().st_size and failed < 3:
+            failed += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(handle, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    log = LogFile(path, head=HEAD_BYTES, tail_least=KEPT_BYTES, most=MOST)
+    for start in range(0, len(whole), 10):
+        log.write(whole[start : start + 10])
+        chunk, at, behind = read(path, -10, 60, head=HEAD_BYTES)
+        assert behind == log.written
+        assert chunk == whole[at:behind]
+    assert failed == 3
+    log.close()
 
 
 @pytest.mark.parametrize("piece", [10, 90, 250])
