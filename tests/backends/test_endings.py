@@ -72,6 +72,17 @@ def test_an_end_that_its_agent_did_not_see_may_have_cut_off_all_that_was_written
     assert not is_covered(record, 70.0)
 
 
+def test_an_end_in_a_time_of_hours_displaces_no_other_and_covers_begin_and_end_of_the_time() -> (
+    None
+):
+    rank: wire.RankSeen = {**rank_of(is_alive=False), "exited_at": NOW - 5}
+    rank["ended_between"] = (NOW - 36_000, NOW - 5)
+    yesterday = JobRecord(id="demo", endings=(int(WALL_NOW - 86_400),))
+    record = endings.with_ends_of(yesterday, agent_with(rank), now=NOW, wall_now=WALL_NOW)
+    ages = [86_400, *range(35_000, 36_001), *range(5, 1_000)]
+    assert [age for age in ages if not is_covered(record, age)] == []
+
+
 def test_a_worker_that_stood_still_for_a_minute_covers_all_of_it() -> None:
     agent = agent_with(rank_of(is_alive=True))
     record = endings.with_ends_of(

@@ -7,6 +7,7 @@ no agent reported was at some time between two others: moments all over that tim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from everstep.agent import wire
@@ -17,6 +18,8 @@ from everstep.backends.agents.job_record import JobRecord
 
 STEP_S = 3.0
 """Between two such moments: each stands for the two seconds before it and the one after it."""
+STEPS_MOST = 800
+"""Most moments for one time; of a longer one those of its middle are left out. A job's record holds 1000."""
 UNHEARD_S = POLL_S + 2 * ASK_S
 """An agent that is there answers its worker once in such a time."""
 
@@ -70,10 +73,9 @@ def _ages(
 
 def _steps(oldest: float, newest: float) -> Iterator[float]:
     """Ages from the oldest to the newest one."""
-    age = oldest
-    while age > newest:
-        yield age
-        age -= STEP_S
+    count, half = max(0, math.ceil((oldest - newest) / STEP_S)), STEPS_MOST // 2
+    for number in (*range(min(count, half)), *range(max(half, count - half), count)):
+        yield oldest - number * STEP_S
     yield newest
 
 
