@@ -99,7 +99,8 @@ def narrowed(home: Path, generation: int, rank: int, span: Span) -> Span:
 def mark_alive(home: Path) -> None:
     """Mark that the ranks are alive now, for the next agent in this folder."""
     with contextlib.suppress(OSError):
-        os.utime(home / wire.LOCK, follow_symlinks=False)
+        now = time.time()  # a server of files would take its own
+        os.utime(home / wire.LOCK, (now, now), follow_symlinks=False)
 
 
 def marked_alive_at(home: Path) -> float:

@@ -108,6 +108,16 @@ def test_an_agent_that_ends_while_its_ranks_start_did_so_after_their_order(pod: 
     assert rank_ends.marked_alive_at(pod.home) > ordered_at - NOTICED_S
 
 
+def test_the_mark_is_by_the_clock_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of files would date it by its own."""
+    (tmp_path / wire.LOCK).touch()
+    monkeypatch.setattr(time, "time", lambda: 1_000.0)
+    rank_ends.mark_alive(tmp_path)
+    assert (tmp_path / wire.LOCK).stat().st_mtime == 1_000.0
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"generation": 1, "ends": {"0": [1]}}'])
 def test_a_record_that_cannot_be_read_narrows_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / rank_ends.FILE).write_text(text)
