@@ -287,7 +287,9 @@ def _levels_left(inputs: DecisionInput, last: Decision, failure: Fact) -> tuple[
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
     if failure.kind not in POD_OR_DEVICE_LOST:
         return last.ladder
-    if last.level in RESCHEDULING and _may_repeat(inputs, last, failure):
+    # A rollback that is repeated leaves the device that did not heal.
+    leaves_device = failure.kind == HEAL_FAILED and last.level is Level.ROLLBACK
+    if (last.level in RESCHEDULING or leaves_device) and _may_repeat(inputs, last, failure):
         return (last.level, *last.ladder)
     return last.ladder if failure.kind == HEAL_FAILED else _levels_in_new_containers(last)
 

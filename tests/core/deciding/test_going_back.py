@@ -338,6 +338,16 @@ def test_a_device_heals_while_its_job_goes_back() -> None:
     assert (decision.remedy.isolate, decision.remedy.recreate) == ((), ())
 
 
+def test_a_rollback_whose_device_does_not_heal_leaves_the_device() -> None:
+    job = saved(running(BY_RULE), 10, 20)
+    job.see(sighting(_C.NUMERIC, slot=0), sighting(_C.DEVICE))
+    decision = job.fails("device.heal_failed", at=Step.HEAL, node="n1", device=3)
+    assert decision.level is _L.ROLLBACK
+    assert [isolation.node for isolation in decision.remedy.isolate] == ["n1"]
+    assert (decision.remedy.heal, decision.remedy.recreate) == ((), (1,))
+    assert decision.remedy.older_than_step == 20
+
+
 def test_a_level_that_failed_before_it_isolated_leaves_that_to_the_rollback_after_it() -> None:
     job = saved(running(with_ladder(PATIENT, _C.NODE, _L.POD, _L.ROLLBACK)), 10, 20)
     job.see(sighting(_C.NODE))
