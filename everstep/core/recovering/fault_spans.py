@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
@@ -40,11 +41,13 @@ class FaultSpan:
 Spans = tuple[FaultSpan, ...]
 
 
-def sound_at(spans: Spans, place: str) -> float | None:
-    """From when on a device counts as sound of all its codes; None while it shows one."""
-    spans_of_device = [span for span in spans if span.report.place == place]
-    times = [span.sound_at for span in spans_of_device if span.sound_at is not None]
-    return max(times, default=None) if len(times) == len(spans_of_device) else None
+def sound_times(spans: Spans) -> dict[str, float]:
+    """The devices that show none of their codes any more, each with the time at which it counts as sound."""
+    times: dict[str, float] = {}
+    for span in spans:
+        device, at = span.report.place, math.inf if span.sound_at is None else span.sound_at
+        times[device] = max(times.get(device, at), at)
+    return {device: at for device, at in times.items() if at < math.inf}
 
 
 def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:

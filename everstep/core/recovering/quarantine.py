@@ -368,9 +368,9 @@ def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
 
 def _sound_times(quarantine: Quarantine) -> dict[str, float]:
     """The devices isolated by DURATION that show no code any more, each with the time it counts as sound."""
-    devices = [entry.node for entry in quarantine.nodes.values() if entry.by == DURATION]
-    times = {device: fault_spans.sound_at(quarantine.spans, device) for device in devices}
-    return {device: time for device, time in times.items() if time is not None}
+    times = fault_spans.sound_times(quarantine.spans)
+    isolated = [entry.node for entry in quarantine.nodes.values() if entry.by == DURATION]
+    return {device: times[device] for device in isolated if device in times}
 
 
 def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Quarantine:

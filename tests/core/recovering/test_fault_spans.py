@@ -208,3 +208,22 @@ def test_the_code_that_is_over_goes_along_with_a_report() -> None:
     raw = [{"node": "n2", "device": 3, "at": 5.0, "code": code} for code in (CODE, None)]
     report = quarantine.device_report_from({"faults": [], "sound": raw}, now=9.0)
     assert [one.code for one in report.sound] == [CODE, None]
+
+
+def test_each_span_is_read_once_for_the_next_change_however_many_devices_are_isolated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A workflow computes it after each event: a look at all spans for each device is too slow there."""
+    reports = [replace(DOWN, device=device) for device in range(50)]
+    book, _ = quarantine.count_faults(EMPTY, reports, now=1_000.0, cluster_size=8)
+    sound = [SoundReport(node="n2", device=device, at=1_100.0) for device in range(50)]
+    book = quarantine.end_faults(quarantine.pass_time(book, 1_020), sound)
+    reads: list[FaultReport] = []
+
+    def place(report: FaultReport) -> str:
+        reads.append(report)
+        return f"{report.node}/{report.device}"
+
+    monkeypatch.setattr(FaultReport, "place", property(place))
+    assert quarantine.next_change_at(book) == 1_160
+    assert len(reads) == len(book.spans) == 50
