@@ -200,8 +200,10 @@ class StepRun:
 
         It lasted from the step's begin until now. Does nothing if that was short or this try waits itself.
         """
+        if self.waiting_for is not None:
+            return
         now = await self.context.backend.clock()
-        if self.waiting_for is None and now - self._wait_began() >= WAITED_S:
+        if now - self._wait_began() >= WAITED_S:
             self.now, self.waiting_for = max(self.now, now), what
 
     def long_waits(self) -> tuple[Waited, ...]:

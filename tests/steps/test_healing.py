@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH
 from everstep.core.deciding.decision import DeviceRef, StepOrder
 from everstep.core.levels import Level, Step
@@ -19,7 +20,9 @@ TAKES_S = (10, 40)
 BROKEN = tuple(f"device n1 {index} 80E01801 heals" for index in range(2))
 
 
-async def heal_both(*, breaks_again_at_s: int | None = None) -> tuple[str, float, list[str]]:
+async def heal_both(
+    *, breaks_again_at_s: int | None = None, heals: int = 2
+) -> tuple[str, float, list[str]]:
     """How the step ended for two devices, after how many seconds, and the health of both then."""
     backend = cluster()
     plan, past = await launched(backend)
@@ -29,7 +32,7 @@ async def heal_both(*, breaks_again_at_s: int | None = None) -> tuple[str, float
     if breaks_again_at_s is not None:
         at_s = past.now - EPOCH + breaks_again_at_s
         await backend.admin.fault(f"at {at_s:g}s {BROKEN[0]}")
-    devices = tuple(DeviceRef(node="n1", device=index) for index in range(2))
+    devices = tuple(DeviceRef(node="n1", device=index) for index in range(heals))
     remedy = replace(plan.remedy, steps=(Step.HEAL,), heal=devices, recreate=(), gives_way_to=())
     restart = replace(
         plan,
@@ -56,3 +59,22 @@ async def test_a_device_that_breaks_again_while_another_one_heals_is_waited_for(
     end, took_s, health = await heal_both(breaks_again_at_s=at_s)
     assert (end, health) == ("done", ["ok", "ok"])
     assert took_s == 50.0, "the job holds no device, so that the step looks again at 40 s"
+
+
+async def test_a_look_reads_no_clock_for_devices_that_are_sound_already(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them would cost a request at each look."""
+    reads: list[FakeBackend] = []
+    clock = FakeBackend.clock
+
+    async def read(backend: FakeBackend) -> float:
+        reads.append(backend)
+        return await clock(backend)
+
+    monkeypatch.setattr(FakeBackend, "clock", read)
+    await heal_both()
+    with_others = len(reads)
+    reads.clear()
+    await heal_both(heals=1)
+    assert with_others == len(reads)
