@@ -216,7 +216,8 @@ def without_what_varies(code: str) -> str:
     text = code.strip().upper()
     if _LOGGED.search(text):
         return canonical(code)
-    return VARIES.sub("#", text) if " " in text and VARIES.search(text) else code
+    is_line = " " in text and canonical(text) == text  # not a code of a switch, with spaces in it
+    return VARIES.sub("#", text) if is_line and VARIES.search(text) else code
 
 
 def canonical(code: str) -> str:

@@ -206,6 +206,16 @@ def test_a_code_that_comes_in_lines_of_a_log_counts_as_the_same() -> None:
     assert "XID 13 came 3 times" in job.decisions[-1].reason
 
 
-@pytest.mark.parametrize("code", ["79", "xid79", "0x80e01801", "NT_NPU 3", "fan 2 failed"])
+SPACED_CODE = "[0x08520003, na, cpu, na]"
+
+
+@pytest.mark.parametrize(
+    "code", ["79", "xid79", "0x80e01801", "NT_NPU 3", "fan 2 failed", SPACED_CODE]
+)
 def test_any_other_code_stays_as_it_was_reported(code: str) -> None:
     assert with_meaning(device_fact(code)).code == code
+
+
+def test_a_code_of_a_switch_with_spaces_in_it_is_no_line_of_a_log() -> None:
+    meaning = with_meaning(device_fact(SPACED_CODE)).details
+    assert (meaning["level"], meaning["heals"]) == ("SeparateFault", False)
