@@ -10,18 +10,21 @@ from everstep.report.accounting import Account
 
 Value = Mapping[str, Any]
 
-UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
-"""Seconds and name of a unit and of the one below it, the largest first."""
+UNITS = (
+    (86_400, "d", 3_600, "h", 60),
+    (3_600, "h", 60, "min", 1),
+    (60, "min", 1, "s", 1),
+)
+"""Seconds and name of a unit and of the one below it, and how a time below the unit is rounded."""
 
 
 def duration(s: float | None) -> str:
     """Seconds in the two largest units that matter: `1 h 12 min`, `2 min 5 s`, `43 s`, `4.31 s`."""
     if s is None:
         return "unknown"
-    for size, unit, small_size, small_unit in UNITS:
-        smalls = round(s / small_size)  # first, so that no 60 s or 60 min are left over
-        if smalls * small_size >= size:
-            whole, more = divmod(smalls, size // small_size)
+    for size, unit, small_size, small_unit, precision in UNITS:
+        if round(s / precision) * precision >= size:  # so that no 60 s or 60 min are left over
+            whole, more = divmod(round(s / small_size), size // small_size)
             return f"{whole} {unit}" + (f" {more} {small_unit}" if more else "")
     return f"{s:.3g} s" if s < 10 else f"{s:.0f} s"
 
