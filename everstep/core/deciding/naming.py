@@ -184,10 +184,23 @@ def fact_ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
     return tuple(fact.id for one in diagnoses for fact in one.facts)
 
 
+def _first_level(diagnosis: Diagnosis) -> Level | None:
+    """Levels without steps are passed over."""
+    return next((level for level in diagnosis.ladder if STEPS[level]), None)
+
+
 def _places_pods(diagnosis: Diagnosis) -> bool:
-    """Whether its first level places pods again. Levels without steps are passed over."""
-    first = next((level for level in diagnosis.ladder if STEPS[level]), None)
+    """Whether its first level places pods again."""
+    first = _first_level(diagnosis)
     return first in RESCHEDULING or first is Level.ROLLBACK
+
+
+def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:
+    """Whether the answer to the diagnosis is one to the other fault as well."""
+    if other.fault.cls not in MOVES_ALONG:
+        return _leaves_nodes_of(diagnosis, other.fault)
+    goes_back = _first_level(diagnosis) is _first_level(other) is Level.ROLLBACK
+    return goes_back and diagnosis.fault.cls not in MOVES_ALONG
 
 
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
@@ -204,7 +217,7 @@ def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
         remark = f"{other.fault.label} is to heal meanwhile"
         heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
-    if other.fault.cls not in MOVES_ALONG and _leaves_nodes_of(diagnosis, other.fault):
+    if _answers(diagnosis, other):
         return diagnosis
     if other.fault.is_hardware and _places_pods(diagnosis) and _places_pods(other):
         remark = f"along with {other.fault.label}"

@@ -322,6 +322,15 @@ def test_a_rollback_leaves_the_node_that_is_known_as_broken() -> None:
     assert job.plan.places.wait_s == job.state.phase.limits.requeue_s
 
 
+@pytest.mark.parametrize("cls", [_C.DEVICE_FATAL, _C.DEVICE, _C.DEVICE_USER])
+def test_numbers_for_which_a_rule_goes_back_do_not_send_the_job_back_twice(cls: FaultClass) -> None:
+    job = saved(running(BY_RULE), 10, 20, 30)
+    decision = job.see(sighting(_C.NUMERIC, slot=0), sighting(cls))
+    assert (decision.level, decision.facts_for_later) == (_L.ROLLBACK, ())
+    job.succeeds(resume=at(20))
+    assert job.state.ledger.restarts == 1
+
+
 def test_a_rollback_leaves_all_nodes_that_are_known_as_broken() -> None:
     job = saved(running(BY_RULE), 10, 20)
     facts = (sighting(_C.NUMERIC, slot=0), sighting(_C.NODE), sighting(_C.DEVICE_FATAL, node="n2"))
