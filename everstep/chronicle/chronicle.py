@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.facts import Detail
+from everstep.core.levels import RESCHEDULING
 from everstep.core.world import AgentWork
 
 RECORDS_KEPT = 50
@@ -151,6 +152,11 @@ class Record:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     works: tuple[AgentWork, ...] = ()  # work of agents; dropped once the restart has its span
+
+    @property
+    def places_pods(self) -> bool:
+        """A rollback does so where it leaves a node."""
+        return self.decision.level in RESCHEDULING or "place" in self.stages_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

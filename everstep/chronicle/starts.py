@@ -7,7 +7,6 @@ from dataclasses import replace
 from everstep.chronicle import records
 from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, PhaseSpan, Start
 from everstep.core.facts import EXAMPLES_KEPT, Fact
-from everstep.core.levels import RESCHEDULING
 from everstep.core.loop.job_events import (
     FirstStepSeen,
     JobEnding,
@@ -65,9 +64,7 @@ def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
         at=event.at,
         nodes=len(event.slots),
         # The newest restart left all containers alone. The first start of a phase made them.
-        is_same_place=event.run > 1
-        and last is not None
-        and last.decision.level not in RESCHEDULING,
+        is_same_place=event.run > 1 and last is not None and not last.places_pods,
         starting_step=event.starting_step,
     )
     return replace(

@@ -149,6 +149,10 @@ class Remedy:
     standby_s: float = 0.0
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
 
+    @property
+    def places_pods(self) -> bool:
+        return Step.PLACE in self.steps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

@@ -13,7 +13,7 @@ from everstep.core.deciding import budgets, run_ends
 from everstep.core.deciding.answering import wait_for_nodes
 from everstep.core.deciding.decision import Decision, Fault
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Fact
-from everstep.core.levels import RESCHEDULING, FaultClass, Level
+from everstep.core.levels import FaultClass, Level
 from everstep.core.loop.job_events import (
     FaultNoted,
     FirstStepSeen,
@@ -211,7 +211,7 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         back=ledger.back._replace(times=ledger.back.times + decision.counts_back),
         recoveries=n,
         restarts=ledger.restarts + (not is_repeat),
-        reschedules=ledger.reschedules + (not is_repeat and decision.level in RESCHEDULING),
+        reschedules=ledger.reschedules + (not is_repeat and decision.remedy.places_pods),
         bad_sizes=_bad_sizes(ledger.bad_sizes, decision),
     )
     decided = RestartDecided(

@@ -42,7 +42,8 @@ def _moved_a_pod(record: Mapping[str, Any]) -> bool:
     levels, stages_s = {str(level) for level in RESCHEDULING}, record["stages_s"]
     was_in_vain = stages_s.get("standby") is not None and stages_s.get("stop") is None
     is_refused = record["recover_result"] == "quotaExceeded"
-    return record["level"] in levels and not is_refused and not was_in_vain
+    places_pods = record["level"] in levels or stages_s.get("place") is not None
+    return places_pods and not is_refused and not was_in_vain
 
 
 def _record(job_id: str, record: Mapping[str, Any]) -> Value:

@@ -14,7 +14,7 @@ from everstep.chronicle.starts import KILLED
 from everstep.chronicle.views import ENDED_STATE, reschedules, shown_state
 from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
-from everstep.core.levels import RESCHEDULING, FaultClass, Level
+from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode
 from everstep.dialects.modelarts.policy import JOB_BUDGET
@@ -117,7 +117,7 @@ def _phase_row(state: JobState) -> str:
         return "refused"
     if state.mode is Mode.CLOSING and state.ending in ("Completed", "Failed"):
         return ENDED_STATE[state.ending]
-    waits_for_places = state.plan is not None and state.plan.level in RESCHEDULING
+    waits_for_places = state.plan is not None and state.plan.remedy.places_pods
     if state.mode is Mode.RECOVERING and waits_for_places and state.waiting is not None:
         return "requeued"
     return shown_state(state)
@@ -217,7 +217,6 @@ CHIP = frozenset({FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_F
 def of_record(r: Record) -> Value:
     """The fields of a restart's record that ModelArts defines."""
     decision, fault = r.decision, r.decision.fault
-    is_placed_anew = decision.level in RESCHEDULING
     return {
         "recover": _recover(decision.level, fault.cls, isolated=r.isolated),
         "recover_before_downgrade": _before_downgrade(r),
@@ -225,7 +224,7 @@ def of_record(r: Record) -> Value:
         "recover_start_at": _s(fault.at),
         "recover_end_at": _s(r.ended_at),
         "related_task": _worker(r.worker),
-        "start_type": "init_or_rescheduled" if is_placed_anew else "restarted",
+        "start_type": "init_or_rescheduled" if r.places_pods else "restarted",
     }
 
 

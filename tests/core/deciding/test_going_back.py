@@ -13,9 +13,13 @@ from everstep.core.facts import NONE_OLDER
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.spec import Match, Policy, Rule
+from everstep.core.state import Wait
 from everstep.core.world import Checkpoint
+from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.mindcluster.view import reschedule_reason
+from everstep.dialects.modelarts import view as modelarts_view
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, levels, running, sighting, with_ladder
 
@@ -320,6 +324,26 @@ def test_a_rollback_leaves_the_node_that_is_known_as_broken() -> None:
     )
     assert job.plan.places is not None
     assert job.plan.places.wait_s == job.state.phase.limits.requeue_s
+
+
+def test_a_rollback_that_leaves_a_node_counts_as_a_restart_that_places_pods() -> None:
+    job = saved(running(BY_RULE), 10, 20)
+    job.see(sighting(_C.NUMERIC, slot=0), sighting(_C.DEVICE_FATAL))
+    assert job.plan.reissued
+    waiting = replace(job.state, waiting=Wait(what="1 more node"))
+    assert modelarts_view.details(waiting, job.chronicle)["status"]["secondary_phase"] == "Queuing"
+    job.succeeds(stages_s={"stop": 1.0, "place": 2.0})
+    assert not job.chronicle.starts[-1].is_same_place
+    assert (
+        modelarts_view.of_record(job.chronicle.records[-1])["start_type"] == "init_or_rescheduled"
+    )
+    (entry,) = reschedule_reason("demo", map(responses.record, job.chronicle.records)).values()
+    assert entry["TotalRescheduleTimes"] == 1
+    turns_nan(job)
+    assert not job.plan.reissued
+    assert (job.state.ledger.restarts, job.state.ledger.reschedules) == (2, 1)
+    job.succeeds(stages_s={"stop": 1.0})
+    assert job.chronicle.starts[-1].is_same_place
 
 
 @pytest.mark.parametrize("cls", [_C.DEVICE_FATAL, _C.DEVICE, _C.DEVICE_USER])
