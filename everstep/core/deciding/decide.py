@@ -41,7 +41,21 @@ def decide(inputs: DecisionInput) -> Decision:
     facts = relevant(inputs)
     decision = _decide(inputs, facts)
     answered = tuple(fact for fact in facts if fact.id not in decision.facts_for_later)
-    return replace(decision, occurrences=occurrences(answered, inputs.policy))
+    return replace(
+        decision,
+        remedy=replace(decision.remedy, isolate=_with_proofs(decision.remedy, facts)),
+        occurrences=occurrences(answered, inputs.policy),
+    )
+
+
+def _with_proofs(remedy: Remedy, facts: tuple[Fact, ...]) -> tuple[Isolation, ...]:
+    """The isolations of the remedy, with those as proven whose node these facts prove to be broken.
+
+    A device that may repair itself proves nothing.
+    """
+    rows = [(fact.node, row_for(fact)) for fact in facts]
+    proven = {n for n, row in rows if row.is_hardware and row.is_proven and row.cls not in HEALS}
+    return tuple(replace(i, proven=i.proven or i.node in proven) for i in remedy.isolate)
 
 
 def _decide(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Decision:
@@ -163,21 +177,9 @@ def _repeat_level(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
         refused=(),
         facts_for_later=facts_for_later,
         repeats=inputs.recoveries,
-        remedy=replace(last.remedy, space_s=0.0, isolate=_with_proofs(last.remedy, facts)),
+        remedy=replace(last.remedy, space_s=0.0),
         reason=f"{last.level} again: {_why_again(inputs)}",
     )
-
-
-def _with_proofs(remedy: Remedy, facts: tuple[Fact, ...]) -> tuple[Isolation, ...]:
-    """The isolations of the remedy, with those as proven whose node is proven to be broken since."""
-    proven_nodes = _proven_nodes(facts)
-    return tuple(replace(i, proven=i.proven or i.node in proven_nodes) for i in remedy.isolate)
-
-
-def _proven_nodes(facts: tuple[Fact, ...]) -> set[str | None]:
-    """The nodes that these facts prove to be broken. A device that may repair itself proves nothing."""
-    rows = [(fact.node, row_for(fact)) for fact in facts]
-    return {n for n, row in rows if row.is_hardware and row.is_proven and row.cls not in HEALS}
 
 
 def _why_again(inputs: DecisionInput) -> str:
@@ -260,8 +262,7 @@ def _fault_after_failure(fault: Fault, facts: tuple[Fact, ...], failure: Fact) -
         )
     more = [f for f in facts if row_for(f).is_hardware and row_for(f).cls is fault.cls]
     nodes = (*fault.nodes, *(fact.node for fact in more if fact.node is not None))
-    has_proof = bool(fault.nodes) and {*fault.nodes} <= _proven_nodes(facts)
-    return replace(fault, nodes=tuple(dict.fromkeys(nodes)), is_proven=fault.is_proven or has_proof)
+    return replace(fault, nodes=tuple(dict.fromkeys(nodes)))
 
 
 TRIES = 5

@@ -282,6 +282,17 @@ def test_a_released_node_is_open_again() -> None:
     assert quarantine.release(after, "n1")[1] is False
 
 
+@pytest.mark.parametrize("ends", [_gives_way, _fails])
+def test_a_proof_for_one_of_two_silent_nodes_is_taken_for_that_one(
+    ends: Callable[[ScriptedJob], None],
+) -> None:
+    job = running()
+    silent = [sighting(_C.NODE, kind="node.silent", node=f"n{slot}", slot=slot) for slot in (1, 2)]
+    job.see(*silent)
+    ends(job)
+    assert {i.node: i.proven for i in job.plan.remedy.isolate} == {"n1": True, "n2": False}
+
+
 def test_a_mark_changes_with_the_isolation_and_with_its_reason() -> None:
     book, _ = ask(ask(EMPTY, "n1", reason="first")[0], "n2")
     longer, _ = ask(book, "n1", by=quarantine.OPERATOR, reason="first", until=50.0)
