@@ -154,6 +154,18 @@ def test_a_heartbeat_is_laid_over_a_status_with_its_time() -> None:
     assert shapes.with_glance(status, {}) == status
 
 
+def test_the_step_of_a_job_that_runs_is_of_its_generation() -> None:
+    """Until the new processes make one, the step is that of processes which are not there any more."""
+    job = running()
+    job.report(step=65)
+    job.see(sighting(FaultClass.CRASH))
+    assert (views.status(job.state)["state"], views.status(job.state)["step"]) == ("recovering", 65)
+    job.succeeds()
+    assert (views.status(job.state)["state"], views.status(job.state)["step"]) == ("running", None)
+    job.report(step=61)
+    assert views.status(job.state)["step"] == 61
+
+
 def test_levels_that_failed_are_counted_apart() -> None:
     job = running(nodes=2)
     job.see(sighting(FaultClass.CRASH))
