@@ -5,21 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.output import shown
 from everstep.telemetry.configuration import host_and_port
 
 VARIABLE = "EVERSTEP_METRICS_ADDRESS"
 ADDRESS = "127.0.0.1:9464"
 """The usual port of a page for Prometheus."""
 CONNECT_S = 1.0
-
-NO_METRICS = "note   the worker of this command serves no metrics: {address} is taken"
 
 CONFIGURATION = """\
 # Written by `everstep dev --observe`.
@@ -30,16 +26,13 @@ scrape_configs:
 """
 
 
-def variables_beside_another_worker() -> dict[str, str]:
-    """Variables that turn metrics off where another process, as the worker of `dev`, has their address."""
-    address = os.environ.get(VARIABLE, "")
+def is_taken(address: str) -> bool:
+    """Whether a process, as the worker of `dev`, listens at this address of a page of metrics."""
     try:
-        place = host_and_port(address)
-        with socket.create_connection(place, timeout=CONNECT_S):
-            print(NO_METRICS.format(address=shown(address)), file=sys.stderr)
-            return {VARIABLE: ""}
+        with socket.create_connection(host_and_port(address), timeout=CONNECT_S):
+            return True
     except (ValueError, OSError):  # the worker reports an address that makes no sense
-        return {}
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

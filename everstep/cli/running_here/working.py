@@ -17,13 +17,14 @@ from everstep.agent.observing.hardware import Devices
 from everstep.agent_client.environment import ALL
 from everstep.cli import connection, machine
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.running_here import holding
-from everstep.cli.running_here.observing import variables_beside_another_worker
+from everstep.cli.output import shown
+from everstep.cli.running_here import holding, observing
 from everstep.cli.state import home
 from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
 WORKER_S = 30.0
+NO_METRICS = "note   the worker of this command serves no metrics: {address} is taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,7 @@ class Worker:
         self._process: Process | None = None
         self._is_ready = False
         self._was_ready = False
+        self._has_note = False
 
     @property
     def is_begun(self) -> bool:
@@ -88,17 +90,28 @@ class Worker:
         """Start the worker unless it is alive, and wait until it is ready."""
         if self._process is None or not self._process.is_alive:
             self._is_ready = False
-            no_metrics = variables_beside_another_worker() if self._is_guest else {}
             self._process = Process(
                 # Relative paths of documents begin here; a worker.py that lies here is not ours.
                 [sys.executable, "-P", "-m", "worker"],
                 name="worker",
                 log=self._log,
-                env=environment(**{**_settings(self._machine), **self._server(), **no_metrics}),
+                env=environment(
+                    **{**_settings(self._machine), **self._server(), **self._no_metrics()}
+                ),
             )
         if not self._is_ready:  # one that takes longer is waited for again: no second one beside it
             await self._process.says("everstep worker ready", within_s=WORKER_S)
             self._is_ready = self._was_ready = True
+
+    def _no_metrics(self) -> dict[str, str]:
+        """Variables that turn metrics off where another worker serves them at the same address."""
+        address = os.environ.get(observing.VARIABLE, "")
+        if not self._is_guest or not observing.is_taken(address):
+            return {}
+        if not self._has_note:  # once, however often the worker is started again
+            self._has_note = True
+            print(NO_METRICS.format(address=shown(address)), file=sys.stderr)
+        return {observing.VARIABLE: ""}
 
     @contextlib.contextmanager
     def log_kept_if_failed(self) -> Iterator[None]:

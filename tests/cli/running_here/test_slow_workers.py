@@ -66,6 +66,10 @@ async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
         (pid,) = children() - before
         variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
         assert f"EVERSTEP_METRICS_ADDRESS={address if is_alone else ''}" in variables
+        assert worker._process is not None
+        worker._process.end(within_s=HUNG_S)
+        with pytest.raises(ProcessFailed, match="not ready within 0 s"):
+            await worker.ensure_alive()  # another process, and no second note
     note = f"note   the worker of this command serves no metrics: {address} is taken\n"
     assert capsys.readouterr().err == ("" if is_alone else note)
 
