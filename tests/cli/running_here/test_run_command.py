@@ -24,7 +24,6 @@ from everstep.cli.running_here.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli, until
 from tests.cli.standin import IN_FORCE, document, working
-from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 
 PYTHON = Path(sys.executable)
@@ -190,9 +189,8 @@ def test_mistakes_end_in_one_sentence(
 
 
 async def test_only_the_same_command_is_watched_instead_of_started(
-    served: AsyncCli, server: DevServer, namespace: str, here: Path
+    served: AsyncCli, client: Client, here: Path
 ) -> None:
-    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     await running._start_or_find(client, job, "train")
     await running._start_or_find(client, job, "train")
@@ -202,14 +200,9 @@ async def test_only_the_same_command_is_watched_instead_of_started(
 
 
 async def test_a_job_that_runs_with_another_document_is_watched_with_a_note(
-    served: AsyncCli,
-    server: DevServer,
-    namespace: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Else who changed the file takes what runs for what it says now."""
-    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     note = (
         "note   train runs with another document than this one; `everstep show train` prints it\n"
@@ -229,14 +222,9 @@ def elsewhere(job: JobDocument, folder: Path) -> JobDocument:
 
 
 async def test_a_hot_update_makes_it_another_document(
-    served: AsyncCli,
-    server: DevServer,
-    namespace: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The job follows the document in force, which the stand-in has changed: this file is only its begin."""
-    client = await server.connect(namespace)
     begun = JobDocument(document=document(), spec=job_of(["python", "train.py"], {}).spec)
     changed = replace(begun, document=IN_FORCE)
     async with working(client):
@@ -247,14 +235,9 @@ async def test_a_hot_update_makes_it_another_document(
 
 
 async def test_a_job_that_its_worker_fails_at_is_found_as_well(
-    served: AsyncCli,
-    server: DevServer,
-    namespace: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It cannot return its document, and the server reports that at once."""
-    client = await server.connect(namespace)
     handle = client.get_workflow_handle("demo")
     job = of_standin(end="broken")
 
@@ -270,14 +253,9 @@ async def test_a_job_that_its_worker_fails_at_is_found_as_well(
 
 
 async def test_a_job_of_a_cluster_without_a_worker_is_noted_before_any_wait(
-    served: AsyncCli,
-    server: DevServer,
-    namespace: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`run` starts workers of this machine alone, and the first answer of the job may take for ever."""
-    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     job = replace(job, spec=replace(job.spec, cluster="gpu"))
     machine = Machine(nodes=1, devices=Devices(kind="simulated", count=0, why="as configured"))
@@ -291,9 +269,8 @@ async def test_a_job_of_a_cluster_without_a_worker_is_noted_before_any_wait(
 
 
 async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
-    served: AsyncCli, server: DevServer, namespace: str, here: Path
+    served: AsyncCli, client: Client, here: Path
 ) -> None:
-    client = await server.connect(namespace)
     job = job_of(["python", "train.py"], {})
     phases = [{"name": "warmup"}, {"name": "main", "model_dir": "x"}]
     spec = {**job.document["spec"], "model_dir": "out", "phases": phases}
@@ -318,10 +295,9 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
 
 
 async def test_two_fresh_runs_at_once_are_two_jobs(
-    served: AsyncCli, server: DevServer, namespace: str, here: Path
+    served: AsyncCli, client: Client, here: Path
 ) -> None:
     """Both look for an unused ID before either has started its job."""
-    client = await server.connect(namespace)
     job = replace(of_standin(end="completed"), is_fresh=True)
     async with working(client):
         assert await asyncio.gather(*(run_on(client, job) for _ in range(2))) == [0, 0]
@@ -329,13 +305,8 @@ async def test_two_fresh_runs_at_once_are_two_jobs(
 
 
 async def test_two_runs_at_once_watch_one_job(
-    served: AsyncCli,
-    server: DevServer,
-    namespace: str,
-    here: Path,
-    capsys: pytest.CaptureFixture[str],
+    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = await server.connect(namespace)
     both = asyncio.gather(*(run_on(client, of_standin()) for _ in range(2)))
     async with working(client), asyncio.timeout(HUNG_S):
         while "demo is running already" not in capsys.readouterr().out:
