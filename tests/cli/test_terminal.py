@@ -114,9 +114,10 @@ def test_no_color_leaves_no_escape_on_a_terminal(pages: list[str]) -> None:
     assert not [words for words, page in plain.items() if "\x1b" in page]
 
 
-def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [*EVERSTEP, *PAGES[0]],
+def captured(tmp_path: Path, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """A command that ran without a terminal."""
+    return subprocess.run(
+        argv,
         env=settings(tmp_path),
         cwd=ROOT,
         capture_output=True,
@@ -124,6 +125,10 @@ def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
         timeout=HUNG_S,
         check=False,
     )
+
+
+def test_without_a_terminal_there_is_no_escape(tmp_path: Path) -> None:
+    ended = captured(tmp_path, [*EVERSTEP, *PAGES[0]])
     assert "\x1b" not in ended.stdout
     assert len(ended.stdout.splitlines()) > 5
 
@@ -134,14 +139,5 @@ def test_a_closed_stream_changes_no_exit_code(
     tmp_path: Path, words: tuple[str, ...], code: int, closed: str
 ) -> None:
     """As a cron job or a daemon may have it. What is opened next must not get its number either."""
-    line = f'"$@" {closed}'
-    ended = subprocess.run(
-        ["sh", "-c", line, "sh", *EVERSTEP, *words],
-        env=settings(tmp_path),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=HUNG_S,
-        check=False,
-    )
+    ended = captured(tmp_path, ["sh", "-c", f'"$@" {closed}', "sh", *EVERSTEP, *words])
     assert (ended.returncode, "Traceback" in ended.stderr) == (code, False), ended.stderr
