@@ -222,11 +222,11 @@ async def _send_run(
     """Send the command. Returns why the agent will never accept it, or None if it did not accept it now."""
     try:
         answer = await agents.ask_patiently(uid, wire.RUN, command, within_s=RUN_S)
+        return agents.add_answer(uid, answer)
     except NoAnswer:
         return None
     except Refused as refused:
         return refused.why if refused.status in wire.NEVER_ACCEPTED else None
-    return agents.add_answer(uid, answer)
 
 
 def _has_order(state: wire.AgentState | None, generation: int) -> bool:

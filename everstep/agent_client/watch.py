@@ -142,22 +142,30 @@ class Agents:
         return min(QUIET_S_MAX, max(QUIET_S, len(self.by_uid) / ANSWERS_PER_S))
 
     def add_answer(self, uid: str, answer: Mapping[str, Any]) -> wire.AgentState | None:
-        """Store the state that an agent answered, if it is the newest. Returns the newest one."""
+        """Store the state that an agent answered, if it is the newest. Returns the newest one.
+
+        Raises NoAnswer if a field that is read here is missing or of another type.
+        """
         watched = self.by_uid.get(uid)
         state: wire.AgentState = answer  # type: ignore[assignment]  # an agent answers with this
         if watched is None or self.is_cut_off(uid):
             return state
+        old, was_silent = watched.state, watched.silent_since is not None
+        try:
+            state = self._in_cluster_time(watched, state)
+            if old is not None:
+                alive_at = watched.answered_at if was_silent else None
+                state = with_spans_of_ends(state, old, alive_at=alive_at)
+            newest = -1 if old is None or old["boot"] != state["boot"] else old["version"]
+            is_newer = state["version"] > newest
+            is_news = is_newer and _news_key(old) != _news_key(state)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise NoAnswer(f"{uid} answered no state of an agent: {error!r}") from None
         watched.has_answered = True
-        state = self._in_cluster_time(watched, state)
-        was_silent, answered_before = watched.silent_since is not None, watched.answered_at
         watched.silent_since, watched.answered_at = None, self.clock()
-        old = watched.state
-        if old is not None:
-            alive_at = answered_before if was_silent else None
-            state = with_spans_of_ends(state, old, alive_at=alive_at)
-        if old is None or old["boot"] != state["boot"] or old["version"] < state["version"]:
+        if is_newer:
             watched.state = state
-        if was_silent or _news_key(old) != _news_key(watched.state):
+        if was_silent or is_news:
             self.changed(uid)
         return watched.state
 

@@ -287,3 +287,30 @@ async def test_an_agent_that_never_answered_is_asked_no_more_once_it_is_gone() -
     await asyncio.wait_for(watched.task, HUNG_S)
     assert requests == 3
     assert (agents.unanswered, news) == (set(), [])
+
+
+@pytest.mark.parametrize(
+    "unreadable",
+    [{"boot": None}, {"now": None}, {"version": None}, {"run": {}}, {"facts_seen": None}],
+    ids=str,
+)
+async def test_a_state_that_lacks_a_field_is_no_answer_and_the_agent_is_polled_on(
+    worker: Worker, pod: Pod, unreadable: dict[str, Any]
+) -> None:
+    """None: the field is left out."""
+
+    def answer() -> dict[str, Any]:
+        state = {**Pod.state(pod), **unreadable}
+        return {name: value for name, value in state.items() if value is not None}
+
+    with pytest.raises(NoAnswer):
+        worker.agents.add_answer(UID, answer())
+    assert (worker.watched.state, worker.watched.has_answered) == (None, False)
+    before = await worker.hear()
+    pod.crash()
+    pod.state = answer  # type: ignore[method-assign,assignment]
+    assert await worker.hear() == before
+    assert worker.watched.silent_since == NOW
+    del pod.state
+    assert (await worker.hear())["version"] == pod.version
+    assert worker.watched.silent_since is None
