@@ -48,13 +48,18 @@ def _paths(folders: Collection[Path]) -> Iterator[tuple[int, Path]]:
 
 def _bytes(path: Path) -> int:
     with contextlib.suppress(OSError):
-        return path.lstat().st_size + sum(map(_bytes, path.iterdir() if path.is_dir() else ()))
+        return path.lstat().st_size + sum(map(_bytes, path.iterdir() if _is_folder(path) else ()))
     return 0
 
 
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
-        if path.is_dir() and not path.is_symlink():
+        if _is_folder(path):
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder, and no link to one: what is behind a link is not of the run."""
+    return path.is_dir() and not path.is_symlink()

@@ -93,6 +93,21 @@ def test_what_is_no_log_of_a_run_and_what_a_link_leads_to_stays(
     assert (elsewhere / "g1").exists()
 
 
+def test_what_a_link_leads_to_is_not_counted(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links of a rank may lead to a large folder, or in circles."""
+    monkeypatch.setattr(earlier_runs, "BYTES_MOST", 64 * KB)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(b"x" * 100 * KB)
+    for generation in (3, 4, 7):
+        write(home, generation)
+    (home / EVIDENCE / "g3" / "link").symlink_to(elsewhere)
+    prune(home, 7)
+    assert generations(home)[wire.LOGS] == {3, 4, 7}
+
+
 def test_an_agent_prunes_when_a_run_begins(pod: Pod) -> None:
     pod.runs(FOREVER, generation=1)
     pod.stopped(2)
