@@ -290,12 +290,21 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
 
 
 class Wait(NamedTuple):
-    """A step of a recovery that waits for something."""
+    """A step of a recovery that waits, and what lets the wait begin and end."""
 
     step: str
-    waits_for: str  # as the status of the job has it; empty: nothing that can be named
     begin: Callable[[Scene], Awaitable[None]]
     end: Callable[[Scene], Awaitable[None]]
+
+
+async def begin_to_heal(scene: Scene) -> None:
+    await scene.break_device()
+    await until(partial(scene.waits_for, "to heal"))
+
+
+async def heal(scene: Scene) -> None:
+    await until(partial(scene.waits_for, "to heal"))
+    await scene.report_device()
 
 
 async def nothing(_scene: Scene) -> None:
@@ -303,8 +312,8 @@ async def nothing(_scene: Scene) -> None:
 
 
 WAITS = (
-    Wait("heal", "to heal", Scene.break_device, Scene.report_device),
-    Wait("space", "", Scene.crash_without_progress, nothing),
+    Wait("heal", begin_to_heal, heal),
+    Wait("space", Scene.crash_without_progress, nothing),
 )
 """Beside `place`, which waits for nodes, and `standby`, which a job of MindCluster has: test_ascend_jobs."""
 A_NODE_EACH = {"resources": {"requests": {"cpu": "8"}}}
@@ -321,12 +330,11 @@ async def test_a_worker_that_is_killed_while_a_recovery_waits_goes_on_with_that_
         await scene.submit_both(train=A_NODE_EACH, more=recovery)
         await wait.begin(scene)
         await scene.until_step(wait.step)
-        await until(partial(scene.waits_for, wait.waits_for))
         await worker.restart()
-        await until(partial(scene.waits_for, wait.waits_for))
         await wait.end(scene)
         await scene.until_recovered()
         await scene.check()
+        assert (await scene.steps()).count(wait.step) == 1
         assert worker.wedged() == []
     finally:
         worker.kill9()
