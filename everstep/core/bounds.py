@@ -31,7 +31,7 @@ NUMBER_MOST = 2**53
 QUOTED_MOST = 100
 """Characters of a value that a refusal quotes."""
 READ_PER_KEPT = 4
-"""Characters that are read for each one kept: the colours of a terminal are dropped."""
+"""Characters read for each character kept. The difference leaves room for colour codes, which are dropped."""
 
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
 _HALF = "[\ud800-\udfff]"  # of a surrogate pair

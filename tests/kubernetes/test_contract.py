@@ -38,7 +38,9 @@ _PENDING = "a pod without a node keeps off the nodes that were isolated when it 
 _QUEUE = "the scheduler of the cluster decides who waits for what"
 _GANG = "a gang without a place waits as pods that have no node: test_gangs.py"
 _VOLUME = "no pod lives any more, and only in pods the volume is reached"
-_STORAGE = "the volume of a test cannot be made unwritable for a pod's user"
+_STORAGE = (
+    "a volume of pods has no faults on demand, and a kernel's words: test_scenarios_in_pods.py"
+)
 _CLAIMS = (
     "volumes are those of an order to place, so that it is refused there: test_folder_claims.py"
 )

@@ -21,7 +21,8 @@ from everstep.agent.storage import files, reading
 
 FILE = "ends.json"
 LATE_S = 2.0
-"""An end that is dated less than this too late counts as seen: checkpoints are judged no more finely."""
+"""A span at most this long counts as one moment: which checkpoints an end may have cut off is not judged more
+finely."""
 RECORD_S = 1.0
 """Longest wait for the storage of the record, which must not hold up the warden."""
 
