@@ -62,6 +62,11 @@ class Site:
         status: dict[str, Any] = json.loads(self.everstep("status", job, "--json"))
         return status
 
+    def saved(self, job: str) -> int:
+        """The newest step of which there is a checkpoint; 0: there is none."""
+        names = (self.storage / job / "checkpoints").glob("step-*.json")
+        return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
+
     def submit(
         self,
         name: str,

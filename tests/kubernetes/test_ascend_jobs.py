@@ -120,8 +120,7 @@ class Scene:
 
     def saved(self) -> int:
         """The step of the newest checkpoint: what the ranks report while no worker observes the job."""
-        names = (self.site.storage / self.job / "checkpoints").glob("step-*.json")
-        return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
+        return self.site.saved(self.job)
 
     def records(self) -> list[dict[str, Any]]:
         records: list[dict[str, Any]] = json.loads(

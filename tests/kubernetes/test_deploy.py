@@ -175,12 +175,6 @@ def to_next_version(package: Path) -> str:
     return json.dumps({"spec": {"template": {"spec": spec}}})
 
 
-def saved(site: Site, job: str) -> int:
-    """The step of its newest checkpoint."""
-    names = (site.storage / job / "checkpoints").glob("step-*.json")
-    return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodsOfNamespace:
     """What runs in the namespace of a Deployment and its jobs."""
@@ -229,7 +223,7 @@ async def test_workers_of_the_deployment_roll_to_another_version_under_three_job
     names = ("one", "two", "three")
     for name in names:
         site.submit(name, STEPS="1000000", STEP_S="0.05", CHECKPOINT_EVERY="20")
-    await until(lambda: all(saved(site, name) for name in names))
+    await until(lambda: all(site.saved(name) for name in names))
     before, old_workers = await pods.uids(), await pods.workers()
     assert len(before) == 6
     assert len(old_workers) == 2
@@ -242,8 +236,8 @@ async def test_workers_of_the_deployment_roll_to_another_version_under_three_job
         return len(workers) == 2 and not workers & old_workers
 
     await until(are_replaced)
-    steps = {name: saved(site, name) for name in names}
-    await until(lambda: all(saved(site, name) > steps[name] for name in names))
+    steps = {name: site.saved(name) for name in names}
+    await until(lambda: all(site.saved(name) > steps[name] for name in names))
     assert await pods.uids() == before
     assert {name: site.status(name)["restarts"] for name in names} == dict.fromkeys(names, 0)
     place = {"namespace": pods.namespace, "pod": "one-1-g1", "container": "train"}

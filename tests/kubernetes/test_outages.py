@@ -87,12 +87,7 @@ class Scene:
         self.uids = await self.pods_of(SOUND)
 
     def has_saved(self, job: str, step: int) -> bool:
-        return self.saved(job) >= step
-
-    def saved(self, job: str) -> int:
-        """The newest step of which there is a checkpoint."""
-        names = (self.site.storage / job / "checkpoints").glob("step-*.json")
-        return max((int(name.stem.removeprefix("step-")) for name in names), default=0)
+        return self.site.saved(job) >= step
 
     async def pods_of(self, job: str) -> frozenset[str]:
         pods = await self.api.get(
@@ -174,8 +169,8 @@ class Scene:
 
     async def until_recovered(self) -> None:
         await until(self.is_recovered)
-        before = self.saved(JOB)
-        await until(lambda: self.saved(JOB) > before)
+        before = self.site.saved(JOB)
+        await until(lambda: self.site.saved(JOB) > before)
 
     async def check(self) -> None:
         """Each crash had one restart, and the sound job none."""
@@ -357,13 +352,13 @@ async def test_an_api_server_that_is_killed_and_forgets_in_mid_recovery_holds_it
         scene.plane.child("kube-apiserver").kill()
         over_at = time.monotonic() + OUTAGE_S
         await compact(scene.plane)
-        sound = scene.saved(SOUND)
+        sound = scene.site.saved(SOUND)
         with never_busy(worker):
             await until(lambda: time.monotonic() >= over_at, within_s=OUTAGE_S + HUNG_S)
         # The step was tried all the time, and the sound job trained beside it.
-        FIGURES.info("%d tries, %d steps beside", tries(scene), scene.saved(SOUND) - sound)
+        FIGURES.info("%d tries, %d steps beside", tries(scene), scene.site.saved(SOUND) - sound)
         assert tries(scene) >= OUTAGE_S / 2
-        assert scene.saved(SOUND) >= sound + OUTAGE_S / STEP_S / 2
+        assert scene.site.saved(SOUND) >= sound + OUTAGE_S / STEP_S / 2
         await scene.plane.start_api_server()
         await scene.until_recovered()
         await scene.check()
@@ -382,9 +377,9 @@ async def test_an_api_server_that_is_stopped_in_mid_recovery_holds_it_up_and_no_
         scene.crash()
         await scene.until_step("stop")
         scene.plane.child("kube-apiserver").send(signal.SIGSTOP)
-        sound = scene.saved(SOUND)
+        sound = scene.site.saved(SOUND)
         with never_busy(worker):
-            await until(lambda: scene.saved(SOUND) >= sound + 200)
+            await until(lambda: scene.site.saved(SOUND) >= sound + 200)
         scene.plane.child("kube-apiserver").send(signal.SIGCONT)
         await scene.until_recovered()
         await scene.check()
