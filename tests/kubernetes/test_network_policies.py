@@ -6,7 +6,6 @@ manifests and of jobs, with the labels and ports that they have in a cluster.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -241,7 +240,7 @@ def _paths(value: Any) -> Iterator[tuple[Any, ...]]:
             yield from ((key, *rest) for rest in inner)
 
 
-CHANGES = dict(itertools.chain(smaller()))
+CHANGES = dict(smaller())
 
 
 @pytest.mark.parametrize("change", CHANGES)
