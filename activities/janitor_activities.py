@@ -15,16 +15,23 @@ from temporalio.api.workflowservice.v1 import ListWorkflowExecutionsRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.cluster_activities import until_gone
+from activities.earlier_quarantine import STATE
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.errors import StaleGeneration
+from everstep.core.recovering import fault_spans
+from everstep.core.recovering.fault_counts import REPORT_MOST
+from everstep.core.recovering.quarantine import DeviceReport
 from everstep.core.world import Leftover
 
 LIVING = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
@@ -37,6 +44,12 @@ EXPIRED_EVERY = 20
 """Sweeps, a minute of them, between two looks at what was isolated until some time."""
 ANSWER = timedelta(seconds=3)
 """Time limit of the quarantine's answer: what terminated jobs left waits meanwhile."""
+UNANSWERED = (
+    RPCError,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,6 +158,7 @@ class JanitorActivities:
 
     async def _expire(self, cluster: str) -> None:
         quarantine = self.client.get_workflow_handle(names.quarantine_id(cluster))
+        await self._report_ended_codes(quarantine)
         request = {"now": await self.backend.clock()}
         update_id = self.unanswered.pop(cluster, None) or str(uuid4())
         try:
@@ -157,6 +171,27 @@ class JanitorActivities:
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise
+
+    async def _report_ended_codes(self, quarantine: WorkflowHandle[Any, Any]) -> None:
+        """Report the codes that isolate a device and that the cluster shows no more.
+
+        A job reports them only while it runs there. What the quarantine missed is in the next report.
+        """
+        try:
+            book = await quarantine.query("state", result_type=STATE, rpc_timeout=ANSWER)
+            spans = () if book is None else fault_spans.shown_by_cluster(book.spans)
+            if not spans:
+                return
+            now = await self.backend.clock()
+            ended = fault_spans.ended_on(spans, await self.backend.nodes(), at=now)[:REPORT_MOST]
+            if ended:
+                report = DeviceReport(sound=ended, now=now)
+                await quarantine.execute_update("note_faults", report, rpc_timeout=ANSWER)
+        except UNANSWERED as error:
+            if (call := asyncio.current_task()) is not None and call.cancelling():
+                raise asyncio.CancelledError from error  # the client makes another error of it
+            if not (isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND):
+                activity.logger.info("no code was reported as over: %r", error)
 
 
 async def _while_serving(seconds: float) -> None:

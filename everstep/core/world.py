@@ -185,6 +185,7 @@ class NodeView:
     jobs: tuple[str, ...] = ()
     accelerator: Accelerator = "none"
     slots_free: int = 1  # how many more pods without devices fit here
+    lists_codes: bool = False  # `devices` has every code that any device of it shows now
 
 
 class AgentWork(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everstep.core.deciding.decision import FaultCount, Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
@@ -70,8 +70,18 @@ async def count_faults(context: StepContext, order: CountOrder) -> tuple[FaultCo
     if not reports and not sound:
         return ()
     nodes = await context.backend.nodes()
+    listed = {
+        (node.name, device.index, code)
+        for node in nodes
+        if node.lists_codes
+        for device in node.devices
+        for code in device.codes
+    }
     report = DeviceReport(
-        faults=reports,
+        faults=tuple(
+            replace(one, cluster_shows=(one.node, one.device, one.code) in listed)
+            for one in reports
+        ),
         sound=sound,
         now=await context.backend.clock(),
         cluster_size=len(nodes),

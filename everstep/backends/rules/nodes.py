@@ -117,6 +117,7 @@ def view(
         jobs=tuple(sorted(set(jobs))),
         accelerator=accelerator if node.devices else "none",
         slots_free=max(0, slots_free) if node.is_open else 0,
+        lists_codes=True,
     )
 
 

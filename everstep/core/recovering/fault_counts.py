@@ -40,6 +40,7 @@ class FaultReport:
     isolates: bool = True  # False: the code is only counted
     longer_than_s: float | None = None  # counted only if it lasts for longer
     sound_for_s: float = 0.0  # without a code for so long the device counts as sound
+    cluster_shows: bool = False  # the cluster itself shows the code, so it also shows its end
 
     @property
     def place(self) -> str:
@@ -204,6 +205,7 @@ def _report(raw: object, path: str) -> FaultReport:
         isolates=raw.get("isolates") is not False,
         longer_than_s=None if longer_s is None else _number(raw, "longer_than_s", path),
         sound_for_s=_number(raw, "sound_for_s", path, default=0.0),
+        cluster_shows=raw.get("cluster_shows") is True,
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
+from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
 """The newest of each code and device; what is dropped is over."""
@@ -19,6 +21,7 @@ class FaultSpan:
     cluster_size: int = 0
     ended: float | None = None
     was_long: bool = False  # it was counted as one occurrence
+    reported_again_at: float | None = None  # newest time of a later report, before any of its end
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -51,20 +54,61 @@ def sound_times(spans: Spans) -> dict[str, float]:
 
 
 def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
-    """The spans once a device shows a code; a report from before the end of the newest changes nothing."""
+    """The spans once a device shows a code; a report from before the end of the newest changes nothing.
+
+    One that is later than the beginning of an open span is kept: the code may have been away in between.
+    """
     new = FaultSpan(report=report, cluster_size=cluster_size)
-    before = next((span for span in spans if span.key == new.key), None)
-    if before is not None and (before.ended is None or report.at < before.ended):
-        return spans
-    return (*(span for span in spans if span is not before), new)[-SPANS_KEPT:]
+    before = next((span for span in reversed(spans) if span.key == new.key), None)
+    if before is None or (before.ended is not None and report.at >= before.ended):
+        return (*(span for span in spans if span.key != new.key), new)[-SPANS_KEPT:]
+    if before.ended is None and report.at > (before.reported_again_at or before.report.at):
+        again = replace(before, reported_again_at=report.at)
+        return tuple(again if span is before else span for span in spans)
+    return spans
 
 
 def end(spans: Spans, sound: SoundReport) -> Spans:
     """The spans once a device shows a code no longer, or none of its codes."""
-    return tuple(replace(span, ended=sound.at) if _is_over(span, sound) else span for span in spans)
+    return tuple(part for span in spans for part in _parts(span, sound))
+
+
+def _parts(span: FaultSpan, sound: SoundReport) -> Iterator[FaultSpan]:
+    """The span, ended if that was its code; where the code was reported after this end, a new one, too."""
+    if not _is_over(span, sound):
+        yield span
+        return
+    yield replace(span, ended=sound.at, reported_again_at=None)
+    if (at := span.reported_again_at) is not None and at > sound.at:
+        yield FaultSpan(report=replace(span.report, at=at), cluster_size=span.cluster_size)
 
 
 def _is_over(span: FaultSpan, sound: SoundReport) -> bool:
     is_of_code = sound.code in (None, span.report.code)
     is_of_it = span.report.place == sound.place and is_of_code
     return is_of_it and span.ended is None and span.report.at <= sound.at
+
+
+def shown_by_cluster(spans: Spans) -> Spans:
+    """The open spans that isolate a device and of which the cluster itself showed the code."""
+    return tuple(
+        span for span in spans if span.was_long and span.ended is None and span.report.cluster_shows
+    )
+
+
+def ended_on(spans: Spans, nodes: Iterable[NodeView], *, at: float) -> tuple[SoundReport, ...]:
+    """The ends of such codes, by nodes that were read at this time, after the spans.
+
+    Only where a node lists its codes, and this one no more: unknown is not sound.
+    """
+    codes = {
+        node.name: {(device.index, code) for device in node.devices for code in device.codes}
+        for node in nodes
+        if node.ready and node.lists_codes
+    }
+    reports = [span.report for span in shown_by_cluster(spans) if span.report.node in codes]
+    return tuple(
+        SoundReport(node=report.node, device=report.device, at=at, code=report.code)
+        for report in reports
+        if (report.device, report.code) not in codes[report.node]
+    )

@@ -379,9 +379,11 @@ def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Qu
     quarantine, place = replace(quarantine, spans=spans), span.report.place
     report = replace(span.report, at=span.long_at, longer_than_s=None)
     quarantine, _ = count_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
+    by_hand = "; unless a job reports its end, an operator releases it"
+    ending = "" if report.cluster_shows else by_hand
     request = Request(
         node=place,
-        reason=f"{report.code} lasts longer than {span.report.longer_than_s:g} s",
+        reason=f"{report.code} lasts longer than {span.report.longer_than_s:g} s{ending}",
         by=DURATION,
         cluster_size=span.cluster_size,
         at=report.at,

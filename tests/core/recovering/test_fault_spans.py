@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.recovering import quarantine
+from everstep.core.recovering import fault_spans, quarantine
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 from everstep.core.recovering.quarantine import COUNTS, DURATION, Quarantine
+from everstep.core.world import DeviceView, NodeView
 from everstep.faults.rules import duration_rules, frequency_rules
 from everstep.steps import counting
 from everstep.steps.counting import CountOrder
@@ -227,3 +228,70 @@ def test_each_span_is_read_once_for_the_next_change_however_many_devices_are_iso
     monkeypatch.setattr(FaultReport, "place", property(place))
     assert quarantine.next_change_at(book) == 1_160
     assert len(reads) == len(book.spans) == 50
+
+
+def test_a_code_that_is_there_again_before_its_end_is_reported_is_a_new_span() -> None:
+    """The look that saw no code is from before the code came back; its report is late."""
+    book = down(quarantine.pass_time(down(EMPTY, 1_000), 1_020), 1_200)
+    book = up(book, 1_100)
+    assert [(span.report.at, span.ended) for span in book.spans] == [(1_000, 1_100), (1_200, None)]
+    book = quarantine.pass_time(book, 9_000)
+    assert isolated_by(book) == DURATION
+    assert [fault.times for fault in book.faults] == [1, 2]
+    book = up(book, 9_100)
+    assert len(down(book, 9_500).spans) == 1
+    assert isolated_by(quarantine.pass_time(book, 9_160)) is None
+
+
+def test_a_code_reported_again_while_it_lasts_has_one_end() -> None:
+    """Two jobs on one device report the same code, each as of its own time."""
+    book = up(down(down(EMPTY, 1_000), 1_001), 1_030)
+    assert [(span.report.at, span.ended) for span in book.spans] == [(1_000, 1_030)]
+    assert [fault.times for fault in book.faults] == [1]
+
+
+LISTED = replace(DOWN, cluster_shows=True)
+N2 = NodeView(name="n2", lists_codes=True, devices=(DeviceView(index=3),))
+STILL_THERE = replace(N2, devices=(DeviceView(index=3, health="faulty", codes=(CODE,)),))
+
+
+@pytest.mark.parametrize(
+    ("report", "nodes", "is_over"),
+    [
+        (LISTED, (N2,), True),
+        (LISTED, (replace(N2, devices=()),), True),  # the list of the node's codes lacks it
+        (LISTED, (STILL_THERE,), False),
+        (LISTED, (), False),
+        (LISTED, (replace(N2, lists_codes=False),), False),
+        (LISTED, (replace(N2, ready=False),), False),
+        (
+            DOWN,
+            (N2,),
+            False,
+        ),  # an agent or an operator reported it, and the cluster never showed it
+    ],
+)
+def test_a_code_is_over_only_where_the_cluster_had_shown_it_and_lists_it_no_more(
+    report: FaultReport, nodes: tuple[NodeView, ...], is_over: bool
+) -> None:
+    """Unknown is not sound."""
+    book, _ = quarantine.count_faults(EMPTY, [report], now=1_000.0, cluster_size=8)
+    assert fault_spans.ended_on(book.spans, nodes, at=1_010.0) == ()  # too short to isolate
+    book = quarantine.pass_time(book, 1_020)
+    sound = fault_spans.ended_on(book.spans, nodes, at=1_100.0)
+    assert [(one.place, one.code, one.at) for one in sound] == [(PLACE, CODE, 1_100.0)][:is_over]
+    for _twice in range(2):
+        book = quarantine.end_faults(book, sound)
+    assert fault_spans.ended_on(book.spans, nodes, at=1_200.0) == ()
+    assert isolated_by(quarantine.pass_time(book, 1_160)) == (None if is_over else DURATION)
+
+
+def test_the_reason_names_who_can_release_a_device_whose_codes_the_cluster_does_not_show() -> None:
+    reasons = []
+    for report in (LISTED, DOWN):
+        book, _ = quarantine.count_faults(EMPTY, [report], now=1_000.0, cluster_size=8)
+        reasons.append(quarantine.pass_time(book, 1_020).nodes[PLACE].reason)
+    assert reasons == [
+        f"{CODE} lasts longer than 20 s",
+        f"{CODE} lasts longer than 20 s; unless a job reports its end, an operator releases it",
+    ]
