@@ -23,6 +23,7 @@ from everstep.agent.storage import (
     reading,
     releasing,
     set_aside,
+    space,
 )
 from everstep.agent.storage.checkpoints import Verdicts
 
@@ -54,6 +55,7 @@ def routes(
         wire.STOP: {"POST": handlers.stop},
         wire.FENCE: {"POST": handlers.fence},
         wire.CHECKPOINTS: {"POST": handlers.checkpoints},
+        wire.WRITABLE: {"POST": handlers.writable},
         wire.SET_ASIDE: {"POST": handlers.set_aside},
         wire.JOURNAL: {"POST": handlers.journal},
         wire.RELEASE: {"POST": handlers.release},
@@ -206,6 +208,13 @@ class Handlers:
         if self.verdicts is None or self.verdicts[0] != layout:
             self.verdicts = (layout, Verdicts())
         return self.verdicts[1]
+
+    def writable(self, _query: Fields, body: Fields) -> Any:
+        question: wire.WritableQuestion = commands.read(body, wire.WritableQuestion)
+        path = question["path"]
+        look = partial(space.write_fault, Path(path))
+        fault = reading.read(path, look, within_s=wire.STORAGE_S)
+        return {"problem": "" if fault is None else fault.text}
 
     def set_aside(self, _query: Fields, body: Fields) -> Any:
         command: wire.SetAsideCommand = commands.read(body, wire.SetAsideCommand)

@@ -23,6 +23,7 @@ RUN = "/v1/run"  # POST RunCommand                    -> AgentState
 STOP = "/v1/stop"  # POST StopCommand                 -> AgentState
 FENCE = "/v1/fence"  # POST FenceCommand              -> FenceAnswer
 CHECKPOINTS = "/v1/checkpoints"  # POST CheckpointsQuestion -> {"checkpoints": [SavedState, ...]}
+WRITABLE = "/v1/writable"  # POST WritableQuestion       -> {"problem": ""}
 SET_ASIDE = "/v1/set_aside"  # POST SetAsideCommand     -> {"moved": ["path", ...], "why": ""}
 JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 RELEASE = "/v1/release"  # POST ReleaseCommand          -> {"kept": {"folder": "why"}}
@@ -356,6 +357,12 @@ class CheckpointsQuestion(TypedDict):
     phase: str | None  # only those that it saved; None: all
     ended: list[float]  # wall-clock times at which a writer was cut off
     is_over: bool  # every rank exited well, so that a file written just now is whole
+
+
+class WritableQuestion(TypedDict):
+    """Name what keeps this folder from being written, or from being made; empty: nothing."""
+
+    path: Folder
 
 
 class SetAsideCommand(TypedDict):

@@ -15,7 +15,7 @@ from everstep.agent_client.link import ASK_S
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
-from everstep.core.errors import FolderTaken
+from everstep.core.errors import BackendUnavailable, FolderTaken, NobodyToAsk
 from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import to_yaml
 
@@ -112,6 +112,21 @@ async def set_aside(
     }
     answer = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
     return SetAside(moved=tuple(answer["moved"]), why=answer["why"])
+
+
+async def write_problem(agents: Agents, uids: Iterable[str], folder: str) -> str:
+    """What keeps the job's agents from writing to the folder; empty: nothing, or no agent answers.
+
+    An agent of an earlier version has no answer.
+    """
+    question: wire.WritableQuestion = {"path": folder}
+    try:
+        answer = await agents.ask_any(uids, wire.WRITABLE, question, within_s=wire.STORAGE_S)
+    except NobodyToAsk:
+        return ""
+    except BackendUnavailable as error:
+        return str(error)
+    return str(answer["problem"])
 
 
 # -- The journal ----------------------------------------------------------------------------------

@@ -107,6 +107,13 @@ class Backend(Protocol):
         identities under which `observe` reports them.
         """
 
+    async def check_storage(self, job: JobRef) -> str:
+        """What keeps the folder of the job's checkpoints from being written now; empty: nothing.
+
+        Read-only. A folder that is missing can be written where it can be made. Where no agent answers
+        nothing is reported.
+        """
+
     async def ensure_stopped(self, order: StopOrder) -> StopState:
         """End the processes of older generations; call again until done. Pods and containers stay.
 

@@ -198,20 +198,17 @@ async def _heal(step: StepRun) -> StepResult:
 
 
 async def _writable(step: StepRun) -> StepResult:
-    """Wait until checks report no storage fault any more. Nothing is renamed or removed."""
+    """Wait until checkpoints can be written again. Nothing is renamed or removed."""
     wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
-    while True:
-        facts = await step.context.backend.check(step.order.plan.job)
-        storage = [fact for fact in facts if fact.family == "storage"]
-        if not storage:
-            return step.done()
+    while problem := await step.context.backend.check_storage(step.order.plan.job):
         if deadline is not None and step.now >= deadline:
-            message = f"{storage[0].message or 'the storage'} for {wait_s:g} s"
+            message = f"{problem} for {wait_s:g} s"
             return step.failed(step.cause("storage.unwritable", message))
         await step.report_wait("the storage to be writable", until=deadline)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
+    return step.done()
 
 
 # -- Isolating and placing ----------------------------------------------------------------------

@@ -31,6 +31,7 @@ VERBS: dict[str, Callable[[Run], Awaitable[Any]]] = {
     "ensure_generation": lambda job: job.backend.ensure_generation(job.ref, "another"),
     "observe": lambda job: job.backend.observe(job.ref, cursor=""),
     "check": lambda job: job.backend.check(job.ref),
+    "check_storage": lambda job: job.backend.check_storage(job.ref),
     "checkpoints": lambda job: job.backend.checkpoints(job.ref),
     "ensure_isolated": lambda job: job.backend.ensure_isolated("n4", reason="broken"),
     "ensure_released": lambda job: job.backend.ensure_released("n4"),

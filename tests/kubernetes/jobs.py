@@ -25,6 +25,8 @@ SHORT_FENCE_S = 3.0
 """For a test that waits until the time of a fence has passed. A warden reads the fence once a second: on a
 busy machine several readings may take longer, and then the ranks are ended."""
 NOT_READY_S = 0.5
+RANKS_USER = 1000
+"""Of pods whose template names none."""
 TRAINER = Path(__file__).parents[1] / "backends" / "trainer.py"
 
 
@@ -97,12 +99,16 @@ class KubernetesLab:
         return {"image": "machine", "pod_template": {"spec": spec}, "accelerators_per_node": 0}
 
     async def fault(self, line: str) -> None:
-        """Only those of ranks: nodes and devices of a cluster fail in ways of their own."""
+        """Only those of ranks and of the volume: nodes and devices of a cluster fail in ways of their own."""
         match line.split():
             case ["kill", job, rank, "exit", code]:
                 self.end_rank(job, int(rank), int(code))
             case ["kill", job, rank, "signal", number]:
                 self._signal(job, rank, int(number))
+            case ["storage", job, *words]:
+                folder = self.folder / job
+                folder.mkdir(exist_ok=True)
+                set_writable(folder, words == ["writable"])
             case ["hang", job, rank]:
                 self._signal(job, rank, signal.SIGSTOP)
             case _:
@@ -134,6 +140,15 @@ class KubernetesRun(Run):
     """A job of two pods."""
 
     slots: tuple[int, ...] = (0, 1)
+
+
+def set_writable(folder: Path, is_writable: bool) -> None:
+    """Whether the user of the pods may change anything in the folder, which is theirs."""
+    user, mode = (RANKS_USER, 0o700) if is_writable else (0, 0o500)
+    os.chown(folder, user, user)
+    folder.chmod(mode | 0o055)
+    for path in folder.iterdir() if folder.is_dir() else ():  # closed, so that none comes or goes
+        set_writable(path, is_writable)
 
 
 def processes_marked(marks: Collection[bytes], *, script: str = TRAINER.name) -> list[int]:

@@ -26,7 +26,7 @@ from everstep.cli.jobs.job import find
 from everstep.core.deciding.decision import Decision
 from tests.cases.on_fake import DEVICES
 from tests.kubernetes.conftest import OWN_NODES, Ground
-from tests.kubernetes.jobs import STORAGE, processes_marked
+from tests.kubernetes.jobs import STORAGE, processes_marked, set_writable
 from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, DEVICE, IMAGE, NODE
 from tests.kubernetes.test_device_info import fault as device_fault
 from tests.kubernetes.test_device_info import info
@@ -78,7 +78,8 @@ TOO_FEW = re.compile(
 )
 """How many places there are a scheduler does not say where it places all pods or none."""
 NOT_WRITABLE = re.compile(
-    r"it could not be written for [^:;]*: [^;]*|the storage of demo is unwritable for [^;]*"
+    r"it could not be written for [^:;]*: [^;]*"
+    r"|(?:the storage of demo is unwritable|/\S+ cannot be written) for [^;]*"
 )
 """How long the storage took nothing, and what it answered: a kernel has words of its own."""
 LISTED = re.compile(r"(?<=unreachable on \[).*(?=\])")
@@ -128,8 +129,6 @@ LEVELS: Mapping[str, str] = {
 HEALED: Mapping[str, str] = {"heals": "", "no-heals": "SeparateNPU"}
 """What it reports once the job waits for the device to heal; empty: no fault any more."""
 NVIDIA = "79"
-RANKS_USER = 1000
-"""Of pods whose template names none."""
 
 
 def faults_of(scenario: Scenario) -> set[str]:
@@ -375,7 +374,7 @@ class InPods(OnProcesses):
 
     async def _storage(self, job: str, *, is_writable: bool) -> None:
         """The volume takes nothing from ranks and agents any more; its operator reports that to the job."""
-        await asyncio.to_thread(_set_writable, self.home / "out", is_writable)
+        await asyncio.to_thread(set_writable, self.home / "out", is_writable)
         kind = "storage.writable" if is_writable else "storage.unwritable"
         report = {"kind": kind, "message": f"the storage of {job} is {kind.partition('.')[2]}"}
         await self.client.get_workflow_handle(JOB).execute_update("report_fault", report)
@@ -470,14 +469,6 @@ class InPods(OnProcesses):
         for ours, theirs in {**words, **SENTENCES}.items():
             lines = [line.replace(ours, theirs) for line in lines]
         return [_sorted(line) for line in of_all(lines)]
-
-
-def _set_writable(folder: Path, is_writable: bool) -> None:
-    """Whether the user of the pods, who made the folder, may change anything in it."""
-    user, mode = (RANKS_USER, 0o700) if is_writable else (0, 0o500)
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, user, user)
-        path.chmod(mode | 0o055)
 
 
 def _slot_of(pod: Json) -> str:

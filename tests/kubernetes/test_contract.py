@@ -38,9 +38,6 @@ _PENDING = "a pod without a node keeps off the nodes that were isolated when it 
 _QUEUE = "the scheduler of the cluster decides who waits for what"
 _GANG = "a gang without a place waits as pods that have no node: test_gangs.py"
 _VOLUME = "no pod lives any more, and only in pods the volume is reached"
-_STORAGE = (
-    "a volume of pods has no faults on demand, and a kernel's words: test_scenarios_in_pods.py"
-)
 _CLAIMS = (
     "volumes are those of an order to place, so that it is refused there: test_folder_claims.py"
 )
@@ -63,7 +60,6 @@ ELSEWHERE: Mapping[str, str] = {
     "test_without_proof_the_fence_holds_when_its_time_has_passed": _NODES,
     "test_a_proof_ends_the_wait_for_the_fence": _NODES,
     "test_without_a_place_for_the_fence_only_proof_counts": _NODES,
-    "test_a_storage_that_takes_no_fence_says_what_is_wrong_with_it": _STORAGE,
     "test_a_folder_belongs_to_one_living_job": _CLAIMS,
     "test_a_new_job_begins_above_the_fence_it_finds_in_its_folders": _VOLUME,
     "test_the_same_cursor_brings_the_same_facts_in_the_same_order": _DEVICES,
@@ -79,7 +75,6 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_failing_check_says_where_and_whose_fault": _DEVICES,
     "test_what_is_recorded_is_there_once_however_often_and_late_it_comes": _VOLUME,
     "test_what_is_recorded_is_there_once_whichever_pods_live": _VOLUME,
-    "test_a_storage_that_takes_no_records_is_said_to_be_unavailable": _STORAGE,
     "test_what_a_device_shows_is_movement_while_everything_else_is_still": _DEVICES,
     "test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself": _DEVICES,
     "test_a_pod_whose_node_is_lost_stands_by_no_more": _NODES,

@@ -24,6 +24,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from tests.backends.lab import order_end
 from tests.kubernetes import rights
+from tests.kubernetes.jobs import set_writable
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
 from tests.kubernetes.test_device_info import CODE, fault, info
@@ -302,12 +303,28 @@ async def heal(scene: Scene) -> None:
     await scene.report_device()
 
 
+STORAGE_WAIT = "the storage to be writable"
+
+
+async def close_storage(scene: Scene) -> None:
+    """The ranks end when they save next."""
+    scene.hits += 1
+    set_writable(scene.site.storage / JOB, False)
+    await until(partial(scene.waits_for, STORAGE_WAIT))
+
+
+async def open_storage(scene: Scene) -> None:
+    await until(partial(scene.waits_for, STORAGE_WAIT))
+    set_writable(scene.site.storage / JOB, True)
+
+
 async def nothing(_scene: Scene) -> None:
     """It ends by itself."""
 
 
 WAITS = (
     Wait("heal", begin_to_heal, heal),
+    Wait("writable", close_storage, open_storage),
     Wait("space", Scene.crash_without_progress, nothing),
 )
 """Beside `place`, which waits for nodes, and `standby`, which a job of MindCluster has: test_ascend_jobs."""

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import time
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,23 @@ class RankMonitor:
             output=output,
         )
         with contextlib.suppress(OSError):  # it hangs, or cannot be read
-            fault = reading.read(path, look, within_s=STORAGE_S)
-            if fault is not None:
-                self._agent.add_fact(fault.kind, fault.text, at=clock.now())
+            answer = reading.begin(path, look)
+            try:
+                self._add_fault(reading.result_of(path, answer, within_s=STORAGE_S))
+            except reading.StorageHangs:
+                add_late = partial(self._add_late_storage_fault, run, answer)
+                answer.add_done_callback(lambda _: self._agent.loop.hand_over(add_late))
+
+    def _add_late_storage_fault(self, run: Run, answer: Future[space.StorageFault | None]) -> None:
+        """Add the fault if its storage answers after the exit was published, before another run began."""
+        if self._agent.run is run and answer.exception() is None and answer.result() is not None:
+            self._add_fault(answer.result())
+            self._agent.save_state()
+            self._agent.publish()
+
+    def _add_fault(self, fault: space.StorageFault | None) -> None:
+        if fault is not None:
+            self._agent.add_fact(fault.kind, fault.text, at=clock.now())
 
     def _read_once(self, run: Run, rank: Rank) -> bool:
         handle = rank.output

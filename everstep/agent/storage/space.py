@@ -36,10 +36,22 @@ def storage_fault(path: Path, *, was_there: bool, needs: int, output: str) -> St
     `needs` is the size of the last checkpoint, `output` the last lines of a process that ended.
     """
     try:
-        return fault_of(path, os.statvfs(path), needs=needs, output=output)
+        fault = fault_of(path, os.statvfs(path), needs=needs, output=output)
     except FileNotFoundError:
-        missing = StorageFault("storage.missing", f"{path} is not there any more")
-        return missing if was_there else None
+        if was_there:
+            return StorageFault("storage.missing", f"{path} is not there any more")
+        fault = None
+    return fault or write_fault(path)
+
+
+def write_fault(path: Path) -> StorageFault | None:
+    """Return what keeps this process from writing to the folder, or from making it. Raises OSError."""
+    folder = nearest(path)
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        return StorageFault("storage.read_only", f"{folder} can only be read")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return StorageFault("storage.unwritable", f"{folder} cannot be written")
+    return None
 
 
 def fault_of(

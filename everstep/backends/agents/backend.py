@@ -91,6 +91,9 @@ class AgentBackend(Backend):
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         return await observing.check(self.cluster_of(job), job)
 
+    async def check_storage(self, job: JobRef) -> str:
+        return await job_storage.write_problem(self.cluster_of(job), job)
+
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         return await job_storage.checkpoints(self.cluster_of(job), job)
 

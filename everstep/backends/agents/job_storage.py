@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from everstep.agent import wire
 from everstep.agent_client import storage
-from everstep.backends.agents.job_record import CheckpointPlace
+from everstep.backends.agents.job_record import CheckpointPlace, JobRecord
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record, record_of
 from everstep.chronicle.chronicle import Entry
@@ -24,6 +24,19 @@ async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, .
 
     question, uids = await cluster.books.change(job.id, read)
     return () if question is None else await storage.checkpoints(cluster.agents, uids, question)
+
+
+async def write_problem(cluster: AgentCluster, job: JobRef) -> str:
+    """What keeps the job's storage from being written, as reported for it or as an agent has it."""
+
+    def read(books: JobBooks) -> tuple[JobRecord, list[str]]:
+        return record_of(books, job), _uids(books)
+
+    record, uids = await cluster.books.change(job.id, read)
+    if record.unwritable is not None:
+        return record.unwritable.message
+    folder = record.checkpoints.path
+    return "" if folder is None else await storage.write_problem(cluster.agents, uids, folder)
 
 
 def note_writers_ends(cluster: AgentCluster, books: JobBooks) -> None:

@@ -89,6 +89,10 @@ class FakeCluster:
     def check(self, job: JobRef) -> tuple[Fact, ...]:
         return views.present_facts(self.state.job(job.id))
 
+    def check_storage(self, job: JobRef) -> str:
+        unwritable = self.state.job(job.id).unwritable
+        return "" if unwritable is None else unwritable.message
+
     def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         job_state = self.state.job(job.id)
         if job_state.checkpoints_path is not None:

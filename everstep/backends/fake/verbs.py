@@ -56,6 +56,7 @@ class Verbs(Calls):
     ensure_adopted = _call(Backend.ensure_adopted)
     observe = _call(Backend.observe)
     check = _call(Backend.check)
+    check_storage = _call(Backend.check_storage)
     ensure_stopped = _call(Backend.ensure_stopped)
     ensure_healed = _call(Backend.ensure_healed)
     ensure_placed = _call(Backend.ensure_placed)

@@ -19,7 +19,9 @@ from everstep.agent.server import CONNECTIONS_MAX
 from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, signal_to, until
+from tests.agent.storage import layouts
 from tests.support.patience import HUNG_S
+from tests.support.starving import away
 
 HANGS = """
 _at_once = _opened
@@ -46,12 +48,24 @@ def handle(path, *more, **told):
 """Opening any file comes late, where beside it is a pipe: when its writer closes that."""
 
 
+IS_SLOW = """
+_at_once = storage_fault
+
+def storage_fault(path, **told):
+    import time
+    while os.path.exists(f"{path}-slow"):
+        time.sleep(0.02)
+    return _at_once(path, **told)
+"""
+"""The look at a folder when a rank has ended takes as long as a file beside it exists."""
+
+
 @pytest.fixture(scope="module")
 def slow_pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agent, with that."""
     folder = tmp_path_factory.mktemp("slow")
     shutil.copytree(Path(build.__file__).parent, folder / "agent")
-    for name, text in (("fence", HANGS), ("files", IS_LATE)):
+    for name, text in (("fence", HANGS), ("files", IS_LATE), ("space", IS_SLOW)):
         with (folder / "agent" / "storage" / f"{name}.py").open("a") as file:
             file.write(text)
     with pytest.MonkeyPatch.context() as patch:
@@ -148,3 +162,20 @@ def shows(path: Path, use: object) -> None:
 def is_silent(pod: Pod) -> bool:
     version = pod.state()["version"]
     return pod.state(version, 1.5)["version"] == version
+
+
+def test_a_fault_of_storage_that_answers_late_follows_the_exit_that_it_explains(
+    slow: Pod, tmp_path: Path
+) -> None:
+    saves = tmp_path / "saves"
+    layouts.save("lightning", saves, 4)
+    (rank,) = slow.runs(FOREVER, checkpoints_path=str(saves))
+    slow.until(lambda state: state["run"] and state["run"]["checkpoint"])
+    Path(f"{saves}-slow").touch()
+    with away(saves):
+        signal_to(rank, signal.SIGKILL)
+        state = slow.until(exits)
+        assert [fact["kind"] for fact in state["facts"]] == ["process.exit"]
+        Path(f"{saves}-slow").unlink()
+        state = slow.until(lambda state: len(state["facts"]) > 1)
+        assert [fact["kind"] for fact in state["facts"]] == ["process.exit", "storage.missing"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,52 @@ def test_little_room_explains_no_end_where_checkpoints_are_small(
 ) -> None:
     fault = space.fault_of(tmp_path, disk_stat(free=free), needs=needs, output=error_text)
     assert (None if fault is None else fault.kind) == kind
+
+
+@contextmanager
+def of_another_user() -> Iterator[None]:
+    """Inside, `os.access` answers as for a user without rights: root may write everywhere."""
+    uid = os.getuid()
+    if uid == 0:
+        os.setreuid(65534, -1)
+    try:
+        yield
+    finally:
+        if uid == 0:
+            os.setreuid(0, -1)
+
+
+def faults_of(path: Path) -> set[space.StorageFault | None]:
+    """As a rank's exit finds it, and as an agent answers."""
+    with of_another_user():
+        at_exit = space.storage_fault(path, was_there=False, needs=0, output="")
+        return {at_exit, space.write_fault(path)}
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder in a place that every user may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def test_a_folder_without_the_right_to_write_is_a_fault_and_so_is_one_that_cannot_be_made(
+    open_folder: Path,
+) -> None:
+    saves = open_folder / "saves"
+    assert faults_of(saves) == {None}
+    open_folder.chmod(0o555)
+    assert faults_of(saves) == {("storage.unwritable", f"{open_folder} cannot be written")}
+    open_folder.chmod(0o777)
+    saves.mkdir()
+    saves.chmod(0o555)
+    assert faults_of(saves) == {("storage.unwritable", f"{saves} cannot be written")}
+
+
+def test_an_agent_answers_whether_a_folder_can_be_written(pod: Pod, tmp_path: Path) -> None:
+    assert pod.ask("POST", wire.WRITABLE, {"path": str(tmp_path / "new")}) == {"problem": ""}
+    file = tmp_path / "file"
+    file.touch(mode=0o600)
+    answer = pod.ask("POST", wire.WRITABLE, {"path": str(file / "new")})
+    assert answer == {"problem": f"{file} cannot be written"}

@@ -57,10 +57,20 @@ async def test_a_storage_that_takes_no_fence_says_what_is_wrong_with_it(job: Run
     await job.place()
     await job.lab.fault("storage demo unwritable")
     state = await job.backend.ensure_fenced(job.fence_order())
-    assert (state.done, state.unwritable) == (False, "the storage of demo is unwritable")
+    assert not state.done
+    assert state.unwritable
     assert state.waiting_for == f"the storage: {state.unwritable}"
     await job.lab.fault("storage demo writable")
     await job.fence()
+
+
+async def test_what_keeps_checkpoints_from_being_written_is_named_while_it_lasts(job: Run) -> None:
+    await job.launch()
+    assert await job.backend.check_storage(job.ref) == ""
+    await job.lab.fault("storage demo unwritable")
+    assert await job.backend.check_storage(job.ref)
+    await job.lab.fault("storage demo writable")
+    assert await job.backend.check_storage(job.ref) == ""
 
 
 async def replace_a_cut_off_pod(job: Run) -> None:
