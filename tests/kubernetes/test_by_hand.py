@@ -144,6 +144,28 @@ async def test_a_pod_of_others_under_the_name_of_a_slot_is_left_alone_and_named(
     await job.gone()
 
 
+async def test_a_group_of_others_under_the_name_of_a_jobs_is_left_alone_and_named(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Its size is another, so that the pods would start alone or never. Once it is gone the job is placed."""
+    job = KubernetesRun(lab, id="grouped", env=NEVER_ENDS)
+    name = names.group("grouped", generation=1)
+    path = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/podgroups"
+    spec = {"schedulingPolicy": {"gang": {"minCount": 9}}}
+    other = await api.create(path, {"metadata": {"name": name}, "spec": spec})
+    await job.new_generation("launch")
+    for _ in range(3):
+        state = await lab.backend.ensure_placed(job.place_order())
+        assert not state.placed
+        assert f"PodGroup {name} is not of job grouped" in state.waiting_for
+    still = await api.get(f"{path}/{name}")
+    assert (still["metadata"]["uid"], still["spec"]) == (other["metadata"]["uid"], other["spec"])
+    await api.delete(f"{path}/{name}")
+    await job.place()
+    assert await groups(api, namespace, "grouped") == {name: 2}
+    await job.gone()
+
+
 async def test_a_group_that_is_deleted_by_hand_holds_its_pods_up_no_longer_than_it_stays(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:

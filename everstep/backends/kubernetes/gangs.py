@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.manifest import Gang
-from everstep.backends.kubernetes.pod_facts import created_at
+from everstep.backends.kubernetes.pod_facts import created_at, is_owned
 from everstep.backends.kubernetes.reaching import allowing, both, reached
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
@@ -93,22 +93,26 @@ class PodGroups:
             body = {"metadata": metadata, **_size(gang)}
             if priority_class:
                 body["spec"]["priorityClassName"] = priority_class
-            return GroupState(refusal=await self._create(body))
+            return GroupState(refusal=await self._create(job, body))
         if group is None:
             return GroupState()
+        if not is_owned(group, owner["uid"]):
+            return GroupState(refusal=_in_the_way(job, gang.name))
         if _size_of(group) != gang.size:
             await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
         return GroupState(problem=_problem(group))
 
-    async def _create(self, body: Json) -> str:
+    async def _create(self, job: str, body: Json) -> str:
         """Why the API server takes no group now. Raises InvalidSpec where it never takes this one."""
         try:
             await self.api.create(self._path, body)
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
         except Refused as error:
-            if error.status == 409:  # another worker was first
-                return ""
+            if error.status == 409:
+                name, groups = body["metadata"]["name"], await self._of(job)
+                is_of_job = any(group["metadata"]["name"] == name for group in groups)
+                return "" if is_of_job else _in_the_way(job, name)  # another worker was first
             if error.status == 403 and "exceeded quota" in str(error):
                 return str(error)
             if error.status == 403 and "cannot create resource" not in str(error):
@@ -131,6 +135,10 @@ class PodGroups:
         reply = await reached(self.api.get(self._path, {"labelSelector": label}))
         items: Sequence[Json] = reply["items"]
         return items
+
+
+def _in_the_way(job: str, name: str) -> str:
+    return f"PodGroup {name} is not of job {job}, and in the way of its own"
 
 
 def _size(gang: Gang) -> Json:
