@@ -52,6 +52,7 @@ OWN_FIELD = affinity(
     {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}
 )
 """Of the template."""
+EMPTY_OR_POOL = affinity({"matchExpressions": []}, expression("pool", "Exists"))
 
 GPU = ("dedicated", "gpu", "NoSchedule")
 
@@ -102,6 +103,10 @@ GPU = ("dedicated", "gpu", "NoSchedule")
         (node(), pod(affinity=OWN_RULE, avoided=NodesToAvoid(hosts=["h1"])), False),
         (node(), pod(affinity=OWN_FIELD, avoided=NodesToAvoid(hosts=["h2"])), False),
         (node(), pod(affinity=OWN_FIELD, avoided=NodesToAvoid(names=["n2", "n3"])), False),
+        (node(), pod(affinity=affinity({})), False),  # an empty term fits no node
+        (node(), pod(affinity=affinity({}), avoided=NodesToAvoid(hosts=["h2"])), False),
+        (node(), pod(affinity=EMPTY_OR_POOL, avoided=NodesToAvoid(names=["n2"])), False),
+        (node(pool="a"), pod(affinity=EMPTY_OR_POOL, avoided=NodesToAvoid(hosts=["h2"])), True),
         (node(), pod(affinity={"podAntiAffinity": {}}), True),
         (node(), pod(affinity=affinity(expression("pool", "Near", "a"))), True),
     ],
@@ -128,6 +133,12 @@ def test_a_pod_that_a_queue_held_while_nodes_were_isolated_shows_room_on_them_on
         excluded = node()
         excluded["metadata"]["labels"][HOST] = "h3"
         assert may_take(excluded, held) is (not spec)
+
+
+def test_a_pod_that_no_node_fits_keeps_off_isolated_nodes_as_it_is() -> None:
+    held = pod(affinity=affinity({}))
+    held["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    assert patch_of_held(held, NodesToAvoid(hosts=["h1"], names=["n1"])) is None
 
 
 async def test_only_nodes_that_could_take_a_pod_of_the_job_have_room_for_one(

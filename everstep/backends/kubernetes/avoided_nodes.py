@@ -40,8 +40,10 @@ def keep_off(spec: Json, nodes: NodesToAvoid) -> None:
     """Let the pod land on none of these nodes, whatever else the template requires of nodes."""
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault(_REQUIRED, {})
+    template_terms = required.get("nodeSelectorTerms")
     terms = required.setdefault("nodeSelectorTerms", [{}])
-    for term in terms:  # a node has to fit one of them
+    # A node has to fit one of them. With a rule an empty one, which fits no node, would fit most.
+    for term in terms if template_terms is None else terms_that_fit(template_terms):
         if nodes.hosts:
             rule = _not_in(HOSTNAME, sorted(nodes.hosts))
             term["matchExpressions"] = [*term.get("matchExpressions", []), rule]
@@ -56,18 +58,27 @@ def patch_of_held(pod: Json, nodes: NodesToAvoid) -> Json | None:
     The API server takes only rules that are added to those that a pod with scheduling gates has.
     """
     affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
-    terms: list[Json] = affinity.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
-    hosts = set.intersection(*(_kept_off(term, "matchExpressions", HOSTNAME) for term in terms))
-    names = set.intersection(*(_kept_off(term, "matchFields", NAME) for term in terms))
+    required: Json = deepcopy(affinity.get(_REQUIRED, {}))
+    terms = terms_that_fit(required.get("nodeSelectorTerms", ()))
+    if required and not terms:  # no node fits
+        return None
+    fitting = terms or [{}]
+    hosts = set.intersection(*(_kept_off(term, "matchExpressions", HOSTNAME) for term in fitting))
+    names = set.intersection(*(_kept_off(term, "matchFields", NAME) for term in fitting))
     if hosts.issuperset(nodes.hosts) and names.issuperset(nodes.names):
         return None
     both = NodesToAvoid(hosts=hosts.union(nodes.hosts), names=names.union(nodes.names))
     metadata = pod["metadata"]
     same = {key: metadata[key] for key in ("uid", "resourceVersion")}
     marks = " ".join(filter(None, (both.mark, metadata.get("annotations", {}).get(KEEPS_OFF))))
-    spec: Json = {"affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": deepcopy(terms)}}}}
+    spec: Json = {"affinity": {"nodeAffinity": {_REQUIRED: required}}}
     keep_off(spec, both)
     return {"metadata": {**same, "annotations": {KEEPS_OFF: marks}}, "spec": spec}
+
+
+def terms_that_fit(terms: Sequence[Json]) -> list[Json]:
+    """Without those that are empty: such a term fits no node."""
+    return [one for one in terms if one.get("matchExpressions") or one.get("matchFields")]
 
 
 def _kept_off(term: Mapping[str, Any], field: str, key: str) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json
-from everstep.backends.kubernetes.avoided_nodes import without_rules
+from everstep.backends.kubernetes.avoided_nodes import terms_that_fit, without_rules
 
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -63,7 +63,7 @@ def _terms(pod: Json) -> Sequence[Mapping[str, Any]] | None:
     if required is None:
         return None
     marks = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
-    terms: Sequence[Mapping[str, Any]] = required["nodeSelectorTerms"]
+    terms = terms_that_fit(required["nodeSelectorTerms"])
     # Nodes that were isolated when the pod was created, or held back: the next pod keeps off others.
     return [without_rules(term, marks) for term in terms] if marks else terms
 
