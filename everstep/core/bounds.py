@@ -64,7 +64,7 @@ def finite(number: float) -> float:
 
 
 def rounded(number: float) -> str:
-    """The number in three digits, or all digits before the point; never with an exponent as `:.3g` has it."""
+    """The number in three digits, or all digits before the point: no exponent for a large one."""
     return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"
 
 
