@@ -7,6 +7,8 @@ import gc
 from datetime import timedelta
 from typing import Any
 
+from temporalio.service import RPCError, RPCStatusCode
+
 from activities.quarantine_client import TemporalQuarantine
 from everstep.core.recovering.quarantine import Request
 from everstep.steps.looking import QuarantineUnreachable
@@ -61,6 +63,8 @@ async def is_answered(quarantine: TemporalQuarantine) -> bool:
 async def is_there(workflow: Any) -> bool:
     try:
         await workflow.describe()
-    except Exception:  # noqa: BLE001  # not yet
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
         return False
     return True
