@@ -249,9 +249,9 @@ def with_ledger(state: JobState, **changes: Any) -> JobState:
 
 
 def remember_ids(
-    ids: tuple[str, ...], new: tuple[str, ...], *, kept: int = COMMAND_IDS_KEPT
+    ids: tuple[str, ...], new: tuple[str, ...], *, most: int = COMMAND_IDS_KEPT
 ) -> tuple[str, ...]:
-    return (ids + new)[-kept:]
+    return (ids + new)[-most:]
 
 
 def happened(state: JobState, *events: JobEvent) -> JobState:

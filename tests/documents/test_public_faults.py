@@ -44,7 +44,7 @@ def test_each_device_is_a_report_that_a_job_takes() -> None:
     ]
     for report in public_faults:
         commands.parse_arguments("report_fault", report)
-    ids = [commands.reported_fact(r, at=0.0, seen_ids=frozenset()).id for r in public_faults]
+    ids = [commands.reported_fact(r, at=0.0, earlier_ids=frozenset()).id for r in public_faults]
     assert len({*ids, *(f"report/{r['id']}" for r in reports(message()))}) == 2, "twice is once"
 
 

@@ -150,7 +150,7 @@ def test_only_device_faults_with_a_code_are_told(other: Fact) -> None:
 
 def reported(code: str) -> Fact:
     args = {"kind": "device.fault", "node": "n1", "device": 0, "code": code}
-    return commands.reported_fact(args, at=1_000.0, seen_ids=frozenset())
+    return commands.reported_fact(args, at=1_000.0, earlier_ids=frozenset())
 
 
 def answered(job: ScriptedJob, *facts: Fact) -> tuple[FaultClass, Level]:

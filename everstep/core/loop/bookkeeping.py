@@ -131,7 +131,7 @@ def mark_answered(state: JobState, facts: tuple[Fact, ...]) -> JobState:
     ids = tuple(fact.id for fact in facts)
     return replace(
         state,
-        seen_ids=remember_ids(state.seen_ids, ids, kept=FACT_IDS_KEPT),
+        seen_ids=remember_ids(state.seen_ids, ids, most=FACT_IDS_KEPT),
         lasting=with_facts(state.lasting, facts, state.phase.policy.job_durations),
     )
 

@@ -311,11 +311,11 @@ def numbers_checked_fact(*, at: float, generation: int) -> Fact:
     )
 
 
-def reported_fact(args: Mapping[str, Any], *, at: float, seen_ids: frozenset[str]) -> Fact:
+def reported_fact(args: Mapping[str, Any], *, at: float, earlier_ids: frozenset[str]) -> Fact:
     """The fact that an operator or a tool reports. Without an id, the same words within a minute are one."""
     when = at if args.get("at") is None else dated(seconds(args["at"]))
     return Fact(
-        id=_report_id(args, when, seen_ids),
+        id=_report_id(args, when, earlier_ids),
         kind=str(args["kind"]),
         at=min(when, at),
         node=args.get("node"),
@@ -325,7 +325,7 @@ def reported_fact(args: Mapping[str, Any], *, at: float, seen_ids: frozenset[str
     )
 
 
-def _report_id(args: Mapping[str, Any], when: float, seen_ids: frozenset[str]) -> str:
+def _report_id(args: Mapping[str, Any], when: float, earlier_ids: frozenset[str]) -> str:
     if args.get("id"):
         return f"report/{args['id']}"
     what = "/".join(str(args.get(key)) for key in ("kind", "node", "device", "code"))
@@ -333,4 +333,4 @@ def _report_id(args: Mapping[str, Any], when: float, seen_ids: frozenset[str]) -
         return f"report/{what}/{when:.3f}"
     minute = int(when // SAME_REPORT_S)
     before = f"report/{what}/minute-{minute - 1}"
-    return before if before in seen_ids else f"report/{what}/minute-{minute}"
+    return before if before in earlier_ids else f"report/{what}/minute-{minute}"

@@ -102,16 +102,16 @@ def _adopted(state: JobState, args: Mapping[str, Any]) -> JobState:
 
 
 def _report_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
-    fact = commands.reported_fact(args, at=state.now, seen_ids=_seen_ids(state))
+    fact = commands.reported_fact(args, at=state.now, earlier_ids=_earlier_ids(state))
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 
 
-def _seen_ids(state: JobState) -> frozenset[str]:
+def _earlier_ids(state: JobState) -> frozenset[str]:
     return frozenset((*state.seen_ids, *(fact.id for fact in state.pending_facts)))
 
 
 def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
-    fact = commands.reported_fact(args, at=state.now, seen_ids=_seen_ids(state))
+    fact = commands.reported_fact(args, at=state.now, earlier_ids=_earlier_ids(state))
     return replace(state, pending_facts=(*state.pending_facts, fact))
 
 

@@ -97,7 +97,7 @@ def test_what_an_earlier_version_let_in_wedges_no_job() -> None:
     """A replay comes by here again: it does not check whether it would be accepted today."""
     for at in (math.inf, -math.inf, math.nan, 1e300, "0001-01-01T00:00:00+23:00"):
         args = {"kind": "node.down", "at": at}
-        fact = commands.reported_fact(args, at=0.0, seen_ids=frozenset())
+        fact = commands.reported_fact(args, at=0.0, earlier_ids=frozenset())
         assert FIRST_SECOND <= fact.at <= LAST_SECOND
 
 

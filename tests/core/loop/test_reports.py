@@ -43,12 +43,12 @@ def test_any_other_report_is_accepted(report: dict[str, Any]) -> None:
 
 
 def test_a_report_that_is_a_little_ahead_of_our_clock_counts_as_of_now() -> None:
-    ahead = commands.reported_fact({**DOWN, "at": NOW + 60}, at=NOW, seen_ids=frozenset())
+    ahead = commands.reported_fact({**DOWN, "at": NOW + 60}, at=NOW, earlier_ids=frozenset())
     assert ahead.at == NOW
-    again = commands.reported_fact({**DOWN, "at": NOW + 60}, at=NOW + 30, seen_ids=frozenset())
+    again = commands.reported_fact({**DOWN, "at": NOW + 60}, at=NOW + 30, earlier_ids=frozenset())
     assert again.id == ahead.id
     assert (
-        commands.reported_fact({**DOWN, "at": NOW - 60}, at=NOW, seen_ids=frozenset()).at
+        commands.reported_fact({**DOWN, "at": NOW - 60}, at=NOW, earlier_ids=frozenset()).at
         == NOW - 60
     )
 
