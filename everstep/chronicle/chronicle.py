@@ -155,7 +155,7 @@ class Record:
 
     @property
     def places_pods(self) -> bool:
-        """A rollback does so where it leaves a node."""
+        """Whether the restart gave slots new pods. A rollback does only where it leaves a node."""
         return self.decision.level in RESCHEDULING or "place" in self.stages_s
 
 

@@ -248,10 +248,8 @@ class StepRun:
 
     def _created_views(self, observation: Observation) -> list[PodView]:
         """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
-        if (
-            self.order.step is Step.STANDBY
-        ):  # the pods that are observed are those that will be left
-            return []
+        if self.order.step is Step.STANDBY:
+            return []  # the observed pods are those that the job is going to leave
         living = frozenset(self.order.living)
         # In a new pod no process was started yet (0), or one of this generation.
         generations = (0, self.generation)

@@ -392,7 +392,7 @@ def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Qu
 
 
 def next_change_at(quarantine: Quarantine) -> float | None:
-    """When `pass_time` has something to do next."""
+    """When `pass_time` next isolates or releases a device. It drops a held suspicion on its next call."""
     long_times = [
         span.long_at
         for span in quarantine.spans
