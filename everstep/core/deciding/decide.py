@@ -54,7 +54,7 @@ def _with_proofs(remedy: Remedy, facts: tuple[Fact, ...]) -> tuple[Isolation, ..
     A device that may repair itself proves nothing.
     """
     rows = [(fact.node, row_for(fact)) for fact in facts]
-    proven = {n for n, row in rows if row.is_hardware and row.is_proven and row.cls not in HEALS}
+    proven = {n for n, row in rows if row.proves_broken and row.cls not in HEALS}
     return tuple(replace(i, proven=i.proven or i.node in proven) for i in remedy.isolate)
 
 
@@ -135,13 +135,14 @@ def _was_healed(last: Decision) -> bool:
 
 
 def _with_places(fault: Fault, other: Fault) -> Fault:
-    """The fault with the nodes and slots of the other one."""
+    """The fault with the nodes and slots of the other one, and what is proven of both."""
     if not other.is_hardware:
         return fault
     return replace(
         fault,
         nodes=tuple(dict.fromkeys((*fault.nodes, *other.nodes))),
         slots=tuple(sorted({*fault.slots, *other.slots})),
+        proven_nodes=tuple(dict.fromkeys((*fault.proven_nodes, *other.proven_nodes))),
     )
 
 
@@ -258,11 +259,10 @@ def _fault_after_failure(fault: Fault, facts: tuple[Fact, ...], failure: Fact) -
             nodes=(failure.node,),
             owner=Owner.INFRA,
             is_hardware=True,
-            is_proven=True,
+            proven_nodes=(failure.node,),
         )
     more = [f for f in facts if row_for(f).is_hardware and row_for(f).cls is fault.cls]
-    nodes = (*fault.nodes, *(fact.node for fact in more if fact.node is not None))
-    return replace(fault, nodes=tuple(dict.fromkeys(nodes)))
+    return _with_places(fault, name(more)[0]) if more else fault
 
 
 TRIES = 5

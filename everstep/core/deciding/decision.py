@@ -35,7 +35,7 @@ class Fault:
     nodes: tuple[str, ...] = ()  # every node of the group
     slots: Slots = ()  # every slot of the group
     is_hardware: bool = False
-    is_proven: bool = True  # False: inferred (silence, repeats, hang suspects)
+    proven_nodes: tuple[str, ...] = ()  # others are suspected (silence, repeats)
 
     @property
     def where(self) -> str:

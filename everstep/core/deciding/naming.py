@@ -204,11 +204,11 @@ def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:
 
 
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
-    """Whether the answer to the diagnosis leaves all nodes of the fault anyway."""
-    if fault.is_hardware and fault.is_proven and not diagnosis.fault.is_proven:
-        return False  # the isolation of its nodes is no suspicion then
-    leaves_its_nodes = diagnosis.fault.is_hardware and _places_pods(diagnosis)
-    return leaves_its_nodes and {*fault.nodes} <= {*diagnosis.fault.nodes}
+    """Whether the answer to the diagnosis leaves all nodes of the fault anyway, with the same proofs."""
+    main = diagnosis.fault
+    leaves_its_nodes = main.is_hardware and _places_pods(diagnosis)
+    has_its_proofs = {*fault.proven_nodes} <= {*main.proven_nodes}
+    return leaves_its_nodes and has_its_proofs and {*fault.nodes} <= {*main.nodes}
 
 
 def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
@@ -337,7 +337,7 @@ def _caused_by(
         nodes=(cause.node,),
         slots=(),
         is_hardware=rule.cls is FaultClass.DEVICE_FATAL,
-        is_proven=False,
+        proven_nodes=(),
     )
     remark = f"{rule.trigger} within {rule.window_s:g} s of {rule.cause} makes it {rule.level}"
     return replace(
@@ -361,7 +361,7 @@ def _escalate_repeated_code(inputs: DecisionInput, diagnosis: Diagnosis) -> Diag
     if fault.cls is FaultClass.DEVICE_USER:
         return _without_in_place(diagnosis, next(iter(repeated.values())))
     fatal, *other_faults = (
-        replace(one, cls=FaultClass.DEVICE_FATAL, is_proven=False) for one in repeated
+        replace(one, cls=FaultClass.DEVICE_FATAL, proven_nodes=()) for one in repeated
     )
     worn_out = {(one.node, one.device) for one in repeated}
     return replace(

@@ -55,6 +55,11 @@ class PlaybookRow:
     is_harmless: bool = False  # only noted, whatever the ladder of its class says
     is_cause: bool = False  # others of its class follow from it, whichever was seen first
 
+    @property
+    def proves_broken(self) -> bool:
+        """Whether the node of such a fact is broken for certain."""
+        return self.is_hardware and self.is_proven
+
     def matches(self, fact: Fact) -> bool:
         return any(_kind_matches(kind, fact.kind) for kind in self.kinds) and self.only_if(fact)
 
@@ -361,7 +366,7 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
             nodes=_unique(fact.node for fact in same),
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
             is_hardware=row.is_hardware,
-            is_proven=row.is_proven,
+            proven_nodes=_unique(fact.node for fact in same if row_for(fact).proves_broken),
         ),
         row,
     )

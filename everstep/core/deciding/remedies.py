@@ -150,7 +150,7 @@ def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolat
         Isolation(
             node=node,
             device=fault.device if node == fault.node else None,
-            proven=fault.is_proven,
+            proven=node in fault.proven_nodes,
             reason=f"{fault.label}: {cut(fault.message, MESSAGE_IN_REASON_MOST)}",
         )
         for fault in reversed(faults)  # the main fault last: its reason replaces that of others

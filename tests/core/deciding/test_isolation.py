@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import Clear, PlanEnded
 from everstep.core.recovering import quarantine
@@ -14,7 +16,7 @@ from everstep.core.spec import Policy
 from everstep.core.world import PodRef
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import ScriptedJob, isolation, running, sighting, with_ladder
+from tests.support.builders import START, ScriptedJob, isolation, running, sighting, with_ladder
 
 _C = FaultClass
 EMPTY = Quarantine(cluster="local")
@@ -197,6 +199,38 @@ def test_a_proof_among_the_facts_makes_the_isolation_of_a_silent_node_a_proven_o
     silent = sighting(_C.NODE, kind="node.silent", slot=1)
     decision = running().see(silent, sighting(_C.DEVICE_FATAL))
     assert [(i.node, i.proven) for i in decision.remedy.isolate] == [("n1", True)]
+
+
+DOWN_AND_SILENT = (
+    sighting(_C.NODE),
+    sighting(_C.NODE, kind="node.silent", node="n2", slot=2),
+)
+
+
+@pytest.mark.parametrize("silent_since", [START - 60.0, START + 60.0], ids=["first", "last"])
+@pytest.mark.parametrize("level", [Level.POD, Level.IN_PLACE], ids=["left at once", "left later"])
+def test_a_silent_node_beside_one_that_is_down_stays_a_suspicion(
+    level: Level, silent_since: float
+) -> None:
+    down, silent = DOWN_AND_SILENT
+    job = running(with_ladder(Policy(), _C.NODE, level, Level.JOB))
+    job.see(down, replace(silent, at=silent_since))
+    job.fails("process.not_kept", at=Step.STOP)
+    assert {i.node: i.proven for i in job.plan.remedy.isolate} == {"n1": True, "n2": False}
+
+
+@pytest.mark.parametrize("facts", [DOWN_AND_SILENT, DOWN_AND_SILENT[::-1]], ids=["down", "silent"])
+@pytest.mark.parametrize("ends", ["gives way", "fails"])
+def test_each_node_of_an_incident_keeps_its_own_proof(facts: tuple[Fact, Fact], ends: str) -> None:
+    first, second = facts
+    job = running(with_ladder(Policy(), _C.NODE, Level.IN_PLACE, Level.JOB))
+    job.see(first)
+    if ends == "fails":
+        job.fails("process.not_kept", at=Step.STOP, facts=(second,))
+    else:
+        job.gives_way(second, at=Step.STOP)
+        job.fails("process.not_kept", at=Step.STOP)
+    assert {i.node: i.proven for i in job.plan.remedy.isolate} == {"n1": True, "n2": False}
 
 
 def _gives_way(job: ScriptedJob) -> None:
