@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
-from everstep.agent.storage import permissions
+from everstep.agent.storage import permissions, space
 
 # Runs first in the child: has the kernel send SIGKILL when the parent dies, then executes the command. The
 # parent may have died before that, so its PID is checked.
@@ -37,6 +37,7 @@ except OSError as error:
 _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
 SPACE_LEAST = 1_000_000
+FULL = "less than 1 MB is left in {}"
 LOOK_S = 0.02
 """Seconds between two looks at a process that starts: each takes processor time from what it waits for."""
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
@@ -153,15 +154,19 @@ class Process:
         lines = [line for line in self.output().splitlines() if line.strip()]
         tail = "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
         short = f"; its last line: {lines[-1].strip()} (all of it: {self.log})" if lines else ""
-        disk = os.statvfs(self.log.parent)
-        if disk.f_bavail * disk.f_frsize < SPACE_LEAST:
-            short += f"; less than 1 MB is left in {self.log.parent}"
+        if is_full(self.log.parent):
+            short += f"; {FULL.format(self.log.parent)}"
         return ProcessFailed(
             f"{self.name}: {what}" + (f"; its output:\n{tail}" if tail else ""),
             name=self.name,
             code=self._process.poll(),
             short=f"{self.name}: {what}{short}",
         )
+
+
+def is_full(folder: Path) -> bool:
+    """Whether the disk of this folder has no space for a database or a log."""
+    return space.free_bytes(folder) < SPACE_LEAST
 
 
 def end_all() -> None:

@@ -20,7 +20,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep import devserver
+from everstep import devserver, processes
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.running_here import holding
 from everstep.cli.state import home
@@ -185,12 +185,26 @@ def _no_server(address: str) -> Failed:
 
 def _hint(address: str) -> str:
     directory = home()
-    place = holding.current(directory)
-    if place is not None and place.address == address:
+    if full := full_disk(address):
+        return full
+    if _is_run_here(address):
         return f"a process of this machine runs it: {directory / devserver.LOG} may say why"
     if (directory / devserver.DATABASE).exists():
         return f"`everstep dev` serves what is in {directory}, with all its jobs, or set TEMPORAL_ADDRESS"
     return "start one with `everstep dev`, or set TEMPORAL_ADDRESS"
+
+
+def full_disk(address: str) -> str:
+    """What to do about the full disk of this machine's server; empty for another one or another disk."""
+    if not _is_run_here(address) or not processes.is_full(home()):
+        return ""
+    return f"{processes.FULL.format(home())}, where it stores its jobs: make room there"
+
+
+def _is_run_here(address: str) -> bool:
+    """Whether a process of this machine runs the server at this address, as far as it wrote that down."""
+    place = holding.current(home())
+    return place is not None and place.address == address
 
 
 def _line(error: BaseException) -> str:

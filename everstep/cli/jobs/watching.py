@@ -11,7 +11,7 @@ import json
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,11 +87,20 @@ class JobScreen:
         """Leave the terminal to others. A later `show` begins again below what they print."""
 
 
-async def follow(client: Client, job_id: str, screen: JobScreen) -> int:
-    """Look at the job until it has ended. Returns the exit code of its end."""
+async def follow(
+    client: Client,
+    job_id: str,
+    screen: JobScreen,
+    check: Callable[[Glance], None] = lambda _glance: None,
+) -> int:
+    """Look at the job until it has ended. Returns the exit code of its end.
+
+    `check` may raise `Failed`, if what a look returned says that no other one is of use.
+    """
     try:
         while True:
             glance = await look(client, job_id)
+            check(glance)
             await screen.update(glance)
             if glance.status.get("state") in ENDED:
                 return Exit.DONE if glance.status["state"] == "completed" else Exit.JOB_FAILED

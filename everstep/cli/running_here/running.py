@@ -22,6 +22,7 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from everstep import processes
 from everstep.agent.observing import hardware
+from everstep.cli import connection
 from everstep.cli.authoring import from_command
 from everstep.cli.authoring.documents import CommandOption, JobDocument, MaybeFile, job_here
 from everstep.cli.cluster.other_users import AllowOtherUsers
@@ -30,7 +31,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.job import FoundJob, find, look_up
-from everstep.cli.jobs.watching import JobScreen
+from everstep.cli.jobs.watching import Glance, JobScreen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, pollers, shell_variables
@@ -64,6 +65,7 @@ STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 OTHER_DOCUMENT = "{id} runs with another document than this one; `everstep show {id}` prints it"
 UNSERVED = "no worker serves queue {queues}: the job waits for one"
 LEFT = "{id} goes on; `everstep watch {id}` shows it again"
+FULL = "the server at {address} does not answer; {full}, then the same `everstep run` goes on with {id}"
 LEFT_ALONE = "{id} goes on without a worker until the same `everstep run`, or `everstep dev`, serves it again"
 
 
@@ -338,7 +340,7 @@ async def _run_to_end(server: Client, job: JobDocument, job_id: str, interrupts:
     await _start_or_find(server, job, job_id)
     while True:
         try:
-            return await watching.follow(server, job_id, screen)
+            return await _follow(server, job_id, screen)
         except asyncio.CancelledError:
             _uncancel()
         match await _choice(interrupts.usual):
@@ -350,6 +352,21 @@ async def _run_to_end(server: Client, job: JobDocument, job_id: str, interrupts:
                 return Exit.INTERRUPTED
             case Choice.GO_ON:
                 continue
+
+
+async def _follow(server: Client, job_id: str, screen: JobScreen) -> int:
+    """Watch the job until it has ended. Raises `Failed` once this machine's server is silent on a full disk.
+
+    The server does not get over that by itself, and it ends with this process.
+    """
+    address = server.service_client.config.target_host
+
+    def check(glance: Glance) -> None:
+        full = connection.full_disk(address) if glance.silence else ""
+        if full:
+            raise Failed(Exit.UNREACHABLE, FULL.format(id=job_id, address=address, full=full))
+
+    return await watching.follow(server, job_id, screen, check)
 
 
 async def _screen(job: JobDocument, job_id: str) -> JobScreen:
@@ -375,7 +392,7 @@ async def _stop(server: Client, job_id: str, screen: JobScreen, reason: str) -> 
     print(f"stops {job_id}; Ctrl-C again leaves it alone", flush=True)
     try:
         await _request_stop(server, job_id, reason)
-        ended = await watching.follow(server, job_id, screen)
+        ended = await _follow(server, job_id, screen)
     except asyncio.CancelledError:
         _uncancel()
         left = f"left {job_id} before it had ended: it may go on, and `everstep run` finds it again"
