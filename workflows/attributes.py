@@ -62,7 +62,7 @@ def of_job(state: JobState, chronicle: Chronicle) -> dict[str, Any]:
         "TrainPhase": state.phase.name,
         "TrainCluster": state.spec.cluster,
         "Restarts": views.restarts(state),
-        "LastStep": state.step,
+        "LastStep": views.step(state),
         "IsolatedNodes": _fitting(sorted(state.isolated)),
         "FaultClass": str(newest.fault.cls) if newest else None,
         "FaultCode": newest.fault.code if newest else None,

@@ -70,13 +70,20 @@ NOTHING_YET: Mapping[str, Any] = {
 
 
 FRESH = (
-    *("step", "still_s", "still_limit_s", "checkpoint_step", "checkpoint_path", "prewarm_bytes"),
+    *("generation", "step", "still_s", "still_limit_s"),
+    *("checkpoint_step", "checkpoint_path", "prewarm_bytes"),
 )
 """What a heartbeat has under the names of a status."""
 
 
 def with_glance(status: Mapping[str, Any], glance: Mapping[str, Any]) -> dict[str, Any]:
-    """The status of a job that runs, with what the newest heartbeat of its watch shows."""
+    """The status of a job that runs, with what the newest heartbeat of its watch shows.
+
+    The heartbeat is read before the status. One of another generation shows nothing of this one.
+    """
+    generation = status.get("generation")
+    if generation is not None and glance.get("generation", generation) != generation:
+        return {**status}
     newer = {key: glance[key] for key in FRESH if glance.get(key) is not None}
     now = glance.get("now")
     if not isinstance(now, int | float):

@@ -73,7 +73,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "phase": phase.name,
         "phases": _phases(state),
         "generation": state.generation,
-        "step": _step(state),
+        "step": step(state),
         "last_step": phase.last_step,  # at which the phase is over, where the document says so
         "step_at": None,  # this and what follows is in the heartbeat of the watch
         "still_s": None,
@@ -102,10 +102,9 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
     }
 
 
-def _step(state: JobState) -> int | None:
-    """The newest step. While a generation runs, only its own: until its first one there is none."""
-    is_older = state.mode in WATCHED and state.stepped_in != state.generation
-    return None if is_older else state.step
+def step(state: JobState) -> int | None:
+    """The newest step of the generation. Once the job ends, the newest of all generations."""
+    return state.step if state.mode in (Mode.CLOSING, Mode.ENDED) else state.generation_step
 
 
 def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:

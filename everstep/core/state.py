@@ -189,7 +189,7 @@ class JobState:
     first_generation: int = 0  # above 1: jobs of this ID ran before
     slots: Mapping[int, Slot] = field(default_factory=dict)
     resume: Checkpoint | None = None  # with which this generation started
-    step: int | None = None
+    step: int | None = None  # the newest, which may be of an earlier generation
     stepped_in: int = 0  # the generation of that step
     saved: Checkpoint | None = None  # the newest one
     running_since: float | None = None
@@ -233,6 +233,11 @@ class JobState:
     @property
     def phase(self) -> PhaseSpec:
         return self.spec.phases[self.phase_index]
+
+    @property
+    def generation_step(self) -> int | None:
+        """The newest step of this generation, None until its first one."""
+        return self.step if self.stepped_in == self.generation else None
 
     @property
     def checkpoint_step(self) -> int | None:

@@ -90,14 +90,14 @@ def _label(text: str) -> tuple[str, str | None]:
 
 
 async def _with_newest_steps(client: Client, jobs: list[Value]) -> list[Value]:
-    """What is in the list of the server is as old as the newest incident."""
+    """The jobs, those that are open with their step of now: the list of the server lags behind."""
 
     async def newest(job: Value) -> Value:
-        if job["state"] in CLOSED.values():
+        job_now = None if job["state"] in CLOSED.values() else await look_up(client, job["id"])
+        if job_now is None:
             return job
-        job_now = await look_up(client, job["id"])
-        step = (await glance(job_now)).get("step") if job_now is not None else None
-        return job if step is None else {**job, "step": step}
+        step = (await glance(job_now)).get("step")
+        return {**job, "step": job_now.attribute("LastStep") if step is None else step}
 
     return await of_each(jobs, newest)
 

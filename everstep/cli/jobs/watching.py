@@ -244,7 +244,8 @@ class Lines(JobScreen):
             yield about, warning["since"], f"warning: {warning['message']}"
         if status["step"] is not None and glance.at - self._step_at >= STEP_LINE_S:
             self._step_at = glance.at
-            yield "step", status["step"], f"step {status['step']}  {self._rate}".rstrip()
+            of_generation = (status["generation"], status["step"])
+            yield "step", of_generation, f"step {status['step']}  {self._rate}".rstrip()
 
 
 def _budgets_left(status: Value) -> str:

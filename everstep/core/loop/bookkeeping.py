@@ -221,7 +221,7 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         decision=decision,
         generation=state.generation,
         worker=incident.worker,
-        step=state.step,
+        step=state.generation_step,
         was_running=state.running_since is not None,
         saved=state.saved,
     )

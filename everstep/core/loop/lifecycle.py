@@ -351,9 +351,8 @@ def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None =
         isolated_nodes=tuple(state.isolated),
         limits=state.limits,
     )
-    over = PhaseEnded(
-        at=state.now, state=how, reason=why, step=state.step, saved=state.saved, worker=worker
-    )
+    step, saved = state.generation_step, state.saved
+    over = PhaseEnded(at=state.now, state=how, reason=why, step=step, saved=saved, worker=worker)
     return happened(replace(state, finished=(*state.finished, result)), over)
 
 

@@ -84,7 +84,7 @@ def _without_plan(state: JobState) -> JobState:
 
 def _pause(state: JobState, args: Mapping[str, Any]) -> JobState:
     reason = cut(str(args.get("reason") or ""), TEXT_MOST)  # an earlier version took any
-    paused = Paused(at=state.now, reason=reason, step=state.step, saved=state.saved)
+    paused = Paused(at=state.now, reason=reason, step=state.generation_step, saved=state.saved)
     state = happened(_without_plan(state), paused)
     state = replace(state, mode=Mode.PAUSING, paused_reason=reason, unreachable=())
     return replace(state, plan=pause_plan(state))

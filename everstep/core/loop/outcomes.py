@@ -306,7 +306,8 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
 def ending(state: JobState, how: str, why: str, *, mode: Mode = Mode.CLOSING) -> JobState:
     """The state of a job that is to end: how and why."""
     state = replace(state, mode=mode, ending=how, ending_reason=why)
-    ending = JobEnding(at=state.now, ending=how, reason=why, step=state.step, saved=state.saved)
+    step, saved = state.generation_step, state.saved
+    ending = JobEnding(at=state.now, ending=how, reason=why, step=step, saved=saved)
     return happened(state, ending)
 
 

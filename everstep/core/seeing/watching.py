@@ -497,6 +497,7 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
     helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
     return {
         "now": observation.now,
+        "generation": order.generation,
         "step": step_of(now_running.kinds),
         "step_at": max(stepped_at, default=None),
         "checkpoint_step": watch.saved.step if watch.saved else None,

@@ -8,6 +8,7 @@ import pytest
 from temporalio.client import Client
 
 from everstep.cli import pages
+from everstep.cli.jobs import listing
 from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
 from tests.cli.standin import document, working
 
@@ -59,6 +60,13 @@ async def test_an_id_of_another_client_does_not_push_the_list_off_the_page(
     assert name == "a b" + "c" * 60 + "…"
     assert heading.split() == ["ID", "STATE", "PHASE", "STEP", "RESTARTS", "AGE", "LABELS"]
     assert cells[0].split()[:4] == ["pending", "-", "-", "0"]
+
+
+async def test_the_step_of_a_row_that_is_older_than_the_job_is_not_shown(client: Client) -> None:
+    """The list lags behind, and its step may be of a generation before: the job itself names none now."""
+    await client.start_workflow("TrainingJob", document(), id="demo", task_queue="everstep")
+    row = {"id": "demo", "state": "running", "step": 65}
+    assert await listing._with_newest_steps(client, [row]) == [{**row, "step": None}]
 
 
 async def test_an_empty_list_says_how_to_fill_it(served: AsyncCli) -> None:

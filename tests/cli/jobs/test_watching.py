@@ -102,6 +102,17 @@ def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixtu
     assert lines[2:] == ["step 100", "step 110  2 steps/s"]
 
 
+def test_a_step_is_printed_again_for_a_new_generation(capsys: pytest.CaptureFixture[str]) -> None:
+    again = (glance(20 + n, generation=4, step=(None, 41)[n > 5]) for n in range(7))
+    lines = printed_lines(capsys, glance(10, generation=3), *again)
+    assert [line for line in lines if line.startswith(("step", "main"))] == [
+        "main running, generation 3 on gpu-01",
+        "step 41",
+        "main running, generation 4 on gpu-01",
+        "step 41",
+    ]
+
+
 def test_the_time_left_is_told_where_the_last_step_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -166,6 +166,37 @@ def test_the_step_of_a_job_that_runs_is_of_its_generation() -> None:
     assert views.status(job.state)["step"] == 61
 
 
+def test_a_generation_that_has_made_no_step_has_none_while_it_recovers_or_is_paused() -> None:
+    job = running(nodes=2)
+    job.report(step=65)
+    for _ in range(2):
+        job.see(sighting(FaultClass.CRASH))
+        job.succeeds()
+    job.see(sighting(FaultClass.CRASH))
+    assert (views.status(job.state)["state"], views.status(job.state)["step"]) == (
+        "recovering",
+        None,
+    )
+    ends = [record["step"] for record in responses.restarts(job.chronicle)]
+    assert ends == [65, None, None], "the run of each restart, not the newest one that made a step"
+    job.succeeds()
+    job.command("stop")
+    job.interrupted()
+    assert views.status(job.state)["state"] == "stopping"
+    assert views.status(job.state)["step"] == 65, "of a job that ends it is the newest of all"
+
+
+def test_a_heartbeat_of_another_generation_shows_nothing() -> None:
+    """The server returns it with the job, and then the job returns its status: a restart may lie between."""
+    status = views.status(running().state)
+    heartbeat = {"now": 100.0, "step": 65, "still_s": 3.0}
+    generation = status["generation"]
+    assert shapes.with_glance(status, {**heartbeat, "generation": generation - 1}) == status
+    assert shapes.with_glance(status, {**heartbeat, "generation": generation})["step"] == 65
+    unread = shapes.with_glance(shapes.status_unread("demo"), {**heartbeat, "generation": 3})
+    assert (unread["generation"], unread["step"]) == (3, 65)
+
+
 def test_levels_that_failed_are_counted_apart() -> None:
     job = running(nodes=2)
     job.see(sighting(FaultClass.CRASH))

@@ -14,12 +14,15 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import find
+from everstep.core.levels import FaultClass
 from everstep.dialects import job_memo
+from tests.support.builders import running, sighting
 from tests.support.byhand import closed
 from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
 from tests.support.scene import Scene, restarts_of, tell
 from tests.support.stage import Handle, document
+from workflows import attributes
 
 Row = tuple[str, str | None, str | None]
 
@@ -33,14 +36,26 @@ async def scene(shared: Scene) -> Scene:
 async def row(scene: Scene, workflow: str) -> Row:
     """How it closed, and what it says of that in its attributes."""
     description = await scene.stage.client.get_workflow_handle(workflow).describe()
-    attributes = {pair.key.name: pair.value for pair in description.typed_search_attributes}
+    cells = {pair.key.name: pair.value for pair in description.typed_search_attributes}
     assert description.status is not None
-    return description.status.name, attributes.get("TrainState"), attributes.get("RecoveryResult")
+    return description.status.name, cells.get("TrainState"), cells.get("RecoveryResult")
 
 
 async def rows(scene: Scene, job: Handle, restarts: int) -> list[Row]:
     recoveries = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
     return [await row(scene, workflow) for workflow in recoveries]
+
+
+def test_the_row_of_a_job_has_no_step_of_a_generation_before() -> None:
+    job = running()
+    job.report(step=65)
+    last_steps = [attributes.of_job(job.state, job.chronicle)["LastStep"]]
+    job.see(sighting(FaultClass.CRASH))
+    job.succeeds()
+    last_steps.append(attributes.of_job(job.state, job.chronicle)["LastStep"])
+    job.report(step=61)
+    last_steps.append(attributes.of_job(job.state, job.chronicle)["LastStep"])
+    assert last_steps == [65, None, 61]
 
 
 async def failure(job: Handle, kind: str = "WORKFLOW_EXECUTION_FAILED") -> Failure:
