@@ -90,10 +90,14 @@ class ObserverReport(NamedTuple):
 
     facts: tuple[Fact, ...] = ()
     dropped: tuple[str, ...] = ()
+    lists_all_of: str | None = None  # a node: if nothing is dropped, its other faults are over
 
 
 LASTS_UNTIL_HEALED = "lasts"
 """Detail of a reported fault that is there until the observer says that it is over."""
+
+LIST_VERSION = "list_version"
+"""Detail of a fault from a list of all faults of its node: the version of the list, which grows."""
 
 PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 """Facts about processes: those of an older generation are late, not news."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -164,4 +165,44 @@ async def test_a_job_is_told_what_the_device_plugin_reports_of_its_node(
         return not await observed.backend.check(job.ref)
 
     await until(is_over)
+    await job.gone()
+
+
+async def test_a_fault_without_a_time_is_reported_again_each_time_that_it_comes_back(
+    observed: KubernetesLab, machines: Machines
+) -> None:
+    """Its plugin gives it the same time always: 0."""
+    job = KubernetesRun(observed, id="again", slots=(0,), env=NEVER_ENDS)
+    await job.launch()
+    node = (await job.step(1)).pods[0].node
+    timeless = fault(CODE, at=0)
+
+    async def report(*faults: Any) -> None:
+        await machines.fault("device-config-map", node=node, device_info=info(*faults))
+
+    async def facts() -> list[tuple[str, str]]:
+        newest = await observed.backend.observe(job.ref, cursor="", wait_s=0.1)
+        return [(fact.kind, fact.id) for fact in newest.facts if fact.family == "device"]
+
+    async def has_facts(count: int) -> bool:
+        return len(await facts()) == count
+
+    for times in range(1, 3):
+        await report(timeless)
+        await until(partial(has_facts, 2 * times - 1))
+        present = [fact.id for fact in await observed.backend.check(job.ref)]
+        assert present == [(await facts())[-1][1]]
+        view = next(n for n in await observed.backend.nodes() if n.name == node)
+        assert view.lists_codes
+        assert {d.index: d.codes for d in view.devices if d.codes} == {3: (CODE,)}
+        await report()
+        await until(partial(has_facts, 2 * times))
+        view = next(n for n in await observed.backend.nodes() if n.name == node)
+        assert view.lists_codes
+        assert not any(device.codes for device in view.devices)
+        # Another worker reads the record, and continues from there.
+        await observed.backend.close()
+        observed.backend = await KubernetesBackend.open(observed.settings)
+    assert [kind for kind, _ in await facts()] == ["device.fault", "device.healed"] * 2
+    assert len({fact_id for _, fact_id in await facts()}) == 4
     await job.gone()

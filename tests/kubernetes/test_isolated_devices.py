@@ -46,6 +46,19 @@ def test_a_device_that_the_cluster_does_not_show_is_shown_as_its_node(
     assert (view.isolated, view.reason) == (True, "broken")
 
 
+def test_codes_that_an_observer_lists_are_shown_also_of_a_device_that_the_cluster_gives_to_no_pod() -> (
+    None
+):
+    view = node_view(node(**GPUS), {}, {}, PLUGINS, {1: ("77",), 7: ("79", "80")})
+    assert view.lists_codes
+    assert [(d.index, d.health, d.codes) for d in view.devices] == [
+        (0, "ok", ()),
+        (1, "ok", ("77",)),
+        (7, "faulty", ("79", "80")),
+    ]
+    assert not node_view(node(**GPUS), {}, {}, PLUGINS).lists_codes
+
+
 async def test_a_node_is_isolated_until_all_that_isolates_it_is_released(
     lab: KubernetesLab, namespace: str
 ) -> None:

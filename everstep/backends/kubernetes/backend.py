@@ -352,7 +352,7 @@ class KubernetesBackend(AgentBackend):
             jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
         pods = () if job is None else self.watch.of_job(job.id, self._of(job).name)
         views = (
-            (node, node_view(node, isolated, jobs, self._resources))
+            (node, node_view(node, isolated, jobs, self._resources, self._codes_on(node)))
             for node in self.watch.all_nodes()
         )
         if not pods:  # nothing shows which nodes the job may use
@@ -361,6 +361,9 @@ class KubernetesBackend(AgentBackend):
         return tuple(
             view if may_take(node, newest) else replace(view, slots_free=0) for node, view in views
         )
+
+    def _codes_on(self, node: Json) -> Mapping[int, tuple[str, ...]] | None:
+        return self.watch.codes_on(node["metadata"]["name"])
 
     async def leftovers(self) -> tuple[Leftover, ...]:
         left: list[Leftover] = []

@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,9 +20,10 @@ from everstep.backends.agents import cursors
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Books, JobBooks
-from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes import listed_faults, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.folder_claims import FolderClaims
+from everstep.backends.kubernetes.listed_faults import Ended, EndsOfFaults
 from everstep.backends.kubernetes.reaching import (
     ATTEMPTS,
     before_next_attempt,
@@ -97,6 +98,7 @@ class JobDocument:
     pods: tuple[PodEntry, ...] = ()
     facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
     newest_fact: int = 0
+    ends: EndsOfFaults = field(default_factory=dict)
     image: str = ""  # of the newest placement, as the next one
     template: str = ""  # JSON; empty: too large to be kept
 
@@ -242,7 +244,7 @@ class JobSession(JobBooks):
                 self.update(replace(entry, is_leaving=True, grace_s=grace_s))
 
     def forget(self) -> None:
-        self._rest = replace(self._rest, facts=(), image="", template="")
+        self._rest = replace(self._rest, facts=(), ends={}, image="", template="")
 
     def drop(self, uid: str) -> None:
         if entry := self.entry(uid):
@@ -255,6 +257,14 @@ class JobSession(JobBooks):
         facts = (*self._rest.facts, (number, fact))[-FACTS_MOST:]
         self._rest = replace(self._rest, facts=facts, newest_fact=number)
 
+    def add_faults(self, faults: Iterable[Fact], ends: Iterable[Ended]) -> None:
+        for fault in faults:
+            self.add_fact(fault)
+        for end in ends:
+            self._rest = replace(self._rest, ends=listed_faults.with_end(self._rest.ends, end))
+            if end.fact is not None:
+                self.add_fact(end.fact)
+
     def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
         after = cursors.number(self._identity, cursor)
         newer = [(number, fact) for number, fact in self._rest.facts if number > after]
@@ -264,7 +274,8 @@ class JobSession(JobBooks):
     def present_faults(self) -> tuple[Fact, ...]:
         job_pods = (e for e in self.entries if not (e.is_leaving or e.stands_by))
         nodes = {entry.node for entry in job_pods}
-        return tuple(fact for fact in self._faults() if fact.node in nodes)
+        of_nodes = (fact for fact in self._faults() if fact.node in nodes)
+        return tuple(listed_faults.occurrences(of_nodes, self._rest.ends))
 
     def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:  # noqa: ARG002  # nothing is rehearsed here
         return {}

@@ -42,8 +42,12 @@ def node_view(
     isolated: Mapping[str, str],
     jobs: Mapping[str, set[str]],
     plugins: Mapping[str, str],
+    codes: Mapping[int, tuple[str, ...]] | None = None,
 ) -> NodeView:
-    """A node that is kept free for an isolated device of it has no room for a pod, and no device to give."""
+    """A node that is kept free for an isolated device of it has no room for a pod, and no device to give.
+
+    `codes`: all that its devices show now; None: unknown.
+    """
     name = node["metadata"]["name"]
     service, _ = node_service(node)
     fault = next(faults_of(node, now=0.0), None)
@@ -55,16 +59,23 @@ def node_view(
     hidden_device_reason = next((why for index, why in reasons.items() if index >= count), None)
     reason = isolated.get(name, hidden_device_reason)
     health: Health = "isolated" if reasons else "ok"
+    device_codes = codes or {}
     return NodeView(
         name=name,
         ready=service == "ready",
         isolated=reason is not None,
         reason=reason or ("" if fault is None else fault.message),
         devices=tuple(
-            DeviceView(index=index, health=health, isolated=reasons.get(index))
-            for index in range(count)
+            DeviceView(
+                index=index,
+                health=health if index < count else "faulty",  # the cluster gives it to no pod
+                codes=device_codes.get(index, ()),
+                isolated=reasons.get(index),
+            )
+            for index in sorted({*range(count), *device_codes})
         ),
         jobs=tuple(sorted(jobs.get(name, ()))),
         accelerator="nvidia" if kind == "nvidia" else "ascend" if kind == "ascend" else "none",
         slots_free=0 if reasons else 1,
+        lists_codes=codes is not None,
     )

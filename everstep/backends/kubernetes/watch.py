@@ -9,20 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from everstep.backends.kubernetes import names, node_facts, object_fields, pod_facts
+from everstep.backends.kubernetes import (
+    listed_faults,
+    names,
+    node_facts,
+    object_fields,
+    pod_facts,
+)
 from everstep.backends.kubernetes.absent_nodes import AbsentNodes
 from everstep.backends.kubernetes.api import Json, KubernetesApi
+from everstep.backends.kubernetes.listed_faults import FaultList
 from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.kubernetes.pod_facts import PodReport
 from everstep.backends.kubernetes.reflector import Reflector
 from everstep.backends.rules.nodes import Service
 from everstep.backends.settings import ObserverMessages
-from everstep.core.facts import LASTS_UNTIL_HEALED, Fact
+from everstep.core.facts import LASTS_UNTIL_HEALED, LIST_VERSION, Fact, ObserverReport
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +53,8 @@ class ClusterWatch:
     nodes: Reflector = field(init=False)
     leases: Reflector = field(init=False)
     absent: AbsentNodes = field(init=False)
-    reported: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by the uid of its object
+    reported: dict[str, ObserverReport] = field(default_factory=dict)  # by the uid of its object
+    lists: dict[str, FaultList] = field(default_factory=dict)  # by the node whose faults they are
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
     _node_uids: dict[str, str] = field(default_factory=dict)  # by name
@@ -90,18 +98,25 @@ class ClusterWatch:
 
         def changed(config_map: Json | None, old: Json | None) -> None:
             metadata = (config_map or old or {})["metadata"]
-            if config_map is None:
-                self.reported.pop(metadata["uid"], None)
-            else:
+            before = self.reported.pop(metadata["uid"], ObserverReport())
+            self.lists.pop(before.lists_all_of or "", None)
+            if config_map is not None:
                 report = messages.read(_typed(config_map))
                 for sentence in report.dropped:
                     logger.warning("ConfigMap %s: %s", metadata["name"], sentence)
-                self.reported[metadata["uid"]] = report.facts
+                self._store(report, metadata)
             self.add_news("")
 
         path = f"/api/v1/namespaces/{messages.namespace or self.namespaces[0]}/configmaps"
         query = {"labelSelector": messages.label}
         return Reflector(self.api, path, query=query, on_change=changed)
+
+    def _store(self, report: ObserverReport, metadata: Json) -> None:
+        version = _version(metadata)
+        self.reported[metadata["uid"]] = listed_faults.with_version(report, version)
+        if report.lists_all_of is not None and not report.dropped and version:
+            ids = frozenset(fact.id for fact in report.facts)
+            self.lists[report.lists_all_of] = FaultList(version, ids)
 
     async def start(self) -> None:
         """Return when all copies are complete."""
@@ -249,7 +264,22 @@ class ClusterWatch:
         return node_facts.silent(name, renewed=renewed, at=time.time())
 
     def _reported(self) -> Iterator[Fact]:
-        return (fact for facts in self.reported.values() for fact in facts)
+        return (fact for report in self.reported.values() for fact in report.facts)
+
+    def codes_on(self, name: str) -> Mapping[int, tuple[str, ...]] | None:
+        """The codes that devices of this node show now; None where no observer lists them all."""
+        if name not in self.lists:
+            return None
+        codes: dict[int, tuple[str, ...]] = {}
+        for fact in self._reported():
+            if (
+                fact.node == name
+                and fact.device is not None
+                and fact.code
+                and LIST_VERSION in fact.details
+            ):
+                codes[fact.device] = (*codes.get(fact.device, ()), fact.code)
+        return codes
 
     def reported_on(self, name: str, *, since: float) -> list[Fact]:
         """What observers report of this node: since this time, or earlier and still there."""
@@ -269,6 +299,12 @@ def _node_of(pod: Json | None) -> str:
 
 def _is_there(fact: Fact) -> bool:
     return bool(fact.details.get(LASTS_UNTIL_HEALED))
+
+
+def _version(metadata: Json) -> int:
+    """The version of an object, which grows with each change; 0: unknown."""
+    version = str(metadata.get("resourceVersion", ""))
+    return int(version) if version.isdecimal() else 0
 
 
 def _typed(config_map: Json) -> Json:

@@ -113,7 +113,7 @@ def observer_report(config_map: Mapping[str, Any]) -> ObserverReport:
             dropped.append(_sentence(error, *place))
         else:
             facts += _facts(node, fault, devices.updated)
-    return ObserverReport(tuple(facts), tuple(dropped))
+    return ObserverReport(tuple(facts), tuple(dropped), lists_all_of=node)
 
 
 def _entries(devices: _Devices) -> Iterator[tuple[tuple[str | int, ...], Any]]:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
-from everstep.backends.kubernetes import kueue, node_facts
+from everstep.backends.kubernetes import kueue, listed_faults, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
+from everstep.backends.kubernetes.listed_faults import Ended
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
 from everstep.backends.kubernetes.pod_facts import (
     PodReport,
@@ -98,16 +99,16 @@ class PodReconciler:
             if change.deletion is not None:
                 deletions.append(change.deletion)
         faults = [*self._pod_ends(stored), *self._node_faults(stored)]
+        ends = self._ends_of_faults(stored)
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
                 if entry.name in changes and entry.uid == uids[entry.name]:
                     _store_change(session, entry, changes[entry.name])
-            for fault in faults:
-                session.add_fact(fault)
+            session.add_faults(faults, ends)
 
         deletion = all_at_once(map(self._delete, deletions))
-        if changes or faults:
+        if changes or faults or ends:
             storing = self.books.transacted(job_id, note, start=stored)
             (_, newest), _ = await both(storing, deletion)
             stored = newest
@@ -278,8 +279,14 @@ class PodReconciler:
                 pod = self.watch.pod(entry.uid)
                 since = math.inf if pod is None else created_at(pod)
                 faults += (f for f in self.watch.faults_of(entry.node) if self._counts(f, entry))
-                faults += self.watch.reported_on(entry.node, since=since)
+                reports = self.watch.reported_on(entry.node, since=since)
+                faults += listed_faults.occurrences(reports, stored.document.ends)
         return [fault for fault in faults if fault.id not in reported]
+
+    def _ends_of_faults(self, stored: Stored) -> list[Ended]:
+        recorded = (fact for _, fact in stored.document.facts)
+        ends = stored.document.ends
+        return [*listed_faults.ended(recorded, self.watch.lists, ends, now=self.agents.clock())]
 
     def _counts(self, fault: Fact, entry: PodEntry) -> bool:
         """Whether the fault is to be reported to the job.
