@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from everstep.backends.kubernetes.api import Json, Unreachable
-from everstep.backends.kubernetes.placing.placer import PodPlacer
+from everstep.backends.kubernetes.placing.placer import CREATED_PER_CALL, PodPlacer
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder
 from tests.backends.objects_in_memory import (
@@ -113,6 +113,32 @@ async def test_a_pod_beyond_a_quota_is_waited_for_and_the_others_are_created() -
     is_full = False
     await placed(placer, order_of(0, 1))
     assert Counter(api.created("pods")) == {"train-0-g1": 1, "train-1-g1": 2}
+
+
+async def test_a_large_job_is_created_in_calls_that_end_soon_and_is_not_sent_twice() -> None:
+    """A call that takes too long is given up, and with it the uids that it did not store."""
+    api = ObjectsInMemory()
+    placer = await launched(api)
+    order = order_of(*range(2 * CREATED_PER_CALL + 1))
+    for expected in (CREATED_PER_CALL, 2 * CREATED_PER_CALL, len(order.slots)):
+        _, again_at = await placer.ensure_placed(order)
+        assert len(api.of("pods")) == expected
+        assert (again_at is not None) == (expected < len(order.slots))
+        placer = placer_of_a_new_worker(api)
+    assert set(Counter(api.created("pods")).values()) == {1}
+
+
+async def test_pods_beyond_a_quota_are_not_sent_again_at_once() -> None:
+    api = ObjectsInMemory()
+    placer = await launched(api)
+
+    def quota(request: Request) -> None:
+        if request.method == "POST" and request.path.endswith("/pods"):
+            raise refused(403, QUOTA, "Forbidden")
+
+    api.before = quota
+    _, again_at = await placer.ensure_placed(order_of(*range(CREATED_PER_CALL + 1)))
+    assert again_at is None
 
 
 async def test_a_group_beyond_a_quota_is_waited_for() -> None:

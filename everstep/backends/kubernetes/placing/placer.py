@@ -59,6 +59,8 @@ _QUEUE_S = 5.0
 """Between looks at why a queue holds pods back, and at which nodes are isolated."""
 _TAKEN_LATER = ("exceeded quota", 'serviceaccount "default" not found')
 """Refusals that end by themselves: quota is given back, and a new namespace gets its service account."""
+CREATED_PER_CALL = 128
+"""So a call of a large job ends well before it counts as stuck, and the uids of its pods are stored."""
 Answers = Mapping[str, Json | Refused]
 """By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
 
@@ -99,10 +101,11 @@ class PodPlacer:
         stored = await self._withdraw_outdated(order, stored, avoided)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
+        now_due = set(due[:CREATED_PER_CALL])
         if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, trial_pod))
         sight = PodsBeforeRecord(pods, stored)
-        stored, problem = await self._create_due(order, sight, due, avoided, trial_pod)
+        stored, problem = await self._create_due(order, sight, now_due, avoided, trial_pod)
         self.reconciler.watch_agents(stored)
         queue_problem = await self.queues.problem(order, stored)
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
@@ -111,6 +114,8 @@ class PodPlacer:
             state = replace(state, places=None)  # all or none: how many would fit is unknown
         again = [] if stuck_until is None else [stuck_until]
         again += [e.created_from for e in missing_pods(order, stored) if e.created_from > now]
+        if len(due) > len(now_due) and not problem:
+            again.append(now)
         has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
         if queue_problem or (avoided and not has_all_nodes):
             # What the queue says, and which nodes are isolated, may change while no pod does.
@@ -156,10 +161,10 @@ class PodPlacer:
                 return stored
         return await self.withdrawals.withdraw_outdated(gang, stored, mark=mark)
 
-    def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> set[str]:
+    def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> list[str]:
         """The names of the pods that may be created by now."""
         with_room = self.queues.with_room(missing_pods(order, stored), stored)
-        return {entry.name for entry in with_room if entry.created_from <= now}
+        return [entry.name for entry in with_room if entry.created_from <= now]
 
     async def _create_due(
         self,
