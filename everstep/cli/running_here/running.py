@@ -256,7 +256,7 @@ async def _worker_ensured(
     A job of another cluster needs no worker on this machine.
     """
     cluster = job.spec.cluster
-    worker = Worker(machine, _temporal_variables, is_alone=False)
+    worker = Worker(machine, _temporal_variables, is_alone=False, is_of_run=True)
     unserved = await pollers.unserved(server, cluster)
     if not is_here(cluster):
         if unserved:

@@ -108,7 +108,7 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
     with contextlib.ExitStack() as later, children_ended():
         server = await _server(machine, directory, shares=shares)
         later.callback(server.end)
-        worker = Worker(machine, server.variables, is_alone=server.is_own)
+        worker = Worker(machine, server.variables, is_alone=server.is_own, is_of_run=shares)
         later.enter_context(worker.log_kept_if_failed())
         async with kept_alive(server.ensure_alive, every_s=LOOK_S):
             await _begin(worker, server)

@@ -24,6 +24,7 @@ from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
 WORKER_S = 30.0
+READY = "everstep worker ready"
 NO_METRICS = "note   the worker of this command serves no metrics: {address} is taken"
 
 
@@ -69,12 +70,21 @@ class Worker:
     """A worker process for one server; `ensure_alive` starts it, and starts it again after it died."""
 
     def __init__(
-        self, served: Machine, server: Callable[[], Mapping[str, str]], *, is_alone: bool
+        self,
+        served: Machine,
+        server: Callable[[], Mapping[str, str]],
+        *,
+        is_alone: bool,
+        is_of_run: bool,
     ) -> None:
-        """`server` returns the `TEMPORAL_*` variables. `is_alone`: it is the only worker of this folder."""
+        """`server` returns the `TEMPORAL_*` variables. `is_alone`: it is the only worker of this folder.
+
+        `is_of_run`: a job waits for it, so that it starts without metrics where their address is taken.
+        """
         self._machine = served
         self._server = server
         self._is_guest = not is_alone
+        self._is_of_run = is_of_run
         self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
         self._process: Process | None = None
         self._is_ready = False
@@ -90,23 +100,32 @@ class Worker:
         """Start the worker unless it is alive, and wait until it is ready."""
         if self._process is None or not self._process.is_alive:
             self._is_ready = False
-            self._process = Process(
-                # Relative paths of documents begin here; a worker.py that lies here is not ours.
-                [sys.executable, "-P", "-m", "worker"],
-                name="worker",
-                log=self._log,
-                env=environment(
-                    **{**_settings(self._machine), **self._server(), **self._no_metrics()}
-                ),
-            )
+            self._process = self._launch()
         if not self._is_ready:  # one that takes longer is waited for again: no second one beside it
-            await self._process.says("everstep worker ready", within_s=WORKER_S)
+            try:
+                await self._process.says(READY, within_s=WORKER_S)
+            except ProcessFailed as error:
+                if error.code != Exit.USAGE or self._has_note or not self._no_metrics():
+                    raise
+                # Another worker took the address between the look at it and this worker's start.
+                self._process = self._launch()
+                await self._process.says(READY, within_s=WORKER_S)
             self._is_ready = self._was_ready = True
 
+    def _launch(self) -> Process:
+        settings = {**_settings(self._machine), **self._server(), **self._no_metrics()}
+        return Process(
+            # Relative paths of documents begin here; a worker.py that lies here is not ours.
+            [sys.executable, "-P", "-m", "worker"],
+            name="worker",
+            log=self._log,
+            env=environment(**settings),
+        )
+
     def _no_metrics(self) -> dict[str, str]:
-        """Variables that turn metrics off where another worker serves them at the same address."""
+        """Variables that turn metrics off where another process listens at their address."""
         address = os.environ.get(observing.VARIABLE, "")
-        if not self._is_guest or not observing.is_taken(address):
+        if not self._is_of_run or not observing.is_taken(address):
             return {}
         if not self._has_note:  # once, however often the worker is started again
             self._has_note = True

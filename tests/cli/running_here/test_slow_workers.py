@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.observing.hardware import Devices
-from everstep.cli.running_here import working
+from everstep.cli.exits import Exit
+from everstep.cli.running_here import observing, working
 from everstep.cli.running_here.working import Machine, Worker, children_ended
-from everstep.processes import Process, ProcessFailed
+from everstep.processes import Process, ProcessFailed, free_port
 from tests.support.patience import HUNG_S
 
 
@@ -33,7 +34,9 @@ async def test_a_worker_that_starts_slowly_gets_no_second_one(
     with socket.create_server(("127.0.0.1", 0)) as silent, children_ended():
         server = {"TEMPORAL_ADDRESS": f"127.0.0.1:{silent.getsockname()[1]}"}
         devices = Devices(kind="simulated", count=1, why="a test")
-        worker = Worker(Machine(nodes=1, devices=devices), lambda: server, is_alone=True)
+        worker = Worker(
+            Machine(nodes=1, devices=devices), lambda: server, is_alone=True, is_of_run=True
+        )
         started = []
         for _ in range(2):
             with pytest.raises(ProcessFailed, match="not ready within 0 s"):
@@ -43,12 +46,13 @@ async def test_a_worker_that_starts_slowly_gets_no_second_one(
     assert started[1] == started[0]
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
-async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
+@pytest.mark.parametrize(("is_alone", "is_of_run"), [(True, False), (True, True), (False, True)])
+async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     is_alone: bool,
+    is_of_run: bool,
 ) -> None:
     """Both have the EVERSTEP_METRICS_ADDRESS of one shell. A job must not fail for that."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
@@ -59,19 +63,20 @@ async def test_a_worker_beside_another_serves_no_metrics_where_that_one_does(
         monkeypatch.setenv("EVERSTEP_METRICS_ADDRESS", address)
         devices = Devices(kind="simulated", count=1, why="a test")
         machine = Machine(nodes=1, devices=devices)
-        worker = Worker(machine, lambda: {"TEMPORAL_ADDRESS": address}, is_alone=is_alone)
+        server = {"TEMPORAL_ADDRESS": address}
+        worker = Worker(machine, lambda: server, is_alone=is_alone, is_of_run=is_of_run)
         for _ in range(2):
             with pytest.raises(ProcessFailed, match="not ready within 0 s"):
                 await worker.ensure_alive()
         (pid,) = children() - before
         variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        assert f"EVERSTEP_METRICS_ADDRESS={address if is_alone else ''}" in variables
+        assert f"EVERSTEP_METRICS_ADDRESS={'' if is_of_run else address}" in variables
         assert worker._process is not None
         worker._process.end(within_s=HUNG_S)
         with pytest.raises(ProcessFailed, match="not ready within 0 s"):
             await worker.ensure_alive()  # another process, and no second note
     note = f"note   the worker of this command serves no metrics: {address} is taken\n"
-    assert capsys.readouterr().err == ("" if is_alone else note)
+    assert capsys.readouterr().err == (note if is_of_run else "")
 
 
 @pytest.mark.parametrize(
@@ -84,13 +89,41 @@ def test_the_log_of_a_second_worker_stays_only_where_something_failed(
     """Ctrl-C while it starts is no failure: each left a log behind."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     machine = Machine(nodes=1, devices=Devices(kind="simulated", count=1, why="a test"))
-    worker = Worker(machine, dict, is_alone=False)
+    worker = Worker(machine, dict, is_alone=False, is_of_run=True)
     log = tmp_path / f"worker-{os.getpid()}.log"
     log.touch()
     with contextlib.suppress(ProcessFailed, asyncio.CancelledError), worker.log_kept_if_failed():
         if end is not None:
             raise end
     assert log.exists() == is_kept
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_alone: bool,
+) -> None:
+    """Neither finds the address taken before both have begun; they may have state directories of their own."""
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
+    looks = iter([False])
+    is_taken = observing.is_taken
+    monkeypatch.setattr(observing, "is_taken", lambda where: next(looks, None) or is_taken(where))
+    monkeypatch.setattr(working, "WORKER_S", HUNG_S)
+    with socket.create_server(("127.0.0.1", 0)) as other, children_ended():
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        monkeypatch.setenv("EVERSTEP_METRICS_ADDRESS", address)
+        devices = Devices(kind="simulated", count=1, why="a test")
+        server = {"TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"}
+        worker = Worker(
+            Machine(nodes=1, devices=devices), lambda: server, is_alone=is_alone, is_of_run=True
+        )
+        with pytest.raises(ProcessFailed) as raised:
+            await worker.ensure_alive()
+    assert raised.value.code == Exit.UNREACHABLE, "the second try got as far as the server"
+    note = f"note   the worker of this command serves no metrics: {address} is taken\n"
+    assert capsys.readouterr().err == note
 
 
 async def test_a_process_that_cannot_write_its_log_ends_with_the_reason(
