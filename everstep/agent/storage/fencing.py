@@ -13,7 +13,10 @@ from typing import Any
 from everstep.agent import wire
 from everstep.agent.storage import fence, phase_mark, reading
 
-NOT_MOUNTED = "{}: the volume that was mounted there is missing; mount it again"
+NOT_MOUNTED = (
+    "{}: the volume that was mounted there is missing; mount it again, or if no volume is wanted there, "
+    "copy its files with `.everstep` to that folder"
+)
 VOLUMES_MOST = 1_000
 """Most bytes of the names of volumes in a fence, which has a largest size itself."""
 

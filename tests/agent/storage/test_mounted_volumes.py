@@ -42,7 +42,8 @@ class Volume:
     def remove(self) -> None:
         with contextlib.suppress(subprocess.CalledProcessError):
             self.unmount()
-        run("umount", "--lazy", str(self._content))
+        with contextlib.suppress(subprocess.CalledProcessError):
+            run("umount", "--lazy", str(self._content))
 
     @property
     def folders(self) -> list[str]:
@@ -104,8 +105,22 @@ def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume
     volume.fence(1)
     run("cp", "-r", str(volume.saved), f"{volume.model}/copy")
     volume.unmount()
+    with pytest.raises(
+        OSError, match="or if no volume is wanted there, copy its files with `.everste"
+    ):
+        volume.fence(2)
     run("cp", "-r", f"{volume.model}/copy/.everstep", str(volume.saved))
     assert fencing.is_written(volume.fence(2))
+
+
+def test_a_volume_that_is_lost_is_replaced_by_the_fence_of_model_dir(volume: Volume) -> None:
+    """There is nothing to copy from any more; the folder is a plain one from then on."""
+    volume.fence(1)
+    volume.remove()
+    run("cp", "-r", f"{volume.model}/.everstep", str(volume.saved))
+    assert fencing.is_written(volume.fence(2))
+    shutil.rmtree(volume.saved)
+    assert fencing.is_written(volume.fence(3))
 
 
 def test_no_rank_is_started_where_the_volume_is_missing(pod: Pod, volume: Volume) -> None:
