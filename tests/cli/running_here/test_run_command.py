@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.authoring.from_command import job_of
 from everstep.cli.exits import Failed
 from everstep.cli.jobs.job import find, look_up
-from everstep.cli.running_here import running
+from everstep.cli.running_here import running, starting
 from everstep.cli.running_here.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli, until
@@ -294,16 +294,35 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     assert (await running._renewed_if_fresh(client, fresh, long))[1] == f"{'x' * 61}-2"
 
 
+@pytest.fixture
+def starts_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two runs start their jobs once both have looked for jobs of the ID. One of them starts again then."""
+    first_starts, start = asyncio.Barrier(2), starting.start
+    calls: list[str] = []
+
+    async def start_at_once(*args: Any) -> dict[str, Any]:
+        calls.append(args[2])
+        if len(calls) <= 2:
+            async with asyncio.timeout(HUNG_S):
+                await first_starts.wait()
+        return await start(*args)
+
+    monkeypatch.setattr(running, "start", start_at_once)
+    yield
+    assert calls[:2] == ["demo", "demo"]
+
+
+@pytest.mark.usefixtures("starts_at_once")
 async def test_two_fresh_runs_at_once_are_two_jobs(
     served: AsyncCli, client: Client, here: Path
 ) -> None:
-    """Both look for an unused ID before either has started its job."""
     job = replace(of_standin(end="completed"), is_fresh=True)
     async with working(client):
         assert await asyncio.gather(*(run_on(client, job) for _ in range(2))) == [0, 0]
     assert await look_up(client, "demo-2") is not None
 
 
+@pytest.mark.usefixtures("starts_at_once")
 async def test_two_runs_at_once_watch_one_job(
     served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,7 +105,7 @@ async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
     capsys: pytest.CaptureFixture[str],
     is_alone: bool,
 ) -> None:
-    """Neither finds the address taken before both have begun; they may have state directories of their own."""
+    """Neither finds the address taken before both have begun, maybe in two state directories."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     looks = iter([False])
     is_taken = observing.is_taken
