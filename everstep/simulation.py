@@ -149,11 +149,12 @@ class Simulation:
                 raise LifecycleBug("a job that ended does nothing")
 
     async def _clear(self, job: JobRef, grace_s: float) -> Cleared:
+        deferred, context = self.state.deferred, self._context()
+        isolated = await hand_over(context, job, self.spec.cluster, deferred)
         cursor = self.state.cursor
         while not (await self.backend.ensure_gone(job, grace_s=grace_s)).done:
             cursor = (await self.backend.observe(job, cursor=cursor)).cursor
-        deferred, context = self.state.deferred, self._context()
-        return Cleared(isolated=await hand_over(context, job, self.spec.cluster, deferred))
+        return Cleared(isolated=isolated)
 
     def _context(self) -> StepContext:
         return StepContext(

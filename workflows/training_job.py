@@ -149,6 +149,7 @@ class TrainingJob(JobHandlers):
                 return next_actions.Watched(report=await self._look(order))
             case next_actions.Clear():
                 await self._publisher.wait_for_lines()
+                isolated = await self._hand_over()  # before its places are free for other jobs
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
                 await commanding.in_its_books(
                     lambda: self.state.job,
@@ -156,10 +157,6 @@ class TrainingJob(JobHandlers):
                         replace(action, job=job), cluster, self._show_wait, why=why
                     ),
                 )
-                if not self.state.deferred:
-                    return next_actions.Cleared()
-                over = partial(commanding.hand_over, self.state)
-                isolated = await missing_workers.run_call(over, self._show_wait)
                 return next_actions.Cleared(isolated=isolated)
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
@@ -179,6 +176,13 @@ class TrainingJob(JobHandlers):
             )
         self._note_cluster_time(outcome.now)
         return next_actions.PlanEnded(outcome=outcome)
+
+    async def _hand_over(self) -> tuple[str, ...]:
+        """Hand the quarantine what is deferred. Returns the nodes that it isolated."""
+        if not self.state.deferred:
+            return ()
+        over = partial(commanding.hand_over, self.state)
+        return await missing_workers.run_call(over, self._show_wait)
 
     async def _recovery(self, plan: Plan) -> Outcome:
         """The outcome of the plan's own workflow, under an ID that no other workflow has."""

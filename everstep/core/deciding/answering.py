@@ -14,7 +14,7 @@ from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.hindrances import hindrance
-from everstep.core.deciding.naming import Diagnosis, ladder_row, lines
+from everstep.core.deciding.naming import Diagnosis, ladder_row, lines, places_pods
 from everstep.core.deciding.remedies import isolations, remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
@@ -270,7 +270,8 @@ def _decision(
         run_end=run_end,
         bad_size=diagnosis.bad_size,
     )
-    if level is Level.FAIL and inputs.incident is not None:  # a restart was tried, and failed
+    # A restart that was tried and failed, or that a limit refuses, leaves its nodes to the quarantine.
+    if level is Level.FAIL and (inputs.incident is not None or places_pods(diagnosis)):
         isolate = isolations(inputs, (fault, *diagnosis.other_faults))
         return replace(decision, remedy=Remedy(isolate=isolate))
     if not decision.is_executed:

@@ -189,7 +189,7 @@ def _first_level(diagnosis: Diagnosis) -> Level | None:
     return next((level for level in diagnosis.ladder if STEPS[level]), None)
 
 
-def _places_pods(diagnosis: Diagnosis) -> bool:
+def places_pods(diagnosis: Diagnosis) -> bool:
     """Whether its first level places pods again."""
     first = _first_level(diagnosis)
     return first in RESCHEDULING or first is Level.ROLLBACK
@@ -206,7 +206,7 @@ def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
     """Whether the answer to the diagnosis leaves all nodes of the fault anyway, with the same proofs."""
     main = diagnosis.fault
-    leaves_its_nodes = main.is_hardware and _places_pods(diagnosis)
+    leaves_its_nodes = main.is_hardware and places_pods(diagnosis)
     has_its_proofs = {*fault.proven_nodes} <= {*main.proven_nodes}
     return leaves_its_nodes and has_its_proofs and {*fault.nodes} <= {*main.nodes}
 
@@ -219,7 +219,7 @@ def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
     if _answers(diagnosis, other):
         return diagnosis
-    if other.fault.is_hardware and _places_pods(diagnosis) and _places_pods(other):
+    if other.fault.is_hardware and places_pods(diagnosis) and places_pods(other):
         remark = f"along with {other.fault.label}"
         other_faults = (*diagnosis.other_faults, other.fault)
         return replace(diagnosis, other_faults=other_faults, remarks=(*diagnosis.remarks, remark))

@@ -12,9 +12,10 @@ from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.next_actions import Clear, PlanEnded
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import Quarantine, Request
-from everstep.core.spec import Policy
+from everstep.core.spec import Budget, Policy
 from everstep.core.world import PodRef
 from everstep.dialects import responses
+from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import START, ScriptedJob, isolation, running, sighting, with_ladder
 
@@ -418,6 +419,32 @@ def test_a_job_without_a_level_left_hands_over_the_node_that_is_broken(
     ends(job)
     assert job.state.ending == "Failed"
     assert [isolation.node for isolation in job.state.deferred] == ["n1"]
+
+
+def _all_refused() -> Policy:
+    return Policy(budgets=(Budget(name="all", limit=0, levels=tuple(Level)),))
+
+
+def _none_left() -> Policy:
+    return cerebras(max_num_restarts=0)
+
+
+@pytest.mark.parametrize("limited", [_all_refused, _none_left])
+@pytest.mark.parametrize("cls", [_C.NODE, _C.DEVICE_FATAL])
+def test_a_job_without_a_restart_left_hands_over_the_node_that_is_broken(
+    cls: FaultClass, limited: Callable[[], Policy]
+) -> None:
+    job = running(limited())
+    job.see(sighting(cls), sighting(_C.NODE, kind="node.silent", node="n2", slot=2))
+    assert job.state.ending == "Failed"
+    assert [record for record in job.records if record.refused_by is None] == []
+    assert {i.node: i.proven for i in job.state.deferred} == {"n1": True, "n2": False}
+
+
+def test_a_job_without_a_restart_left_hands_over_no_device_that_may_heal() -> None:
+    job = running(_all_refused())
+    job.see(sighting(_C.DEVICE))
+    assert (job.state.ending, job.state.deferred) == ("Failed", ())
 
 
 def test_a_job_whose_document_only_ends_hands_over_nothing() -> None:
