@@ -232,9 +232,9 @@ class Lines(JobScreen):
         if not status:
             return
         name = status["phase"] or status["id"]  # no document is read in the first moments
-        where = (name, status["state"], status["generation"])
         reason = f": {status['reason']}" if status.get("reason") else ""
-        yield "where", where, f"{name} {status['state']}{reason}{_pods(status)}"
+        where = f"{name} {status['state']}{reason}{_pods(status)}"
+        yield "where", where, where
         left = _budgets_left(status)
         yield "budgets", left, f"budgets left: {left}" if left else ""
         waiting = status["waiting_for"]

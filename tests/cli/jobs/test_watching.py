@@ -102,6 +102,13 @@ def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixtu
     assert lines[2:] == ["step 100", "step 110  2 steps/s"]
 
 
+def test_a_pause_is_printed_once_although_it_has_a_generation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = printed_lines(capsys, *(glance(10, "paused", generation=n) for n in (3, 4)))
+    assert [line for line in lines if line.startswith("main")] == ["main paused"]
+
+
 def test_a_step_is_printed_again_for_a_new_generation(capsys: pytest.CaptureFixture[str]) -> None:
     again = (glance(20 + n, generation=4, step=(None, 41)[n > 5]) for n in range(7))
     lines = printed_lines(capsys, glance(10, generation=3), *again)

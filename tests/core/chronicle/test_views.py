@@ -166,7 +166,7 @@ def test_the_step_of_a_job_that_runs_is_of_its_generation() -> None:
     assert views.status(job.state)["step"] == 61
 
 
-def test_a_generation_that_has_made_no_step_has_none_while_it_recovers_or_is_paused() -> None:
+def test_a_generation_that_has_made_no_step_has_none_while_the_job_recovers() -> None:
     job = running(nodes=2)
     job.report(step=65)
     for _ in range(2):
@@ -184,6 +184,17 @@ def test_a_generation_that_has_made_no_step_has_none_while_it_recovers_or_is_pau
     job.interrupted()
     assert views.status(job.state)["state"] == "stopping"
     assert views.status(job.state)["step"] == 65, "of a job that ends it is the newest of all"
+
+
+def test_a_paused_job_shows_the_step_at_which_it_was_paused() -> None:
+    """Its processes are stopped as a generation of their own, which trains nothing."""
+    job = running()
+    job.report(step=65)
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    assert job.state.stepped_in < job.state.generation
+    assert (views.status(job.state)["state"], views.status(job.state)["step"]) == ("paused", 65)
 
 
 def test_a_heartbeat_of_another_generation_shows_nothing() -> None:
