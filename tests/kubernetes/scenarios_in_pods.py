@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -150,15 +150,16 @@ def _devices(scenario: Scenario) -> Mapping[str, Any]:
     return {"accelerator": "ascend", "accelerators_per_node": number}
 
 
+def only_notes_sound_devices(decision: Decision) -> bool:
+    """Whether it only notes that a device is sound again, which a plugin reports at another moment."""
+    return {one.split()[0] for one in decision.seen} == {"device.healed"}
+
+
 def for_pods(course: Course) -> Course:
-    """The course without the notes that a device is sound again: here its fault is no longer reported."""
+    """The course without the notes that a device is sound again."""
 
     def without_notes(decisions: Sequence[Decision]) -> tuple[Decision, ...]:
-        return tuple(
-            decision
-            for decision in decisions
-            if {one.split()[0] for one in decision.seen} != {"device.healed"}
-        )
+        return tuple(one for one in decisions if not only_notes_sound_devices(one))
 
     def counted(action: Action) -> Action:
         if action.moment is None:
@@ -460,6 +461,11 @@ class InPods(OnProcesses):
         await asyncio.gather(*self.tasks, return_exceptions=True)
         while self.nodes:
             await self.machines.remove_node(self.nodes.pop())
+
+    async def _decisions(self, job: WorkflowHandle[Any, Any]) -> AsyncIterator[Decision]:
+        async for decision in super()._decisions(job):
+            if not only_notes_sound_devices(decision):
+                yield decision
 
     def sense(self, played: Played) -> list[str]:
         """The sense of the course, with nodes as on the fake cluster."""
