@@ -22,8 +22,8 @@ from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
+from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
-from everstep.core.seeing.watching import saved_in
 from everstep.core.world import ClusterReached, GoneState, JobRef
 from everstep.steps.counting import CountOrder, count_faults
 from everstep.steps.looking import QuarantineClient, StepContext

@@ -30,8 +30,8 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop import lifecycle, next_actions, operators
+from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
-from everstep.core.seeing.watching import saved_in
 from everstep.core.spec import JobSpec
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses

@@ -14,6 +14,7 @@ from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
 from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
+from everstep.core.seeing.glance import glance
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import PollAll, Watch
 from everstep.core.world import Checkpoint, Observation, PodState
@@ -68,7 +69,7 @@ async def _watched(
             await context.send_wait(None)
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        context.beat(watching.glance(order, memory, fresh))
+        context.beat(glance(order, memory, fresh))
         if isinstance(verdict, PollAll):
             present, until = await _check_now(context, order), order.since
             continue

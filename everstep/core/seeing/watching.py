@@ -1,15 +1,14 @@
 """Judge the observations of a watch: wait on, or report. Pure; the monitor activity drives it.
 
 In: the order, what the watch remembers, and an observation. Out (`look`): what to remember, and a report or
-until when to wait. It names no fault: it groups facts that belong together, waits for silent slots as long as
-the rules say, and turns stillness into facts of its own (`hang.`, `unreachable.`, `node.silent`). Two
-judgements follow one after the other: with facts `_settle`, without them `_judge_without_facts`.
+until when to wait. It names no fault. While there are facts, `_settle` groups those that belong together and
+waits for silent slots; without facts, `_judge_without_facts` looks for those that time alone makes (alarms).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from everstep.core.facts import (
     ALL_ENDED,
@@ -18,8 +17,18 @@ from everstep.core.facts import (
     distinct,
     is_late,
 )
-from everstep.core.seeing import hang, suspension
-from everstep.core.seeing.hang import Pods, by_kind
+from everstep.core.seeing import suspension
+from everstep.core.seeing.alarms import (
+    Alarm,
+    hang_alarm,
+    limit_alarm,
+    look_again,
+    pod_fact,
+    silence_alarm,
+    silent_node_fact,
+    silent_pods,
+)
+from everstep.core.seeing.hang import Pods, by_kind, learn
 from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
 from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
 from everstep.core.seeing.watch_report import (
@@ -62,9 +71,7 @@ def look(
     """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
     observation = of_the_living(order, observation)
     pods = of_this_generation(order, observation.pods)
-    learned = hang.learn(
-        watch.learned, pods.kinds, checkpoint_seen=observation.checkpoint is not None
-    )
+    learned = learn(watch.learned, pods.kinds, checkpoint_seen=observation.checkpoint is not None)
     fresh = (f for f in observation.facts if not _is_old_news(order, f))
     watch = replace(
         watch,
@@ -84,6 +91,7 @@ def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
 
 
 def of_the_living(order: WatchOrder, observation: Observation) -> Observation:
+    """The observation with the pods of those slots that the job still has."""
     living = frozenset(order.living)
     return replace(observation, pods=tuple([pod for pod in observation.pods if pod.slot in living]))
 
@@ -131,7 +139,7 @@ def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
 
 def _all_ended(order: WatchOrder, pod: PodView, now: float) -> Fact:
     """The fact that nothing runs. The exit of a failed rank was only noted: the job would wait for ever."""
-    fact = _about(order, pod, ALL_ENDED, now, "no rank is running any more")
+    fact = pod_fact(order, pod, ALL_ENDED, now, "no rank is running any more")
     return replace(fact, id=f"watch/{ALL_ENDED}/{order.generation}")
 
 
@@ -147,7 +155,7 @@ def _settle(
         return PollAll()
     first_at = min(fact.at for fact in watch.facts)
     settled_at = first_at + order.limits.settle_s
-    silent = _silent(observation)
+    silent = silent_pods(observation)
     if silent and observation.now < settled_at:
         return WaitFor(until=settled_at)
     # A fact may be much older than the silence: a worker was away, or a device was broken before.
@@ -158,7 +166,7 @@ def _settle(
     lost = [pod for lost_at, pod in to_blame if lost_at <= observation.now]
     if to_blame and not lost:
         return WaitFor(until=min(lost_at for lost_at, _ in to_blame))
-    lost_nodes = tuple(_silent_node(order, pod, observation.now) for pod in lost)
+    lost_nodes = tuple(silent_node_fact(order, pod, observation.now) for pod in lost)
     return report(order, watch, observation, "facts", extra=lost_nodes)
 
 
@@ -184,18 +192,18 @@ def _judge_without_facts(
     - the report is old, or there is progress (`refresh`);
     - otherwise wait.
     """
-    silent = _silent(observation)
+    silent = silent_pods(observation)
     if order.unreachable and not silent and not _may_still_answer(order, observation):
         return report(order, watch, observation, "back")
-    hang_alarm = None if silent else _hang(order, watch, observation, pods)
-    if order.suspected_at is not None and hang_alarm is not None:
-        if hang_alarm.facts[0].at > order.suspected_at:
+    hang = None if silent else hang_alarm(order, watch.learned, observation, pods)
+    if order.suspected_at is not None and hang is not None:
+        if hang.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "activity_resumed")
         # A suspicion that was reported already is no alarm again: only look whether it ends.
-        hang_alarm = _look_again(_look_again_at(order, observation))
-    to_come = (_Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
-    silence = _silence(order, watch, observation, silent, pods)
-    possible = (silence, hang_alarm, _limit(order), *to_come)
+        hang = look_again(_look_again_at(order, observation))
+    to_come = (Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
+    silence = silence_alarm(order, watch.learned, observation, pods)
+    possible = (silence, hang, limit_alarm(order), *to_come)
     alarms = [alarm for alarm in possible if alarm is not None and not _is_old(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:
@@ -216,7 +224,7 @@ def _judge_without_facts(
 def _next_wake(
     order: WatchOrder,
     observation: Observation,
-    alarms: Sequence[_Alarm],
+    alarms: Sequence[Alarm],
     warned_at: float | None,
 ) -> float:
     """When to judge again if nothing changes; not later than now if a warning or the refresh is due."""
@@ -259,6 +267,7 @@ def _has_progressed(order: WatchOrder, observation: Observation, pods: Pods) -> 
 def _warnings(
     order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
 ) -> tuple[tuple[JobWarning, ...], float | None]:
+    """The warnings that hold now, and when the next one will if nothing changes."""
     learned = watch.learned
     running = [p for p in pods.kinds if p.started_at is not None and len(p.exits) < p.ranks]
     return judged(
@@ -272,157 +281,12 @@ def _warnings(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Alarm:
-    """Facts that become true at a time, unless something moves before; without facts it only ends a wait."""
-
-    at: float
-    facts: tuple[Fact, ...]
-
-
-def _look_again(at: float) -> _Alarm:
-    return _Alarm(at=at, facts=())
-
-
-def _is_old(order: WatchOrder, alarm: _Alarm) -> bool:
-    """Whether the job has all its facts already and only noted them, so that a new report changes nothing."""
+def _is_old(order: WatchOrder, alarm: Alarm) -> bool:
+    """Whether the job has noted all facts of this alarm already, so that a new report changes nothing."""
     return bool(alarm.facts) and all(fact.id in order.seen_ids for fact in alarm.facts)
 
 
-def _silent(observation: Observation) -> tuple[PodView, ...]:
-    return tuple([pod for pod in observation.pods if pod.silent_since is not None])
-
-
-def _silence(
-    order: WatchOrder,
-    watch: Watch,
-    observation: Observation,
-    silent: tuple[PodView, ...],
-    pods: Pods,
-) -> _Alarm | None:
-    """The alarm of silent slots: lost once the answering ones stand still too, until then unreachable.
-
-    Where most slots are silent, none of them counts as lost: the way to them may be broken.
-    """
-    if not silent:
-        return None
-    now, answering = observation.now, tuple(p for p in pods.kinds if p.silent_since is None)
-    unreachable_at = max(pod.silent_since or 0.0 for pod in silent) + order.limits.unreachable_s
-    lost_at = max(unreachable_at, _still_at(order, watch, answering))
-    can_be_lost = 2 * len(silent) <= len(order.living)
-    is_reported = {pod.slot for pod in silent} <= set(order.unreachable)
-    if can_be_lost and answering and lost_at <= now:
-        return _Alarm(at=lost_at, facts=tuple(_silent_node(order, p, now) for p in silent))
-    if not is_reported:
-        return _Alarm(at=unreachable_at, facts=tuple(_unreachable(order, p, now) for p in silent))
-    return _look_again(lost_at) if can_be_lost and lost_at > now else None
-
-
-def _still_at(order: WatchOrder, watch: Watch, answering: tuple[PodView, ...]) -> float:
-    """When the answering slots will have been still for long enough to believe in a lost node.
-
-    They wait for a lost one within a step; a slow step alone must not look like that.
-    """
-    patience = max(order.limits.unreachable_s, 3 * watch.learned.longest_gap_s)
-    moves = [p.step_at for p in answering if p.step_at is not None]
-    if moves or watch.learned.steps_seen:
-        return max([*moves, *(p.started_at or 0.0 for p in answering)], default=0.0) + patience
-    signs = [p.moved_at or 0.0 for p in answering if len(p.exits) < p.ranks]
-    return max(signs, default=0.0) + order.limits.unreachable_s
-
-
-def _hang(order: WatchOrder, watch: Watch, observation: Observation, pods: Pods) -> _Alarm | None:
-    if order.limits.still_s is not None:
-        return _suspension(order, observation, pods.all)
-    suspects = hang.suspects(
-        pods.all,
-        order.limits,
-        watch.learned,
-        now=observation.now,
-        time_scale=order.time_scale,
-        ends_job=order.ends_at_hang,
-    )
-    if not suspects:
-        return None
-    first = suspects[0]
-    pod = next(p for p in pods.all if p.slot == first.slots[0])
-    kind = "hang.steps" if pod.step_at is not None else "hang.still"
-    # Ranks that wait for one that hangs stop with it: then the fact names no slot.
-    until = first.still_since + hang.at_once_s(watch.learned)
-    together = sum(len(one.slots) for one in suspects if one.still_since <= until)
-    who = _who(pod.slot, together, sum(len(one.slots) for one in suspects))
-    fact = _about(order, pod, kind, first.still_since, f"{who} {first.how}")
-    fact = fact if together == 1 else replace(fact, slot=None, node=None)
-    return _Alarm(at=first.due, facts=(fact,))
-
-
-def _suspension(
-    order: WatchOrder, observation: Observation, pods: tuple[PodView, ...]
-) -> _Alarm | None:
-    still = suspension.suspect(
-        pods,
-        order.limits,
-        slots=len(order.living),
-        checkpoint=observation.checkpoint,
-        now=observation.now,
-    )
-    if still is None:
-        return None
-    pod = next(p for p in pods if p.slot == still.slots[0])
-    is_alone = len(still.slots) == 1
-    fact = Fact(
-        id=f"watch/hang/{order.generation}/{still.still_since:.3f}",
-        kind=still.rule,
-        at=still.still_since,
-        generation=order.generation,
-        node=pod.node if is_alone else None,
-        slot=pod.slot if is_alone else None,
-        message=still.message,
-    )
-    return _Alarm(at=still.due, facts=(fact,))
-
-
-def _who(slot: int, together: int, running: int) -> str:
-    if together == 1:
-        return f"slot {slot} has"
-    return f"{'all' if together == running else f'{together} of'} {running} running slots have"
-
-
-def _limit(order: WatchOrder) -> _Alarm | None:
-    if order.ends_at is None:
-        return None
-    fact = Fact(
-        id=f"watch/limit.run/{order.generation}",
-        kind="limit.run",
-        at=order.ends_at,
-        message=f"the phase ran as long as {order.ended_by} allows",
-    )
-    return _Alarm(at=order.ends_at, facts=(fact,))
-
-
-def _silent_node(order: WatchOrder, pod: PodView, now: float) -> Fact:
-    since = pod.silent_since or now
-    message = f"{pod.node} has been silent for {now - since:g} s and no other slot went on"
-    return _about(order, pod, "node.silent", since, message)
-
-
-def _unreachable(order: WatchOrder, pod: PodView, now: float) -> Fact:
-    since = pod.silent_since or now
-    message = f"the agent on {pod.node} does not answer"
-    return _about(order, pod, "unreachable.agent", since, message)
-
-
-def _about(order: WatchOrder, pod: PodView, kind: str, at: float, message: str) -> Fact:
-    return Fact(
-        # Each silence and each hang is a new one, so its start is part of its identity.
-        id=f"watch/{kind}/{pod.uid}/{order.generation}/{at:.3f}",
-        kind=kind,
-        at=at,
-        generation=order.generation,
-        node=pod.node,
-        slot=pod.slot,
-        message=message,
-    )
+_NOT_THERE = frozenset({"leaving", "lost", "absent", "pending"})
 
 
 def report(
@@ -434,7 +298,10 @@ def report(
     *,
     warnings: tuple[JobWarning, ...] | None = None,
 ) -> WatchReport:
-    """The report of this look: the weightiest facts, and the state of pods and training."""
+    """The report of this look: the weightiest facts, and the state of pods and training.
+
+    `extra`: facts beside those of the watch. `warnings`: the new ones, if they changed.
+    """
     facts = distinct((*watch.facts, *extra))
     observation = of_the_living(order, observation)
     now_running = of_this_generation(order, observation.pods)
@@ -444,7 +311,7 @@ def report(
         now=observation.now,
         cursor=observation.cursor,
         facts=examples(facts),
-        unreachable=tuple(p.slot for p in _silent(observation)),
+        unreachable=tuple(p.slot for p in silent_pods(observation)),
         learned=watch.learned,
         step=step_of(now_running.kinds),
         checkpoint=watch.saved,
@@ -465,6 +332,7 @@ def report(
 
 
 def _running_since(order: WatchOrder, pods: Pods) -> float | None:
+    """When the last pod started; None until all of them have."""
     started = [pod.started_at for pod in pods.kinds if pod.started_at is not None]
     is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.kinds)
     return max(started, default=None) if is_whole else None
@@ -478,59 +346,3 @@ def _alive_until(order: WatchOrder, observation: Observation, pods: Pods) -> flo
         checkpoint=observation.checkpoint,
         now=observation.now,
     )
-
-
-_NOT_THERE = frozenset({"leaving", "lost", "absent", "pending"})
-
-
-# -- Heartbeats ------------------------------------------------------------------------------------
-
-
-SAVED = "saved"
-
-
-def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
-    """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
-    observation = of_the_living(order, observation)
-    now_running = of_this_generation(order, observation.pods)
-    stepped_at = [pod.step_at for pod in now_running.kinds if pod.step_at is not None]
-    helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
-    return {
-        "now": observation.now,
-        "generation": order.generation,
-        "step": step_of(now_running.kinds),
-        "step_at": max(stepped_at, default=None),
-        "checkpoint_step": watch.saved.step if watch.saved else None,
-        "checkpoint_path": watch.saved.path if watch.saved else None,
-        SAVED: None if watch.saved is None else asdict(watch.saved),
-        "prewarm_bytes": sum(helpers) if helpers else None,
-        "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
-        **_stillness(order, watch, now_running, observation.now),
-    }
-
-
-def saved_in(glance: object) -> Checkpoint | None:
-    """The newest checkpoint in the last heartbeat of an earlier try of this watch.
-
-    The agents that reported it may be gone since.
-    """
-    saved = glance.get(SAVED) if isinstance(glance, Mapping) else None
-    return None if saved is None else Checkpoint(**saved)
-
-
-def _stillness(order: WatchOrder, watch: Watch, pods: Pods, now: float) -> dict[str, float]:
-    """How long the stillest slot has not moved, and how long it may; nothing where other rules judge."""
-    if order.is_paused or order.limits.still_s is not None:
-        return {}
-    suspects = hang.suspects(
-        pods.all,
-        order.limits,
-        watch.learned,
-        now=now,
-        time_scale=order.time_scale,
-        ends_job=order.ends_at_hang,
-    )
-    if not suspects:
-        return {}
-    still_s = max(0.0, now - suspects[0].still_since)
-    return {"still_s": round(still_s, 3), "still_limit_s": suspects[0].limit_s}

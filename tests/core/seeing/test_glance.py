@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from everstep.core.seeing.glance import glance, saved_in
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch, glance, look, report, saved_in
+from everstep.core.seeing.watching import Watch, look, report
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, Observation, PodView

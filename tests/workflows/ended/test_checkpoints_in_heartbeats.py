@@ -20,7 +20,7 @@ from temporalio.client import Client
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
-from everstep.core.seeing.watching import SAVED
+from everstep.core.seeing.glance import SAVED
 from everstep.core.world import Checkpoint
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.patience import HUNG_S

@@ -1,0 +1,65 @@
+"""The heartbeat of a watch: a glance at the job, which `status` shows over the job's last report.
+
+For people, but for one value: a new try of the watch begins with the checkpoint in the last glance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from everstep.core.seeing import hang
+from everstep.core.seeing.hang import Pods
+from everstep.core.seeing.progress import step_of
+from everstep.core.seeing.watch_report import WatchOrder
+from everstep.core.seeing.watching import Watch, of_the_living, of_this_generation
+from everstep.core.world import Checkpoint, Observation
+
+SAVED = "saved"
+
+
+def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
+    """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
+    observation = of_the_living(order, observation)
+    now_running = of_this_generation(order, observation.pods)
+    stepped_at = [pod.step_at for pod in now_running.kinds if pod.step_at is not None]
+    helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
+    return {
+        "now": observation.now,
+        "generation": order.generation,
+        "step": step_of(now_running.kinds),
+        "step_at": max(stepped_at, default=None),
+        "checkpoint_step": watch.saved.step if watch.saved else None,
+        "checkpoint_path": watch.saved.path if watch.saved else None,
+        SAVED: None if watch.saved is None else asdict(watch.saved),
+        "prewarm_bytes": sum(helpers) if helpers else None,
+        "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
+        **_stillness(order, watch, now_running, observation.now),
+    }
+
+
+def saved_in(glance: object) -> Checkpoint | None:
+    """The newest checkpoint in the last heartbeat of an earlier try of this watch.
+
+    The agents that reported it may be gone since.
+    """
+    saved = glance.get(SAVED) if isinstance(glance, Mapping) else None
+    return None if saved is None else Checkpoint(**saved)
+
+
+def _stillness(order: WatchOrder, watch: Watch, pods: Pods, now: float) -> dict[str, float]:
+    """How long the stillest slot has not moved, and how long it may; nothing where other rules judge."""
+    if order.is_paused or order.limits.still_s is not None:
+        return {}
+    suspects = hang.suspects(
+        pods.all,
+        order.limits,
+        watch.learned,
+        now=now,
+        time_scale=order.time_scale,
+        ends_job=order.ends_at_hang,
+    )
+    if not suspects:
+        return {}
+    still_s = max(0.0, now - suspects[0].still_since)
+    return {"still_s": round(still_s, 3), "still_limit_s": suspects[0].limit_s}
