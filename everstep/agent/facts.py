@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from everstep.agent import bounds, wire
-from everstep.agent.observing import logs
+from everstep.agent.observing import quotes
 
 FACTS_MOST = 1_000
 """Most facts that wait for a confirmation; beyond that the oldest are dropped."""
@@ -34,7 +34,7 @@ class Facts:
         self.count += 1
         numbered = _plain(fact)
         numbered["n"] = self.count
-        self.open = logs.bounded([*self.open[-FACTS_MOST + 1 :], numbered])
+        self.open = quotes.bound_quotes([*self.open[-FACTS_MOST + 1 :], numbered])
 
     def drop_stored(self, boot: str, up_to: int) -> bool:
         """Drop confirmed facts; return whether there were any. Numbers of another boot confirm nothing."""

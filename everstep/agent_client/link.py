@@ -26,7 +26,7 @@ ASK_S = 1.0
 
 HEAD_MOST = 64 * 1024
 ANSWER_MOST = 16 * 1024 * 1024
-"""In bytes. `logs.ALL_QUOTES_MOST` bounds what an agent's state holds of the output of its ranks."""
+"""In bytes. `quotes.ALL_QUOTES_MOST` bounds what an agent's state holds of the output of its ranks."""
 
 SSLProtocol.max_size = 32 * 1024
 """The buffer of each connection, in memory from its begin: a record of TLS has 16 KB at most. The 256 KB of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
-from everstep.agent.observing import logs as rank_logs
+from everstep.agent.observing import log_times
 from everstep.backends.local import logs as local_logs
 
 
@@ -22,8 +22,8 @@ class Ranks:
         local_logs.label(folder, job="demo", slot=rank)
         path = folder / "logs" / f"g{generation}-r{rank}.log"
         size = path.stat().st_size if path.exists() else 0
-        marks = rank_logs.times_beside(path).read_bytes() if size else b""
-        rank_logs.Marks(path, clock=lambda: next(self._seconds)).add(size)
-        rank_logs.times_beside(path).write_bytes(marks + rank_logs.times_beside(path).read_bytes())
+        marks = log_times.times_beside(path).read_bytes() if size else b""
+        log_times.Marks(path, clock=lambda: next(self._seconds)).add(size)
+        log_times.times_beside(path).write_bytes(marks + log_times.times_beside(path).read_bytes())
         with path.open("ab") as file:
             file.write(text.encode())

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everstep.agent import bounds, clock, wire
-from everstep.agent.observing import logs, steps
+from everstep.agent.observing import quotes, steps
+from everstep.agent.observing.logs import LogFile
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_ends, rank_exec
 from everstep.agent.storage import files, permissions
@@ -82,7 +83,7 @@ class RankFolder:
             for _ in range(2):  # the message may have a message of its own, beside its traceback
                 content = content.get("message") if isinstance(content, dict) else content
             if isinstance(content, str) and content.strip():
-                return content.strip().splitlines()[0][: logs.EXCEPTION_MOST]
+                return content.strip().splitlines()[0][: quotes.EXCEPTION_MOST]
         return None
 
     def remove(self) -> None:
@@ -124,7 +125,7 @@ class Rank:
         self.is_forked = False  # from the prewarm helper
         self.first_wrote_at: float | None = None
         self.wrote_at: float | None = None
-        self.log = logs.LogFile(log)
+        self.log = LogFile(log)
         copied_by = type(self).copied_by
         self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader

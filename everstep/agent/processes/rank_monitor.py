@@ -18,7 +18,7 @@ from typing import Any
 
 from everstep.agent import clock
 from everstep.agent.agent import Agent
-from everstep.agent.observing import logs, matching, steps
+from everstep.agent.observing import matching, quotes, steps
 from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
@@ -137,7 +137,7 @@ class RankMonitor:
     def _add_exit(self, run: Run, rank: Rank) -> None:
         lines = rank.log.recent_lines() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
-        exception = words or logs.last_exception(lines, rank.code)
+        exception = words or quotes.last_exception(lines, rank.code)
         if rank.ended_badly:
             self._add_storage_fault(run, "\n".join(lines))
         rules, all_had_time = matching.matching_rules(run.command["log_rules"], "\n".join(lines))
@@ -147,7 +147,7 @@ class RankMonitor:
             "signal": rank.signal,
             "exception": exception,
             "at_step": run.steps.of(rank.number),
-            "log": logs.last_output(lines),
+            "log": quotes.last_output(lines),
             "log_path": str(rank.log.path),
             "log_rules": ",".join(rules),
         }
@@ -155,7 +155,7 @@ class RankMonitor:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # If no step was made the last line explains the end: it is an interpreter's or a parser's error.
-        last = logs.last_line(lines) if run.steps.newest is None else None
+        last = quotes.last_line(lines) if run.steps.newest is None else None
         why = exception or last
         reason = f": {why}" if why else ""
         if (

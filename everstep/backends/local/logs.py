@@ -10,7 +10,7 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent.observing import logs
-from everstep.agent.observing.logs import Times
+from everstep.agent.observing.log_times import Times
 from everstep.agent.storage import files
 from everstep.backends.tools import LogLine, RankLog
 

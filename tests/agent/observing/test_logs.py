@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import time
 from collections.abc import Callable
@@ -12,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing import logs
-from everstep.agent.observing.logs import LogFile, Marks, Times, last_exception, read, times_beside
+from everstep.agent.observing.log_times import Times, times_beside
+from everstep.agent.observing.logs import LogFile, read
 from everstep.agent.storage import files
 
 HEAD_BYTES, KEPT_BYTES, MOST = 100, 200, 400
@@ -159,146 +158,11 @@ def test_no_link_that_a_rank_puts_beside_its_log_is_written_through(tmp_path: Pa
     assert other.read_text() == "untouched"
 
 
-def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:
-    facts = [ended(number) for number in range(100)]
-    bounded_facts = logs.bounded(facts)
-    assert [fact["n"] for fact in bounded_facts] == [*range(100)]
-    assert sum(len(fact["details"]["log"]) for fact in bounded_facts) <= logs.ALL_QUOTES_MOST
-    assert bounded_facts[-1] == facts[-1]
-    assert len(facts[0]["details"]["log"]) == logs.RECENT_BYTES, (
-        "who reads the old list reads it on"
-    )
-
-
-def ended(number: int) -> wire.FactSeen:
-    return {
-        "n": number,
-        "id": f"b/{number}",
-        "kind": "process.exit",
-        "at": 0.0,
-        "generation": 1,
-        "rank": 0,
-        "message": "exit code 1",
-        "details": {"log": "\ufffd" * logs.RECENT_BYTES},
-    }
-
-
-def test_the_last_words_are_few_and_end_with_the_last() -> None:
-    assert logs.last_output([f"line {n}" for n in range(50)]).splitlines()[::19] == [
-        "line 30",
-        "line 49",
-    ]
-    output = logs.last_output(["\ufffd" * 4_000, "the end"])
-    assert output.endswith("\ufffd\nthe end")
-    assert len(output.encode()) <= logs.QUOTED_BYTES
-    assert not logs.last_output([])
-
-
 def test_tail_is_short() -> None:
     log = LogFile(Path("/dev/null"))
     log.write(b"line\n" * 100_000)
     assert len(log.recent_lines()) == logs.RECENT_LINES
     log.close()
-
-
-BEGIN, TOP = "Traceback (most recent call last):", '  File "train.py", line 3, in <module>'
-INNER = '  File "train.py", line 9, in save'
-COMPILE = [BEGIN, TOP, "    compiles()", INNER, "CompileError: no"]
-LOGGED = ["ERROR:root:could not save", BEGIN, INNER, "AssertionError: no room"]
-THREAD = ["Exception in thread Thread-1 (watch):", BEGIN, INNER, "RuntimeError: late"]
-RUNPY = '  File "<frozen runpy>", line 198, in _run_module_as_main'
-ANOTHER = "During handling of the above exception, another exception occurred:"
-IGNORED = ["Exception ignored in: <function Pool.__del__ at 0x7f>", BEGIN, INNER, "KeyError: 'x'"]
-
-LAST: tuple[tuple[str, list[str], int | None, str | None], ...] = (
-    ("nothing", [], 1, None),
-    ("no traceback", ["Error: no traceback"], 1, None),
-    ("one", [*COMPILE, "bye"], 1, "CompileError: no"),
-    ("with a prefix", [f"[rank0]: {line}" for line in COMPILE], 1, "CompileError: no"),
-    ("cut off", [BEGIN, TOP], 1, None),
-    (
-        "of a module",
-        [BEGIN, '  File "<frozen runpy>", line 1, in _run_module_as_main', "E: x"],
-        1,
-        "E: x",
-    ),
-    (
-        "one while another was handled",
-        [
-            *LOGGED,
-            "",
-            "During handling of the above exception, another exception occurred:",
-            "",
-            *COMPILE,
-        ],
-        1,
-        "CompileError: no",
-    ),
-    ("logged and survived", [*LOGGED, "goes on"], 1, None),
-    ("logged before another", [*LOGGED, *COMPILE], 1, "CompileError: no"),
-    ("a thread ended after it", [*COMPILE, *THREAD], 1, "CompileError: no"),
-    ("only a thread ended", THREAD, 1, None),
-    ("some ignored after it", [*COMPILE, *IGNORED, *IGNORED], 1, "CompileError: no"),
-    (
-        "one ignored at the top",
-        [*COMPILE, IGNORED[0], BEGIN, TOP, "KeyError: 'x'"],
-        1,
-        "CompileError: no",
-    ),
-    ("killed after one", COMPILE, None, None),
-    ("killed below a shell", COMPILE, 137, None),
-    ("another code", COMPILE, 3, None),
-)
-
-
-@pytest.mark.parametrize(
-    ("lines", "code", "exception"), [row[1:] for row in LAST], ids=[row[0] for row in LAST]
-)
-def test_the_last_exception_is_what_ended_the_process(
-    lines: list[str], code: int | None, exception: str | None
-) -> None:
-    assert last_exception(lines, code) == exception
-
-
-# -- times ----------------------------------------------------------------------------------------
-
-
-def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
-    moments = iter([10.0, 10.05, 11.0, 5.0])
-    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
-    for offset in (0, 100, 200, 300):
-        marks.add(offset)
-    times = Times(tmp_path / "a.log")
-    line_times = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
-    assert line_times == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
-        "a mark each 0.1 s, and where a clock was set"
-    )
-    assert Times(tmp_path / "b.log").at(0) is None
-
-
-def test_marks_do_not_outgrow_a_log_of_which_little_is_written_at_a_time(tmp_path: Path) -> None:
-    """A dot for each step, ten times a second."""
-    moments = (n / 8 for n in itertools.count())
-    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
-    for offset in range(800):
-        marks.add(offset)
-    times = Times(tmp_path / "a.log")
-    assert times_beside(tmp_path / "a.log").stat().st_size == 16 * 100, "one a second"
-    assert [times.at(offset) for offset in (0, 7, 8, 799)] == [0.0, 0.0, 1.0, 99.0]
-
-
-def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    marks = Marks(path, clock=iter(range(1000)).__next__)
-    for offset in range(0, 1000, 10):
-        marks.add(offset)
-    before = Times(path)
-    marks.leave_out(100, 905)
-    after = Times(path)
-    assert [after.at(n) for n in (0, 95, 905, 999)] == [before.at(n) for n in (0, 95, 905, 999)]
-    assert times_beside(path).stat().st_size == 16 * (10 + 10)
-    (tmp_path / "a.times").write_bytes(b"half a mark")
-    assert Times(path).at(5) is None
 
 
 def test_a_log_marks_itself(tmp_path: Path) -> None:
