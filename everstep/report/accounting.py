@@ -144,34 +144,62 @@ def _run(row: Value, end: float) -> Run:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """A start of all processes, where a run begins: the first of the job, or one that a restart led to."""
+
+    at: float
+    first_step_at: float | None
+    starting_step: int | None
+    generation: int | None
+
+
 def _runs_of_records(
     records: Sequence[Value], started: float | None, *, before: float
 ) -> tuple[Run, ...]:
-    """Runs that are older than those a job keeps: each from the start after a restart to the next restart."""
+    """Runs that are older than those a job keeps: each from one start to the restart that ended it.
+
+    The job starts at `started`. A restart that succeeded ends a run and leads to the next start: restarts 1
+    and 2 show the runs from the job's start to 1, and from the start after 1 to 2.
+    """
     runs: list[Run] = []
-    # The run that the next record ends; the first begins with the job.
-    start, starting_step, generation, first_step = started, 0, None, started
+    start = None
+    if started is not None:
+        start = _Start(at=started, first_step_at=started, starting_step=0, generation=None)
     for record in records:
-        at, stages = seconds(record["at"]), record["stages_s"]
-        if at is None or at >= before or record["recover_result"] != "success":
+        decided_at = seconds(record["at"])
+        if decided_at is None or decided_at >= before or record["recover_result"] != "success":
             continue
         if start is not None:
-            runs.append(
-                Run(
-                    phase=record["phase"],
-                    generation=generation,
-                    started_at=start,
-                    first_step_at=first_step,
-                    ended_at=at + (stages.get(STANDBY) or 0.0),
-                    starting_step=starting_step,
-                    step=record.get("step"),
-                )
-            )
-        start = at + sum(stages.get(name) or 0.0 for name in UNTIL_START)
-        first = stages.get("first_step")
-        first_step = None if first is None else start + first
-        starting_step, generation = record["resume_step"], record["generation"]["to"]
+            runs.append(_run_between(start, record, decided_at))
+        start = _start_after(record, decided_at)
     return tuple(run for run in runs if run.started_at < before)
+
+
+def _run_between(start: _Start, record: Value, decided_at: float) -> Run:
+    """The run from this start until the restart of the record. Until a backup pod is ready it goes on."""
+    return Run(
+        phase=record["phase"],
+        generation=start.generation,
+        started_at=start.at,
+        first_step_at=start.first_step_at,
+        ended_at=decided_at + (record["stages_s"].get(STANDBY) or 0.0),
+        starting_step=start.starting_step,
+        step=record.get("step"),
+    )
+
+
+def _start_after(record: Value, decided_at: float) -> _Start:
+    """The start that a restart led to."""
+    stages = record["stages_s"]
+    at = decided_at + sum(stages.get(name) or 0.0 for name in UNTIL_START)
+    first_step_s = stages.get("first_step")
+    return _Start(
+        at=at,
+        first_step_at=None if first_step_s is None else at + first_step_s,
+        starting_step=record["resume_step"],
+        generation=record["generation"]["to"],
+    )
 
 
 # -- stages ---------------------------------------------------------------------------------------
