@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.chronicle.totals import JobReport
+from everstep.chronicle.fleet_totals import JobReport
 from everstep.core import names
 
 TASK_TIMEOUT = timedelta(seconds=3)

@@ -24,11 +24,11 @@ from activities.heartbeat import Heartbeat, heartbeating
 from activities.visibility import SIGNAL_WITHIN
 from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import JobTotals
+from everstep.chronicle.fleet_totals import JobReport
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary
 from everstep.chronicle.publishing import Publication, PublishedUpTo
 from everstep.chronicle.shapes import moment
-from everstep.chronicle.totals import JobReport
 from everstep.core.errors import EverstepError
 
 WRITTEN_WITHIN_S = 10.0

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from activities.counters import TemporalCounters
 from everstep.chronicle import fold, spans, totals
 from everstep.chronicle.chronicle import Chronicle
+from everstep.chronicle.fleet_totals import JobReport
 from everstep.chronicle.publishing import Publication
-from everstep.chronicle.totals import JobReport
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.world import WORKS_KEPT, AgentWork

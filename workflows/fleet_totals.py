@@ -1,4 +1,4 @@
-"""FleetTotals: the counters of all jobs of one cluster, for ever. It drives `chronicle.totals`.
+"""FleetTotals: the counters of all jobs of one cluster, for ever. It drives `chronicle.fleet_totals`.
 
 Workers that export metrics read it; jobs send it their totals with a signal that starts it.
 """
@@ -10,7 +10,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from everstep.chronicle import totals
+from everstep.chronicle import fleet_totals
 from everstep.core import names
 from workflows import options
 from workflows.inputs import read, required
@@ -22,8 +22,8 @@ class FleetTotals:
 
     @workflow.init
     def __init__(self, *raw: Any) -> None:
-        new = totals.FleetTotals()
-        self._input = read(raw or (new,), totals.FleetTotals)
+        new = fleet_totals.FleetTotals()
+        self._input = read(raw or (new,), fleet_totals.FleetTotals)
         self._totals = new if isinstance(self._input, ApplicationError) else self._input
 
     @workflow.run
@@ -40,9 +40,11 @@ class FleetTotals:
     @workflow.signal(
         name="job_totals", description="all totals of one job; they replace its earlier ones"
     )
-    def job_totals(self, report: totals.JobReport) -> None:
-        self._totals = totals.with_report(self._totals, report)
+    def job_totals(self, report: fleet_totals.JobReport) -> None:
+        self._totals = fleet_totals.with_report(self._totals, report)
 
     @workflow.query(name="totals", description="restarts, stages and ends of all jobs")
-    def totals(self, _argument: Any = None) -> totals.FleetSum:
-        return totals.FleetSum(totals=totals.summed(self._totals), ends=totals.ends(self._totals))
+    def totals(self, _argument: Any = None) -> fleet_totals.FleetSum:
+        return fleet_totals.FleetSum(
+            totals=fleet_totals.summed(self._totals), ends=fleet_totals.ends(self._totals)
+        )

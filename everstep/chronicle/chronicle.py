@@ -181,7 +181,7 @@ class JobTotals:
     # Stage -> bucket -> number of stages, and the sum of their seconds.
     stages: Mapping[str, Mapping[int, tuple[int, float]]] = field(default_factory=dict)
     ended: str = ""  # how the job ended; empty while it has not
-    # Use -> seconds, of the runs before `Chronicle.timed`.
+    # Use (wait, training, down, lost, paused) -> seconds, of the runs before `Chronicle.timed`.
     time_s: Mapping[str, float] = field(default_factory=dict)
     lost_s: Mapping[str, float] = field(default_factory=dict)  # `class/down`, `class/again`
     lost_steps: int | None = 0  # steps that were done again; None: unknown for some run
@@ -215,7 +215,7 @@ class Chronicle:
     sent: int = 0  # number of the newest one that was published
     wanted_events: tuple[str, ...] = ()  # names of the events to publish; empty: all of them
 
-    # Counters of all jobs: `totals`.
+    # Counters of all jobs: `totals`, `time_totals`.
     totals: JobTotals = field(default_factory=JobTotals)
     settled: int = 0  # records of the phase up to this number are in the totals
     timed: float | None = None  # start of the oldest run whose time is not in the totals

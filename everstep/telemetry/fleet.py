@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.chronicle.chronicle import JobTotals
-from everstep.chronicle.totals import FleetSum
+from everstep.chronicle.fleet_totals import FleetSum
 from everstep.core import names
 from everstep.report.accounting import seconds
 

@@ -27,7 +27,8 @@ from temporalio.runtime import (
 )
 
 from everstep import __version__
-from everstep.chronicle.totals import BUCKETS_S, FleetSum
+from everstep.chronicle.counters import BUCKETS_S
+from everstep.chronicle.fleet_totals import FleetSum
 from everstep.telemetry import sdk_metrics
 from everstep.telemetry.configuration import MetricsConfiguration, host_and_port
 from everstep.telemetry.fleet import Fleet

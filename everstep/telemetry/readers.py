@@ -22,7 +22,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-from everstep.chronicle.totals import BUCKETS_S
+from everstep.chronicle.counters import BUCKETS_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from temporalio.runtime import (
     BufferedMetricUpdate,
 )
 
-from everstep.chronicle.totals import BUCKETS_S
+from everstep.chronicle.counters import BUCKETS_S
 from everstep.telemetry.readers import Distribution, ObservedHistogram
 
 SCOPE = "temporalio"

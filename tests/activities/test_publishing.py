@@ -17,10 +17,10 @@ from activities.publishing import Listener, Publishing
 from activities.webhook import Webhook
 from everstep.backends.fake.backend import FakeBackend
 from everstep.chronicle.chronicle import Entry, JobTotals, QueuedSpan
+from everstep.chronicle.fleet_totals import JobReport
 from everstep.chronicle.happenings import Notice
 from everstep.chronicle.incidents import IncidentSummary, RestartLine
 from everstep.chronicle.publishing import Publication, PublishedUpTo
-from everstep.chronicle.totals import JobReport
 from everstep.core.world import JobRef
 from tests.support.hook import hooked
 

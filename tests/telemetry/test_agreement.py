@@ -16,7 +16,7 @@ import pytest
 from temporalio import workflow
 from temporalio.client import Client
 
-from everstep.chronicle.totals import FleetSum
+from everstep.chronicle.fleet_totals import FleetSum
 from everstep.core import names
 from everstep.dialects import job_memo
 from everstep.processes import free_port

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 
 from activities.counters import TemporalCounters
 from everstep.chronicle.chronicle import JobTotals
-from everstep.chronicle.totals import FleetSum, JobReport
+from everstep.chronicle.fleet_totals import FleetSum, JobReport
 from everstep.core import names
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 
-from everstep.chronicle.totals import BUCKETS_S
+from everstep.chronicle.counters import BUCKETS_S
 from everstep.dialects import job_memo
 from everstep.processes import free_port
 from tests.support.byhand import reset

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from everstep.chronicle.totals import FleetSum
+from everstep.chronicle.fleet_totals import FleetSum
 from everstep.core import names
 from tests.cli.conftest import AsyncCli, until
 from tests.support.devserver import DevServer

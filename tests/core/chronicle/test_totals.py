@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import JobTotals
-from everstep.chronicle.totals import (
-    BUCKETS_S,
+from everstep.chronicle.counters import BUCKETS_S
+from everstep.chronicle.fleet_totals import (
     ENDED_KEPT,
     FleetTotals,
     JobReport,
