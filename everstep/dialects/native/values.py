@@ -1,12 +1,12 @@
-"""The small types of the native document: texts of a pattern, numbers within bounds, the kinds of a union.
+"""The types of single values in the native document: texts of a pattern, bounded numbers, members of a union.
 
-A type has an error message of its own if pydantic's would not show what to write instead.
+First bounds and patterns, then checks, then the types made of them. A type has an error message of its own if
+pydantic's would not show what to write instead.
 """
 
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,26 +20,17 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from everstep.core import patterns
 from everstep.core.levels import FaultClass, Level, Owner
+from everstep.dialects.native import regexes
 from everstep.documents.problems import HIDDEN, problem
 
-# The most of each.
+# The most of each in one document, or in one field.
 NODES = 10_000
 PHASES = 100
 PER_NODE = 1024
 ENTRIES = 10_000
 TEXT_LENGTH = 100_000  # the longest argument or variable that every Linux passes to a process
 PATTERN_LENGTH = 1000
-GROUPS = 50
-REPEATS = 3
-
-# In the text of a pattern: an escaped character or a class; what stands before a repeat.
-LITERAL = re.compile(r"\\.|\[\^?\]?[^]]*\]")
-REPEAT = re.compile(r"(.?)[*+{]")
-HOW_LINEAR = (
-    r"leave out lookaround, backreferences, possessive quantifiers, \Z and repeats above 1000"
-)
 YEAR_S = 365 * 24 * 3600
 DAY_S = 24 * 3600
 
@@ -57,10 +48,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """A text of this pattern, as a whole; `otherwise` completes the sentence "must ..."."""
+    """The whole text must match. `requirement` completes the message "must ...", as "be a label's name"."""
 
     pattern: str
-    otherwise: str
+    requirement: str
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -74,7 +65,7 @@ class Matches:
 
     def _checked(self, text: str) -> str:
         if not re.fullmatch(self.pattern, text):
-            raise problem(f"must {self.otherwise}")
+            raise problem(f"must {self.requirement}")
         return text
 
 
@@ -83,33 +74,6 @@ def unique(values: list[T]) -> list[T]:
         if value in values[:i]:
             raise problem(f"is in the list twice ({value}): keep one", i)
     return values
-
-
-def regex(pattern: str) -> str:
-    if pattern.count("(") > GROUPS:  # its parser recurses: how deep it gets must not be chance
-        raise problem(f"has more than {GROUPS} groups: make it simpler")
-    with warnings.catch_warnings(action="ignore"):  # doubtful, but Python knows what it means
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError) as error:
-            raise problem(f"is not a regular expression: {error}") from None
-    if why := patterns.refused(pattern):
-        raise problem(f"cannot be matched in linear time ({why}): {HOW_LINEAR}")
-    return pattern
-
-
-def finds_step(pattern: str) -> str:
-    if "step" not in re.compile(pattern).groupindex:
-        raise problem(r"must have a group named step, for example 'step (?P<step>\d+)'")
-    return pattern
-
-
-def suits_names(pattern: str) -> str:
-    """Agents search file names with Python's own matcher: the pattern must not be able to hold them up."""
-    repeats = REPEAT.findall(LITERAL.sub("c", pattern))
-    if len(repeats) > REPEATS or any(before == ")" for before in repeats):
-        raise problem(f"may have {REPEATS} of * + {{}} at most, and none behind a group")
-    return pattern
 
 
 def not_blank(text: str) -> str:
@@ -132,25 +96,29 @@ def handed_out(name: str) -> str:
     return name
 
 
+NUMBER, TEXT, LIST, MAPPING = (HIDDEN + kind for kind in ("number", "text", "list", "mapping"))
+"""Tags of a union's members by kind of value. No message shows them."""
+
+
 def kind(value: object) -> str:
-    """The tag of the union's member that a value is meant for, by its type. No message shows it."""
+    """The tag of the union's member that a value is meant for, by its type."""
     kinds: dict[type, str] = {int: NUMBER, float: NUMBER, str: TEXT, list: LIST, dict: MAPPING}
     return kinds.get(type(value), HIDDEN)
 
 
-def either(otherwise: str) -> Discriminator:
-    """Chooses by the kind of the value; `otherwise` completes "must be ..."."""
-    return Discriminator(kind, custom_error_type="choose", custom_error_message=otherwise)
+def either(alternatives: str) -> Discriminator:
+    """Chooses a union's member by the kind of the value; `alternatives` completes "must be ..."."""
+    return Discriminator(kind, custom_error_type="choose", custom_error_message=alternatives)
 
-
-NUMBER, TEXT, LIST, MAPPING = (HIDDEN + kind for kind in ("number", "text", "list", "mapping"))
 
 ShortText = Annotated[str, Field(min_length=1, max_length=500)]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Argument = Annotated[str, Field(max_length=TEXT_LENGTH)]
-Regex = Annotated[str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regex)]
-StepRegex = Annotated[Regex, AfterValidator(finds_step)]
-NamePattern = Annotated[StepRegex, AfterValidator(suits_names)]
+Regex = Annotated[
+    str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regexes.check_regex)
+]
+StepRegex = Annotated[Regex, AfterValidator(regexes.check_step_group)]
+NamePattern = Annotated[StepRegex, AfterValidator(regexes.check_repeats)]
 
 Word = Literal["fail", "note", "ignore", "resize"]
 Class = Annotated[FaultClass, Strict(False)]
