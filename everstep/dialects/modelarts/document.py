@@ -1,6 +1,8 @@
-"""The ModelArts document -> JobSpec: its fields become a native `spec`, over which the overlay is merged.
+"""The ModelArts document -> JobSpec.
 
-Its annotations become a policy (`policy`); everything else is compiled like a native document. Fields
+`compile_modelarts` validates the document (`_parsed`), puts its fields into native words (`_spec`), merges
+the overlay over them, compiles the result like a native document with the policy of its annotations
+(`_policy`) and adds to each phase what the native shape does not allow (`_with_modelarts_values`). Fields
 without effect are rows of a table (`notes`).
 """
 
@@ -37,13 +39,14 @@ HANG_MINUTES_DEFAULT = "30"
 
 def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     """Compile the document. Raises `InvalidSpec` with all problems."""
-    parsed = _checked(document)
+    parsed = _parsed(document)
     root, overlay = _overlay(parsed)
     in_pods = has_pods(str(overlay.get("cluster", "local")))
-    spec = merged(_native(parsed, in_pods=in_pods), overlay)
-    if overlay.get("accelerator") == "none":  # one word makes it a job without devices
+    spec = merged(_spec(parsed, in_pods=in_pods), overlay)
+    if overlay.get("accelerator") == "none":  # a job without devices need not set their number too
         spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
-    shape = judged(shapes.Spec, spec, root)  # what is wrong can only have come with the overlay
+    # Only the overlay can bring a mistake here: messages name its path.
+    shape = judged(shapes.Spec, spec, root)
     phases, notes = compile_spec(
         spec, shape, has_pods=has_pods, root=root, base=_policy(parsed), commands_known=False
     )
@@ -56,7 +59,7 @@ def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         priority=shape.priority,
         start_phase=shape.start_phase,
         phases=tuple(
-            _finished(phase, parsed, partial(overlays.place, root, overlay, i))
+            _with_modelarts_values(phase, parsed, partial(overlays.place, root, overlay, i))
             for i, phase in enumerate(phases)
         ),
         dialect="modelarts",
@@ -70,7 +73,8 @@ def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     )
 
 
-def _checked(document: dict[str, Any]) -> ma_shapes.Document:
+def _parsed(document: dict[str, Any]) -> ma_shapes.Document:
+    """Validate the document. Raises `InvalidSpec` with all problems."""
     return judged(ma_shapes.Document, _without_nulls(document))
 
 
@@ -88,7 +92,7 @@ def _without_nulls(document: dict[str, Any]) -> dict[str, Any]:
 
 def fragment(document: dict[str, Any]) -> dict[str, Any]:
     """The overlay: a fragment of the native `spec`."""
-    return _overlay(_checked(document))[1]
+    return _overlay(_parsed(document))[1]
 
 
 def _overlay(document: ma_shapes.Document) -> tuple[str, dict[str, Any]]:
@@ -99,7 +103,7 @@ def _overlay(document: ma_shapes.Document) -> tuple[str, dict[str, Any]]:
 # --- In native words -------------------------------------------------------------------------------
 
 
-def _native(document: ma_shapes.Document, *, in_pods: bool) -> dict[str, Any]:
+def _spec(document: ma_shapes.Document, *, in_pods: bool) -> dict[str, Any]:
     """The document as a native `spec`. As in ModelArts a job takes all devices of its nodes, of the
     cluster's kind."""
     spec: dict[str, Any] = {
@@ -130,12 +134,12 @@ def _variables(document: ma_shapes.Document) -> dict[str, str]:
     return {**variables, **document.algorithm.environments}
 
 
-def _finished(
+def _with_modelarts_values(
     phase: PhaseSpec, document: ma_shapes.Document, place: overlays.OverlayPlace
 ) -> PhaseSpec:
-    """The phase with values that the native shape does not allow.
+    """The phase with the values of the document that the native shape does not allow.
 
-    ModelArts allows more: variables of nearly any name, and jobs that run for a century.
+    ModelArts allows variables of nearly any name, and jobs that run for a century.
     """
     if problems := [
         (place("env", name) or name, what)
@@ -146,7 +150,7 @@ def _finished(
     minutes = env.get(ma_shapes.HANG_MINUTES, HANG_MINUTES_DEFAULT)
     clearing = env.get(ma_shapes.CLEARING, "-1")
     limits = phase.limits
-    if limits.hang_s is None:  # else the overlay limits a step
+    if limits.hang_s is None:  # the overlay sets no limit of a step, which would take its place
         limits = replace(limits, still_s=int(minutes) * MINUTE_S)
     if document.spec.auto_stop is not None and not place("limits", "run_s"):
         limits = replace(limits, run_s=document.spec.auto_stop.duration * HOUR_S)
@@ -164,17 +168,18 @@ def _finished(
 
 
 def _called(document: ma_shapes.Document, place: overlays.OverlayPlace) -> dict[str, str]:
-    """Paths of this phase's fields in the document, by their native paths, for messages."""
+    """Where fields of this phase stand in the document, for messages: native path -> path in the document.
+
+    A field of the overlay has its path there: {"limits.run_s": "spec.auto_stop"} without one.
+    """
     index = of_checkpoints(document)
-    native_paths = {
+    document_paths = {
         "model_dir": None,
         "checkpoints.path": None if index is None else f"algorithm.outputs.{index}.local_dir",
         "limits.run_s": None if document.spec.auto_stop is None else "spec.auto_stop",
     }
-    called = {
-        name: place(*name.split(".")) or native_path for name, native_path in native_paths.items()
-    }
-    return {name: at for name, at in called.items() if at is not None}
+    called = {name: place(*name.split(".")) or path for name, path in document_paths.items()}
+    return {name: path for name, path in called.items() if path is not None}
 
 
 def _policy(document: ma_shapes.Document) -> Policy:
