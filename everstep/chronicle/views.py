@@ -36,9 +36,6 @@ SHOWN_STATE: Mapping[Mode, str] = {
 WATCHED = (Mode.WATCHING, Mode.TELLING)
 """Modes in which all ranks run, and the monitor between two of its reports."""
 
-AT_REST = (Mode.PAUSING, Mode.PAUSED, Mode.CLOSING, Mode.ENDED)
-"""Modes in which the newest generation trains nothing."""
-
 ENDED_STATE: Mapping[str, str] = {
     "Completed": "completed",
     "Failed": "failed",
@@ -106,8 +103,8 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
 
 
 def step(state: JobState) -> int | None:
-    """The newest step of the generation. Of a job that is paused or ends, the newest of all generations."""
-    return state.step if state.mode in AT_REST else state.generation_step
+    """The newest step of the generation that runs. While none does, the newest of all generations."""
+    return state.generation_step if state.mode in WATCHED else state.step
 
 
 def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:
