@@ -174,6 +174,10 @@ class Tools:
         """
         return []
 
+    async def prune_agents(self, *, before: float, is_rehearsal: bool) -> list[str]:  # noqa: ARG002
+        """Remove agents that were made before this time and that no pod uses; return their names."""
+        return []
+
     async def logs(self, job: str) -> list[RankLog]:  # noqa: ARG002
         """All logs of the job, oldest generation first."""
         return []

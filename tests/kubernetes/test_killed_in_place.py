@@ -46,7 +46,7 @@ class LastWrite:
         api = self.lab.backend._api
         send = api._request
 
-        async def request(method: str, path: str, *rest: Any) -> Any:
+        async def request(method: str, path: str, *rest: Any, **options: Any) -> Any:
             if self.is_dead:
                 raise Killed
             is_last = method != "GET" and self._is_last()
@@ -54,7 +54,7 @@ class LastWrite:
                 self.is_dead = True
                 raise Killed
             try:
-                reply = await send(method, path, *rest)
+                reply = await send(method, path, *rest, **options)
                 if method == "POST" and path.endswith("/pods"):
                     self.pods.append(reply["metadata"]["uid"])
             finally:  # also where the API server refused it: what there is already is not made again
@@ -63,7 +63,7 @@ class LastWrite:
                     raise Killed
             return reply
 
-        api._request = request  # type: ignore[method-assign,assignment]  # of this worker
+        api._request = request  # type: ignore[method-assign]  # of this worker
 
     def _is_last(self) -> bool:
         self.count += 1

@@ -1,4 +1,7 @@
-"""`everstep prune --cluster`: the record of a job goes once nothing of the job can be left, no sooner."""
+"""`everstep prune --cluster`: the record of a job goes once nothing of the job can be left, no sooner.
+
+So does the agent of an earlier version once no pod has it mounted.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -183,6 +186,105 @@ async def test_a_later_job_of_this_id_is_above_all_that_its_folders_ever_saw(
     fence = json.loads((lab.folder / "reborn" / ".everstep" / "generation").read_text())
     assert (fence["run"], fence["generation"]) == ("later", generations + 1)
     await later.gone()
+
+
+# -- Agents of earlier versions ---------------------------------------------------------------------
+
+
+@dataclass
+class AgentFiles:
+    """The ConfigMaps with agents in a namespace: that of the worker, and one of an earlier version."""
+
+    api: KubernetesApi
+    namespace: str
+    earlier: str = "everstep-agent-0123456789ab"
+
+    @property
+    def maps(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/configmaps"
+
+    async def add_earlier(self) -> None:
+        metadata = {"name": self.earlier, "labels": {"app.kubernetes.io/managed-by": "everstep"}}
+        body = {"metadata": metadata, "immutable": True, "binaryData": {"agent.pyz": "UEs="}}
+        await self.api.create(self.maps, body)
+
+    async def names(self) -> set[str]:
+        items = (await self.api.get(self.maps))["items"]
+        return {m["metadata"]["name"] for m in items if m.get("binaryData")}
+
+    async def prune(
+        self, api: KubernetesApi | None = None, *, before_s: float = SOON, rehearses: bool = False
+    ) -> list[str]:
+        before = time.time() + before_s
+        return await pruning.prune_agents(
+            api or self.api, [self.namespace], before=before, is_rehearsal=rehearses
+        )
+
+    async def create_pod(self) -> None:
+        """A pod of the earlier version, which no node takes."""
+        volume = {"name": "agent", "configMap": {"name": self.earlier}}
+        spec = {
+            "nodeSelector": {"none": "such"},
+            "containers": [{"name": "train", "image": "machine"}],
+            "volumes": [volume],
+        }
+        labels = {"app.kubernetes.io/managed-by": "everstep"}
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        await self.api.create(pods, {"metadata": {"name": "old", "labels": labels}, "spec": spec})
+
+    async def delete_pod(self) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/pods/old"
+        await self.api.delete(path, {"gracePeriodSeconds": 0})
+
+
+@pytest.fixture
+def agent_files(operator: KubernetesApi, namespace: str) -> AgentFiles:
+    return AgentFiles(operator, namespace)
+
+
+async def test_an_agent_that_no_pod_has_mounted_goes_and_a_worker_makes_its_own_again(
+    lab: KubernetesLab, agent_files: AgentFiles
+) -> None:
+    [newest] = await agent_files.names()
+    job = KubernetesRun(lab, id="mounts", env=NEVER_ENDS)
+    await job.launch()
+    await agent_files.add_earlier()
+    assert await agent_files.prune(before_s=-600.0) == []
+    assert await agent_files.prune(rehearses=True) == [agent_files.earlier]
+    assert await agent_files.names() == {newest, agent_files.earlier}
+    await agent_files.create_pod()
+    assert await agent_files.prune() == []
+    await agent_files.delete_pod()
+    assert await agent_files.prune() == [agent_files.earlier]
+    assert await agent_files.names() == {newest}
+    await job.gone()
+    assert await agent_files.prune() == [newest]
+    later = KubernetesRun(lab, id="later", env=NEVER_ENDS)
+    await later.launch()
+    await later.step(1)
+    assert await agent_files.names() == {newest}
+    await later.gone()
+
+
+async def test_an_agent_that_a_worker_mounts_at_the_moment_of_its_removal_is_there_again(
+    lab: KubernetesLab, agent_files: AgentFiles, cluster: ClusterAccess
+) -> None:
+    """The worker of the earlier version made its pod after the command had looked for one."""
+    await agent_files.add_earlier()
+
+    class Late(KubernetesApi):
+        async def delete(self, path: str, options: Any = None) -> None:
+            if path.endswith(agent_files.earlier):
+                await agent_files.create_pod()
+            await super().delete(path, options)
+
+    try:
+        async with await Late.from_kubeconfig(cluster.kubeconfig) as late:
+            assert agent_files.earlier not in await agent_files.prune(late)
+        assert agent_files.earlier in await agent_files.names()
+    finally:
+        await agent_files.delete_pod()
+    assert agent_files.earlier in await agent_files.prune()
 
 
 # -- Several at once, and one that is killed --------------------------------------------------------

@@ -66,6 +66,11 @@ def agent(content: bytes) -> str:
     return f"everstep-agent-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
+def is_agent(name: str) -> bool:
+    """Whether a ConfigMap of ours with this name has an agent."""
+    return name.startswith("everstep-agent-")
+
+
 def phase_label(phase: str) -> str:
     return phase[:_LABEL_MOST].rstrip("-._")  # a label ends with a letter or a digit
 

@@ -1,4 +1,4 @@
-"""Remove the records of jobs that ended long ago: the ConfigMaps that nothing else removes.
+"""Remove records of jobs that ended long ago, and unused agents: ConfigMaps that nothing else removes.
 
 A record is removed only if nothing is left of its job, its workflow ended before a time, and the record is as
 it was read. A job of the same ID that begins later gets generations above those that the
@@ -7,13 +7,14 @@ fences of its folders name.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
 from everstep.backends.kubernetes.books import CLUSTER, JobDocument, stored_in
 from everstep.backends.kubernetes.pod_facts import seconds
+from everstep.backends.kubernetes.reaching import allowing
 from everstep.backends.tools import JobRecordLeft, WorkflowEndOf
 from everstep.core.errors import BackendUnavailable
 from everstep.core.world import JobRef, Leftover
@@ -22,6 +23,7 @@ LATE_S = 3_600.0
 """An activity that a closed workflow began has its end by then: without the record its orders would not be
 refused."""
 LATELY = "ended lately"
+_OF_EVERSTEP = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP}"}
 CHANGED = "the job was begun again meanwhile"
 
 
@@ -44,8 +46,7 @@ async def prune(
         query = {"labelSelector": f"{names.selector(books)},{names.ROLE}=job"}
         config_maps = (await api.get(maps, query))["items"]
         # A pod that is created later has changed the record before.
-        query = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP}"}
-        pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods", query))["items"]
+        pods = await _pods(api, namespace)
         with_pods = {pod["metadata"].get("labels", {}).get(names.JOB, "") for pod in pods}
         for config_map in config_maps:
             record = await _looked_at(
@@ -131,3 +132,53 @@ async def _removed(
         if error.status != 404:
             raise
     return record
+
+
+# -- Agents ---------------------------------------------------------------------------------------
+
+
+async def prune_agents(
+    api: KubernetesApi, namespaces: Iterable[str], *, before: float, is_rehearsal: bool
+) -> list[str]:
+    """Remove each agent that was made before this time and that no pod has mounted; return their names.
+
+    A worker makes its own again before it creates pods, and after that. Raises Refused, Unreachable,
+    BackendUnavailable.
+    """
+    removed = []
+    for namespace in namespaces:
+        maps = f"/api/v1/namespaces/{namespace}/configmaps"
+        config_maps = (await api.get(maps, _OF_EVERSTEP))["items"]
+        mounted = _mounted(await _pods(api, namespace))
+        for config_map in config_maps:
+            metadata = config_map["metadata"]
+            is_old = seconds(metadata["creationTimestamp"]) < before
+            if not names.is_agent(metadata["name"]) or not is_old or metadata["name"] in mounted:
+                continue
+            if is_rehearsal or await _is_agent_removed(api, namespace, config_map):
+                removed.append(metadata["name"])
+    return removed
+
+
+async def _is_agent_removed(api: KubernetesApi, namespace: str, config_map: Json) -> bool:
+    """Remove the agent, unless a new pod mounts it by now, whose worker saw it: then it is made again."""
+    maps, metadata = f"/api/v1/namespaces/{namespace}/configmaps", config_map["metadata"]
+    await allowing(api.delete(f"{maps}/{metadata['name']}"), 404)
+    if metadata["name"] not in _mounted(await _pods(api, namespace)):
+        return True
+    same = {key: metadata[key] for key in ("name", "labels")}
+    await allowing(api.create(maps, {**config_map, "metadata": same}), 409)
+    return False
+
+
+def _mounted(pods: Iterable[Json]) -> set[str]:
+    """The ConfigMaps that these pods mount."""
+    volumes = (volume for pod in pods for volume in pod["spec"].get("volumes") or ())
+    return {volume["configMap"]["name"] for volume in volumes if "configMap" in volume}
+
+
+async def _pods(api: KubernetesApi, namespace: str) -> Sequence[Json]:
+    pods: Sequence[Json] = (await api.get(f"/api/v1/namespaces/{namespace}/pods", _OF_EVERSTEP))[
+        "items"
+    ]
+    return pods

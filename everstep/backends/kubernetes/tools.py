@@ -70,6 +70,13 @@ class KubernetesTools(Tools):
                 )
             )
 
+    async def prune_agents(self, *, before: float, is_rehearsal: bool) -> list[str]:
+        async with await self._api() as api:
+            prune = pruning.prune_agents(
+                api, self._namespaces, before=before, is_rehearsal=is_rehearsal
+            )
+            return await reached(prune)
+
     async def logs(self, job: str) -> list[RankLog]:
         if self._logs is None:
             self._logs = PodLogs(await self._api(), self._namespaces)

@@ -46,7 +46,8 @@ def prune(
     the last start are there. So do the databases of the server and of the cluster.
 
     With --cluster: the record of a job in Kubernetes (a ConfigMap) goes where the job's workflow and the last
-    change of the record are at least so old, an hour at least, and the cluster has no pod of the job.
+    change of the record are at least so old, an hour at least, and the cluster has no pod of the job. So
+    does an agent of an earlier version (a ConfigMap too) that is so old and that no pod uses.
     """
     passed_s = parse_duration("--older-than", older_than, hint="; 0s is everything")
     if machine.has_pods(cluster):
@@ -110,16 +111,19 @@ def _row(left: LeftFiles, now: float) -> dict[str, Any]:
 def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
     now = time.time()
 
-    async def pruned(client: Client) -> list[JobRecordLeft]:
+    async def pruned(client: Client) -> tuple[list[JobRecordLeft], list[str]]:
         async def end_of(job: Leftover) -> WorkflowEnd:
             return await workflow_end(client, job)
 
         before = now - passed_s
         tools = machine.tools(cluster)
-        return await tools.prune_records(end_of, before=before, is_rehearsal=is_rehearsal)
+        return (
+            await tools.prune_records(end_of, before=before, is_rehearsal=is_rehearsal),
+            await tools.prune_agents(before=before, is_rehearsal=is_rehearsal),
+        )
 
     try:
-        records = with_server(pruned)
+        records, agents = with_server(pruned)
     except InvalidSpec as error:
         raise Failed(Exit.USAGE, f"a setting makes no sense: {error}") from None
     except BackendUnavailable as error:
@@ -132,7 +136,7 @@ def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json
         if record.reason is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
-    value = {**summary, "dry_run": is_rehearsal, "cluster": cluster}
+    value = {**summary, "agents": agents, "dry_run": is_rehearsal, "cluster": cluster}
     show(value, _records_page, as_json=as_json)
 
 
@@ -171,6 +175,8 @@ def _records_page(value: dict[str, Any]) -> Page:
     yield f"{len(value['removed'])} records of ended jobs {did} from cluster {shown(value['cluster'])}"
     for why, many in Counter(row["why"] for row in value["kept"]).items():
         yield f"{many} kept: {shown(why)}"
+    if value["agents"]:
+        yield f"agents that no pod uses, {did}: {', '.join(map(shown, value['agents']))}"
 
 
 def _record_row(record: JobRecordLeft, now: float) -> dict[str, Any]:

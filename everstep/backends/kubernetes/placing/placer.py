@@ -363,7 +363,11 @@ class PodPlacer:
                 if not entry.uid and pod and not isinstance(pod, Refused):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
-        _, stored = await self.books.transacted(order.job.id, note, start=stored)
+        storing = self.books.transacted(order.job.id, note, start=stored)
+        if answers:  # an operator's `prune` that saw no pod may have removed the agent meanwhile
+            (_, stored), _ = await both(storing, self._ensure_agent())
+        else:
+            _, stored = await storing
         refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
         return stored, next(refusals, "")
 
