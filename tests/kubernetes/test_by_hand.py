@@ -34,7 +34,7 @@ async def test_a_deleted_pod_is_replaced_at_once_while_its_agent_still_answers(
 ) -> None:
     """Its ranks ignore the kubelet's request to end, so its agent lives for all of its grace time."""
     assert worker.pid
-    site.submit("by-hand", STEPS="120", STEP_S="0.05", IGNORES_SIGTERM="yes")
+    site.submit("by-hand", STEPS="240", STEP_S="0.05", IGNORES_SIGTERM="yes")
     await until((site.storage / "by-hand" / "checkpoints" / "step-40.json").exists)
     before = uids_by_slot(site, "by-hand")
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/by-hand-1-g1")
