@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import os
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +59,14 @@ async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
     """Both have the EVERSTEP_METRICS_ADDRESS of one shell. A job must not fail for that."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     monkeypatch.setattr(working, "WORKER_S", 0.0)
-    before = children()
+    variables: list[Mapping[str, str]] = []
+
+    def sleeping(_command: Sequence[str], *, env: Mapping[str, str], **named: Any) -> Process:
+        """In place of a worker, which ends by itself where it cannot serve its metrics."""
+        variables.append(env)
+        return Process(["sleep", "300"], env=env, **named)
+
+    monkeypatch.setattr(working, "Process", sleeping)
     with socket.create_server(("127.0.0.1", 0)) as other, children_ended():
         address = f"127.0.0.1:{other.getsockname()[1]}"
         monkeypatch.setenv("EVERSTEP_METRICS_ADDRESS", address)
@@ -68,9 +77,8 @@ async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
         for _ in range(2):
             with pytest.raises(ProcessFailed, match="not ready within 0 s"):
                 await worker.ensure_alive()
-        (pid,) = children() - before
-        variables = Path(f"/proc/{pid}/environ").read_text().split("\0")
-        assert f"EVERSTEP_METRICS_ADDRESS={'' if is_of_run else address}" in variables
+        (started,) = variables
+        assert started["EVERSTEP_METRICS_ADDRESS"] == ("" if is_of_run else address)
         assert worker._process is not None
         worker._process.end(within_s=HUNG_S)
         with pytest.raises(ProcessFailed, match="not ready within 0 s"):
