@@ -61,10 +61,10 @@ async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
     monkeypatch.setattr(working, "WORKER_S", 0.0)
     variables: list[Mapping[str, str]] = []
 
-    def sleeping(_command: Sequence[str], *, env: Mapping[str, str], **named: Any) -> Process:
+    def sleeping(_command: Sequence[str], *, env: Mapping[str, str], **options: Any) -> Process:
         """In place of a worker, which ends by itself where it cannot serve its metrics."""
         variables.append(env)
-        return Process(["sleep", "300"], env=env, **named)
+        return Process(["sleep", "300"], env=env, **options)
 
     monkeypatch.setattr(working, "Process", sleeping)
     with socket.create_server(("127.0.0.1", 0)) as other, children_ended():
