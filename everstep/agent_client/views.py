@@ -145,7 +145,7 @@ def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
 
 def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
     """Sort key of checkpoints: one with a step is newer than one without."""
-    return saved.step is not None, saved.counts or 0, saved.at
+    return saved.step is not None, saved.order_number or 0, saved.at
 
 
 def checkpoint(saved: wire.SavedState) -> Checkpoint:

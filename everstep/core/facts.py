@@ -43,7 +43,7 @@ NONE_OLDER = "checkpoint.none_older"
 """There is a good checkpoint, but none to go back to."""
 
 WORLD_MOVED = "world.moved"
-"""Another history of the job left it stopped. That says why only where nothing else does."""
+"""Another run of the job was here and left it stopped. A fact that is a cause weighs more in its group."""
 
 PREFETCH_FAILED, PREFETCH_DONE = "prefetch.failed", "prefetch.done"
 """What a try beside the training came to; its details say the `phase` and for how many `nodes`."""

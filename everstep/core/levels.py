@@ -43,19 +43,19 @@ class Owner(StrEnum):
 
 
 class Level(StrEnum):
-    """How hard we react, gentlest first."""
+    """How hard we react, gentlest first. A level without `STEPS` between `NOTE` and `FAIL` is passed over."""
 
-    NOTE = "note"
-    OPERATOR_ONLINE = "operator_online"
-    PROCESS_ONLINE = "process_online"
-    PROCESS = "process"
-    IN_PLACE = "in_place"
-    SUSPENSION = "suspension"
-    POD = "pod"
-    JOB = "job"
-    ELASTIC = "elastic"
-    ROLLBACK = "rollback"
-    FAIL = "fail"
+    NOTE = "note"  # record the fault, nothing else
+    OPERATOR_ONLINE = "operator_online"  # run the collective operation that failed again
+    PROCESS_ONLINE = "process_online"  # all processes stay: pause, roll back in memory, go on
+    PROCESS = "process"  # replace only the faulty process; the others wait
+    IN_PLACE = "in_place"  # run the command again in the same containers, once the device healed
+    SUSPENSION = "suspension"  # the same after a hang: there is nothing to heal
+    POD = "pod"  # replace only the pods concerned, elsewhere if their node is isolated
+    JOB = "job"  # replace all pods
+    ELASTIC = "elastic"  # go on with fewer nodes, grow again when there is room
+    ROLLBACK = "rollback"  # resume from an older checkpoint
+    FAIL = "fail"  # end the phase, with the reason
 
 
 class Step(StrEnum):

@@ -87,7 +87,7 @@ class Learned:
 class Mark:
     """The furthest point ever reached: progress is only what lies beyond it."""
 
-    checkpoint: int | None = None  # the highest number (`Checkpoint.counts`)
+    checkpoint: int | None = None  # the highest number (`Checkpoint.order_number`)
     step: int | None = None
     saved_at: float | None = None  # the newest time of checkpoints without a number
     healthy_generation: int = 0  # the newest generation that ran for `healthy_s`

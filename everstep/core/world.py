@@ -70,7 +70,7 @@ class Checkpoint:
     number: int | None = None  # orders checkpoints; None: the step does, else the time
 
     @property
-    def counts(self) -> int | None:
+    def order_number(self) -> int | None:
         """The number that orders checkpoints. None: only their time does."""
         return self.step if self.number is None else self.number
 
@@ -80,9 +80,9 @@ class Checkpoint:
         return f"step {self.step}" if self.step is not None else self.path.rpartition("/")[2]
 
     def is_newer(self, other: Checkpoint) -> bool:
-        if self.counts is None or other.counts is None:
+        if self.order_number is None or other.order_number is None:
             return self.at > other.at
-        return self.counts > other.counts
+        return self.order_number > other.order_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,8 @@ class PodView(NamedTuple):
     schedule_count: int = 1  # as passed to its processes at their start
     process_start_count: int = 0
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
-    older: tuple[tuple[int, int], ...] = ()  # ranks whose process an earlier generation started
+    # Ranks whose process an earlier generation started, each with that generation.
+    older: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_done(self) -> bool:

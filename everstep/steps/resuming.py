@@ -210,7 +210,11 @@ async def _rename_newer(
 def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | None:
     """The newest checkpoint proven complete; without one, the newest that may be complete."""
     limit = plan.remedy.older_than_step
-    older = [c for c in checkpoints if limit is None or (c.counts is not None and c.counts < limit)]
+    older = [
+        c
+        for c in checkpoints
+        if limit is None or (c.order_number is not None and c.order_number < limit)
+    ]
     good = next((c for c in older if c.good), None)
     return good or next((c for c in older if not c.is_sure), None)
 

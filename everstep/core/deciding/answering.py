@@ -117,7 +117,11 @@ def _levels_to_try(
 def _applicable(
     inputs: DecisionInput, diagnosis: Diagnosis, skipped: _Skipped
 ) -> tuple[Level, ...]:
-    """The levels of the ladder that nothing hinders, or new containers if only those are missing."""
+    """The levels of the ladder that nothing hinders; if there are none, perhaps those with new containers.
+
+    That is so if the ladder has levels that keep the containers, and a container is gone or is on other
+    broken hardware, which has to be left.
+    """
     hindrances = [(level, hindrance(inputs, diagnosis, level)) for level in diagnosis.ladder]
     skipped.passed_over.extend((level, why) for level, why in hindrances if why is not None)
     applicable = tuple(level for level, why in hindrances if why is None)
@@ -270,7 +274,8 @@ def _decision(
         run_end=run_end,
         bad_size=diagnosis.bad_size,
     )
-    # A restart that was tried and failed, or that a limit refuses, leaves its nodes to the quarantine.
+    # The phase ends. Its faulty nodes are isolated all the same, if a restart was tried and failed, or if the
+    # ladder began with a level that places pods: it would have isolated them, but could not be used.
     if level is Level.FAIL and (inputs.incident is not None or places_pods(diagnosis)):
         isolate = isolations(inputs, (fault, *diagnosis.other_faults))
         return replace(decision, remedy=Remedy(isolate=isolate))

@@ -230,7 +230,7 @@ class Plan:
     places: PlaceRules | None = None
     avoid_devices: tuple[tuple[str, int], ...] = ()
     saved_as: str | None = None  # where the newest complete checkpoint of this phase was
-    reissued: bool = False
+    reissued: bool = False  # it places pods of a restarted job, which queues before new ones
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
     n: int = 0  # number of the record this plan belongs to; 0: a launch

@@ -65,14 +65,15 @@ class DecisionInput:
     saves_to: str | None = None
 
     used: Mapping[str, int] = field(default_factory=dict)
-    series: Mapping[str, int] = field(default_factory=dict)
-    no_progress: int = 0
-    spacing: int = 0
-    escalation: Mapping[FaultClass, int] = field(default_factory=dict)
-    recoveries: int = 0
-    restarts: int = 0
-    last_end: RunEnd | None = None
-    early: int = 0
+    # Restarts in a row without progress:
+    series: Mapping[str, int] = field(default_factory=dict)  # of each series
+    no_progress: int = 0  # of the owners that `no_progress_restarts` counts
+    spacing: int = 0  # of any owner: the row of `SPACING_S` for the next restart
+    escalation: Mapping[FaultClass, int] = field(default_factory=dict)  # of each class
+    recoveries: int = 0  # the newest record's n
+    restarts: int = 0  # executed levels, of any kind
+    last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
+    early: int = 0  # restarts in a row that ended before a step
     checking: Checking = field(default_factory=Checking)
     back: RollbackCount = field(default_factory=RollbackCount)
     no_standby: bool = False  # whether a pod was not ready to stand by in time once

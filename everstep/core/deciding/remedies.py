@@ -121,7 +121,7 @@ def _slots_to_recreate(
     if fault.is_hardware or fault.cls in OF_SOUND_HARDWARE:
         faulty = _slots_on(inputs, (fault,)) or faulty
     elif replaces:
-        faulty = ()
+        faulty = ()  # these slots need new pods whatever the fault; no other one gets a pod for it
     recreate = tuple(sorted(living & {*faulty, *replaces, *without_pod}))
     return recreate or inputs.living  # it is unknown which slot is faulty: any may be
 
@@ -189,6 +189,6 @@ def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) ->
         return inputs.back.below if incident is None else incident.decision.remedy.older_than_step
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     bad_steps = [step for step in steps if isinstance(step, int)]
-    newest = None if inputs.saved is None else inputs.saved.counts
-    candidates = [counts for counts in (newest, inputs.back.resumed_at) if counts is not None]
+    newest = None if inputs.saved is None else inputs.saved.order_number
+    candidates = [n for n in (newest, inputs.back.resumed_at) if n is not None]
     return min(bad_steps or candidates, default=None)

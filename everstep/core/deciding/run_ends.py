@@ -66,7 +66,7 @@ def in_common(inputs: DecisionInput, end: RunEnd | None) -> str | None:
 
 
 def counted(state: JobState, decision: Decision) -> JobState:
-    """The books with the end of a run in them that this decision answers."""
+    """The state, with the end of the run that this decision answers in its ledger."""
     end, ledger = decision.run_end, state.ledger
     if not decision.new_incident or decision.level is Level.NOTE:
         return state

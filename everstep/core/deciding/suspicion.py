@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
 ROWS: tuple[Row, ...] = (
     Row(
-        lambda inputs, _: inputs.saved is None or inputs.saved.counts is None,
+        lambda inputs, _: inputs.saved is None or inputs.saved.order_number is None,
         "it stays, as only file times order the checkpoints",
     ),
     Row(

@@ -408,7 +408,7 @@ def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     if older_than_step is not None and carried_out(plan, outcome, Step.RESUME):
         back = back._replace(below=older_than_step if outcome.stays else None)
         if back.times:
-            back = back._replace(resumed_at=None if resume is None else resume.counts)
+            back = back._replace(resumed_at=None if resume is None else resume.order_number)
     return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
 
 

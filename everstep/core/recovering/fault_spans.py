@@ -21,7 +21,9 @@ class FaultSpan:
     cluster_size: int = 0
     ended: float | None = None
     was_long: bool = False  # it was counted as one occurrence
-    reported_again_at: float | None = None  # newest time of a later report, before any of its end
+    # The newest later report of the code while the span is open. If the span turns out to have ended before
+    # that, a new one begins then.
+    reported_again_at: float | None = None
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -44,7 +44,8 @@ def silence_alarm(
     silent = silent_pods(observation)
     if not silent:
         return None
-    now, answering = observation.now, tuple(p for p in pods.kinds if p.silent_since is None)
+    now = observation.now
+    answering = tuple(p for p in pods.representatives if p.silent_since is None)
     unreachable_at = max(pod.silent_since or 0.0 for pod in silent) + order.limits.unreachable_s
     lost_at = max(unreachable_at, _still_at(order, learned, answering))
     can_be_lost = 2 * len(silent) <= len(order.living)
@@ -82,7 +83,7 @@ def hang_alarm(
     """
     if order.limits.still_s is not None:
         return _suspension_alarm(order, observation, pods.all)
-    suspects = hang.suspects(
+    groups = hang.suspects(  # of all running slots, the first to count as hung first
         pods.all,
         order.limits,
         learned,
@@ -90,15 +91,15 @@ def hang_alarm(
         time_scale=order.time_scale,
         ends_job=order.ends_at_hang,
     )
-    if not suspects:
+    if not groups:
         return None
-    first = suspects[0]
+    first = groups[0]
     pod = next(p for p in pods.all if p.slot == first.slots[0])
     kind = "hang.steps" if pod.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it: then the fact names no slot.
     until = first.still_since + hang.at_once_s(learned)
-    together = sum(len(one.slots) for one in suspects if one.still_since <= until)
-    subject = _subject(pod.slot, together, sum(len(one.slots) for one in suspects))
+    together = sum(len(group.slots) for group in groups if group.still_since <= until)
+    subject = _subject(pod.slot, together, sum(len(group.slots) for group in groups))
     fact = pod_fact(order, pod, kind, first.still_since, f"{subject} {first.how}")
     fact = fact if together == 1 else replace(fact, slot=None, node=None)
     return Alarm(at=first.due, facts=(fact,))

@@ -100,16 +100,16 @@ _SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
 
 
 class Pods(NamedTuple):
-    """Pods, and one of each group of neighbours that differ in their identity only.
+    """Pods, and a representative of each group of neighbours that differ in their identity only.
 
     Most checks need only the latter, as most of a thousand pods show the same.
     """
 
     all: tuple[PodView, ...]
-    kinds: tuple[PodView, ...]
+    representatives: tuple[PodView, ...]
 
 
-def by_kind(pods: tuple[PodView, ...]) -> Pods:
+def with_representatives(pods: tuple[PodView, ...]) -> Pods:
     return Pods(pods, tuple([next(group) for _, group in groupby(pods, key=_STATE)]))
 
 

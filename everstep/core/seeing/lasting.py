@@ -31,6 +31,7 @@ def with_facts(
     """What lasts once these facts are known."""
     codes = {rule.code for rule in rules}
     for fact in sorted(facts, key=lambda fact: fact.at) if codes or lasting else ():
+        # Over, or reported as lasting: then it is not reported again.
         if fact.kind == "device.healed" or LASTED_S in fact.details:
             lasting = tuple(fault for fault in lasting if not _is_over(fault, fact))
         elif fact.kind == "device.fault" and fact.code in codes and fact.node is not None:
@@ -39,7 +40,10 @@ def with_facts(
 
 
 def _is_over(fault: LastingFault, fact: Fact) -> bool:
-    """A node that is sound again without a code shows none; a chip of it says nothing of its switches."""
+    """Whether the fact ends this fault: it is of its node, and of its code or of none.
+
+    The recovery of a single chip ends none: it proves nothing of the switches of the node.
+    """
     is_of_node = fact.device is None or LASTED_S in fact.details
     return fault.node == fact.node and is_of_node and fact.code in (None, fault.code)
 

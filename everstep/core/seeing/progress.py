@@ -39,10 +39,10 @@ class Yardstick:
     def furthest(self, reached: Reached) -> Mark:
         """The mark after this; the mark itself if nothing of it lies beyond."""
         mark = self.mark
-        counts = None if reached.saved is None else reached.saved.counts
+        number = None if reached.saved is None else reached.saved.order_number
         saved_at = None if reached.saved is None else reached.saved.at
-        if _is_any_seen(mark.checkpoint, counts):
-            return replace(mark, checkpoint=_newer(mark.checkpoint, counts))
+        if _is_any_seen(mark.checkpoint, number):
+            return replace(mark, checkpoint=_newer(mark.checkpoint, number))
         if not self.only_checkpoints and _is_any_seen(mark.step, reached.step):
             return replace(mark, step=_newer(mark.step, reached.step))
         if self.only_checkpoints or _is_any_seen(mark.saved_at, saved_at):
@@ -164,6 +164,6 @@ def starting_mark(resume: Checkpoint | None, mark: Mark) -> Mark:
     """The mark of a run that resumes: the checkpoint that it begins with is not progress of its own."""
     if resume is None:
         return mark
-    if resume.counts is None:
+    if resume.order_number is None:
         return replace(mark, saved_at=_newer(mark.saved_at, resume.at))
-    return replace(mark, checkpoint=_newer(mark.checkpoint, resume.counts))
+    return replace(mark, checkpoint=_newer(mark.checkpoint, resume.order_number))

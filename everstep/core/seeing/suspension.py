@@ -80,7 +80,7 @@ def alive_until(
     now: float,
 ) -> float | None:
     """Until when every slot lived, also in the eyes of the rules above where they judge the run."""
-    lasting = [pod for pod in pods.kinds if not pod.is_done]
+    lasting = [pod for pod in pods.representatives if not pod.is_done]
     if len(pods.all) < slots or not lasting:
         return None
     signs = [last_sign(pod) for pod in lasting]

@@ -112,7 +112,8 @@ class WatchReport:
     pods: tuple[PodSeen, ...] = ()  # those in another state than the job has
     gone: Slots = ()  # slots whose container is no longer there
     can: tuple[str, ...] = ()  # capabilities that every rank declares
-    older: BySlot[int] = field(default_factory=dict)  # ranks whose process an earlier one started
+    # Ranks whose process an earlier generation started, each with that generation.
+    older: BySlot[int] = field(default_factory=dict)
     warnings: tuple[JobWarning, ...] = ()
 
 

@@ -28,7 +28,7 @@ from everstep.core.seeing.alarms import (
     silent_node_fact,
     silent_pods,
 )
-from everstep.core.seeing.hang import Pods, by_kind, learn
+from everstep.core.seeing.hang import Pods, learn, with_representatives
 from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
 from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
 from everstep.core.seeing.watch_report import (
@@ -71,7 +71,9 @@ def look(
     """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
     observation = of_the_living(order, observation)
     pods = of_this_generation(order, observation.pods)
-    learned = learn(watch.learned, pods.kinds, checkpoint_seen=observation.checkpoint is not None)
+    learned = learn(
+        watch.learned, pods.representatives, checkpoint_seen=observation.checkpoint is not None
+    )
     fresh = (f for f in observation.facts if not _is_old_news(order, f))
     watch = replace(
         watch,
@@ -97,7 +99,7 @@ def of_the_living(order: WatchOrder, observation: Observation) -> Observation:
 
 
 def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
-    return by_kind(tuple([pod for pod in pods if pod.generation == order.generation]))
+    return with_representatives(tuple([pod for pod in pods if pod.generation == order.generation]))
 
 
 def _judge(
@@ -112,9 +114,9 @@ def _judge(
     if removed := _removed(order, observation):
         return report(order, watch, observation, "facts", extra=removed)
     is_whole = len(pods.all) == len(order.living)
-    if pods.all and is_whole and all(pod.is_done for pod in pods.kinds):
+    if pods.all and is_whole and all(pod.is_done for pod in pods.representatives):
         return report(order, watch, observation, "done")
-    if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.kinds):
+    if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.representatives):
         ended = _all_ended(order, pods.all[0], observation.now)
         return report(order, watch, observation, "facts", extra=(ended,))
     return _judge_without_facts(order, watch, observation, pods)
@@ -215,7 +217,7 @@ def _judge_without_facts(
         return report(order, watch, observation, "warned", warnings=warnings)
     next_wake = _next_wake(order, observation, alarms, warned_at)
     is_due = next_wake <= observation.now
-    has_trained = order.awaits_first_step and first_step_at(pods.kinds) is not None
+    has_trained = order.awaits_first_step and first_step_at(pods.representatives) is not None
     if is_due or has_trained or _has_progressed(order, observation, pods):
         return report(order, watch, observation, "refresh")
     return WaitFor(until=next_wake)
@@ -258,7 +260,7 @@ def _has_progressed(order: WatchOrder, observation: Observation, pods: Pods) -> 
     reached = Reached(
         generation=observation.generation,
         saved=observation.checkpoint,
-        step=step_of(pods.kinds),
+        step=step_of(pods.representatives),
         lived_s=lived_s(_running_since(order, pods), _alive_until(order, observation, pods)),
     )
     return order.awaits.furthest(reached) != order.awaits.mark
@@ -269,7 +271,9 @@ def _warnings(
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     """The warnings that hold now, and when the next one will if nothing changes."""
     learned = watch.learned
-    running = [p for p in pods.kinds if p.started_at is not None and len(p.exits) < p.ranks]
+    running = [
+        p for p in pods.representatives if p.started_at is not None and len(p.exits) < p.ranks
+    ]
     return judged(
         order.warnings,
         WarningSigns(
@@ -313,28 +317,31 @@ def report(
         facts=examples(facts),
         unreachable=tuple(p.slot for p in silent_pods(observation)),
         learned=watch.learned,
-        step=step_of(now_running.kinds),
+        step=step_of(now_running.representatives),
         checkpoint=watch.saved,
         running_since=_running_since(order, now_running),
         alive_until=_alive_until(order, observation, now_running),
-        first_step_at=first_step_at(now_running.kinds),
+        first_step_at=first_step_at(now_running.representatives),
         generation=observation.generation,
         pods=tuple(
             [pod_seen(p) for p in observation.pods if p.state != order.slot_states.get(p.slot)]
         ),
         gone=tuple([slot for slot in order.living if slot not in present]),
-        can=common(pod.can for pod in now_running.kinds),
-        older=dict(
-            o for p in observation.pods if p.generation == observation.generation for o in p.older
-        ),
+        can=common(pod.can for pod in now_running.representatives),
+        older={
+            rank: incarnation
+            for pod in observation.pods
+            if pod.generation == observation.generation
+            for rank, incarnation in pod.older
+        },
         warnings=order.warnings if warnings is None else warnings,
     )
 
 
 def _running_since(order: WatchOrder, pods: Pods) -> float | None:
     """When the last pod started; None until all of them have."""
-    started = [pod.started_at for pod in pods.kinds if pod.started_at is not None]
-    is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.kinds)
+    started = [pod.started_at for pod in pods.representatives if pod.started_at is not None]
+    is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.representatives)
     return max(started, default=None) if is_whole else None
 
 
