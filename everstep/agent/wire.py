@@ -248,7 +248,7 @@ class RunCommand(TypedDict):
     checkpoints_pattern: str | None  # of their names, if the document has one
     checkpoints_of: str | None  # count only those of this phase
     model_dir: Folder | None
-    run: str
+    run: str  # of the job's workflow, the one that orders the start; the agent makes no use of it
     cluster: str  # that gave out the generation
     fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended
     counts: dict[
@@ -312,7 +312,7 @@ class FenceCommand(TypedDict):
     """
 
     generation: int
-    run: str
+    run: str  # of the job's workflow, its first one: a continued or reset job is the same job
     cluster: str
     folders: list[Folder]
     left: list[Folder]  # folders that the job used before; its older generations are barred there

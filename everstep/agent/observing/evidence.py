@@ -58,7 +58,7 @@ class EvidenceCollector:
         folder = home / EVIDENCE / f"g{run.generation}"
         lines_by_rank = {rank.number: rank.log.recent_lines() for rank in run.ranks}
         try:
-            permissions.below(home, folder)
+            permissions.ensure_below(home, folder)
             for number, lines in lines_by_rank.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
             ending = [rank for rank in run.ranks if rank.is_alive and rank.is_to_end]

@@ -60,7 +60,7 @@ class LogFile:
         self._file = -1
         self._marks: Marks | None = None
         try:
-            permissions.below(_home(path), path.parent)
+            permissions.ensure_below(_home(path), path.parent)
             self._file = files.handle(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, within=_home(path))
             self._marks = Marks(path)
         except OSError as error:

@@ -146,7 +146,7 @@ class Samples:
         view = None if readings is None else self._shown_devices
         if self._use.has_news(view):
             changed = self._use.changed(view, works=activity.io)
-            run.use.saw(_changed_or_missed(changed, missed), now)
+            run.device_use.saw(_changed_or_missed(changed, missed), now)
 
     def _follow(self, run: Run) -> None:
         """Begin with a new run: its samples are not compared with those of the run before."""

@@ -38,6 +38,7 @@ class Helper:
         self.control.settimeout(FORK_S)
         command = [*spec.interpreter, "-c", SOURCE, str(os.getpid()), spec.first, *spec.modules]
         try:
+            # Through the start pipe comes why the interpreter could not be executed, if it could not.
             self.pid, self._start_pipe = rank_exec.spawn(
                 command,
                 {**dict(spec.env), proc.POD: uid},
@@ -71,7 +72,7 @@ class Helper:
         socket.send_fds(self.control, [fork_server.FORK], [link])
 
     def last_words(self) -> str:
-        """Why the helper ended: its message, else the last line of its output."""
+        """Why the helper ended: its message, else why it never started, else the last line of its output."""
         if self.failed is not None:
             return self.failed
         output = b""

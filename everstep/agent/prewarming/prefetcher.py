@@ -145,7 +145,9 @@ def _spawn_error(report_end: int) -> str:
 def _open_log(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:
     """Open its log for appending: in the phase's folder of records, else in the agent's. Raises OSError."""
     if (model_dir := command["model_dir"]) is None:
-        return _append(permissions.below(home, home / wire.LOGS) / Path(plan["log"]).name, home)
+        return _append(
+            permissions.ensure_below(home, home / wire.LOGS) / Path(plan["log"]).name, home
+        )
     place, workdir = Path(model_dir), command["workdir"]
     with journal.folder_of(place, plan["began"], plan["owner"], workdir) as folder:
         path = folder / plan["log"]

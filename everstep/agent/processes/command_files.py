@@ -18,7 +18,7 @@ SHELL = ["/bin/sh", "-c"]
 def write(home: Path, texts: Mapping[str, str], folder: str = wire.FILES) -> None:
     """Raises OSError."""
     if texts:
-        permissions.below(home, home / folder)
+        permissions.ensure_below(home, home / folder)
     for name, text in texts.items():
         files.replace(home / folder / Path(name).name, text, within=home)
 

@@ -52,7 +52,7 @@ class RankFolder:
     def make(self) -> None:
         """Make the folder. A full disk must not stop a rank; it only loses its channel to the agent."""
         with contextlib.suppress(OSError):
-            permissions.below(self.path.parents[1], self.path)
+            permissions.ensure_below(self.path.parents[1], self.path)
 
     def instruct(self, instruction: wire.RebuildRequest | wire.SaveRequest) -> None:
         """Write the instruction for the rank. Raises OSError."""

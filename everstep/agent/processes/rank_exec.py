@@ -41,7 +41,10 @@ os._exit(127)
 def spawn(
     command: Sequence[str], env: dict[str, str], workdir: str, file_actions: list[tuple[Any, ...]]
 ) -> tuple[int, int]:
-    """Its number, and where it says what goes wrong. Raises OSError if the machine gives us no process."""
+    """Start the process. Returns its PID, and the end of a pipe from which to read what went wrong.
+
+    Nothing comes through the pipe if the command started. Raises OSError if there can be no new process.
+    """
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
     os.set_blocking(read_end, False)

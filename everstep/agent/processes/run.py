@@ -44,12 +44,12 @@ class Run:
         self.free_bytes: int | None = None
         self.unrecognised: wire.Unrecognised | None = None
         self.has_folder = False  # of checkpoints: it was seen
-        self.storage_was_checked = False  # what is wrong with it
+        self.storage_was_checked = False  # for a fault that explains an exit: once in a run
         self.steps = steps.Steps()
         self.moved_at: float | None = None
         self.watched_since: float | None = None
         self.io = Still()
-        self.use = Still()
+        self.device_use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
         kept_ranks = {rank.number: rank for rank in going_on}
         self.ranks = [
@@ -131,7 +131,7 @@ class Run:
             "moved_at": max(moved, default=None),
             "output_at": max(wrote, default=None),
             "io_at": self.io.since,
-            "busy_at": self.use.since,
+            "busy_at": self.device_use.since,
             "watched_since": self.watched_since,
             "checkpoint": self.checkpoint,
             "saved_at": self.saved_at,

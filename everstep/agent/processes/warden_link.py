@@ -36,7 +36,9 @@ class WardenLink:
 
     def __init__(self, agent: Agent, pyz: Path, pid_in_folder: int) -> None:
         self._agent = agent
-        self._pid_in_folder = pid_in_folder  # that of the agent
+        # The agent's PID in the pid file of its folder, as workers see it: the agent itself may be in another
+        # PID namespace.
+        self._pid_in_folder = pid_in_folder
         self._pyz = pyz
         self._pid = 0
         self._link: socket.socket | None = None
@@ -57,6 +59,7 @@ class WardenLink:
             self._agent.loop.later(AGAIN_S, self._start)
             return
         self._has_begun = False
+        # No stop ends it. Whenever it ends, another one is started.
         self._agent.spare_child(self._pid, self._start_another)
         self.send_orders()
 
@@ -79,6 +82,7 @@ class WardenLink:
         Its end is not waited for: storage may hold it, and it ends when that lets it go.
         """
         proc.end_child(self._pid)
+        # Its end starts no other one any more: that is done here.
         self._agent.spare_child(self._pid, lambda: None)
         self._start_another()
 

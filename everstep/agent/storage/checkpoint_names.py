@@ -55,9 +55,14 @@ class Name(NamedTuple):
         return self.number if self.kind == STEP else None
 
     @property
-    def counts(self) -> int | None:
+    def has_number(self) -> bool:
+        """Whether the name has a number. Without any the checkpoint is ordered by its time."""
+        return self.kind > TIME
+
+    @property
+    def order_number(self) -> int | None:
         """The number that orders the checkpoint among others, if its name has one."""
-        return self.number if self.kind > TIME else None
+        return self.number if self.has_number else None
 
 
 STEP, TIME = len(_KINDS) - 1, 0

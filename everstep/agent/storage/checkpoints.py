@@ -28,7 +28,7 @@ from typing import NamedTuple
 from everstep.agent import wire
 from everstep.agent.storage import checkpoint_formats, checkpoint_names, files, phase_mark
 from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
-from everstep.agent.storage.checkpoint_names import TIME, Name
+from everstep.agent.storage.checkpoint_names import Name
 
 SETTLED_S = 1.0
 """A file of unknown format is complete after so long without a change."""
@@ -314,7 +314,7 @@ def _named_entries(folder: Path, pattern: str | None) -> Iterator[tuple[Name, st
     with os.scandir(folder) as entries:
         for entry in entries:
             name = checkpoint_names.read(entry.name, pattern)
-            if name is not None and name.kind == TIME:
+            if name is not None and not name.has_number:
                 try:
                     name = name._replace(number=entry.stat().st_mtime_ns)
                 except OSError:
@@ -412,7 +412,7 @@ class _Trackers(NamedTuple):
 def _saved(path: Path, name: Name, judgement: Judgement, *, good: bool | None) -> wire.SavedState:
     return {
         "step": name.step,
-        "number": name.counts,
+        "number": name.order_number,
         "path": str(path),
         "bytes": judgement.bytes,
         "at": judgement.at,

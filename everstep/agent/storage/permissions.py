@@ -30,12 +30,12 @@ def folder(path: Path) -> Path:
     return path
 
 
-def below(home: Path, folder: Path) -> Path:
+def ensure_below(home: Path, folder: Path) -> Path:
     """Make this folder below the home. The home is never made: its storage may be unmounted."""
-    made = home
+    path = home
     for name in folder.relative_to(home).parts:
-        made /= name
-        made.mkdir(mode=FOLDER, exist_ok=True)
+        path /= name
+        path.mkdir(mode=FOLDER, exist_ok=True)
     return folder
 
 

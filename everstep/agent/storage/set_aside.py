@@ -14,7 +14,6 @@ from pathlib import Path
 from everstep.agent import wire
 from everstep.agent.storage import checkpoint_names, files, permissions
 from everstep.agent.storage.checkpoint_formats import DEEPSPEED_TRACKER, MEGATRON_TRACKER, TRACKERS
-from everstep.agent.storage.checkpoint_names import TIME
 from everstep.agent.storage.checkpoints import TRACKER_MAX
 
 SET_ASIDE = "set_aside"
@@ -73,7 +72,7 @@ def _entries(folder: Path, checkpoint: Path, pattern: str | None) -> Iterator[st
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
         if entry == checkpoint.name or (
-            name.kind > TIME and checkpoint_names.read(entry, pattern) == name
+            name.has_number and checkpoint_names.read(entry, pattern) == name
         ):
             yield entry
 
