@@ -95,6 +95,11 @@ def without_rules(term: Mapping[str, Any], marks: str) -> Mapping[str, Any]:
 
 
 def _without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
+    """The term without the rules that `keep_off` appended for the nodes of this mark, if it has any.
+
+    A mark is a hash of the nodes. So the ends of the two lists are tried until their nodes have the mark:
+    each number of last rules for names, with the last rule for host names and without it.
+    """
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
     hosts = expressions[-1]["values"] if _are_of(expressions[-1:], HOSTNAME) else []
     for count in range(len(fields) + 1):

@@ -68,12 +68,12 @@ class PodEntry:
     devices: int = 0
     uid: str = ""  # empty: it may not have been created
     node: str = ""
-    is_leaving: bool = False
+    is_leaving: bool = False  # it was ordered to end
     stands_by: bool = False  # it counts as no slot's yet
     has_vanished: bool = False  # its object is gone, and nothing proves that its processes are
-    has_answered: bool = False
-    is_lost: bool = False
-    dead_at: float | None = None
+    has_answered: bool = False  # its agent did once, to any worker
+    is_lost: bool = False  # its agent ended, proven
+    dead_at: float | None = None  # since then no process of it runs, proven
     grace_s: float = 0.0
     failures: int = 0  # pods of this name that ended before their agent answered
     failed_at: float = 0.0  # when the newest of them was removed
@@ -98,7 +98,7 @@ class JobDocument:
     pods: tuple[PodEntry, ...] = ()
     facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
     newest_fact: int = 0
-    ends: EndsOfFaults = field(default_factory=dict)
+    ends: EndsOfFaults = field(default_factory=dict)  # of faults in lists, by their identity there
     image: str = ""  # of the newest placement, as the next one
     template: str = ""  # JSON; empty: too large to be kept
 
@@ -337,9 +337,10 @@ class ConfigMapBooks(Books):
             except Unreachable as error:
                 raise BackendUnavailable(str(error)) from None
             except Refused as error:
+                # Late: another worker was first. The next attempt begins with what that one stored.
                 if not is_late(error, creates=not stored.version):
                     raise BackendUnavailable(str(error)) from None
-            await before_next_attempt()  # another worker was first
+            await before_next_attempt()
         raise never_first(f"ConfigMap {names.record(job_id)}")
 
     async def read(self, job_id: str) -> Stored:

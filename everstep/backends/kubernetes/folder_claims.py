@@ -1,7 +1,8 @@
 """Whose each folder is: one ConfigMap for all jobs of a namespace, replaced only where it is as it was read.
 
-A claim counts as long as its job lives. One that a killed worker did not give up is void; a job that begins
-again gives it up first, so that a job that saw it void does not replace it afterwards.
+A claim counts as long as its job lives. If a worker was killed before it gave up the claims of an ended job,
+they are void. A job that begins again gives up such claims of its ID first. That changes the ConfigMap, so
+another job that has just read them as void cannot replace it any more.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class FolderClaims:
                     owners = {place: job for place, job in owners.items() if job != owner}
             claimed = ownership.claimed(job_id, claims, owners)
             changed = {**entries, **{_key(place): job for place, job in claimed.items()}}
-            if changed == entries or await self._is_written(stored, changed):
+            if changed == entries or await self._write(stored, changed):
                 return
             await before_next_attempt()  # another job was first
         raise never_first(f"ConfigMap {NAME}")
@@ -63,7 +64,7 @@ class FolderClaims:
             rest = {key: job for key, job in entries.items() if job != job_id}
             if rest == entries or await self.lives(job_id):
                 return
-            if await self._is_written(stored, rest):
+            if await self._write(stored, rest):
                 return
             await before_next_attempt()
         raise never_first(f"ConfigMap {NAME}")
@@ -81,8 +82,8 @@ class FolderClaims:
 
         return await reached(read())
 
-    async def _is_written(self, stored: Json, entries: Mapping[str, str]) -> bool:
-        """Whether nothing changed it since it was read."""
+    async def _write(self, stored: Json, entries: Mapping[str, str]) -> bool:
+        """Write the entries. False: not written, as another worker changed them since they were read."""
         metadata: Json = {"name": NAME, "labels": {names.MANAGED_BY: names.EVERSTEP}}
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": entries}
 

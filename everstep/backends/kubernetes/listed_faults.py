@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 
     listed_id: str
     ends: FaultEnds
-    fact: Fact | None  # None: it has no code, and its end is not the end of any
+    fact: Fact | None  # the fact that it is over; None: it has no code by which that could name it
 
 
 def with_version(report: ObserverReport, version: int) -> ObserverReport:
@@ -57,7 +57,7 @@ def with_version(report: ObserverReport, version: int) -> ObserverReport:
 def occurrences(facts: Iterable[Fact], ends: EndsOfFaults) -> Iterator[Fact]:
     """The facts with the identities of their occurrences, without those of lists from before their end.
 
-    None is from before the end of the one before, whatever the clock of its observer says.
+    An occurrence begins when the one before it ended, or later, whatever time its observer gives.
     """
     for fact in facts:
         end = ends.get(fact.id)

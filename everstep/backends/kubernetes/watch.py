@@ -54,7 +54,7 @@ class ClusterWatch:
     leases: Reflector = field(init=False)
     absent: AbsentNodes = field(init=False)
     reported: dict[str, ObserverReport] = field(default_factory=dict)  # by the uid of its object
-    lists: dict[str, FaultList] = field(default_factory=dict)  # by the node whose faults they are
+    fault_lists: dict[str, FaultList] = field(default_factory=dict)  # by node
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
     _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
     _node_uids: dict[str, str] = field(default_factory=dict)  # by name
@@ -99,7 +99,7 @@ class ClusterWatch:
         def changed(config_map: Json | None, old: Json | None) -> None:
             metadata = (config_map or old or {})["metadata"]
             before = self.reported.pop(metadata["uid"], ObserverReport())
-            self.lists.pop(before.lists_all_of or "", None)
+            self.fault_lists.pop(before.lists_all_of or "", None)
             if config_map is not None:
                 report = messages.read(_typed(config_map))
                 for sentence in report.dropped:
@@ -116,7 +116,7 @@ class ClusterWatch:
         self.reported[metadata["uid"]] = listed_faults.with_version(report, version)
         if report.lists_all_of is not None and not report.dropped and version:
             ids = frozenset(fact.id for fact in report.facts)
-            self.lists[report.lists_all_of] = FaultList(version, ids)
+            self.fault_lists[report.lists_all_of] = FaultList(version, ids)
 
     async def start(self) -> None:
         """Return when all copies are complete."""
@@ -268,7 +268,7 @@ class ClusterWatch:
 
     def codes_on(self, name: str) -> Mapping[int, tuple[str, ...]] | None:
         """The codes that devices of this node show now; None where no observer lists them all."""
-        if name not in self.lists:
+        if name not in self.fault_lists:
             return None
         codes: dict[int, tuple[str, ...]] = {}
         for fact in self._reported():

@@ -1,7 +1,8 @@
 """What ended pods left behind, and taking it away: their logs, stacks, times. Nothing of a job's own.
 
-A pod has ended when that is proven: the books have let go of it, its door is closed, its agent and all
-that it started are gone. Of one of which any of this is not known everything stays.
+A pod has ended when that is proven: the books have let go of it, its token is removed, without which no agent
+begins in its folder, and its agent and all that it started are gone. If any of this is unknown, all its files
+stay.
 """
 
 from __future__ import annotations

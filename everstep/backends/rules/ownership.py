@@ -102,7 +102,11 @@ def claimed(
 
 
 def generation_for(job: Owned, before: int | None, *, above: int) -> int:
-    """The one that the key was answered with before; else one above all that are known or were found."""
+    """The generation for a key of the job's run: the same as before, else above all others, also on storage.
+
+    `before`: the answer to the same key, if it has one. `above`: the job's own generation; an answer up to it
+    belongs to a time that the job has forgotten, so the key counts as new.
+    """
     if before is not None and before > above:
         return before
     return max(job.newest, job.newest_on_storage) + 1

@@ -52,9 +52,7 @@ class FakeScene(faults.Scene[Node]):
         if device is None:
             pods.unsilence(self.state, node)
             return
-        shown_device = node.devices[device]
-        shown_device.varies, shown_device.used_at = False, None
-        shown_device.band.forget()
+        node.devices[device].end_rehearsal()
         pods.touch_all(self.state, node)
 
     def job(self, job_id: str) -> str:

@@ -33,6 +33,11 @@ class Device(nodes.Device):
     band: Band = field(default_factory=Band)
     used_at: float | None = None  # when it left the band, so that the use counts as changed
 
+    def end_rehearsal(self) -> None:
+        """Let its use be that of its processes again, whatever a fault line set."""
+        self.varies, self.used_at = False, None
+        self.band.forget()
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node(nodes.Node):

@@ -45,32 +45,31 @@ def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
 
 def _take_standbys(state: FakeState, job: Job, order: PlaceOrder) -> None:
     """Give slots without a pod the one that stands by for them. The others stand by no more."""
-    views = node_views(state)
+    all_views = node_views(state)
     for slot, pod in tuple(job.standbys.items()):
         is_wanted = slot in order.slots and slot not in job.pods
-        if is_wanted and _is_usable(pod, order, views):
+        if is_wanted and _is_usable(pod, order, all_views):
             pods.take(state, pod, order.generation)
     pods.remove(state, tuple(job.standbys.values()))
 
 
 def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     """Let a pod stand by for each slot to recreate, and for no other. Returns how far they are."""
-    views = node_views(state)
+    all_views = node_views(state)
     unusable = [
         pod
         for slot, pod in job.standbys.items()
-        if slot not in order.recreate or not _is_usable(pod, order, views)
+        if slot not in order.recreate or not _is_usable(pod, order, all_views)
     ]
     pods.remove(state, unusable)
     missing = [slot for slot in order.recreate if slot not in job.standbys]
-    if missing and not any(
-        not _waiting_request(state, other).never_fits for other in _waiting_jobs(state)
-    ):
+    # Jobs that wait for a place are served first, except those that can have none.
+    if missing and all(_waiting_request(state, other).never_fits for other in _waiting_jobs(state)):
         all_pods = (*job.pods.values(), *job.leaving, *job.standbys.values())
         in_use = {pod.node.name for pod in all_pods}
-        views = node_views(state)
+        all_views = node_views(state)
         for slot, place in placing.standby_places(
-            order, missing, in_use=in_use, nodes=views
+            order, missing, in_use=in_use, nodes=all_views
         ).items():
             node = state.nodes[place.node]
             devices = tuple(node.devices[index] for index in place.devices)
@@ -82,9 +81,9 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
     return placing.standby_state(missing, unready, refs)
 
 
-def _is_usable(pod: Pod, order: PlaceOrder, views: tuple[NodeView, ...]) -> bool:
+def _is_usable(pod: Pod, order: PlaceOrder, all_views: tuple[NodeView, ...]) -> bool:
     place = placing.Place(node=pod.node.name, devices=tuple(d.index for d in pod.devices))
-    return not pod.is_lost and pod.node.answers and placing.still_fits(place, order, views)
+    return not pod.is_lost and pod.node.answers and placing.still_fits(place, order, all_views)
 
 
 def _wake_in_time(state: FakeState, job: Job) -> None:

@@ -30,7 +30,10 @@ class JobQueues:
     pods: KubernetesPods
 
     def free_places(self, order: PlaceOrder, entries: Sequence[PodEntry]) -> list[Gang]:
-        """A group for each place that an ended pod left in it, as far as other pods of the job are in it."""
+        """The groups with places that ended pods left, each group once for every such place.
+
+        Only groups that still have a pod of the job which does not leave.
+        """
         if not kueue.queue_of(order):
             return []
         staying = [self._group(entry) for entry in entries if not entry.is_leaving]

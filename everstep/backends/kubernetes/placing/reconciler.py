@@ -125,7 +125,7 @@ class PodReconciler:
         pod = self.watch.pod(entry.uid)
         if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
             pod = await self._pod_on_server(entry, stored)
-        if pod is not None and not entry.uid and pod["metadata"]["name"] == entry.name:
+        if pod is not None and not entry.uid:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         if entry.is_withdrawn:
             return self._change_of_withdrawn(entry, pod)
@@ -278,7 +278,9 @@ class PodReconciler:
             if entry.node:
                 pod = self.watch.pod(entry.uid)
                 since = math.inf if pod is None else created_at(pod)
+                # What the API server shows of the node and its lease.
                 faults += (f for f in self.watch.faults_of(entry.node) if self._counts(f, entry))
+                # What observers report of it: from before the pod only what is still there.
                 reports = self.watch.reported_on(entry.node, since=since)
                 faults += listed_faults.occurrences(reports, stored.document.ends)
         return [fault for fault in faults if fault.id not in reported]
@@ -286,7 +288,8 @@ class PodReconciler:
     def _ends_of_faults(self, stored: Stored) -> list[Ended]:
         recorded = (fact for _, fact in stored.document.facts)
         ends = stored.document.ends
-        return [*listed_faults.ended(recorded, self.watch.lists, ends, now=self.agents.clock())]
+        lists, now = self.watch.fault_lists, self.agents.clock()
+        return [*listed_faults.ended(recorded, lists, ends, now=now)]
 
     def _counts(self, fault: Fact, entry: PodEntry) -> bool:
         """Whether the fault is to be reported to the job.

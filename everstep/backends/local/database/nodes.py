@@ -84,6 +84,7 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
             isolated_devices=devices.get(node.name, {}),
             holders={index: pod.job for pod in alive for index in pod.devices},
             jobs=(pod.job for pod in here),
+            # Not slots of a job: places for pods without devices.
             slots_free=settings.slots - sum(not pod.devices for pod in alive),
             accelerator=settings.accelerator,
             now=now,
