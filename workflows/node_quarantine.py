@@ -1,4 +1,4 @@
-"""NodeQuarantine: the isolated nodes of one cluster, for ever. It drives `core.quarantine`."""
+"""NodeQuarantine: the isolated nodes of one cluster, for ever. It drives `core.recovering.quarantine`."""
 
 from __future__ import annotations
 

@@ -26,8 +26,11 @@ CHRONICLE = TypeAdapter(Chronicle)
 
 
 def _short(chronicle: Chronicle) -> Any:
-    """Only what differs from a default. No rule reads it: of the state each default is written, so that none
-    which another version of ours changes can change what a job under way does."""
+    """Only what differs from a default: no rule reads the chronicle.
+
+    The state is written with its defaults. A later version may have others, and these must not change what a
+    job under way does.
+    """
     return CHRONICLE.dump_python(chronicle, mode="json", exclude_defaults=True)
 
 

@@ -88,7 +88,8 @@ def _with_standby(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
 def _first_step(chronicle: Chronicle, at: float, generation: int) -> Chronicle:
     if not chronicle.starts or chronicle.starts[-1].generation != generation:
         return chronicle
-    newest = chronicle.starts[-1]  # over once all agents have answered; a rank may be faster
+    # A start is dated when all agents have answered. A rank may have made its first step before.
+    newest = chronicle.starts[-1]
     return _newest(chronicle, newest._replace(first_step_at=max(at, newest.at)))
 
 

@@ -75,6 +75,7 @@ def _has_trained_or_ended(start: Start) -> bool:
 
 
 def _run(start: Start) -> Run:
+    """The run of this start. One that goes on has no length: only its beginning is used."""
     return Run(
         phase=start.phase,
         generation=start.generation,

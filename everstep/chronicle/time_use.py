@@ -111,7 +111,12 @@ def with_losses(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _with_loss(run: Run, following: Run, stretches: list[_Stretch]) -> Run:
-    """The run with its loss. `stretches` are those until it began, then those that the following run left."""
+    """The run with its loss. `stretches` are those until it began, then those that the following run left.
+
+    Three runs of a phase, with a second for each step: 0 to 100, 80 to 120 and from 60 on. The second run
+    does the steps 80 to 100 of the first again: the first lost 20 steps. The third does 60 to 80 of the
+    first and 80 to 120 of the second again: the second lost 60 steps, and 60 seconds.
+    """
     has_steps = run.first_step_at is not None
     if not has_steps and not stretches:
         return run
@@ -124,6 +129,7 @@ def _with_loss(run: Run, following: Run, stretches: list[_Stretch]) -> Run:
     again = [_take(part, resumed) for part in stretches if part.end > resumed]
     stretches[:] = [part for part in stretches if part.begin < part.end]
     steps = sum(part.end - part.begin for part in again)
+    # If no stretch has the lost steps, as where the run's first step is unknown, so is their time.
     lost = max(steps, reached - resumed) if has_steps and reached is not None else steps
     lost_s = sum((part.s for part in again), 0.0) if again or not lost else None
     return replace(run, lost_steps=lost, lost_s=lost_s)

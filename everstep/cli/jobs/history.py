@@ -22,16 +22,16 @@ Key = tuple[str, int]
 
 async def all_records(job: FoundJob, *, newest: Iterable[Value]) -> list[Value]:
     """Every record of this job, oldest first; `newest` are known better than their rows."""
-    return with_newest(await records_of_rows(job), newest)
+    return with_newest(await recovery_records(job), newest)
 
 
-def with_newest(rows: Iterable[Value], newest: Iterable[Value]) -> list[Value]:
-    """The records of the rows, oldest first, each as it is among the newest where it is there."""
-    by_key = {_key(record): record for record in (*rows, *newest)}
+def with_newest(records: Iterable[Value], newest: Iterable[Value]) -> list[Value]:
+    """The records and the newest ones, oldest first. One that is in both is as in the newest."""
+    by_key = {_key(record): record for record in (*records, *newest)}
     return sorted(by_key.values(), key=lambda record: str(record["at"]))
 
 
-async def records_of_rows(job: FoundJob) -> list[Value]:
+async def recovery_records(job: FoundJob) -> list[Value]:
     """The record of every Recovery that the server lists."""
     records: dict[Key, Value] = {}
     async for row in job.client.list_workflows(await _filter(job)):

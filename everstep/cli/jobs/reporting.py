@@ -22,7 +22,7 @@ from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
-from everstep.cli.jobs.history import all_records, records_of_rows, with_newest
+from everstep.cli.jobs.history import all_records, recovery_records, with_newest
 from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.output import AsJson, not_empty, show
 from everstep.core import names
@@ -193,15 +193,15 @@ async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
 async def source_of(job: FoundJob) -> JobSource:
     """The data of a job from the server, the worker and the quarantine."""
     gaps: list[str] = []
-    status, report, rows, document = await asyncio.gather(
-        asking.status_known(job), _report_of(job, gaps), records_of_rows(job), job.document()
+    status, report, records, document = await asyncio.gather(
+        asking.status_known(job), _report_of(job, gaps), recovery_records(job), job.document()
     )
     if status["silence"]:
         gaps.insert(0, NO_WORKER.format(why=status["silence"]))
     return JobSource(
         status=status,
         report=report,
-        records=with_newest(rows, job_memo.restarts_of(report)),
+        records=with_newest(records, job_memo.restarts_of(report)),
         now=time.time(),
         document=document,
         isolation=await _isolation(job, status, gaps),

@@ -110,7 +110,7 @@ def compile_cerebras(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     shape = judged(shapes.Spec, spec, ROOT)
     policies = [_policy(trainer) for trainer in trainers]
     phases, notes = compile_spec(
-        spec, shape, has_pods=has_pods, root=ROOT, base=policies, commands_known=False
+        spec, shape, has_pods=has_pods, root=ROOT, base=policies, needs_command=False
     )
     return JobSpec(
         name=NAMELESS,

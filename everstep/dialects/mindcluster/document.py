@@ -130,7 +130,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
         final_exits=job.has_final_exits,
     )
     phases, notes = compile_spec(
-        spec, shape, has_pods=has_pods, root=root, base=policy, commands_known=False
+        spec, shape, has_pods=has_pods, root=root, base=policy, needs_command=False
     )
     place = partial(overlays.place, root, overlay)
     return JobSpec(

@@ -48,7 +48,7 @@ def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     # Only the overlay can bring a mistake here: messages name its path.
     shape = judged(shapes.Spec, spec, root)
     phases, notes = compile_spec(
-        spec, shape, has_pods=has_pods, root=root, base=_policy(parsed), commands_known=False
+        spec, shape, has_pods=has_pods, root=root, base=_policy(parsed), needs_command=False
     )
     if len(json.dumps(_variables(parsed))) * len(phases) > PHASES_BYTES_MOST:
         raise refusal([(ma_shapes.ENVIRONMENTS, TOO_LARGE)])

@@ -96,15 +96,15 @@ def compile_spec(
     has_pods: HasPods,
     root: str = "spec",
     base: Policy | Sequence[Policy] = DEFAULT_POLICY,
-    commands_known: bool = True,
+    needs_command: bool = True,
 ) -> tuple[tuple[PhaseSpec, ...], tuple[Note, ...]]:
     """Compile a native `spec` to its phases; `root` is the path of the spec in messages.
 
     `base` is the policy that the document's own replaces in parts, one for all phases or one for each. With
-    `commands_known=False` a missing command is no problem yet.
+    `needs_command=False` a missing command is no problem yet.
     """
     phases = list(_written(spec, shape, root, base, has_pods=has_pods(shape.cluster)))
-    checks = CONTRADICTIONS if commands_known else (_devices_without_kind,)
+    checks = CONTRADICTIONS if needs_command else (_devices_without_kind,)
     problems = [problem for phase in phases for check in checks for problem in check(phase)]
     if problems:
         raise refusal(problems)
