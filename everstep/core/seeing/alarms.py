@@ -6,6 +6,7 @@ None where there is no reason for one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from everstep.core.facts import Fact
@@ -34,13 +35,15 @@ def silent_pods(observation: Observation) -> tuple[PodView, ...]:
     return tuple([pod for pod in observation.pods if pod.silent_since is not None])
 
 
+def can_be_lost(order: WatchOrder, silent: Sequence[PodView]) -> bool:
+    """Whether these silent slots may be lost. If most are silent, the way to them may be broken."""
+    return 2 * len(silent) <= len(order.living)
+
+
 def silence_alarm(
     order: WatchOrder, learned: Learned, observation: Observation, pods: Pods
 ) -> Alarm | None:
-    """The alarm of silent slots: lost once the answering ones stand still too, until then unreachable.
-
-    Where most slots are silent, none of them counts as lost: the way to them may be broken.
-    """
+    """The alarm of silent slots: lost once the answering ones stand still too, until then unreachable."""
     silent = silent_pods(observation)
     if not silent:
         return None
@@ -48,15 +51,15 @@ def silence_alarm(
     answering = tuple(p for p in pods.representatives if p.silent_since is None)
     unreachable_at = max(pod.silent_since or 0.0 for pod in silent) + order.limits.unreachable_s
     lost_at = max(unreachable_at, _still_at(order, learned, answering))
-    can_be_lost = 2 * len(silent) <= len(order.living)
+    may_be_lost = can_be_lost(order, silent)
     is_reported = {pod.slot for pod in silent} <= set(order.unreachable)
-    if can_be_lost and answering and lost_at <= now:
+    if may_be_lost and answering and lost_at <= now:
         return Alarm(at=lost_at, facts=tuple(silent_node_fact(order, p, now) for p in silent))
     if not is_reported:
         return Alarm(
             at=unreachable_at, facts=tuple(_unreachable_fact(order, p, now) for p in silent)
         )
-    return look_again(lost_at) if can_be_lost and lost_at > now else None
+    return look_again(lost_at) if may_be_lost and lost_at > now else None
 
 
 def _still_at(order: WatchOrder, learned: Learned, answering: tuple[PodView, ...]) -> float:

@@ -20,6 +20,7 @@ from everstep.core.facts import (
 from everstep.core.seeing import suspension
 from everstep.core.seeing.alarms import (
     Alarm,
+    can_be_lost,
     hang_alarm,
     limit_alarm,
     look_again,
@@ -168,6 +169,8 @@ def _settle(
     lost = [pod for lost_at, pod in to_blame if lost_at <= observation.now]
     if to_blame and not lost:
         return WaitFor(until=min(lost_at for lost_at, _ in to_blame))
+    if not can_be_lost(order, [pod for _, pod in to_blame]):
+        lost = []
     lost_nodes = tuple(silent_node_fact(order, pod, observation.now) for pod in lost)
     return report(order, watch, observation, "facts", extra=lost_nodes)
 

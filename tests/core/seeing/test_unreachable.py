@@ -152,6 +152,27 @@ def test_beside_an_old_fact_a_silent_slot_has_its_time_to_answer(kind: str) -> N
     assert "node.silent" in kinds(seen_at(10_050.0))
 
 
+@pytest.mark.parametrize(
+    ("silent_slots", "expected"),
+    [((2, 3), ["process.exit", "node.silent", "node.silent"]), ((1, 2, 3), ["process.exit"])],
+    ids=["half", "most"],
+)
+def test_beside_a_crash_no_slot_is_lost_where_most_are_silent(
+    silent_slots: tuple[int, ...], expected: list[str]
+) -> None:
+    """The way to them may be broken. The crash is answered, once they had their time."""
+    order = watch_order(0, 1, 2, 3, learned=STEPS)
+    pods = tuple(silent(n) if n in silent_slots else alive(n, 100.0) for n in range(4))
+    crash = fact("process.exit", at=100.0, slot=0, generation=1)
+
+    def look_at(now: float) -> WaitFor | PollAll | WatchReport:
+        observation = Observation(now=now, cursor="1", pods=pods, facts=(crash,), generation=1)
+        return watching.look(order, Watch(learned=STEPS, has_polled=True), observation)[1]
+
+    assert look_at(159.0) == WaitFor(until=160.0)
+    assert kinds(look_at(160.0)) == expected
+
+
 def test_unreachable_stops_nothing_and_bills_nothing() -> None:
     job = running()
     decision = job.see(sighting(FaultClass.UNREACHABLE))
