@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pytest
 
@@ -40,6 +41,17 @@ async def test_after_an_error_of_one_of_two_requests_the_other_is_awaited() -> N
     with pytest.raises(BackendUnavailable):
         await both(requests.failing(), requests.late())
     assert requests.is_answered
+
+
+async def test_a_call_that_is_given_up_leaves_no_request_unawaited() -> None:
+    requests = [asyncio.Event().wait() for _ in range(100)]
+    call = asyncio.create_task(all_at_once(requests))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert {inspect.getcoroutinestate(each) for each in requests} == {inspect.CORO_CLOSED}
 
 
 @pytest.mark.parametrize("refused", range(3))

@@ -64,8 +64,11 @@ async def all_at_once(requests: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     places = asyncio.Semaphore(_AT_ONCE)
 
     async def answer(request: Coroutine[Any, Any, T]) -> T:
-        async with places:
-            return await request
+        try:
+            async with places:
+                return await request
+        finally:
+            request.close()  # of a call that was given up before its turn
 
     return await _together(*map(answer, requests))
 
