@@ -53,6 +53,14 @@ class Cluster:
         )
         await count_faults(StepContext(backend=self.stage.fake, quarantine=quarantine), order)
 
+    async def isolate_long_faults(self, *nodes: str) -> None:
+        """Have device 1 of these nodes isolated. The cluster itself shows the code on the first node alone."""
+        await self.clock.hold()
+        await self.stage.admin.fault(f"device {nodes[0]} 1 {LINK}")
+        await self.report(*nodes)
+        await self.pass_time(LONGER_THAN_S + 1.0)
+        await self.until_isolated(*(f"{node}/1" for node in nodes))
+
     async def pass_time(self, seconds: float) -> None:
         await self.clock.pass_to(await self.stage.fake.clock() - EPOCH + seconds)
 
@@ -77,13 +85,8 @@ async def test_a_device_is_released_once_the_cluster_shows_its_code_no_more(
 ) -> None:
     async with Stage(server, namespace, tmp_path, env={"EVERSTEP_JANITOR": "false"}) as stage:
         cluster = Cluster(stage)
-        await cluster.clock.hold()
-        await stage.admin.fault(f"device n1 1 {LINK}")
-        await cluster.report(
-            "n1", "n2"
-        )  # an operator reported that of n2: the cluster never showed it
-        await cluster.pass_time(LONGER_THAN_S + 1.0)
-        await cluster.until_isolated("n1/1", "n2/1")
+        # An operator reported the code of n2: the cluster never showed it.
+        await cluster.isolate_long_faults("n1", "n2")
         await cluster.sweep()
         await cluster.pass_time(SOUND_FOR_S + 1.0)
         await cluster.sweep()
@@ -103,11 +106,7 @@ async def test_a_code_that_comes_back_before_its_device_is_sound_keeps_it_isolat
 ) -> None:
     async with Stage(server, namespace, tmp_path, env={"EVERSTEP_JANITOR": "false"}) as stage:
         cluster = Cluster(stage)
-        await cluster.clock.hold()
-        await stage.admin.fault(f"device n1 1 {LINK}")
-        await cluster.report("n1")
-        await cluster.pass_time(LONGER_THAN_S + 1.0)
-        await cluster.until_isolated("n1/1")
+        await cluster.isolate_long_faults("n1")
         await stage.admin.fault("clear n1 1")
         await cluster.sweep()
         await cluster.pass_time(SOUND_FOR_S / 2)

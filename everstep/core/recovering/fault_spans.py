@@ -58,7 +58,7 @@ def sound_times(spans: Spans) -> dict[str, float]:
 def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
     """The spans once a device shows a code; a report from before the end of the newest changes nothing.
 
-    One that is later than the beginning of an open span is kept: the code may have been away in between.
+    An open span stores the time of a later report: the code may have been away in between.
     """
     new = FaultSpan(report=report, cluster_size=cluster_size)
     before = next((span for span in reversed(spans) if span.key == new.key), None)
