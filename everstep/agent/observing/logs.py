@@ -56,6 +56,7 @@ class LogFile:
         self._head, self._tail_least, self._most = head, tail_least, most
         self._size = 0  # of the file
         self._dropped = 0  # bytes left out at the gap
+        self._has_gap_of_move = False  # in the file, although the move is over
         self._recent = b""
         self._file = -1
         self._marks: Marks | None = None
@@ -74,6 +75,8 @@ class LogFile:
         if self._file < 0:
             return
         try:
+            if self._has_gap_of_move:  # a file that grows would look as if the move were under way
+                self._write_gap()
             while chunk:  # a disk that gets full writes a part, and returns its length
                 done = os.pwrite(self._file, chunk, self._size)
                 self._size += done
@@ -100,10 +103,14 @@ class LogFile:
             source += len(block)
             target += len(block)
         os.ftruncate(self._file, target)
-        self._size, self._dropped = target, dropped
-        os.pwrite(self._file, _GAP % dropped, self._head)
+        self._size, self._dropped, self._has_gap_of_move = target, dropped, True
         if self._marks is not None:
             self._marks.leave_out(self._head, self._head + self._dropped)
+        self._write_gap()
+
+    def _write_gap(self) -> None:
+        os.pwrite(self._file, _GAP % self._dropped, self._head)
+        self._has_gap_of_move = False
 
     def recent_lines(self) -> list[str]:
         """The newest lines, at most 200 and 32 KB."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -59,28 +60,40 @@ def test_reading_on_and_on_meets_everything_that_is_left_once(tmp_path: Path) ->
     assert len(b"".join(pieces)) >= HEAD_BYTES + KEPT_BYTES
 
 
+@pytest.mark.parametrize(("first", "times"), [(0, 3), *((first, 1) for first in range(8))])
 def test_a_move_that_fails_leaves_every_byte_where_its_offset_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, times: int
 ) -> None:
-    """The disk is full for a moment, and takes no overwriting either, as one that copies on write."""
-    path, whole = tmp_path / "log", b"".join(b"%09d\n" % number for number in range(200))
-    pwrite, failed = os.pwrite, 0
+    """The disk is full for a moment, and takes no overwriting either, as one that copies on write.
 
-    def fail(handle: int, data: bytes, offset: int) -> int:
-        nonlocal failed
-        if offset >= HEAD_BYTES and offset < path.stat().st_size and failed < 3:
-            failed += 1
+    `first`: how many changes of moves worked before that; a move makes four.
+    """
+    path, whole = tmp_path / "log", b"".join(b"%09d\n" % number for number in range(200))
+    pwrite, ftruncate, changes = os.pwrite, os.ftruncate, itertools.count()
+
+    def fail() -> None:
+        if first <= next(changes) < first + times:
             raise OSError(errno.ENOSPC, "No space left on device")
+
+    def write(handle: int, data: bytes, offset: int) -> int:
+        if HEAD_BYTES <= offset < path.stat().st_size:
+            fail()
         return pwrite(handle, data, offset)
 
-    monkeypatch.setattr(os, "pwrite", fail)
+    def cut(handle: int, size: int) -> None:
+        fail()
+        ftruncate(handle, size)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(os, "ftruncate", cut)
     log = LogFile(path, head=HEAD_BYTES, tail_least=KEPT_BYTES, most=MOST)
     for start in range(0, len(whole), 10):
         log.write(whole[start : start + 10])
         chunk, at, behind = read(path, -10, 60, head=HEAD_BYTES)
         assert behind == log.written
         assert chunk == whole[at:behind]
-    assert failed == 3
+    assert log.problem
+    assert next(changes) > first + times
     log.close()
 
 
