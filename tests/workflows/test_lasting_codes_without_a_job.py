@@ -54,7 +54,7 @@ class Cluster:
         await count_faults(StepContext(backend=self.stage.fake, quarantine=quarantine), order)
 
     async def isolate_long_faults(self, *nodes: str) -> None:
-        """Have device 1 of these nodes isolated. The cluster itself shows the code on the first node alone."""
+        """Have device 1 of these nodes isolated. The cluster shows the code on the first node alone."""
         await self.clock.hold()
         await self.stage.admin.fault(f"device {nodes[0]} 1 {LINK}")
         await self.report(*nodes)
