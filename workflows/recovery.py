@@ -52,7 +52,10 @@ class Recovery:
         try:
             outcome = await carry_out(plan, partial(_show, plan))
         except (ActivityError, asyncio.CancelledError) as error:
-            _close(plan, "cancelled" if is_cancelled_exception(error) else "failed")
+            is_over = is_cancelled()  # its step may still have failed: the janitor can be faster
+            _close(plan, "cancelled" if is_over or is_cancelled_exception(error) else "failed")
+            if is_over:
+                raise asyncio.CancelledError from error
             raise
         workflow.upsert_memo({"outcome": record_rows.outcome_values(outcome)})
         _close(plan, outcome.result)
