@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import json
 import os
 import signal
 import socket
@@ -295,3 +296,19 @@ def test_a_run_that_is_ended_early_prints_the_costs_of_files_that_were_through(
             run.kill()
     rows = [line.split() for line in rest.splitlines() if line.endswith("test_first.py")]
     assert [row[-2:] for row in rows] == [["1", "test_first.py"]]
+
+
+async def test_no_line_of_the_scribe_crosses_a_page(tmp_path: Path) -> None:
+    """Else a reader finds a part of one, and a SIGKILL may leave one."""
+    variables = {"RANK": "0", "STEPS": "2", "CHECKPOINTS": str(tmp_path)}
+    child = Child(
+        [sys.executable, str(ROOT / "tests/support/scripts/scribe.py")],
+        name="scribe",
+        log=tmp_path / "log",
+        env={**os.environ, **variables, "EVERSTEP_GENERATION": "2"},
+    )
+    assert await child.ended(within_s=HUNG_S) == 0, child.output()
+    lines = (tmp_path / "writes.jsonl").read_bytes().splitlines(keepends=True)
+    assert [json.loads(line)["what"] for line in lines] == ["start", "save", "save"]
+    (length,) = {len(line) for line in lines}
+    assert os.sysconf("SC_PAGE_SIZE") % length == 0

@@ -17,6 +17,7 @@ from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, until
 from tests.support.stage import Stage, StageOfProcesses, document
+from tests.support.workerproc import WorkerProcess
 from tests.telemetry.lines import logged_lines
 
 
@@ -93,6 +94,12 @@ async def test_what_a_task_does_not_know_has_no_key() -> None:
     assert "phase" not in record
 
 
+def logged_by(worker: WorkerProcess) -> list[dict[str, Any]]:
+    """The objects of the worker's log so far; it may be in the middle of the next line."""
+    *lines, _unfinished = worker.log.read_text().split("\n")
+    return [json.loads(text) for text in lines if text.startswith("{")]
+
+
 async def test_a_worker_logs_objects_on_request(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
@@ -107,8 +114,7 @@ async def test_a_worker_logs_objects_on_request(
         async with asyncio.timeout(HUNG_S):
             while "run.log cannot be written" not in stage.worker.log.read_text():
                 await asyncio.sleep(0.05)
-        lines = stage.worker.log.read_text().splitlines()
-        records = [json.loads(text) for text in lines if text.startswith("{")]
+        records = logged_by(stage.worker)
     (about, *_) = [each for each in records if "run.log cannot" in each["message"]]
     assert (about["job"], about["activity"], about["level"]) == ("demo", "publish", "warning")
     assert about["trace_id"] == trace_id("demo", first)
@@ -129,8 +135,7 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trac
         job = await stage.submit(document(env={"STEPS": "60"}))
         first = (await job.describe()).run_id
         await job.result()
-        lines = stage.worker.log.read_text().splitlines()
-        records = [json.loads(text) for text in lines if text.startswith("{")]
+        records = logged_by(stage.worker)
     (about, *_) = [each for each in records if each.get("activity") == "stop"]
     labels = {name: about[name] for name in KEYS}
     assert labels == {

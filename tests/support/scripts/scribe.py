@@ -13,10 +13,17 @@ import sys
 import time
 from pathlib import Path
 
+LINE_BYTES = 128
+"""Spaces fill each line to this length, so that none crosses a page of the file.
+
+The kernel shows a write page by page: a reader, or a SIGKILL, would cut such a line in two.
+"""
+
 
 def note(**text: object) -> None:
     """Write a line to the common file, whole, also with other writers at the same time."""
-    line = json.dumps({"rank": RANK, "generation": GENERATION, "at": time.time(), **text}) + "\n"
+    text = {"rank": RANK, "generation": GENERATION, "at": time.time(), **text}
+    line = json.dumps(text).ljust(LINE_BYTES - 1) + "\n"
     handle = os.open(FOLDER / "writes.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(handle, line.encode())
     os.close(handle)
