@@ -11,7 +11,8 @@ from typing import NamedTuple
 from everstep.backends.agents import job_record
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
 from everstep.backends.kubernetes.backend import KubernetesBackend
-from everstep.backends.kubernetes.books import CLUSTER, JobSession
+from everstep.backends.kubernetes.books import JobSession
+from everstep.backends.kubernetes.identity import CLUSTER
 from everstep.backends.kubernetes.manifest import PodSettings
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.settings import KubernetesSettings

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from everstep.backends.kubernetes import names
-from everstep.core.errors import WrongCluster
+from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.core.errors import BackendUnavailable, WrongCluster
+from everstep.core.world import JobRef
 from tests.backends.lab import uids_of
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
@@ -216,3 +218,57 @@ async def test_without_the_books_of_the_cluster_its_jobs_go_on(
     await job.step(15)
     assert (await api.get(path))["data"]["identity"] == books["data"]["identity"]
     await job.gone()
+
+
+async def test_books_that_are_deleted_while_no_worker_lives_are_those_of_the_jobs_records(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="kept-books", env=NEVER_ENDS)
+    job.books = await lab.backend.identity()
+    await job.launch()
+    before = await job.step(5)
+    await lab.backend.close()
+    await api.delete(f"/api/v1/namespaces/{namespace}/configmaps/everstep-books")
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    assert await lab.backend.identity() == job.books
+    assert uids_of(await job.step(10), job.slots) == uids_of(before, job.slots)
+    await job.again("restart-1")
+    await job.step(15)
+    await job.gone()
+
+
+async def test_records_of_several_books_leave_it_to_a_person_which_are_those_of_the_cluster(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Once the ConfigMap is made as the error says, workers begin."""
+    identity = await lab.backend.identity()
+    for number in range(4):
+        await lab.backend.ensure_generation(JobRef(id=f"mine-{number}", run="run-1"), "launch")
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    labels = {**names.labels("0ther", "theirs"), names.ROLE: "job"}
+    metadata = {"name": names.record("theirs"), "labels": labels}
+    await api.create(maps, {"metadata": {**metadata, "annotations": {names.JOB: "theirs"}}})
+    await lab.backend.close()
+    await api.delete(f"{maps}/everstep-books")
+    rows = rf"0ther \(theirs\); {identity} \(mine-0, mine-1, mine-2 and 1 more\)"
+    command = rf"kubectl -n {namespace} create configmap everstep-books --from-literal=identity="
+    with pytest.raises(BackendUnavailable, match=rf"{rows}\. .*{command}"):
+        await KubernetesBackend.open(lab.settings)
+    await api.create(maps, {"metadata": {"name": "everstep-books"}, "data": {"identity": identity}})
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    assert await lab.backend.identity() == identity
+
+
+async def test_a_worker_whose_books_are_others_by_now_changes_nothing_until_it_is_restarted(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Another worker began after a person had deleted the ConfigMap, and before this one made it again."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/everstep-books"
+    identity = await lab.backend.identity()
+    await api.patch(path, {"data": {"identity": "0ther"}})
+    try:
+        with pytest.raises(BackendUnavailable, match=f"0ther, not {identity}; restart this worker"):
+            await lab.backend.clock()
+    finally:
+        await api.patch(path, {"data": {"identity": identity}})
+    await lab.backend.clock()

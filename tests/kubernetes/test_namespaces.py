@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from everstep.backends.kubernetes import rights as of_workers
+from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
@@ -172,6 +173,41 @@ async def test_the_namespace_of_other_workers_is_left_to_them(
     finally:
         await api.patch(books, {"data": {"identity": identity}})
         await lab.another_worker()
+
+
+@pytest.mark.parametrize("whose", ["home", "all"])
+async def test_deleted_books_are_those_of_the_jobs_in_the_namespaces_that_documents_name(
+    lab: KubernetesLab, api: Api, namespace: str, team: str, whose: str
+) -> None:
+    job = KubernetesRun(lab, id=f"books-{whose}", namespace=team)
+    job.books = await lab.backend.identity()
+    await job.new_generation("launch")
+    await lab.backend.close()
+    for name in {"home": (namespace,), "all": (namespace, team)}[whose]:
+        await api.delete(f"/api/v1/namespaces/{name}/configmaps/everstep-books")
+    lab.backend = await KubernetesBackend.open(lab.settings)
+    assert await lab.backend.identity() == job.books
+    await job.new_generation("restart-1")
+    await job.gone()
+
+
+async def test_deleted_books_are_never_those_of_the_workers_of_another_namespace(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    home, of_team = (
+        f"/api/v1/namespaces/{name}/configmaps/everstep-books" for name in (namespace, team)
+    )
+    identity = await lab.backend.identity()
+    await lab.backend.close()
+    await api.delete(home)
+    await api.patch(of_team, {"data": {"identity": "0ther", "workers": "elsewhere"}})
+    try:
+        with pytest.raises(BackendUnavailable, match=f"{team} is that of other workers: .* 0ther"):
+            await KubernetesBackend.open(lab.settings)
+    finally:
+        await api.patch(of_team, {"data": {"identity": identity, "workers": namespace}})
+        await api.patch(home, {"data": {"identity": identity}})
+        lab.backend = await KubernetesBackend.open(lab.settings)
 
 
 async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(

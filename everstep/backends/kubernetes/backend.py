@@ -27,18 +27,23 @@ from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import gangs, manifest, names
-from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
-    CLUSTER,
     BooksOfOneCall,
     ConfigMapBooks,
     JobDocument,
-    ensure_identity,
     isolations,
     set_isolated,
 )
 from everstep.backends.kubernetes.events import ensure_events, event
 from everstep.backends.kubernetes.folders import FOLDERS
+from everstep.backends.kubernetes.identity import (
+    CLUSTER,
+    MADE_AGAIN,
+    ensure_identity,
+    open_books,
+    stored_identity,
+)
 from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.namespaces import JobNamespace, namespace_of
 from everstep.backends.kubernetes.placing.placer import PodPlacer
@@ -113,7 +118,8 @@ class KubernetesBackend(AgentBackend):
         except (ConfigException, OSError) as error:
             raise BackendUnavailable(f"no way to the API server: {error}") from None
         try:
-            identity = await reached(ensure_identity(api, settings.namespace))
+            opening = open_books(api, settings.namespace, settings.job_namespaces)
+            identity = await reached(opening)
             self = cls(api, settings, identity)
             await self._begin()
         except BaseException:
@@ -150,7 +156,8 @@ class KubernetesBackend(AgentBackend):
     async def _begin_in(self, namespace: str, agent: Json) -> None:
         """Have what pods of this namespace need, and the right to see them."""
         await reached(self._api.get(f"/api/v1/namespaces/{namespace}/pods", _ONE))
-        owner = await reached(ensure_identity(self._api, namespace, self._identity))
+        home = self._settings.namespace
+        owner = await reached(ensure_identity(self._api, namespace, self._identity, workers=home))
         if owner != self._identity:
             what = f"ConfigMap {CLUSTER} names them: {owner}, not {self._identity}"
             raise BackendUnavailable(f"namespace {namespace} is that of other workers: {what}")
@@ -230,10 +237,6 @@ class KubernetesBackend(AgentBackend):
     @property
     def _resources(self) -> Mapping[str, str]:
         return {**manifest.RESOURCES, **self._settings.resources}
-
-    @property
-    def _path(self) -> str:
-        return f"/api/v1/namespaces/{self._settings.namespace}"
 
     @property
     def _home(self) -> JobNamespace:
@@ -326,18 +329,14 @@ class KubernetesBackend(AgentBackend):
         return self._now()
 
     async def identity_there(self) -> None:
-        try:
-            await self._api.get(f"{self._path}/configmaps/{CLUSTER}")
-        except Unreachable as error:
-            raise BackendUnavailable(str(error)) from None
-        except Refused as error:
-            if error.status != 404:
-                raise BackendUnavailable(str(error)) from None
-            what = (
-                "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
-            )
-            logger.warning(what, CLUSTER)
-            await reached(ensure_identity(self._api, self._settings.namespace, self._identity))
+        home = self._settings.namespace
+        stored = await reached(stored_identity(self._api, home))
+        if stored is None:
+            logger.warning(MADE_AGAIN, CLUSTER)
+            stored = await reached(ensure_identity(self._api, home, self._identity, workers=home))
+        if stored != self._identity:
+            what = f"ConfigMap {CLUSTER} names other books now: {stored}, not {self._identity}"
+            raise BackendUnavailable(f"{what}; restart this worker")
 
     async def look(self, job: JobRef, cursor: str) -> Observation:
         namespace = self._of(job)

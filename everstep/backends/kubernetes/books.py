@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -23,6 +22,7 @@ from everstep.backends.agents.ports import Books, JobBooks
 from everstep.backends.kubernetes import listed_faults, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.folder_claims import FolderClaims
+from everstep.backends.kubernetes.identity import CLUSTER
 from everstep.backends.kubernetes.listed_faults import Ended, EndsOfFaults
 from everstep.backends.kubernetes.reaching import (
     ATTEMPTS,
@@ -53,8 +53,6 @@ FAILURE_MOST = 300
 _KEPT_MOST = 1_000
 """Documents that are in memory, of as many jobs."""
 _KEY = "job.json"
-CLUSTER = "everstep-books"
-"""The ConfigMap that marks a namespace as that of workers, and names its books."""
 _LONGEST_WAIT_S = 30.0
 
 
@@ -464,23 +462,6 @@ def _stored_as(document: JobDocument, config_map: Json) -> Stored:
 
 
 # -- What belongs to no job -----------------------------------------------------------------------
-
-
-async def ensure_identity(api: KubernetesApi, namespace: str, identity: str | None = None) -> str:
-    """The identity of the books in this namespace; made once, whichever worker comes first.
-
-    `identity`: for a namespace without books yet, those of the workers' own.
-    """
-    maps = f"/api/v1/namespaces/{namespace}/configmaps"
-    metadata = {"name": CLUSTER, "labels": {names.MANAGED_BY: names.EVERSTEP}}
-    body = {"metadata": metadata, "data": {"identity": identity or secrets.token_hex(3)}}
-    try:
-        config_map = await api.create(maps, body)
-    except Refused as error:
-        if error.status != 409:
-            raise
-        config_map = await api.get(f"{maps}/{CLUSTER}")
-    return str(config_map["data"]["identity"])
 
 
 _ISOLATED = "isolated."

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused
-from everstep.backends.kubernetes.books import CLUSTER
+from everstep.backends.kubernetes.identity import CLUSTER
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import JobRef, PlaceOrder

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
-from everstep.backends.kubernetes.books import CLUSTER, JobDocument, stored_in
+from everstep.backends.kubernetes.books import JobDocument, stored_in
+from everstep.backends.kubernetes.identity import stored_identity
 from everstep.backends.kubernetes.pod_facts import seconds
 from everstep.backends.kubernetes.reaching import allowing
 from everstep.backends.tools import JobRecordLeft, WorkflowEndOf
@@ -40,8 +41,8 @@ async def prune(
     records = []
     for namespace in (home, *job_namespaces):
         maps = f"/api/v1/namespaces/{namespace}/configmaps"
-        books = await _identity(api, maps)
-        if books is None:
+        books = await stored_identity(api, namespace)
+        if books is None:  # no worker was ever here
             continue
         query = {"labelSelector": f"{names.selector(books)},{names.ROLE}=job"}
         config_maps = (await api.get(maps, query))["items"]
@@ -59,16 +60,6 @@ async def prune(
                 record = await _removed(api, f"{maps}/{record.name}", config_map, record)
             records.append(record)
     return records
-
-
-async def _identity(api: KubernetesApi, maps: str) -> str | None:
-    """Of the books in this namespace; None: no worker was ever here."""
-    try:
-        return str((await api.get(f"{maps}/{CLUSTER}"))["data"]["identity"])
-    except Refused as error:
-        if error.status != 404:
-            raise
-        return None
 
 
 async def _looked_at(

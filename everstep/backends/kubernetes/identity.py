@@ -1,0 +1,117 @@
+"""The identity of the books of a cluster: one ConfigMap in each namespace of workers or of their jobs.
+
+Every object of a job is labelled with it. Where the ConfigMap of the workers was deleted, the identity is
+that of the jobs' records, so that these stay the workers' own.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.api import KubernetesApi, Refused
+from everstep.core.errors import BackendUnavailable
+
+logger = logging.getLogger(__name__)
+
+CLUSTER = "everstep-books"
+"""The ConfigMap that marks a namespace as that of workers, and names its books."""
+_IDENTITY = "identity"
+_WORKERS = "workers"  # their namespace
+_RECORDS = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP},{names.ROLE}=job,{names.BOOKS}"}
+MADE_AGAIN = "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
+_JOBS_NAMED = 3  # in an error
+
+JobsByIdentity = Mapping[str, Sequence[str]]
+
+
+async def open_books(api: KubernetesApi, namespace: str, job_namespaces: Sequence[str] = ()) -> str:
+    """Return the identity of the books of the workers in this namespace; made once.
+
+    Raises BackendUnavailable where it was deleted and the records of jobs name several.
+    """
+    if (stored := await stored_identity(api, namespace)) is not None:
+        return stored
+    jobs = await _jobs_by_identity(api, namespace, job_namespaces)
+    if len(jobs) > 1:
+        raise BackendUnavailable(_disagreement(namespace, jobs))
+    if jobs:
+        logger.warning(MADE_AGAIN, CLUSTER)
+    identity = next(iter(jobs), secrets.token_hex(3))
+    return await ensure_identity(api, namespace, identity, workers=namespace)
+
+
+async def ensure_identity(
+    api: KubernetesApi, namespace: str, identity: str, *, workers: str
+) -> str:
+    """Return the identity of the books in this namespace: this one, unless there was another.
+
+    `workers`: the namespace of the workers.
+    """
+    metadata = {"name": CLUSTER, "labels": {names.MANAGED_BY: names.EVERSTEP}}
+    body = {"metadata": metadata, "data": {_IDENTITY: identity, _WORKERS: workers}}
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    try:
+        config_map = await api.create(maps, body)
+    except Refused as error:
+        if error.status != 409:
+            raise
+        config_map = await api.get(f"{maps}/{CLUSTER}")
+    return str(config_map["data"][_IDENTITY])
+
+
+async def stored_identity(api: KubernetesApi, namespace: str) -> str | None:
+    """Return the identity of the books in this namespace; None: it has none."""
+    entries = await _entries(api, namespace)
+    return None if entries is None else str(entries[_IDENTITY])
+
+
+async def _entries(api: KubernetesApi, namespace: str) -> Mapping[str, str] | None:
+    try:
+        config_map = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/{CLUSTER}")
+    except Refused as error:
+        if error.status != 404:
+            raise
+        return None
+    entries: Mapping[str, str] = config_map["data"]
+    return entries
+
+
+async def _jobs_by_identity(
+    api: KubernetesApi, namespace: str, job_namespaces: Sequence[str]
+) -> JobsByIdentity:
+    """Return the identities in the records of jobs, each with its jobs.
+
+    A namespace of jobs counts unless its own books name other workers.
+    """
+    jobs = defaultdict[str, list[str]](list)
+    for name in dict.fromkeys((namespace, *job_namespaces)):
+        entries = await _entries(api, name)
+        if entries is not None and entries.get(_WORKERS) != namespace:
+            continue
+        if entries is not None:
+            jobs[entries[_IDENTITY]] += []
+        maps = f"/api/v1/namespaces/{name}/configmaps"
+        for config_map in (await api.get(maps, _RECORDS))["items"]:
+            metadata = config_map["metadata"]
+            job = metadata.get("annotations", {}).get(names.JOB, metadata["name"])
+            jobs[metadata["labels"][names.BOOKS]].append(job)
+    return jobs
+
+
+def _disagreement(namespace: str, jobs: JobsByIdentity) -> str:
+    """Return the error, with the command that ends it."""
+    rows = (f"{identity} ({_some_of(jobs[identity])})" for identity in sorted(jobs))
+    command = f"kubectl -n {namespace} create configmap {CLUSTER} --from-literal={_IDENTITY}=..."
+    return (
+        f"ConfigMap {CLUSTER} was deleted, and the records of jobs name several identities:"
+        f" {'; '.join(rows)}. Make it again with the one of the jobs that run: {command}"
+    )
+
+
+def _some_of(jobs: Sequence[str]) -> str:
+    rest = len(jobs) - _JOBS_NAMED
+    return ", ".join(jobs[:_JOBS_NAMED]) + (f" and {rest} more" if rest > 0 else "")
