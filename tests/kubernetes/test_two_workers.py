@@ -10,9 +10,13 @@ import pytest
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.rules.ownership import FolderClaim
+from everstep.core.world import PlaceOrder, PlaceState
+from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
-from tests.kubernetes.objects import Pods, until
+from tests.kubernetes.objects import Pods, objects_of, until
+from tests.kubernetes.test_gangs import pods_of
+from tests.testbed.api import Api
 
 
 @pytest.fixture
@@ -54,6 +58,24 @@ async def test_a_worker_gives_up_what_it_has_for_the_pods_of_a_job_that_another_
     )
 
 
+async def stands_still(
+    worker: KubernetesBackend, order: PlaceOrder, monkeypatch: pytest.MonkeyPatch
+) -> tuple[asyncio.Task[PlaceState], asyncio.Event]:
+    """The call of a worker that has stored the pods it wants, and stands still until the event."""
+    books = worker._home.books
+    has_stored, goes_on, claim = asyncio.Event(), asyncio.Event(), books.claim
+
+    async def slow_claim(job_id: str, claims: Sequence[FolderClaim]) -> None:
+        has_stored.set()
+        await goes_on.wait()
+        await claim(job_id, claims)
+
+    monkeypatch.setattr(books, "claim", slow_claim)
+    late = asyncio.create_task(worker.ensure_placed(order))
+    await asyncio.wait_for(has_stored.wait(), 60)
+    return late, goes_on
+
+
 async def test_a_worker_that_was_slow_removes_no_pod_of_a_newer_generation(
     lab: KubernetesLab,
     other: KubernetesBackend,
@@ -62,20 +84,10 @@ async def test_a_worker_that_was_slow_removes_no_pod_of_a_newer_generation(
 ) -> None:
     """The first stands still after it stored the pods it wants; the other one serves the next restart."""
     first, job = lab.backend, KubernetesRun(lab, id="slow", env=NEVER_ENDS)
-    books = first._home.books
     await job.launch()
     await job.step(5)
     await job.new_generation("restart-1")
-    stands_still, goes_on, claim = asyncio.Event(), asyncio.Event(), books.claim
-
-    async def slow_claim(job_id: str, claims: Sequence[FolderClaim]) -> None:
-        stands_still.set()
-        await goes_on.wait()
-        await claim(job_id, claims)
-
-    monkeypatch.setattr(books, "claim", slow_claim)
-    late = asyncio.create_task(first.ensure_placed(job.place_order(recreate=(1,))))
-    await asyncio.wait_for(stands_still.wait(), 60)
+    late, goes_on = await stands_still(first, job.place_order(recreate=(1,)), monkeypatch)
     lab.backend = other
     await job.new_generation("restart-2")
     placed = await job.place(recreate=(1,))
@@ -87,3 +99,35 @@ async def test_a_worker_that_was_slow_removes_no_pod_of_a_newer_generation(
     assert "deletionTimestamp" not in pod["metadata"]
     lab.backend = first
     await job.gone()
+
+
+async def test_pods_that_a_slow_worker_creates_after_the_end_of_their_job_are_left_over(
+    lab: KubernetesLab,
+    other: KubernetesBackend,
+    api: Api,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No record names them. The janitor ends what is left over, and so them too."""
+    first, job = lab.backend, KubernetesRun(lab, id="over", env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await job.stop()
+    late, goes_on = await stands_still(first, job.place_order(), monkeypatch)
+    lab.backend = other
+    await job.gone()
+    assert await left_on(lab) == []
+    goes_on.set()
+    await asyncio.gather(late, return_exceptions=True)
+    assert len(await pods_of(api, namespace, "over")) == 2
+
+    async def is_left_over() -> bool:
+        return await left_on(lab) == [job.ref]
+
+    async def is_gone() -> bool:
+        await job.gone()
+        return await left_on(lab) == []
+
+    await until(is_left_over)
+    await until(is_gone)
+    assert await objects_of(api, namespace, "over") == {"configmaps/everstep-job-over"}
+    lab.backend = first

@@ -368,7 +368,8 @@ class KubernetesBackend(AgentBackend):
         left: list[Leftover] = []
         for namespace in self._namespaces.values():
             for document in await reached(namespace.books.jobs()):
-                if document.has_objects:
+                # A worker that stood still may create pods after the end of their job.
+                if document.has_objects or self.watch.has_pods(document.record.id):
                     job = self._newest_run(document, namespace)
                     left.append(Leftover(job=job, server=document.record.server))
         return tuple(left)
