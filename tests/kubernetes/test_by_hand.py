@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
@@ -198,6 +199,23 @@ async def test_without_the_file_of_the_agent_new_pods_get_it_again(
         "binaryData"
     ]
     await job.gone()
+
+
+@pytest.mark.parametrize("kind", ["configmaps", "secrets"])
+async def test_what_pods_mount_is_made_again_while_they_wait_for_it(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str, kind: str
+) -> None:
+    """Their group has no place yet, and they have one only after the deletion."""
+    job = KubernetesRun(lab, id=f"waits-for-{kind}", slots=ALL, env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await until_refused(job)
+    agent = lab.backend.placer.agent["metadata"]["name"]
+    name = {"configmaps": agent, "secrets": names.secret(job.id)}[kind]
+    await api.delete(f"/api/v1/namespaces/{namespace}/{kind}/{name}")
+    async with another_node(machines, namespace, f"fourth-{kind}"):
+        place = partial(lab.backend.ensure_placed, job.place_order())
+        await job.until_done(place, within_s=90.0)
+        await job.gone()
 
 
 async def test_without_the_books_of_the_cluster_its_jobs_go_on(

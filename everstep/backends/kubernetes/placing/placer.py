@@ -107,6 +107,7 @@ class PodPlacer:
         sight = PodsBeforeRecord(pods, stored)
         stored, problem = await self._create_due(order, sight, now_due, avoided, trial_pod)
         self.reconciler.watch_agents(stored)
+        await self._keep_mounted(order.job.id, stored)
         queue_problem = await self.queues.problem(order, stored)
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
         state = self._state(order.slots, wanted_entries(stored), problem or queue_problem)
@@ -253,6 +254,7 @@ class PodPlacer:
             answers = await self._create(order, stored, due, avoided)
             stored, refusal = await self._store_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
+        await self._keep_mounted(order.job.id, stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._state(order.recreate, standby_entries(stored), refusal)
         return state, min(again, default=None)
@@ -303,6 +305,19 @@ class PodPlacer:
             owner=owner(stored),
             priority_class=pod["spec"].get("priorityClassName", ""),
         )
+
+    async def _keep_mounted(self, job: str, stored: Stored) -> None:
+        """Have what kubelets mount as long as pods wait for it: an operator may delete it at any time.
+
+        So may `prune`, which removes an agent that no pod used a moment before.
+        """
+        entries = (*wanted_entries(stored).values(), *standby_entries(stored).values())
+        if any(entry.node and not self._has_answered(entry) for entry in entries):
+            await self._ensure_mounted(job, stored)
+
+    def _has_answered(self, entry: PodEntry) -> bool:
+        agent = self.agents.by_uid.get(entry.uid)
+        return entry.has_answered or (agent is not None and agent.state is not None)
 
     async def _ensure_mounted(self, job: str, stored: Stored) -> None:
         """Have what a kubelet mounts into the pods, also after it was deleted."""
@@ -363,11 +378,7 @@ class PodPlacer:
                 if not entry.uid and pod and not isinstance(pod, Refused):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
-        storing = self.books.transacted(order.job.id, note, start=stored)
-        if answers:  # an operator's `prune` that saw no pod may have removed the agent meanwhile
-            (_, stored), _ = await both(storing, self._ensure_agent())
-        else:
-            _, stored = await storing
+        _, stored = await self.books.transacted(order.job.id, note, start=stored)
         refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
         return stored, next(refusals, "")
 
