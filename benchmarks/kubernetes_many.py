@@ -13,6 +13,7 @@ import asyncio
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from temporalio.client import WorkflowHandle
 
 from benchmarks.support import cluster
+from everstep.backends.kubernetes import gangs
 from everstep.cli.jobs.watching import ENDED
 from tests.testbed.api import Api, Json
 from tests.testbed.controlplane import SCHEDULER_QPS
@@ -64,6 +66,33 @@ async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
         await asyncio.sleep(LOOK_S)
 
 
+async def state_of(api: Api, handle: WorkflowHandle[Any, Any]) -> str:
+    """How far a job is that does not run yet: by its own status, its pods, their group and the nodes."""
+    status: dict[str, Any] = await handle.query("status")
+    core, groups = (
+        f"/api/v1/namespaces/{cluster.NAMESPACE}",
+        f"{gangs.API}/namespaces/{cluster.NAMESPACE}",
+    )
+    pods = Counter(_stage(pod) for pod in (await api.get(f"{core}/pods"))["items"])
+    conditions = [
+        f"{one['type']}={one['status']}: {one.get('message', '')}"
+        for group in (await api.get(f"{groups}/podgroups"))["items"]
+        for one in group.get("status", {}).get("conditions", ())
+    ]
+    nodes = (await api.get("/api/v1/nodes"))["items"]
+    tainted = [node["metadata"]["name"] for node in nodes if node["spec"].get("taints")]
+    return (
+        f"{status['state']}, {status['restarts']} restarts, waits for {status['waiting_for']}; pods: "
+        f"{dict(pods)}; group: {conditions}; {len(nodes)} nodes, with taints: {tainted[:5]}"
+    )
+
+
+def _stage(pod: Json) -> str:
+    phase, node = pod["status"].get("phase", ""), pod["spec"].get("nodeName", "")
+    is_deleted = "deletionTimestamp" in pod["metadata"]
+    return f"{phase}{' with a node' if node else ''}{', deleted' if is_deleted else ''}"
+
+
 async def measured(pods: int, jobs: int, scheduler_qps: int) -> None:
     async with (
         cluster.own_folder() as folder,
@@ -81,9 +110,14 @@ async def measured(pods: int, jobs: int, scheduler_qps: int) -> None:
                 f"many-{number}", nodes=pods, image="hollow", command=["sleep", "infinity"]
             )
             handles.append(await found.submit(document))
-        async with asyncio.timeout(WITHIN_S):
-            for handle in handles:
-                await until_it_runs(handle)
+        for handle in handles:
+            try:
+                async with asyncio.timeout(began + WITHIN_S - time.monotonic()):
+                    await until_it_runs(handle)
+            except TimeoutError:
+                raise SystemExit(
+                    f"after {WITHIN_S:g} s: {await state_of(found.api, handle)}"
+                ) from None
         launch_s = time.monotonic() - began
         launched, _ = used(worker.pid)
         await asyncio.sleep(SETTLES_S)  # each first step is news of its own
