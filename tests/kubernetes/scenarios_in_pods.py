@@ -83,6 +83,8 @@ NOT_WRITABLE = re.compile(
 )
 """How long the storage took nothing, and what it answered: a kernel has words of its own."""
 LISTED = re.compile(r"(?<=unreachable on \[).*(?=\])")
+OF_SEVERAL = re.compile(r" and \d+ more: ")
+"""Of nodes that are lost at once, the sentence names the one whose loss the API server stored first."""
 ANYWHERE = frozenset(
     {
         "container_gone",
@@ -497,6 +499,7 @@ def anywhere(lines: Sequence[str]) -> list[str]:
 
 def of_all(lines: Sequence[str]) -> list[str]:
     """What of the sense of a course is the same whoever schedules pods and watches devices."""
+    lines = [NODE_NAME.sub("a node", line) if OF_SEVERAL.search(line) else line for line in lines]
     for pattern, words in (
         (WAITS, r"\1 places"),
         (OF_DEVICES, "a device is faulty"),
