@@ -131,5 +131,6 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "float": _is_number,
     "int": lambda value: type(value) is int,
     "str": _is_text,
+    "TimeSpan": lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True, True],
     "Folder": lambda value: _is_text(value) and value != "",
 }

@@ -194,7 +194,7 @@ class Handlers:
             checkpoints.scan,
             path,
             question["format"],
-            question["ended"],
+            question["ended_between"],
             verdicts,
             is_over=question["is_over"],
             pattern=question["pattern"],

@@ -79,6 +79,10 @@ LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds wh
 ALREADY = 75
 
 
+TimeSpan = tuple[float, float]
+"""The moments at which a time began and ended."""
+
+
 class RankSeen(TypedDict):
     """One training process of the newest run."""
 
@@ -89,7 +93,7 @@ class RankSeen(TypedDict):
     can: list[str]  # capabilities it declares: guard, pause, snapshot, rebuild, restore
     started_at: float
     exited_at: float | None  # as near as it is known
-    ended_between: tuple[float, float] | None  # if its end was not seen
+    ended_between: TimeSpan | None  # if its end was not seen
     code: int | None  # None if killed by a signal, or still there
     signal: int | None
 
@@ -355,7 +359,7 @@ class CheckpointsQuestion(TypedDict):
     format: str
     pattern: str | None
     phase: str | None  # only those that it saved; None: all
-    ended: list[float]  # wall-clock times at which a writer was cut off
+    ended_between: list[TimeSpan]  # wall-clock times in which a writer was cut off
     is_over: bool  # every rank exited well, so that a file written just now is whole
 
 

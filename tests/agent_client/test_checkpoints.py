@@ -19,7 +19,7 @@ QUESTION: wire.CheckpointsQuestion = {
     "format": "auto",
     "pattern": None,
     "phase": None,
-    "ended": [7.0],
+    "ended_between": [(7.0, 7.0)],
     "is_over": False,
 }
 

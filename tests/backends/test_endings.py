@@ -22,7 +22,7 @@ WALL_NOW, NOW = 1_700_000_000.0, 500.0
 def is_covered(record: JobRecord, age_s: float) -> bool:
     """Whether a file that was changed so long ago counts as cut off."""
     item = Item(Path("step-1"), 1, WALL_NOW - age_s)
-    return checkpoints._is_cut_off(item, [float(at) for at in record.endings])
+    return checkpoints._is_cut_off(item, record.ended_between)
 
 
 @pytest.mark.parametrize("passed_s", [0.2, 1.0, 7.5, 35.0])
@@ -40,7 +40,7 @@ def test_a_worker_that_comes_an_hour_later_notes_no_more_than_the_time_in_which_
 ):
     began = NOW - 3600.0
     record = endings.between(JobRecord(id="demo"), began, began + 35.0, now=NOW, wall_now=WALL_NOW)
-    assert len(record.endings) <= 14
+    assert len(record.ended_between) == 1
     assert is_covered(record, 3600.0)
     assert is_covered(record, 3565.0)
     assert not is_covered(record, 3500.0)
@@ -72,15 +72,24 @@ def test_an_end_that_its_agent_did_not_see_may_have_cut_off_all_that_was_written
     assert not is_covered(record, 70.0)
 
 
-def test_an_end_in_a_time_of_hours_displaces_no_other_and_covers_begin_and_end_of_the_time() -> (
-    None
-):
+def test_an_end_in_a_time_of_hours_displaces_no_other_and_covers_all_of_the_time() -> None:
     rank: wire.RankSeen = {**rank_of(is_alive=False), "exited_at": NOW - 5}
     rank["ended_between"] = (NOW - 36_000, NOW - 5)
-    yesterday = JobRecord(id="demo", endings=(int(WALL_NOW - 86_400),))
+    yesterday = JobRecord(id="demo", ended_between=((int(WALL_NOW - 86_400),) * 2,))
     record = endings.with_ends_of(yesterday, agent_with(rank), now=NOW, wall_now=WALL_NOW)
-    ages = [86_400, *range(35_000, 36_001), *range(5, 1_000)]
+    ages = [86_400, *range(5, 36_001)]
     assert [age for age in ages if not is_covered(record, age)] == []
+
+
+def test_a_second_time_of_hours_in_which_ranks_ended_displaces_nothing_of_the_first_one() -> None:
+    record = JobRecord(id="demo")
+    spans = ((20 * 3600, 10 * 3600), (8 * 3600, 100))
+    for oldest, newest in spans:
+        began, ended = NOW - oldest, NOW - newest
+        record = endings.between(record, began, ended, now=NOW, wall_now=WALL_NOW)
+    ages = [age for span in spans for age in span]
+    assert [age for age in ages if not is_covered(record, age)] == []
+    assert not is_covered(record, 9 * 3600)
 
 
 def test_a_worker_that_stood_still_for_a_minute_covers_all_of_it() -> None:

@@ -109,9 +109,16 @@ def test_a_run_before_the_newest_keeps_what_refuses_its_late_end() -> None:
         job_record.closed(record, FIRST)
 
 
-def test_the_newest_bad_ends_are_kept() -> None:
-    record = JobRecord(id="demo")
-    for n in range(job_record.ENDINGS_KEPT + 5):
-        record = job_record.with_endings(record, {n})
-    assert len(record.endings) == job_record.ENDINGS_KEPT
-    assert record.endings[-1] == job_record.ENDINGS_KEPT + 4
+def test_of_too_many_bad_ends_none_is_lost_and_those_closest_to_each_other_become_one() -> None:
+    record, ends = JobRecord(id="demo"), [10_000 + 100 * n for n in range(job_record.ENDS_KEPT)]
+    for end in (*ends, 5_000, 5_010):
+        record = job_record.with_ends(record, [(end, end)])
+    assert len(record.ended_between) == job_record.ENDS_KEPT
+    assert record.ended_between[:3] == ((5_000, 5_010), (10_000, 10_100), (10_200, 10_200))
+    assert record.ended_between[-1] == (ends[-1], ends[-1])
+    assert job_record.with_ends(record, [(10_100, 10_100)]) is record, "it is in the books"
+
+
+def test_bad_ends_between_which_no_file_fits_are_one_time() -> None:
+    record = job_record.with_ends(JobRecord(id="demo"), [(10, 20), (15, 30), (33, 33), (37, 40)])
+    assert record.ended_between == ((10, 33), (37, 40))

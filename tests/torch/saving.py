@@ -243,7 +243,8 @@ class Kills:
         ]
 
     def _choose(self) -> None:
-        chosen = next(saved for saved in scan(str(self.folder), ended=self.ends) if saved["good"])
+        checkpoints = scan(str(self.folder), ended_between=[(end, end) for end in self.ends])
+        chosen = next(saved for saved in checkpoints if saved["good"])
         step = chosen["step"] or 0
         assert step >= self.step + 2, f"step {self.step + 2} was whole, {step} is chosen"
         steps = {path: _step(path) for path in self.folder.iterdir()}

@@ -91,7 +91,7 @@ class Layout(NamedTuple):
 def scan(
     path: str,
     format: str = "auto",  # noqa: A002  # as the document says
-    ended: Sequence[float] = (),
+    ended_between: Sequence[wire.TimeSpan] = (),
     verdicts: Verdicts | None = None,
     *,
     is_over: bool = False,
@@ -104,15 +104,15 @@ def scan(
     takes the newest by itself must load what the records say. If none is complete, it is listed as it is:
     the script will load it.
 
-    `pattern`: the document's pattern of names. `phase`: only what this phase saved. `ended`: when writers
-    ended in the middle of something; what they had just touched never settles. `is_over`: all writers have
-    closed their files, so everything has settled. Raises OSError if the folder cannot be read, as a job that
-    took this for "no checkpoint" would start over.
+    `pattern`: the document's pattern of names. `phase`: only what this phase saved. `ended_between`: times,
+    begin and end, in which writers ended in the middle of something; what they had just touched never
+    settles. `is_over`: all writers have closed their files, so everything has settled. Raises OSError if the
+    folder cannot be read, as a job that took this for "no checkpoint" would start over.
     """
     now = time.time()
     checkpoints = _checkpoints(
         Layout(path, format, pattern, phase),
-        lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended),
+        lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended_between),
         Verdicts() if verdicts is None else verdicts,
     )
     listed: list[wire.SavedState] = []
@@ -125,9 +125,12 @@ def scan(
     return [one for n, one in enumerate(listed) if one["is_sure"] or n < oldest_good]
 
 
-def _is_cut_off(item: Item, ended: Sequence[float]) -> bool:
+def _is_cut_off(item: Item, ended_between: Sequence[wire.TimeSpan]) -> bool:
     """Whether it may be cut off: a writer ended too soon after its last change."""
-    return any(moment - SETTLED_S - NOTICED_S <= item.at <= moment + NOTICED_S for moment in ended)
+    return any(
+        began - SETTLED_S - NOTICED_S <= item.at <= ended + NOTICED_S
+        for began, ended in ended_between
+    )
 
 
 def _is_old(item: Item, now: float) -> bool:

@@ -6,8 +6,9 @@ that was read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from operator import itemgetter
 
 from everstep.backends.rules import ownership
@@ -18,7 +19,10 @@ KEYS_KEPT = 500
 """Of the newest run. A record has to fit into one object of an API server."""
 RUNS_KEPT = 200
 """Earlier ones are kept with their newest generation alone: it refuses their late end."""
-ENDINGS_KEPT = 1_000
+ENDS_KEPT = 500
+"""Of more times in which ranks ended the two closest become one: a date gets wider, and none is lost."""
+TOUCHING_S = 3
+"""No file fits between two such times: each cuts off what changed from 2 s before it to 1 s after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +60,8 @@ class JobRecord:
     fence_holds: bool = False
     started: int = 0  # generation of the newest start
     port: int = 0  # MASTER_PORT of that start
-    # Wall-clock seconds at which ranks ended in the middle of something.
-    endings: tuple[int, ...] = ()
+    # Times in which ranks ended in the middle of something: first and last wall-clock second, in order.
+    ended_between: tuple[tuple[int, int], ...] = ()
     ended_well: bool = False  # all ranks of the newest start, so what they wrote last is complete
     checks: Mapping[str, Mapping[int, tuple[Fact, ...]]] = field(default_factory=dict)
     """What the checks before a start found, by pod and generation."""
@@ -181,11 +185,22 @@ def with_good_end(record: JobRecord) -> JobRecord:
     return record if record.ended_well else replace(record, ended_well=True)
 
 
-def with_endings(record: JobRecord, moments: Collection[int]) -> JobRecord:
-    """Add moments at which ranks ended in the middle of something."""
-    if set(moments).issubset(record.endings):
+def with_ends(record: JobRecord, times: Iterable[tuple[int, int]]) -> JobRecord:
+    """Add times in which ranks ended in the middle of something."""
+    merged: list[tuple[int, int]] = []
+    for began, ended in sorted({*record.ended_between, *times}):
+        if merged and began - merged[-1][1] <= TOUCHING_S:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], ended))
+        else:
+            merged.append((began, ended))
+    while len(merged) > ENDS_KEPT:
+        gaps = [later[0] - earlier[1] for earlier, later in pairwise(merged)]
+        n = gaps.index(min(gaps))
+        merged[n : n + 2] = [(merged[n][0], merged[n + 1][1])]
+    ended_between = tuple(merged)
+    if ended_between == record.ended_between:
         return record
-    return replace(record, endings=tuple(sorted({*record.endings, *moments})[-ENDINGS_KEPT:]))
+    return replace(record, ended_between=ended_between)
 
 
 def closed(record: JobRecord, ref: JobRef) -> JobRecord:

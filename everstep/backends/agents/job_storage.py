@@ -56,7 +56,7 @@ def checkpoints_question(
         "format": place.format,
         "pattern": place.pattern,
         "phase": place.phase,
-        "ended": [float(at) for at in books.record.endings],
+        "ended_between": list(books.record.ended_between),
         "is_over": books.record.ended_well,
     }
 

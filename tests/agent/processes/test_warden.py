@@ -297,10 +297,12 @@ def test_what_is_saved_is_listed_behind_a_fence_that_was_written(pod: Pod, tmp_p
     (saved / ".everstep" / "set_aside" / "4-step-20.json").write_text("{}")
     (saved / ".everstep" / "set_aside" / "3-step-30.json").write_text("{}")
     (saved / "step-10.json").write_text("{}")
-    question: dict[str, object] = {"path": str(saved), "ended": [], "is_over": False}
+    question: dict[str, object] = {"path": str(saved), "ended_between": [], "is_over": False}
     fence_order = {"generation": 4, "run": "r1", "cluster": "", "folders": [str(model)]}
     with pytest.raises(Exception, match="400"):
-        pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": {**question, "ended": 7}})
+        pod.ask(
+            "POST", wire.FENCE, {**fence_order, "checkpoints": {**question, "ended_between": 7}}
+        )
     assert not (model / ".everstep").exists(), "an order that makes no sense writes nothing"
     answer: wire.FenceAnswer = pod.ask("POST", wire.FENCE, {**fence_order, "checkpoints": question})
     listing = answer["listing"]

@@ -190,8 +190,8 @@ def test_where_the_checkpoint_before_has_more_ranks_only_time_tells(
             folder.mkdir(exist_ok=True)
             (folder / f"rng_state_{rank}.pth").write_bytes(layouts.zipped(b"numbers"))
             (folder / "trainer_state.json").write_text(f'{{"global_step": {step}}}')
-    ended = [time.time()]
-    scan_result = scan(str(tmp_path), ended=ended)
+    ended = time.time()
+    scan_result = scan(str(tmp_path), ended_between=[(ended, ended)])
     assert [saved["step"] for saved in scan_result if saved["good"]] == at_once
     old = time.time() - 5
     for path in tmp_path.glob("*/*"):

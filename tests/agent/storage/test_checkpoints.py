@@ -329,7 +329,7 @@ def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_nev
     os.utime(tmp_path / "step-1.weights", (ended - 60, ended - 60))
     os.utime(tmp_path / "step-2.weights", (ended - 0.5, ended - 0.5))
     assert [saved["step"] for saved in scan(str(tmp_path))] == [2, 1]
-    scan_result = scan(str(tmp_path), "auto", (ended,))
+    scan_result = scan(str(tmp_path), "auto", [(ended, ended)])
     assert [(saved["step"], saved["good"]) for saved in scan_result] == [(2, False), (1, True)]
 
 
@@ -460,10 +460,16 @@ def test_whoever_asks_is_told_what_is_complete_and_not_cut_off(pod: Pod, tmp_pat
         path.write_bytes(b"x" * 10)
         os.utime(path, (ended - before_s, ended - before_s))
 
-    def steps(*moments: float) -> list[int]:
-        query = {"path": str(tmp_path), "format": "auto", "ended": moments, "is_over": False}
+    def steps(*times: wire.TimeSpan) -> list[int]:
+        query = {
+            "path": str(tmp_path),
+            "format": "auto",
+            "ended_between": times,
+            "is_over": False,
+        }
         answer = pod.ask("POST", wire.CHECKPOINTS, query)["checkpoints"]
         return [one["step"] for one in answer if one["good"]]
 
     assert steps() == [2, 1]
-    assert steps(ended) == [1]
+    assert steps((ended, ended)) == [1]
+    assert steps((ended - 100, ended - 50)) == [2], "the whole of the time counts"
