@@ -290,6 +290,7 @@ def _decision(
         heals=diagnosis.heals,
         other_faults=diagnosis.other_faults,
         is_resized=diagnosis.bad_size is not None,
+        waits_for_storage=diagnosis.waits_for_storage,
     )
     # A number of nodes that does not work is never tried again, so such restarts end without a limit.
     is_new_loss = (

@@ -15,7 +15,17 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.facts import LASTED_S, START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
-from everstep.core.levels import HEALS, LASTS, RESCHEDULING, STEPS, FaultClass, Level, Owner
+from everstep.core.levels import (
+    HEALS,
+    LASTS,
+    NEVER_BILLED,
+    RESCHEDULING,
+    STEPS,
+    FaultClass,
+    Level,
+    Owner,
+    Step,
+)
 from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
 
 FAILS_AT_ONCE = ("limit.", "place.", "checkpoint.none_left")
@@ -58,6 +68,7 @@ class Diagnosis:
     replaces: tuple[int, ...] = ()  # slots that need new pods, whatever the fault
     heals: tuple[DeviceRef, ...] = ()  # devices that may repair themselves while nothing runs
     other_faults: tuple[Fault, ...] = ()  # other broken hardware, left by the same restart
+    waits_for_storage: bool = False  # its restart waits for storage that has a fault as well
     facts_for_later: tuple[str, ...] = ()  # IDs of facts that the next decision answers
     bad_size: int | None = None  # a number of nodes that does not work
     begins_with_rollback: bool = False  # for a suspected checkpoint, before the ladder of the fault
@@ -203,6 +214,18 @@ def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:
     return goes_back and diagnosis.fault.cls not in MOVES_ALONG
 
 
+def _waits_for(diagnosis: Diagnosis, other: Diagnosis) -> bool:
+    """Whether the other fault is one of storage for which the restart of the diagnosis may wait.
+
+    A place that the cluster takes back is left at once.
+    """
+    first, other_first = _first_level(diagnosis), _first_level(other)
+    may_wait = first is not None and Step.WRITABLE in STEPS[first]
+    is_left_at_once = diagnosis.fault.cls in NEVER_BILLED
+    is_storage = other.fault.cls is FaultClass.STORAGE and other_first in (Level.IN_PLACE, first)
+    return may_wait and not is_left_at_once and is_storage
+
+
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
     """Whether the answer to the diagnosis leaves all nodes of the fault anyway, with the same proofs."""
     main = diagnosis.fault
@@ -212,13 +235,18 @@ def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
 
 
 def _with_other(diagnosis: Diagnosis, other: Diagnosis) -> Diagnosis:
-    """Devices heal while nothing runs; other faulty hardware is left if pods are placed again anyway."""
+    """Devices heal and storage is waited for while nothing runs; other faulty hardware is left if pods are
+    placed again anyway.
+    """
     if other.heals and Level.IN_PLACE in other.ladder:
         remark = f"{other.fault.label} is to heal meanwhile"
         heals = tuple(dict.fromkeys((*diagnosis.heals, *other.heals)))
         return replace(diagnosis, heals=heals, remarks=(*diagnosis.remarks, remark))
     if _answers(diagnosis, other):
         return diagnosis
+    if _waits_for(diagnosis, other):
+        remarks = (*diagnosis.remarks, f"{other.fault.label} has to be writable first")
+        return replace(diagnosis, waits_for_storage=True, remarks=remarks)
     if other.fault.is_hardware and places_pods(diagnosis) and places_pods(other):
         remark = f"along with {other.fault.label}"
         other_faults = (*diagnosis.other_faults, other.fault)

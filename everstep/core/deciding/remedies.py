@@ -54,8 +54,12 @@ def remedy(
     heals: tuple[DeviceRef, ...] = (),
     other_faults: tuple[Fault, ...] = (),
     is_resized: bool = False,
+    waits_for_storage: bool = False,
 ) -> Remedy:
-    """Everything a Recovery of this level needs for this fault and the other hardware faults."""
+    """Everything a Recovery of this level needs for this fault and the other hardware faults.
+
+    `waits_for_storage`: the storage cannot be written either.
+    """
     faults_to_leave = _faults_to_leave((fault, *other_faults), level, heals)
     isolate = isolations(inputs, faults_to_leave) if faults_to_leave else ()
     slots_to_leave = _slots_on(inputs, (one for one in faults_to_leave if one.is_hardware))
@@ -70,7 +74,7 @@ def remedy(
         Step.STANDBY: lambda: stands_by,
         Step.SPACE: lambda: space_s > 0,
         Step.HEAL: lambda: bool(heal),
-        Step.WRITABLE: lambda: fault.cls is FaultClass.STORAGE,
+        Step.WRITABLE: lambda: waits_for_storage or _concerns_storage(inputs, fault),
         Step.ISOLATE: lambda: bool(isolate or inputs.has_deferred),
         Step.PLACE: lambda: level in RESCHEDULING or bool(recreate),
         Step.PRECHECK: lambda: inputs.policy.precheck and (level in RESCHEDULING or bool(recreate)),
@@ -88,6 +92,16 @@ def remedy(
         standby_s=inputs.policy.standby_s if stands_by else 0.0,
         older_than_step=_older_than(inputs, level, facts),
     )
+
+
+def _concerns_storage(inputs: DecisionInput, fault: Fault) -> bool:
+    """Whether the fault is one of storage, or the level before in this incident was to wait for storage.
+
+    A place that the cluster takes back is left at once.
+    """
+    before = inputs.incident.decision.remedy.steps if inputs.incident is not None else ()
+    is_open = Step.WRITABLE in before and fault.cls not in NEVER_BILLED
+    return fault.cls is FaultClass.STORAGE or is_open
 
 
 def gives_way_to(cls: FaultClass) -> tuple[FaultClass, ...]:

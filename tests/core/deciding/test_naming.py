@@ -10,7 +10,7 @@ import pytest
 from everstep.core.deciding import playbook
 from everstep.core.deciding.naming import lines
 from everstep.core.facts import Fact
-from everstep.core.levels import CAPABILITIES, FaultClass, Level
+from everstep.core.levels import CAPABILITIES, FaultClass, Level, Step
 from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
@@ -291,7 +291,7 @@ _C = FaultClass
 MAY_BE_LATER: tuple[tuple[str, FaultClass, FaultClass, dict[str, str]], ...] = (
     ("a bad checkpoint moves with the job", _C.NODE, _C.CHECKPOINT, {}),
     ("so do wrong numbers, on whatever node", _C.NODE, _C.NUMERIC, {"node": "n1"}),
-    ("so does a full storage", _C.DEVICE, _C.STORAGE, {}),
+    ("so does a full storage, and no place that is taken back", _C.PREEMPTED, _C.STORAGE, {}),
     ("a device that heals in place leaves no node", _C.DEVICE, _C.MAINTENANCE, {}),
 )
 
@@ -314,3 +314,43 @@ def test_a_fault_that_a_restart_does_not_remove_is_answered_after_it(
 def test_a_notice_about_a_node_that_is_left_anyway_needs_no_answer() -> None:
     job = running()
     assert job.see(sighting(_C.NODE), sighting(_C.MAINTENANCE)).facts_for_later == ()
+
+
+@pytest.mark.parametrize("cls", [_C.NODE, _C.DEVICE_FATAL, _C.DEVICE, _C.DEVICE_USER, _C.PRECHECK])
+def test_one_restart_answers_a_fault_and_waits_for_the_storage_beside_it(cls: FaultClass) -> None:
+    job = running()
+    job.saves(10)
+    decision = job.see(sighting(cls), sighting(_C.STORAGE))
+    assert (decision.fault.cls, decision.facts_for_later) == (cls, ())
+    assert Step.WRITABLE in decision.remedy.steps
+    assert "; storage has to be writable first; " in decision.reason
+    job.succeeds()
+    assert len(job.decisions) == 1
+
+
+def test_the_next_level_waits_for_the_storage_as_well() -> None:
+    job = running()
+    job.see(sighting(_C.NODE), sighting(_C.STORAGE))
+    assert Step.WRITABLE in job.fails("place.none", at=Step.PLACE).remedy.steps
+
+
+def test_a_node_that_is_lost_while_the_job_waits_for_its_storage_does_not_end_the_wait() -> None:
+    job = running()
+    job.see(sighting(_C.STORAGE))
+    assert Step.WRITABLE in job.gives_way(sighting(_C.NODE), at=Step.WRITABLE).remedy.steps
+
+
+def test_the_storage_beside_another_fault_is_waited_for_once() -> None:
+    job = running()
+    job.see(sighting(_C.NODE), sighting(_C.STORAGE))
+    why = "/ckpt takes no more files for 1800 s"
+    decision = job.fails("storage.unwritable", at=Step.WRITABLE, message=why)
+    assert (decision.level, why in decision.reason) == (Level.FAIL, True)
+
+
+def test_an_answer_to_storage_that_the_document_names_is_not_left_out() -> None:
+    job = running(with_ladder(Policy(), _C.STORAGE, Level.JOB))
+    storage = sighting(_C.STORAGE)
+    assert job.see(sighting(_C.NODE), storage).facts_for_later == (storage.id,)
+    job = running(with_ladder(Policy(), _C.STORAGE, Level.NOTE))
+    assert Step.WRITABLE not in job.see(sighting(_C.NODE), sighting(_C.STORAGE)).remedy.steps
