@@ -138,11 +138,14 @@ def _with_places(fault: Fault, other: Fault) -> Fault:
     """The fault with the nodes and slots of the other one, and what is proven of both."""
     if not other.is_hardware:
         return fault
+    proven_nodes = tuple(dict.fromkeys((*fault.proven_nodes, *other.proven_nodes)))
+    sound_nodes = dict.fromkeys((*fault.sound_nodes, *other.sound_nodes))
     return replace(
         fault,
         nodes=tuple(dict.fromkeys((*fault.nodes, *other.nodes))),
         slots=tuple(sorted({*fault.slots, *other.slots})),
-        proven_nodes=tuple(dict.fromkeys((*fault.proven_nodes, *other.proven_nodes))),
+        proven_nodes=proven_nodes,
+        sound_nodes=tuple(node for node in sound_nodes if node not in proven_nodes),
     )
 
 

@@ -36,6 +36,7 @@ class Fault:
     slots: Slots = ()  # every slot of the group
     is_hardware: bool = False
     proven_nodes: tuple[str, ...] = ()  # others are suspected (silence, repeats)
+    sound_nodes: tuple[str, ...] = ()  # of a hardware fault: nodes with a bad environment alone
 
     @property
     def where(self) -> str:

@@ -53,7 +53,7 @@ class PlaybookRow:
     is_hardware: bool = False
     is_proven: bool = True
     is_harmless: bool = False  # only noted, whatever the ladder of its class says
-    is_cause: bool = False  # others of its class follow from it, whichever was seen first
+    names_its_class: bool = False  # before others of its class, whichever was seen first
 
     @property
     def proves_broken(self) -> bool:
@@ -187,6 +187,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         cls=_C.PRECHECK,
         owner=Owner.INFRA,
         is_hardware=True,
+        names_its_class=True,
         why="a check before the start found faulty hardware",
     ),
     PlaybookRow(
@@ -262,7 +263,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         kinds=("pod.deleted",),
         cls=_C.CRASH,
         owner=Owner.UNKNOWN,
-        is_cause=True,
+        names_its_class=True,
         why="the pod was deleted from outside, and its ranks end with it",
     ),
     PlaybookRow(
@@ -335,11 +336,11 @@ def row_for(fact: Fact) -> PlaybookRow:
 def weight(fact: Fact) -> tuple[bool, int, bool, float]:
     """Sorts a group: what is no cause by itself last, then by precedence of the class, then by time.
 
-    Within a class a fact from which the others follow comes first.
+    Within a class a fact that names it comes first.
     """
     row = row_for(fact)
     is_nothing = row.is_harmless or fact.kind == WORLD_MOVED
-    return is_nothing, PRECEDENCE.index(row.cls), not row.is_cause, fact.at
+    return is_nothing, PRECEDENCE.index(row.cls), not row.names_its_class, fact.at
 
 
 def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
@@ -350,6 +351,8 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
     same = [
         fact for fact in group if row_for(fact).cls is row.cls and not row_for(fact).is_harmless
     ]
+    proven_nodes = _unique(fact.node for fact in same if row_for(fact).proves_broken)
+    sound = (fact.node for fact in same if row.is_hardware and not row_for(fact).is_hardware)
     return (
         Fault(
             cls=row.cls,
@@ -366,7 +369,8 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
             nodes=_unique(fact.node for fact in same),
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
             is_hardware=row.is_hardware,
-            proven_nodes=_unique(fact.node for fact in same if row_for(fact).proves_broken),
+            proven_nodes=proven_nodes,
+            sound_nodes=_unique(node for node in sound if node not in proven_nodes),
         ),
         row,
     )

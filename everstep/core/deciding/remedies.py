@@ -170,6 +170,7 @@ def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolat
         for fault in reversed(faults)  # the main fault last: its reason replaces that of others
         if fault.is_hardware
         for node in fault.nodes
+        if node not in fault.sound_nodes
     )
     open_isolations = [i for i in (*before, *new) if i.node not in inputs.isolated]
     proven_nodes = {i.node for i in open_isolations if i.proven}
@@ -179,8 +180,9 @@ def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolat
 
 def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     """The sound nodes of the fault: others may use them, this job is not placed there again."""
-    sound = fault.cls in OF_SOUND_HARDWARE and not fault.is_hardware
-    return fault.nodes if sound and level in RESCHEDULING else ()
+    if fault.cls not in OF_SOUND_HARDWARE or level not in RESCHEDULING:
+        return ()
+    return fault.sound_nodes if fault.is_hardware else fault.nodes
 
 
 def _space_s(inputs: DecisionInput, fault: Fault) -> float:

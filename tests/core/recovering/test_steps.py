@@ -25,7 +25,7 @@ from everstep.core.state import with_ledger
 from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.dialects.modelarts.policy import modelarts
-from tests.support.builders import ScriptedJob, fact, running, sighting
+from tests.support.builders import START, ScriptedJob, fact, running, sighting
 
 _C = FaultClass
 
@@ -97,6 +97,25 @@ def test_a_bad_environment_is_avoided_and_isolates_nothing() -> None:
         {"job": 1},
     )
     assert "n1" in job.plan.remedy.avoid
+
+
+@pytest.mark.parametrize("broken_at", [START - 1, START + 1])
+def test_of_failed_checks_of_both_kinds_only_the_broken_node_is_isolated(broken_at: float) -> None:
+    job = running(Policy(precheck=True))
+    broken = sighting(_C.PRECHECK, node="n1", slot=1, at=broken_at)
+    unfit = sighting(_C.PRECHECK, node="n2", slot=2, at=START, details={"hardware": False})
+    remedy = job.see(broken, unfit).remedy
+    assert [(i.node, i.proven) for i in remedy.isolate] == [("n1", True)]
+    assert (remedy.avoid, remedy.recreate) == (("n2",), (1, 2))
+    job.fails("place.none", at=Step.PLACE)
+    assert job.state.isolated.keys() == {"n1"}
+
+
+def test_a_node_that_fails_checks_of_both_kinds_is_isolated() -> None:
+    job = running(Policy(precheck=True))
+    unfit = sighting(_C.PRECHECK, details={"hardware": False})
+    remedy = job.see(unfit, sighting(_C.PRECHECK)).remedy
+    assert ([i.node for i in remedy.isolate], remedy.avoid) == (["n1"], ())
 
 
 def test_a_check_that_fails_at_the_launch_places_elsewhere() -> None:
