@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typer.core import TyperCommand
 from everstep import __version__
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import shown
+from everstep.core.bounds import cut
 from everstep.core.errors import BackendUnavailable, EverstepError
 
 
@@ -91,6 +93,14 @@ GROUPS: Mapping[str, Sequence[Command]] = {
 ID_SHOWN = 80
 OF_PYDANTIC = "Value error, "
 """What pydantic puts before the problem of an option's value."""
+HINTS: Mapping[str, str] = {
+    "int_parsing": "give a whole number",
+    "int_parsing_size": "give a smaller number",
+    "float_parsing": "give a number",
+    "greater_than_equal": "give {ge:g} or more",
+    "less_than_equal": "give {le:g} or less",
+}
+"""What to give instead of a number that pydantic refuses for this reason."""
 VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
@@ -241,8 +251,7 @@ def main(argv: Sequence[str]) -> int:
     except Failed as error:
         return _say(error.code, str(error))
     except typer.TyperException as error:
-        problem = error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
-        return _say(Exit.USAGE, f"{problem} (`{_help(argv)}`)")
+        return _say(Exit.USAGE, f"{_problem(error)} (`{_help(argv)}`)")
     except (KeyboardInterrupt, typer.Abort, asyncio.CancelledError):
         return Exit.INTERRUPTED
     except SystemExit as end:
@@ -255,6 +264,18 @@ def main(argv: Sequence[str]) -> int:
             raise
         return _say(code, _sentence(error))
     return ended if isinstance(ended, int) else Exit.DONE
+
+
+def _problem(error: typer.TyperException) -> str:
+    """What is wrong with the words of a command line, in our own words."""
+    from pydantic import ValidationError
+
+    if isinstance(error, typer.BadParameter) and isinstance(error.__cause__, ValidationError):
+        reason = error.__cause__.errors()[0]
+        if error.param is not None and (hint := HINTS.get(reason["type"])):
+            name = re.sub(r"['\[\]]", "", error.param.get_error_hint())
+            return f"{name} {cut(str(reason['input']), ID_SHOWN)}: {hint.format(**reason.get('ctx', {}))}"
+    return error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
 
 
 def _code(error: Exception) -> Exit | None:

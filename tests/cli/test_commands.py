@@ -87,6 +87,18 @@ def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
             ["report-fault", "x", "--file", os.devnull],
             "/dev/null is empty; write a fault message of Mind",
         ),
+        (["why", "x", "abc"], "N abc: give a whole number (`everstep why --help`)"),
+        (["why", "x", "1.5"], "N 1.5: give a whole number ("),
+        (["why", "x", "9" * 5000], "N 999"),
+        (["logs", "x", "--tail", "-1"], "--tail -1: give 0 or more ("),
+        (["logs", "x", "--rank", "-1"], "--rank -1: give 0 or more ("),
+        (["logs", "x", "--rank", "0", "--rank", "first"], "--rank first: give a whole number ("),
+        (["events", "x", "--limit", "0"], "--limit 0: give 1 or more ("),
+        (["events", "x", "--limit", "101"], "--limit 101: give 100 or less ("),
+        (["stop", "x", "--grace-s", "soon"], "--grace-s soon: give a number ("),
+        (["stop", "x", "--grace-s", "-1"], "--grace-s -1: give 0 or more ("),
+        (["stop", "x", "--grace-s", "nan"], "--grace-s nan: give "),
+        (["dev", "--port", "65536"], "--port 65536: give 65535 or less ("),
     ],
 )
 def test_wrong_usage_is_one_line_in_our_own_words(
