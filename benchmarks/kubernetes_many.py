@@ -23,7 +23,7 @@ from temporalio.client import WorkflowHandle
 from benchmarks.support import cluster
 from everstep.backends.kubernetes import gangs
 from everstep.cli.jobs.watching import ENDED
-from tests.testbed.api import Api, Json
+from tests.testbed.api import UNREACHABLE, Api, Json
 from tests.testbed.controlplane import SCHEDULER_QPS
 
 GRACE_S, LEASE_S = 900, 10.0  # as kubelets renew them: one of 15 s is a fault of its node
@@ -69,6 +69,16 @@ async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
 async def state_of(api: Api, handle: WorkflowHandle[Any, Any]) -> str:
     """How far a job is that does not run yet: by its own status, its pods, their group and the nodes."""
     status: dict[str, Any] = await handle.query("status")
+    beginning = (
+        f"{status['state']}, {status['restarts']} restarts, waits for {status['waiting_for']}"
+    )
+    try:
+        return f"{beginning}; {await _objects_of(api)}"
+    except UNREACHABLE as error:  # also a busy API server that takes more than 30 s
+        return f"{beginning}; the API server does not answer: {error!r}"
+
+
+async def _objects_of(api: Api) -> str:
     core, groups = (
         f"/api/v1/namespaces/{cluster.NAMESPACE}",
         f"{gangs.API}/namespaces/{cluster.NAMESPACE}",
@@ -82,8 +92,7 @@ async def state_of(api: Api, handle: WorkflowHandle[Any, Any]) -> str:
     nodes = (await api.get("/api/v1/nodes"))["items"]
     tainted = [node["metadata"]["name"] for node in nodes if node["spec"].get("taints")]
     return (
-        f"{status['state']}, {status['restarts']} restarts, waits for {status['waiting_for']}; pods: "
-        f"{dict(pods)}; group: {conditions}; {len(nodes)} nodes, with taints: {tainted[:5]}"
+        f"pods: {dict(pods)}; group: {conditions}; {len(nodes)} nodes, with taints: {tainted[:5]}"
     )
 
 
