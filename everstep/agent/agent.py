@@ -410,7 +410,7 @@ class Agent:
     ) -> None:
         """End every process except the ranks in `keep`. Returns at once; calls `then` when they have ended.
 
-        From then on every other process of a generation older than `below` is proven gone.
+        From then on every other process of a generation older than `below` is proven gone; 0: nothing is.
 
         There is one ending at a time. A call during it adds ranks (`is_to_end`) and what is done afterwards
         (`_after_ending`), and may shorten the grace. Its `evidence` is not taken over.

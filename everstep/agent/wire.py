@@ -201,7 +201,7 @@ class AgentState(TypedDict):
     run: RunSeen | None
     stopped_below: int  # every process of a generation older than this is proven gone
     kept_ranks: list[int]  # ranks that the newest stop kept: they are of its generation now
-    evidence: str | None  # path of what was kept before the last kill
+    evidence: str | None  # folder with the stacks and logs that were collected before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
     facts: list[FactSeen]  # not acknowledged yet
@@ -320,9 +320,10 @@ class FenceCommand(TypedDict):
     cluster: str
     folders: list[Folder]
     left: list[Folder]  # folders that the job used before; its older generations are barred there
-    earlier: list[str]  # clusters that had the job before; their generations are barred everywhere
+    earlier: list[str]  # clusters that had the job before: no generation of it there may go on
     workdir: Folder | None  # never created
-    begins: dict[str, str]  # folder: the phase whose first save there is to come
+    # Folder -> a phase that has not run yet: checkpoints that are there already are not its own.
+    begins: dict[str, str]
     checkpoints: CheckpointsQuestion | None  # answered once the fence is written
 
 
@@ -403,7 +404,7 @@ class ReleaseCommand(TypedDict):
     cluster: str
     generation: int
     folders: list[str]
-    earlier: list[str]  # clusters that had the job before it was adopted: outdated everywhere
+    earlier: list[str]  # as in FenceCommand
 
 
 @dataclass(frozen=True)

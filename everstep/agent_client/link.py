@@ -232,7 +232,7 @@ def tls_link(
     connect_s: float = ASK_S,
     turns: AbstractAsyncContextManager[object] | None = None,
 ) -> HttpLink:
-    """To an agent that listens on a port. `tls` trusts the job's authority alone, which signed its own."""
+    """To an agent that listens on a port; `tls` trusts only the authority of its job, which signed for it."""
 
     async def connect() -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

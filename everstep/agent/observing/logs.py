@@ -48,7 +48,8 @@ class LogFile:
         most: int | None = None,
     ) -> None:
         most = most or self.tail_max
-        # So much that it fits between the gap and where it was: a move overwrites none of it.
+        # Small enough that a move ends before the place that it reads from begins. An interrupted one loses
+        # nothing.
         tail_least = min(tail_least or most // 2, (most - _GAP_SIZE) // 2)
         self.path = path
         self.problem: str | None = None  # the first reason why something could not be written
@@ -56,7 +57,9 @@ class LogFile:
         self._head, self._tail_least, self._most = head, tail_least, most
         self._size = 0  # of the file
         self._dropped = 0  # bytes left out at the gap
-        self._has_gap_of_move = False  # in the file, although the move is over
+        self._has_gap_of_move = (
+            False  # a move is over, but the disk was too full to write its last gap
+        )
         self._recent = b""
         self._file = -1
         self._marks: Marks | None = None

@@ -1,4 +1,4 @@
-"""Since when a sampled value has not changed. No clock here: `now` is an argument."""
+"""When a sampled value changed last. No clock here: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Band:
 
 
 class Still:
-    """`since` is the time of the last change or of the first sample; None if it is unknown."""
+    """`changed_at` is the time of the last change or of the first sample; None if it is unknown."""
 
     def __init__(self) -> None:
-        self.since: float | None = None
+        self.changed_at: float | None = None
         self._missed = 0
 
     def saw(self, changed: bool | None, now: float) -> None:
@@ -48,8 +48,8 @@ class Still:
         if changed is None:
             self._missed += 1
             if self._missed >= MISSES:
-                self.since = None
+                self.changed_at = None
             return
         self._missed = 0
-        if changed or self.since is None:
-            self.since = now
+        if changed or self.changed_at is None:
+            self.changed_at = now

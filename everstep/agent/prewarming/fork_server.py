@@ -51,10 +51,10 @@ HELPER_MAIN = sys.modules["__main__"]  # or it were destroyed, and our globals w
 
 def serve() -> Callable[[], None]:
     """Fork until the agent ends. Returns only in a rank, the function that runs its command."""
-    agent_pid, first, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    agent_pid, script_folder, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     control = _control()
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
-        sys.path[0] = first
+        sys.path[0] = script_folder
     why = _import_modules(modules)
     gc.collect()
     gc.freeze()  # what is never looked at again stays shared with every rank

@@ -36,7 +36,8 @@ class Helper:
         self.log = log
         self.control, helper_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.settimeout(FORK_S)
-        command = [*spec.interpreter, "-c", SOURCE, str(os.getpid()), spec.first, *spec.modules]
+        arguments = (str(os.getpid()), spec.script_folder, *spec.modules)
+        command = [*spec.interpreter, "-c", SOURCE, *arguments]
         try:
             # Through the start pipe comes why the interpreter could not be executed, if it could not.
             self.pid, self._start_pipe = rank_exec.spawn(

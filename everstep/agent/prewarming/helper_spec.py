@@ -65,7 +65,7 @@ class HelperSpec:
     """What starts have in common if one helper can serve them."""
 
     interpreter: tuple[str, ...]
-    first: str  # entry of sys.path
+    script_folder: str  # the first entry of sys.path
     workdir: str
     modules: tuple[str, ...]
     env: tuple[tuple[str, str], ...]
@@ -82,16 +82,16 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     python = parse_python_command(command["command"])
     if python is None:
         raise Unfit("the command is neither `python SCRIPT` nor `python -m MODULE`")
-    first = Path(os.path.realpath(command["workdir"]))
+    script_folder = Path(os.path.realpath(command["workdir"]))
     if python.script is not None:
-        script = first / python.script
+        script = script_folder / python.script
         if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
             raise Unfit(f"{script} is no file of Python source")
-        first = script.resolve().parent
+        script_folder = script.resolve().parent
     excluded = start_variables(command)
     env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in excluded))
     modules = tuple(command["prewarm"])
-    return HelperSpec(python.interpreter, str(first), command["workdir"], modules, env)
+    return HelperSpec(python.interpreter, str(script_folder), command["workdir"], modules, env)
 
 
 def start_variables(command: wire.RunCommand) -> set[str]:

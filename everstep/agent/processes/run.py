@@ -106,7 +106,7 @@ class Run:
         return all(rank.is_forked for rank in self.ranks)
 
     def living_with_pid(self, pid: int) -> Rank | None:
-        """The living rank of this number. That of one that has ended may be an orphan's by now."""
+        """The living rank with this PID. An orphan may have the PID of a rank that has ended."""
         return next((rank for rank in self.ranks if rank.is_alive and rank.pid == pid), None)
 
     def moved(self) -> None:
@@ -130,8 +130,8 @@ class Run:
             "longest_gap_s": self.steps.longest_gap_s,
             "moved_at": max(moved, default=None),
             "output_at": max(wrote, default=None),
-            "io_at": self.io.since,
-            "busy_at": self.device_use.since,
+            "io_at": self.io.changed_at,
+            "busy_at": self.device_use.changed_at,
             "watched_since": self.watched_since,
             "checkpoint": self.checkpoint,
             "saved_at": self.saved_at,

@@ -87,6 +87,7 @@ class WardenLink:
         self._start_another()
 
     def _start_another(self) -> None:
+        # The agent reads the fence itself until the next warden gives a sign of life.
         self._pid, self._silent_s = 0, max(self._silent_s, ALONE_S)
         with self._writing:
             if self._link is not None:
@@ -122,7 +123,7 @@ class WardenLink:
 
     def _watch_alone(self, message: dict[str, Any]) -> None:
         if self._watch is None:
-            self._watch = FenceWatch(lambda: None)
+            self._watch = FenceWatch(was_read=lambda: None)  # `look` reads the results at each tick
         self._watch.guard(message)
         if (reason := self._watch.why()) is not None:
             warden.record_end(self._agent.home, message["generation"], reason)

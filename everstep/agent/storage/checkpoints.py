@@ -100,9 +100,9 @@ def scan(
 ) -> list[wire.SavedState]:
     """Return complete and bad checkpoints, newest first. For a single look: only age shows what has settled.
 
-    A checkpoint that may have been cut off counts as bad if an older one is complete, as a script that
-    takes the newest by itself must load what the records say. If none is complete, it is listed as it is:
-    the script will load it.
+    A checkpoint that may have been cut off is neither good nor surely bad (`is_sure`). If an older one is
+    good, it is listed to be set aside: a script that takes the newest by itself must load the good one. If it
+    is older than all good ones, it is left out. If none is good, the newest of this kind is resumed from.
 
     `pattern`: the document's pattern of names. `phase`: only what this phase saved. `ended_between`: times,
     begin and end, in which writers ended in the middle of something; what they had just touched never
@@ -289,14 +289,13 @@ class _Look(NamedTuple):
             return False
         if is_vouched_for or verdict.is_whole:
             return True
-        have_settled = [
-            self.settled(item) for item in verdict.silent
-        ]  # of all: each one's time begins
+        # A list: the first call for a file starts its time, so none may be left out after one that is False.
+        have_settled = [self.settled(item) for item in verdict.silent]
         return True if all(have_settled) else None
 
 
 def _has_trainers(newest_first: Iterable[Path]) -> bool:
-    """Whether a trainer of Hugging Face saves here: of its folders all but the last have its state."""
+    """Whether a trainer of Hugging Face saves here: its state is in each folder that it has completed."""
     folders = (p for p in newest_first if p.name.startswith(checkpoint_formats.OF_TRAINERS))
     few = itertools.islice(folders, LISTED_MOST)
     return any((folder / checkpoint_formats.TRAINER_STATE).is_file() for folder in few)

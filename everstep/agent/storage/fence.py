@@ -64,7 +64,7 @@ class Fence(NamedTuple):
         return self.holds and not self.released
 
     def is_end_of_another(self, new: Fence) -> bool:
-        """Whether this fence is the end of a job other than that of `new`."""
+        """Whether the job of this fence has ended, and it is not one that the job of `new` has outdated."""
         return self.released and not (self.outdated and self.job == new.job)
 
     @property
@@ -198,8 +198,9 @@ def _fence(content: Any) -> Fence:
 def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
     """The folder of these whose volume is not mounted, by the fence of the first; empty if there is none.
 
-    A volume that was mounted inside the first folder has a fence of the job. Without one the folder is what
-    the mount has hidden, unless it is on a volume of its own: its user removed it there. Raises OSError.
+    Such a volume has a fence of the job. A folder without one that is on the device of the first folder is
+    the empty place where the volume was mounted. On another device the volume is mounted, and a user removed
+    the fence. Raises OSError.
     """
     if not folders or not (volumes := volumes_in(folders[0], owner)):
         return ""

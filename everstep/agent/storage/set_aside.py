@@ -67,7 +67,10 @@ def _moved(record: Path, before: str, pattern: str | None) -> Iterator[str]:
 
 
 def _entries(folder: Path, checkpoint: Path, pattern: str | None) -> Iterator[str]:
-    """Entries with the name of this checkpoint; none if it is not in the folder."""
+    """Entries of this checkpoint, which may be several files: its own, and others with its number.
+
+    None if it is not in the folder.
+    """
     if checkpoint.parent != folder or not (name := checkpoint_names.read(checkpoint.name, pattern)):
         return
     for entry in sorted(os.listdir(folder)):  # noqa: PTH208  # names are all that is needed
@@ -89,9 +92,9 @@ def _point(
         text = files.read(tracker, TRACKER_MAX, within=tracker.parent)
     except (FileNotFoundError, files.NotPlain, files.TooLarge):
         return
-    step = checkpoint_names.tracked(text, pattern)
+    tracked = checkpoint_names.tracked(text, pattern)
     chosen = None if resume is None else checkpoint_names.read(Path(resume).name, pattern)
-    if step is None or step.step is None or (chosen is not None and step <= chosen):
+    if tracked is None or tracked.step is None or (chosen is not None and tracked <= chosen):
         return
     files.replace(copy, text, mode=0o644)
     require_stopped()

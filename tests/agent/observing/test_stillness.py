@@ -49,10 +49,10 @@ STRETCHES: tuple[tuple[str, tuple[bool | None, ...], float | None], ...] = (
 
 
 @pytest.mark.parametrize(
-    ("samples", "since"), [row[1:] for row in STRETCHES], ids=[row[0] for row in STRETCHES]
+    ("samples", "changed_at"), [row[1:] for row in STRETCHES], ids=[row[0] for row in STRETCHES]
 )
-def test_still(samples: tuple[bool | None, ...], since: float | None) -> None:
+def test_still(samples: tuple[bool | None, ...], changed_at: float | None) -> None:
     still = Still()
     for at, changed in enumerate(samples):
         still.saw(changed, float(at))
-    assert still.since == since
+    assert still.changed_at == changed_at
