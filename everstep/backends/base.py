@@ -71,8 +71,8 @@ class Backend(Protocol):
         that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
         `FolderTaken` is raised and nothing is changed.
 
-        The answer is greater than `above`, the job's own: a key that was answered with that or less
-        belongs to a time that the job has forgotten, and counts as new.
+        The answer is greater than `above`, the newest generation that the job has seen: a key that was
+        answered with that or less counts as new.
         """
 
     async def ensure_adopted(

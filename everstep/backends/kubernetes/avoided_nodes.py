@@ -29,7 +29,7 @@ class NodesToAvoid:
 
     @property
     def mark(self) -> str:
-        """By which a pod shows what it keeps off, however many nodes these are."""
+        """A hash of these nodes, for an annotation of the pods that avoid them; empty: there are none."""
         if not self:
             return ""
         words = (*sorted(self.hosts), *(f"{name}/" for name in sorted(self.names)))

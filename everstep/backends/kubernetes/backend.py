@@ -297,8 +297,8 @@ class KubernetesBackend(AgentBackend):
         return FOLDERS
 
     async def claims_of(self, job_id: str, folders: Mapping[str, str]) -> Sequence[FolderClaim]:
-        """None: the volumes are those of a phase's `pod_template`, which an order to place has."""
-        (await self.folders_of(job_id)).field_of_each(folders)
+        """None here: the volumes are in the order to place, so `ensure_placed` claims. Raises InvalidSpec."""
+        (await self.folders_of(job_id)).field_of_each(folders)  # refuses a relative path
         return ()
 
     @property
@@ -325,10 +325,10 @@ class KubernetesBackend(AgentBackend):
     # -- seeing ----------------------------------------------------------------------------------
 
     async def clock(self) -> float:
-        await self.identity_there()  # a cluster out of reach has no time
+        await self._ensure_identity_stored()  # a cluster out of reach has no time
         return self._now()
 
-    async def identity_there(self) -> None:
+    async def _ensure_identity_stored(self) -> None:
         home = self._settings.namespace
         stored = await reached(stored_identity(self._api, home))
         if stored is None:
@@ -418,7 +418,7 @@ class KubernetesBackend(AgentBackend):
         generation: int,
         folders: Mapping[str, str],  # noqa: ARG002  # their fences are outdated by the first new pod
     ) -> int:
-        """A job of this namespace whose record was deleted: the API server removed its pods with it."""
+        """Adopt a job whose record was deleted here: the API server removed its pods with the record."""
         if job.books not in ("", self._identity):
             what = "began in another cluster or namespace, and Kubernetes clusters adopt none of those yet"
             raise CommandRejected(f"{job.id} {what}")

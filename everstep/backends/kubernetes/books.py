@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FACTS_MOST = 500
-"""The newest facts that are kept of a job, as an object of the API server has an upper size. A node that goes
-out of service is one fact, so that a job reads them long before."""
+"""The newest facts that are kept of a job, as an object of the API server has an upper size. A lost node is
+one fact, so a job has read its facts long before there are so many."""
 TEMPLATE_MOST = 64 * 1024
 BYTES_MOST = 256 * 1024
 """Of the facts, a quarter of what an object may have: the oldest go before they take more."""
@@ -96,9 +96,9 @@ class JobDocument:
     pods: tuple[PodEntry, ...] = ()
     facts: tuple[tuple[int, Fact], ...] = ()  # with their numbers, which grow
     newest_fact: int = 0
-    ends: EndsOfFaults = field(default_factory=dict)  # of faults in lists, by their identity there
-    image: str = ""  # of the newest placement, as the next one
-    template: str = ""  # JSON; empty: too large to be kept
+    ends: EndsOfFaults = field(default_factory=dict)  # of the faults that observers list
+    image: str = ""  # of the newest placement
+    template: str = ""  # its pod template as JSON; empty: too large to be kept
 
     @property
     def removable(self) -> tuple[PodEntry, ...]:
@@ -242,6 +242,7 @@ class JobSession(JobBooks):
                 self.update(replace(entry, is_leaving=True, grace_s=grace_s))
 
     def forget(self) -> None:
+        """Drop what only the pods of the ended job needed. Its record stays, with all generations."""
         self._rest = replace(self._rest, facts=(), ends={}, image="", template="")
 
     def drop(self, uid: str) -> None:
@@ -394,7 +395,7 @@ class ConfigMapBooks(Books):
         return stored.document.record.placed is not None
 
     async def jobs(self) -> list[JobDocument]:
-        """Of every job ID that was ever here, but for records that are not as Everstep wrote them."""
+        """The documents of all job IDs that were ever here. A damaged one is logged and left out."""
         query = {"labelSelector": f"{names.selector(self._identity)},{names.ROLE}=job"}
         reply = await self._api.get(self.maps, query)
         return [document for one in reply["items"] if (document := self._readable(one)) is not None]
@@ -433,12 +434,12 @@ class BooksOfOneCall(Books):
 
 
 def _written(document: JobDocument) -> tuple[JobDocument, str]:
-    """The document, without the oldest facts where it is too large with them, and its text."""
+    """The document, without the oldest facts if they take more than `BYTES_MOST`, and its text."""
     text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
-    most = BYTES_MOST
-    if len(text) > most:
-        most += len(_DOCUMENTS.dump_json(replace(document, facts=()), exclude_defaults=True))
-    while len(text) > most and document.facts:
+    if len(text) <= BYTES_MOST:  # as nearly always: its parts need not be measured
+        return document, text.decode()
+    rest = len(_DOCUMENTS.dump_json(replace(document, facts=()), exclude_defaults=True))
+    while len(text) > rest + BYTES_MOST and document.facts:
         document = replace(document, facts=document.facts[len(document.facts) // 8 + 1 :])
         text = _DOCUMENTS.dump_json(document, exclude_defaults=True)
     return document, text.decode()

@@ -41,7 +41,7 @@ class Ended(NamedTuple):
 
     listed_id: str
     ends: FaultEnds
-    fact: Fact | None  # the fact that it is over; None: it has no code by which that could name it
+    fact: Fact | None  # that it is over; None for a fault without a code, which it could not name
 
 
 def with_version(report: ObserverReport, version: int) -> ObserverReport:

@@ -439,7 +439,7 @@ def _init_container_problems(container: Json, where: str) -> Problems:
 
 
 def _other_container_problems(container: Json, where: str) -> Problems:
-    """It may be started again by itself, and not with the agent and its ranks."""
+    """It may be restarted alone, but no rule of it may restart the agent's container."""
     rules = container.get("restartPolicyRules")
     what = (
         f"is {_RESTART_ALL}, which would start `{CONTAINER}` again without the ranks that ran in it"
@@ -453,7 +453,7 @@ def _other_container_problems(container: Json, where: str) -> Problems:
 
 
 def _volume_problems(volume: Json, where: str) -> Problems:
-    if volume["name"].removeprefix("everstep-") in VOLUMES and volume["name"] not in VOLUMES:
+    if volume["name"] in map(_volume, VOLUMES):
         return [(f"{where}.name", "is reserved for Everstep")]
     source = volume.get("image")
     reference = source.get("reference") if isinstance(source, dict) else None
@@ -461,7 +461,7 @@ def _volume_problems(volume: Json, where: str) -> Problems:
 
 
 def _image_problems(image: Any, where: str) -> Problems:
-    """None where there is no text: that the API server refuses, or fills in."""
+    """No problem where the image is missing or empty: the API server refuses that, or fills it in."""
     what = images.problem(image) if isinstance(image, str) and image else ""
     return [(where, what)] if what else []
 

@@ -76,7 +76,7 @@ class LocalScene(faults.Scene[Node]):
         return Fact(id=f"cluster/{number}", kind=kind, at=self.now, **details)
 
     def add_node_fact(self, node: Node, fact: Fact, *, device: int | None = None) -> None:
-        nodes.tell(self.db, node.name, fact, device=device)
+        nodes.add_fact_to_jobs(self.db, node.name, fact, device=device)
 
     def lose(self, node: Node, *, proven: bool) -> None:
         for pod in pods.on_node(self.db, node.name) if proven else ():

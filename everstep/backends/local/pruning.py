@@ -26,7 +26,7 @@ from everstep.backends.tools import LeftFiles
 
 NOT_KNOWN = "not known whether it has ended"
 TAKEN_AWAY = "pruned"
-"""Where a folder goes first, at once: one that is half removed is none of a pod."""
+"""A folder is moved here before it is removed: a half-removed one is then never taken for a pod's."""
 
 
 async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:
@@ -51,7 +51,9 @@ def _pruned(
     folder = settings.folder(uid)
     life = folder.life()
     with _locked(folder) as is_shut:
-        why = _alive(folder, uids, life if is_shut or life is Life.ALIVE else Life.UNKNOWN)
+        if life is Life.GONE and not is_shut:  # an agent may begin there meanwhile
+            life = Life.UNKNOWN
+        why = _alive(folder, uids, life)
         left = _look(folder, why=why, before=before)
         if left.kept_because is None and not is_rehearsal:
             away = settings.home / TAKEN_AWAY

@@ -55,7 +55,7 @@ class Scene(ABC, Generic[N]):
 
     @abstractmethod
     def end_rehearsals(self, node: N, device: int | None) -> None:
-        """Undo what else this cluster can rehearse with the node, or with the device."""
+        """End what else fault lines simulate on the node, or on the device: silence, utilisation."""
 
     @abstractmethod
     def job(self, job_id: str) -> str:

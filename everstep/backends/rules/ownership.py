@@ -47,7 +47,7 @@ def refuse_unknown(job: Owned, generation: int) -> None:
 
 
 def refuse_other(job: Owned, generation: int) -> None:
-    """Raise StaleGeneration for an order older than the job, WrongCluster for one that is unknown."""
+    """Raise StaleGeneration for an order older than the job's newest one, WrongCluster for an unknown one."""
     refuse_unknown(job, generation)
     if generation < job.newest:
         raise StaleGeneration(job.id, ordered=generation, current=job.newest)
@@ -102,10 +102,10 @@ def claimed(
 
 
 def generation_for(job: Owned, before: int | None, *, above: int) -> int:
-    """The generation for a key of the job's run: the same as before, else above all others, also on storage.
+    """The generation for a key of `ensure_generation`: the same as before, else above all, also on storage.
 
-    `before`: the answer to the same key, if it has one. `above`: the job's own generation; an answer up to it
-    belongs to a time that the job has forgotten, so the key counts as new.
+    `before`: the earlier answer to the key. `above`: the newest generation that the job has seen. An answer
+    up to that one is outdated, so the key counts as new.
     """
     if before is not None and before > above:
         return before

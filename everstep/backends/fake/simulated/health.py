@@ -31,7 +31,7 @@ class FakeScene(faults.Scene[Node]):
         self.state.add_node(name)
 
     def keep(self, node: Node) -> None:
-        """It is changed in place."""
+        """Nothing to do: `node` is the stored object itself."""
 
     def new_fact(self, kind: str, **details: Any) -> Fact:
         return self.state.fact(kind, **details)

@@ -77,7 +77,7 @@ class PodPlacer:
     pods: KubernetesPods
     agents: Agents
     settings: manifest.PodSettings
-    agent: Json  # the ConfigMap that its pods mount
+    agent: Json  # the ConfigMap with the agent's program, which its pods mount
     groups: gangs.PodGroups
     withdrawals: Withdrawals
     reconciler: PodReconciler
@@ -101,11 +101,11 @@ class PodPlacer:
         stored = await self._withdraw_outdated(order, stored, avoided)
         now = self.agents.clock()
         due = self._due(order, stored, now=now)
-        now_due = set(due[:CREATED_PER_CALL])
+        to_create = set(due[:CREATED_PER_CALL])
         if due:  # claim before anything is created: the claim may be refused
             await self.books.claim(order.job.id, self._claims(order, trial_pod))
         sight = PodsBeforeRecord(pods, stored)
-        stored, problem = await self._create_due(order, sight, now_due, avoided, trial_pod)
+        stored, problem = await self._create_due(order, sight, to_create, avoided, trial_pod)
         self.reconciler.watch_agents(stored)
         await self._keep_mounted(order.job.id, stored)
         queue_problem = await self.queues.problem(order, stored)
@@ -115,7 +115,7 @@ class PodPlacer:
             state = replace(state, places=None)  # all or none: how many would fit is unknown
         again = [] if stuck_until is None else [stuck_until]
         again += [e.created_from for e in missing_pods(order, stored) if e.created_from > now]
-        if len(due) > len(now_due) and not problem:
+        if len(due) > len(to_create) and not problem:
             again.append(now)
         has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
         if queue_problem or (avoided and not has_all_nodes):
@@ -150,10 +150,7 @@ class PodPlacer:
     async def _withdraw_outdated(
         self, order: PlaceOrder, stored: Stored, avoided: NodesToAvoid
     ) -> Stored:
-        """Withdraw waiting pods that keep off other hosts: each is removed and created again.
-
-        `mark`: by which a pod shows what it keeps off.
-        """
+        """Withdraw waiting pods that were made to avoid other nodes: each is removed and created again."""
         gang, mark = gang_of(order, stored), avoided.mark
         if kueue.queue_of(order):
             await self.queues.keep_off(stored, avoided)
@@ -228,7 +225,7 @@ class PodPlacer:
     def _is_tried_as_one(self, order: PlaceOrder, stored: Stored) -> bool:
         """Whether the scheduler places all pods of the order or none, and has not placed them yet.
 
-        A single new pod beside pods that stay where they are is no such try: its place is counted.
+        A single new pod beside pods that stay is placed by itself, so its place can be counted.
         """
         is_grouped = manifest.is_grouped_by_us(order, self.settings) or kueue.queue_of(order)
         gang = gang_of(order, stored)

@@ -103,6 +103,7 @@ class PodReconciler:
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
+                # Another worker may have given the entry a new pod meanwhile.
                 if entry.name in changes and entry.uid == uids[entry.name]:
                     _store_change(session, entry, changes[entry.name])
             session.add_faults(faults, ends)
@@ -114,7 +115,7 @@ class PodReconciler:
             stored = newest
         else:
             await deletion
-        # After what they prove is stored.
+        # Not earlier: a released object disappears, and the end that it proves is stored only now.
         held = (pod for pod in pods if kueue.is_held(pod) and self._is_over(pod))
         await all_at_once(map(self._release, held))
         self.watch_agents(stored)
@@ -160,8 +161,8 @@ class PodReconciler:
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
         service, _ = self.watch.service(node)
         # A pod without a node never had a process.
-        is_proven = not node or self.pods.is_gone(entry.uid) or service == "down"
-        has_vanished = pod is None and not is_proven
+        is_proven_dead = not node or self.pods.is_gone(entry.uid) or service == "down"
+        has_vanished = pod is None and not is_proven_dead
         is_leaving = entry.is_leaving or has_vanished
         entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=has_vanished)
         if not is_leaving:
@@ -169,7 +170,7 @@ class PodReconciler:
         if pod is None:
             self.agents.forget(entry.uid)
             return EntryChange(entry if has_vanished else None)
-        if entry.dead_at is None and is_proven:
+        if entry.dead_at is None and is_proven_dead:
             entry = replace(entry, dead_at=self.agents.clock())
         grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
         deletion = _first_deletion(entry, pod, grace_s)

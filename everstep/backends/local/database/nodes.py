@@ -28,7 +28,7 @@ def every(db: Db) -> dict[str, Node]:
 
 
 def keep(db: Db, node: Node) -> None:
-    """What was changed of it is so from now on."""
+    """Store the node as it is now."""
     db.execute("UPDATE nodes SET body = ? WHERE name = ?", (_to_text(node), node.name))
 
 
@@ -96,7 +96,7 @@ def views(db: Db, settings: LocalSettings, now: float) -> tuple[NodeView, ...]:
 # -- Facts for jobs -----------------------------------------------------------------------------
 
 
-def tell(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
+def add_fact_to_jobs(db: Db, name: str, fact: Fact, *, device: int | None = None) -> None:
     """Add the fact to every job with a pod on this node; of a device, to the job that holds it."""
     for pod in pods.of_jobs_on(db, name):
         if not pod.is_leaving and (device is None or device in pod.devices):
