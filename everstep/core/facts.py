@@ -43,10 +43,10 @@ NONE_OLDER = "checkpoint.none_older"
 """There is a good checkpoint, but none to go back to."""
 
 WORLD_MOVED = "world.moved"
-"""Another run of the job was here and left it stopped. A fact that is a cause weighs more in its group."""
+"""Another run of the job left it stopped. Where other facts came with this one, they name the fault."""
 
 PREFETCH_FAILED, PREFETCH_DONE = "prefetch.failed", "prefetch.done"
-"""What a try beside the training came to; its details say the `phase` and for how many `nodes`."""
+"""How a prefetch command ended that ran beside the training, for so many `nodes` of a `phase` (details)."""
 
 STORAGE_GIVEN_UP = "storage.given_up"
 """The storage was waited for as long as the document allows."""

@@ -288,7 +288,7 @@ class PlaceOrder:
     priority: int = 0
     reissued: bool = False  # a restarted job queues before new ones
     clearing_s: float | None = None  # None: as long as it takes
-    image: str | None = None  # on Kubernetes, as the next one
+    image: str | None = None  # only on Kubernetes, as is `pod_template`
     pod_template: Mapping[str, Any] = field(default_factory=dict)
     folders: Mapping[str, str] = field(default_factory=dict)  # of the phase: path -> its field
 

@@ -295,7 +295,9 @@ def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult
     if answer.verdict == "isolated":
         return replace(result, isolated=(*result.isolated, node))
     notes = (*result.notes, f"{node} not isolated: {answer.why}")
-    if answer.verdict == "only_node":  # its faulty device takes nothing until it heals anyway
+    if (
+        answer.verdict == "only_node"
+    ):  # it stays in use: until its faulty device heals, no pod gets that
         return replace(result, notes=notes)
     return replace(result, notes=notes, avoid=(*result.avoid, node))
 
@@ -327,6 +329,7 @@ async def _place(step: StepRun) -> StepResult:
         state, attempt = await _order(step, slots, attempt)
         step.needs = frozenset(slots)
         if state.placed:
+            # Beside the slots to recreate, any other whose pod this plan has created.
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))

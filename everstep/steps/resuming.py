@@ -222,11 +222,12 @@ def _choose(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> Checkpoint | Non
 def _had_complete_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) -> bool:
     """Whether a complete checkpoint ever existed. Here none of them is known to be good.
 
-    - Where no check was sure (`is_sure`): only if the job saved one and must not start over.
+    - Where no check was sure (`is_sure`): only if the document forbids a start without a checkpoint, and the
+      job saved one.
     - In a rollback: yes, as it leaves a checkpoint behind.
     - Several: yes, as one was finished before the next one began.
-    - A single bad one may never have been complete: only if the job saved another one, or saved one
-      and must not start over.
+    - A single bad one may never have been complete: only if the job saved another one, or as where no
+      check was sure.
     """
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
     if checkpoints and not any(one.is_sure for one in checkpoints):

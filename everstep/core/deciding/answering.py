@@ -50,12 +50,12 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
     no_use = _why_next_run_is_useless(inputs, diagnosis)
     if no_use is not None:
         return _decision(inputs, diagnosis, Level.FAIL, (), no_use)
-    numbers = number_check.judge(inputs, diagnosis)
-    if numbers.why:
-        diagnosis = replace(diagnosis, remarks=(*diagnosis.remarks, numbers.why))
-    else:  # numbers are not the cause: the newest checkpoint may be
+    numeric = number_check.judge(inputs, diagnosis)
+    if numeric.why:
+        diagnosis = replace(diagnosis, remarks=(*diagnosis.remarks, numeric.why))
+    else:  # a node that computes wrong numbers is not the cause: the newest checkpoint may be
         diagnosis = with_suspicion(inputs, diagnosis)
-    if numbers.ends:  # checks found no node: another run would end the same way
+    if numeric.ends:  # checks found no node: another run would end the same way
         diagnosis = replace(
             diagnosis, ladder=(Level.FAIL,), ladder_is_final=True, is_requested=True
         )
@@ -63,7 +63,7 @@ def answer(inputs: DecisionInput, diagnosis: Diagnosis) -> Decision:
     decision = _first_affordable(inputs, diagnosis, skipped)
     return replace(
         decision,
-        checking=numbers.checking if decision.is_executed else None,
+        checking=numeric.checking if decision.is_executed else None,
         passed_over=_gentler(skipped.passed_over, diagnosis.ladder, decision.level),
         refused=tuple(skipped.refused),
     )
@@ -74,7 +74,8 @@ def _gentler(
 ) -> tuple[str, ...]:
     """The levels passed over before the chosen one, with their reasons.
 
-    A level that `_applicable` added is not on the ladder: if passed over, it came before the chosen one.
+    A level with new containers that `_applicable` added is not on the ladder. If `_without_gentlest` left it
+    out, it came before the chosen one.
     """
     end = ladder.index(chosen) if chosen in ladder else len(ladder)
     return tuple(
@@ -212,7 +213,7 @@ def _series_end(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> st
 def _series(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> tuple[Series, ...]:
     """The series in which a restart counts.
 
-    None after a failed `pod` (`instead_of`): its restart was counted, and goes on with the next level.
+    No series after a failed `pod` (`instead_of`): its restart was counted, and goes on with the next level.
     """
     if diagnosis.instead_of is Level.POD or diagnosis.fault.cls in NEVER_BILLED:
         return ()
@@ -293,7 +294,7 @@ def _decision(
         waits_for_storage=diagnosis.waits_for_storage,
     )
     # A number of nodes that does not work is never tried again, so such restarts end without a limit.
-    is_new_loss = (
+    counts_as_failure = (
         decision.new_incident and fault.cls not in NEVER_BILLED and diagnosis.bad_size is None
     )
     return replace(
@@ -301,8 +302,8 @@ def _decision(
         remedy=chosen_remedy,
         bills={budget.name: 1 for budget in _bill(inputs, fault, level)},
         counts=tuple(series.name for series in _series(inputs, diagnosis, level)),
-        counts_no_progress=is_new_loss and fault.owner in inputs.policy.no_progress_owners,
-        counts_spacing=is_new_loss,
+        counts_no_progress=counts_as_failure and fault.owner in inputs.policy.no_progress_owners,
+        counts_spacing=counts_as_failure,
         counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
         other_faults=diagnosis.other_faults,
         facts_for_later=diagnosis.facts_for_later,

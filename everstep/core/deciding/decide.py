@@ -288,7 +288,8 @@ def _levels_left(inputs: DecisionInput, last: Decision, failure: Fact) -> tuple[
         return (Level.FAIL,)
     if failure.kind in NOTHING_WAS_STOPPED:  # training goes on
         return (Level.NOTE,)
-    # The level works from the newest checkpoint; a rollback does not.
+    # The limit of a rollback leaves no checkpoint. The rollback is over; another level that kept its limit
+    # is repeated from the newest checkpoint.
     if failure.kind == NONE_OLDER:
         return last.ladder if last.level is Level.ROLLBACK else (last.level, *last.ladder)
     if failure.kind not in POD_OR_DEVICE_LOST:

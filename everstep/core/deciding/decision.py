@@ -270,7 +270,9 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
-    missing_s: float = 0.0  # so long the job lacked places before this step
+    missing_s: float = (
+        0.0  # a spare could have come for so long before this step: since the stop began
+    )
     above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
 
 

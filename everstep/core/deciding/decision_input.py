@@ -50,7 +50,9 @@ class DecisionInput:
     generation: int
     is_placed: bool  # it has slots at all
     living: tuple[int, ...]
-    homes: Mapping[int, str]  # the nodes of the facts, and the one of the lowest living slot
+    homes: Mapping[
+        int, str
+    ]  # slot -> node: slots on nodes of the facts, and the lowest, with rank 0
     isolated: tuple[str, ...] = ()  # of the nodes of the facts
     has_deferred: bool = False  # isolations have still to be sent to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
@@ -75,7 +77,7 @@ class DecisionInput:
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     early: int = 0  # restarts in a row that ended before a step
     checking: Checking = field(default_factory=Checking)
-    back: RollbackCount = field(default_factory=RollbackCount)
+    back: RollbackCount = field(default_factory=RollbackCount)  # rollbacks without progress since
     no_standby: bool = False  # whether a pod was not ready to stand by in time once
 
     @property
@@ -88,7 +90,7 @@ class DecisionInput:
 def decision_input(
     state: JobState, *, now: float, facts: tuple[Fact, ...] = (), outcome: Outcome | None = None
 ) -> DecisionInput:
-    """What this job has to say about these facts, and about how its plan ended."""
+    """Collect from the state what a decision about these facts and the plan's outcome may depend on."""
     failed = outcome is not None and outcome.result == "failed"
     step_failure = outcome.cause if outcome is not None and failed else None
     phase, ledger, living = state.phase, state.ledger, state.living

@@ -210,6 +210,8 @@ def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:
     """Whether the answer to the diagnosis is one to the other fault as well."""
     if other.fault.cls not in MOVES_ALONG:
         return _leaves_nodes_of(diagnosis, other.fault)
+    # Going back answers the data as well, if the main fault is another one. Two faults of the data get a
+    # restart each.
     goes_back = _first_level(diagnosis) is _first_level(other) is Level.ROLLBACK
     return goes_back and diagnosis.fault.cls not in MOVES_ALONG
 
@@ -227,7 +229,7 @@ def _waits_for(diagnosis: Diagnosis, other: Diagnosis) -> bool:
 
 
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
-    """Whether the answer to the diagnosis leaves all nodes of the fault anyway, with the same proofs."""
+    """Whether the diagnosis leaves all nodes of the fault anyway, those with proof that the fault proves."""
     main = diagnosis.fault
     leaves_its_nodes = main.is_hardware and places_pods(diagnosis)
     has_its_proofs = {*fault.proven_nodes} <= {*main.proven_nodes}
@@ -413,7 +415,7 @@ def _faults_of_codes(diagnosis: Diagnosis) -> list[Fault]:
             faults.append(one)
     if len(faults) == 1:
         return faults
-    # Each has its own places alone: those of the group are not all left for one of them.
+    # `name` gave the first fault the nodes and slots of the whole group: keep those of its own code.
     first = name([fact for fact in diagnosis.facts if _code_key(fact) == _code_key(faults[0])])[0]
     return [replace(faults[0], nodes=first.nodes, slots=first.slots), *faults[1:]]
 

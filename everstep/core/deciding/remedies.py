@@ -196,7 +196,8 @@ def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) ->
     """Resume from a checkpoint before this step. None: from the newest one.
 
     A rollback resumes from before the bad checkpoint if one is known, else from before the newest. A coarser
-    level after a rollback keeps its choice, unless there was no older checkpoint.
+    level after a rollback keeps its limit, unless there was no older checkpoint. So do later restarts if the
+    rollback could not set newer checkpoints aside (`back.below`).
     """
     if level is not Level.ROLLBACK:
         if inputs.step_failure is not None and inputs.step_failure.kind == NONE_OLDER:

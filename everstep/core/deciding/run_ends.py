@@ -1,6 +1,6 @@
 """How runs of all processes ended: before any step, or one like the other.
 
-Words for records and for the reason that ends a phase; of what is decided only a suspicion depends on them.
+They are shown in records and in the reason that ends a phase. The only rule that reads them is `suspicion`.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def counted(state: JobState, decision: Decision) -> JobState:
         return state
     if end is None or end.when is None:
         return with_ledger(state, last_end=end, early=0)
-    early = ledger.early + bool(ledger.restarts)
+    early = ledger.early + bool(ledger.restarts)  # the first run of a phase is no restart
     return replace(state, ledger=replace(ledger, last_end=end, early=early))

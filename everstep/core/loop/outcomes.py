@@ -192,6 +192,8 @@ def starting_step(state: JobState, *, run: int) -> int | None:
     """The step at which a run begins; None if unknown: a later run may find files of its own script."""
     if state.resume is not None:
         return state.resume.step
+    # Generations of a job ID begin at 1. If the first one is higher, an earlier job of this ID ran here, or a
+    # launch without outcome.
     was_run_before = state.phase_index == state.spec.first_phase and state.first_generation > 1
     return 0 if run <= 1 and not was_run_before else None
 
@@ -327,22 +329,22 @@ def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
     """
     used, bills = state.ledger.used, dict(state.ledger.bills)
     for n, bill in state.ledger.bills.items():
-        back = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
-        back = dict(bill) if refund_all else back
-        used = budgets.refund(used, back)
-        bills[n] = {name: units for name, units in bill.items() if name not in back}
-        if back:
-            state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(back)))
+        refunds = budgets.refunds(state.phase.policy.budgets, bill, succeeded=False)
+        refunds = dict(bill) if refund_all else refunds
+        used = budgets.refund(used, refunds)
+        bills[n] = {name: units for name, units in bill.items() if name not in refunds}
+        if refunds:
+            state = happened(state, BillReturned(at=state.now, n=n, budgets=tuple(refunds)))
     return with_ledger(state, used=used, bills=bills)
 
 
 def _without_rollback(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """Uncount a rollback that failed before it chose a checkpoint."""
-    incident, back = state.incident, state.ledger.back
+    incident, rollbacks = state.incident, state.ledger.back
     is_counted = incident is not None and incident.decision.counts_back
     if not is_counted or carried_out(plan, outcome, Step.RESUME):
         return state
-    return with_ledger(state, back=back._replace(times=back.times - 1))
+    return with_ledger(state, back=rollbacks._replace(times=rollbacks.times - 1))
 
 
 def _with_failure(state: JobState) -> JobState:
@@ -404,12 +406,13 @@ def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     not be set aside (`stays`), later restarts too have to resume `below` its limit: they are still there.
     """
     ledger, resume = state.ledger, outcome.resume
-    back, older_than_step = ledger.back, plan.remedy.older_than_step
+    rollbacks, older_than_step = ledger.back, plan.remedy.older_than_step
     if older_than_step is not None and carried_out(plan, outcome, Step.RESUME):
-        back = back._replace(below=older_than_step if outcome.stays else None)
-        if back.times:
-            back = back._replace(resumed_at=None if resume is None else resume.order_number)
-    return replace(ledger, mark=starting_mark(resume, ledger.mark), back=back)
+        rollbacks = rollbacks._replace(below=older_than_step if outcome.stays else None)
+        if rollbacks.times:
+            resumed_at = None if resume is None else resume.order_number
+            rollbacks = rollbacks._replace(resumed_at=resumed_at)
+    return replace(ledger, mark=starting_mark(resume, ledger.mark), back=rollbacks)
 
 
 def _is_running(plan: Plan, outcome: Outcome) -> bool:

@@ -10,7 +10,7 @@ from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
-"""The newest of each code and device; what is dropped is over."""
+"""At most so many, one of each code and device: those that began last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

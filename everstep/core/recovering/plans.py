@@ -110,10 +110,10 @@ def known_facts(state: JobState) -> tuple[str, ...]:
 
 
 def _own_key(state: JobState, what: str) -> str:
-    """The key under which the backend allocates a generation for this plan, a new one for each try.
+    """The key under which the backend allocates a generation for this plan.
 
-    After a pause the number of the generation differs. If the outcome was lost, the Recovery of an earlier
-    run may still hold the generation of the older key.
+    Each launch or pause has another generation before it. If one is begun again because its outcome was lost,
+    the number of the try makes the key new: the lost Recovery may still hold the generation of the old key.
     """
     again = f"-{state.repeats}" if state.repeats else ""
     return f"{state.phase.name}/{what}-{state.generation}{again}"
@@ -176,17 +176,19 @@ def _counts(
 
 
 def _kept_counts(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
-    """Of slots whose pods stay. Nearly all have counted the same so far, and share what follows."""
-    old = {slot: state.slots.get(slot, NEW_SLOT)[-2:] for slot in slots}
+    """Of slots whose pods stay. Nearly all have equal counts, and share one object of the next ones."""
+    slots_before = {n: state.slots.get(n, NEW_SLOT) for n in slots}
+    old = {n: (one.schedule_count, one.process_start_count) for n, one in slots_before.items()}
     new = {(n, runs): Counts(schedule=n, process_start=runs + 1) for n, runs in set(old.values())}
-    return {slot: new[counted] for slot, counted in old.items()}
+    return {slot: new[counts] for slot, counts in old.items()}
 
 
 def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | None:
     """How each level waits: `pod` for a spare only, `elastic` hardly, `job` as long as it may."""
     limits = state.phase.limits
     spare = PlaceRules(wanted=living, least=living, spare_s=limits.spare_s, wait_s=limits.spare_s)
-    # Fewer go on at once: the level before has waited. One that comes back needs a moment for its place.
+    # `elastic` goes on with fewer slots at once, as the level before has waited. A slot that comes back gets
+    # a moment to be placed.
     grow_s = growth.PLACE_S / state.spec.time_scale if decision.fault.kind == SCALE_OUT else 0.0
     resized = _sized(state, living, spare_s=grow_s, wait_s=grow_s)
     by_level: Mapping[Level, PlaceRules] = {

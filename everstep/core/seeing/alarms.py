@@ -86,7 +86,7 @@ def hang_alarm(
     """
     if order.limits.still_s is not None:
         return _suspension_alarm(order, observation, pods.all)
-    groups = hang.suspects(  # of all running slots, the first to count as hung first
+    groups = hang.suspects(  # sorted by the time at which their slots count as hung
         pods.all,
         order.limits,
         learned,

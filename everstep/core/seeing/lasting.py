@@ -28,9 +28,11 @@ Lasting = tuple[LastingFault, ...]
 def with_facts(
     lasting: Lasting, facts: Iterable[Fact], rules: Iterable[JobDurationRule]
 ) -> Lasting:
-    """What lasts once these facts are known."""
+    """The lasting faults once these facts have been reported."""
     codes = {rule.code for rule in rules}
-    for fact in sorted(facts, key=lambda fact: fact.at) if codes or lasting else ():
+    if not codes and not lasting:
+        return lasting
+    for fact in sorted(facts, key=lambda fact: fact.at):
         # Over, or reported as lasting: then it is not reported again.
         if fact.kind == "device.healed" or LASTED_S in fact.details:
             lasting = tuple(fault for fault in lasting if not _is_over(fault, fact))
@@ -56,7 +58,7 @@ def _began(lasting: Lasting, new: LastingFault) -> Lasting:
 def facts_to_come(
     lasting: Lasting, rules: Iterable[JobDurationRule], *, time_scale: float
 ) -> tuple[Fact, ...]:
-    """Each that still lasts then, as a fact of the time when it has lasted for long enough."""
+    """For each lasting fault and its rule, the fact for the time when it will have lasted long enough."""
     facts = (
         _fact(fault, rule, fault.since + rule.longer_than_s / time_scale)
         for rule in rules

@@ -100,6 +100,7 @@ def of_the_living(order: WatchOrder, observation: Observation) -> Observation:
 
 
 def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
+    """The pods of the order's generation. Most rules read only their `representatives`."""
     return with_representatives(tuple([pod for pod in pods if pod.generation == order.generation]))
 
 
