@@ -76,7 +76,7 @@ def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
 
 
 def _with_standby(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
-    """The start that was taken for ended at the decision: it ended later, or not at all."""
+    """The run went on after the decision, until its standby was ready: move its end, or remove it."""
     last = chronicle.starts[-1] if chronicle.starts else None
     if last is None or last.ended_at is None:
         return chronicle

@@ -101,14 +101,17 @@ def _causes(chronicle: Chronicle) -> tuple[Cause, ...]:
 
 
 def _with_run(chronicle: Chronicle, run: Run, after: tuple[Gap, ...]) -> Chronicle:
-    """Count the time of a run and of the gaps after it. A run may lose more than its own steps took."""
+    """Count the time of a run and of the gaps after it.
+
+    A run that loses steps of earlier runs too may add negative training: it takes back what they have added.
+    """
     lost_s = run.lost_s or 0.0
     training_s = max(run.ended_at - run.training_from, 0.0) - lost_s
     for gap in after:
         chronicle = _with_uses(chronicle, **{gap.kind: gap.s})
     chronicle = _with_uses(chronicle, training=training_s, lost=lost_s)
     down = [gap.s for gap in after if gap.kind == "down"]
-    # A pause has no cause, although a restart may follow it.
+    # Without a gap `down` the run was paused: no fault ended it, although a restart may follow.
     cause = _cause_of_end(chronicle, run) if down else NO_RECORD
     lost_by_cause = {
         f"{cause}/{kind}": s for kind, s in (("down", sum(down)), ("again", lost_s)) if s

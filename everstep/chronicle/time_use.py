@@ -129,7 +129,7 @@ def _with_loss(run: Run, following: Run, stretches: list[_Stretch]) -> Run:
     again = [_take(part, resumed) for part in stretches if part.end > resumed]
     stretches[:] = [part for part in stretches if part.begin < part.end]
     steps = sum(part.end - part.begin for part in again)
-    # If no stretch has the lost steps, as where the run's first step is unknown, so is their time.
+    # The time of lost steps is unknown if no stretch has them, as where the run's first step is unknown.
     lost = max(steps, reached - resumed) if has_steps and reached is not None else steps
     lost_s = sum((part.s for part in again), 0.0) if again or not lost else None
     return replace(run, lost_steps=lost, lost_s=lost_s)
@@ -164,7 +164,7 @@ def gaps_at_end(run: Run, end: float) -> tuple[Gap, ...]:
 
 
 def _gaps_after(run: Run, kind: str, until: float) -> tuple[Gap, ...]:
-    """The time after a run: paused from when it was, of this kind before."""
+    """The time after a run: of this kind until the job was paused, then `paused`."""
     if run.is_paused:
         return (Gap(kind=PAUSED, began_at=run.ended_at, ended_at=until),)
     if run.paused_at is None:
