@@ -128,7 +128,7 @@ class JanitorActivities:
         return is_removed
 
     async def _ensure_removed(self, left: Leftover, heartbeat: Heartbeat) -> bool:
-        """In its own generation: a run that began meanwhile loses nothing."""
+        """Remove what an ended run left, in its name: the backend refuses that once a newer run began."""
         heartbeat.beat(left.job.id)
         if not await self._is_over(left):
             return False

@@ -81,6 +81,7 @@ class Progress:
             notice=self.notice,
             span=self.span,
             is_end_left=self.publication.is_end_due and not self._is_exported,
+            # None: no exporter here, so a first step is no reason for the job to publish again.
             first_step=first_step if self.exports else None,
             totals_sent=self.totals_sent,
         )

@@ -136,13 +136,13 @@ def report_of_no_news(order: WatchOrder) -> WatchReport:
     )
 
 
-async def in_its_books(
+async def in_current_books(
     job: Callable[[], JobRef], call: Callable[[JobRef], Coroutine[Any, Any, T]]
 ) -> T:
-    """The result of a call about the job. If the job is adopted meanwhile, it is cancelled and made again.
+    """The result of a call about the job. If other books adopt the job meanwhile, call again with those.
 
-    A result that came in spite of the cancel counts. `job` returns the current reference: an adoption changes
-    its `books`.
+    The first call is cancelled then. A result that came in spite of that counts. `job` returns the current
+    reference: an adoption changes its `books`.
     """
     while True:
         before = job()

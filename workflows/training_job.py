@@ -151,7 +151,7 @@ class TrainingJob(JobHandlers):
                 await self._publisher.wait_for_lines()
                 isolated = await self._hand_over()  # before its places are free for other jobs
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
-                await commanding.in_its_books(
+                await commanding.in_current_books(
                     lambda: self.state.job,
                     lambda job: clear_away(
                         replace(action, job=job), cluster, self._show_wait, why=why
@@ -254,7 +254,7 @@ class TrainingJob(JobHandlers):
             workflow.logger.info("the monitor ended without a report: %s", error)
             if why := missing_workers.not_begun(error):
                 await self._show_wait(why)
-            if operators.is_told_to_end(self.state):  # whatever there is to see
+            if operators.is_told_to_end(self.state):  # it ends whatever a look would show
                 return commanding.report_of_no_news(order)
             return await self._look(order)
 
@@ -289,7 +289,7 @@ class TrainingJob(JobHandlers):
             self._note_cluster_time(report.now)
             return report
 
-        return await commanding.in_its_books(lambda: self.state.job, see)
+        return await commanding.in_current_books(lambda: self.state.job, see)
 
     async def _counted(self, inputs: DecisionInput) -> DecisionInput | None:
         """The input with the counts of its device faults, where the cluster counts them over all jobs.
@@ -311,7 +311,7 @@ class TrainingJob(JobHandlers):
 
     async def _decide(self, inputs: DecisionInput) -> next_actions.Decided | next_actions.Undecided:
         """The decision, however often its rules fail; none if a command waits then that needs none."""
-        about = line(views.matter(inputs))
+        about = line(views.occasion(inputs))
         while True:
             try:
                 decision: Decision = await workflow.execute_local_activity(

@@ -53,7 +53,7 @@ def shown_state(state: JobState) -> str:
         return ENDED_STATE[state.ending]
     if state.mode in WATCHED and (state.unreachable or state.waiting):
         return "unreachable"  # some slots, or the whole cluster: its monitor cannot report
-    if state.mode is Mode.PENDING and state.finished:
+    if state.mode is Mode.PENDING and state.finished:  # between two phases
         return "launching"
     return SHOWN_STATE[state.mode]
 
@@ -422,8 +422,8 @@ def _row(cells: Sequence[str]) -> str:
     return "".join(f"| {cell} " for cell in whole) + "|"
 
 
-def matter(inputs: DecisionInput) -> str:
-    """The matter of a decision, as a line of a timeline."""
+def occasion(inputs: DecisionInput) -> str:
+    """What a decision is about, as a line of a timeline: `node.down on n1, pod.gone and 2 more`."""
     failed = [f"{inputs.failed_step} failed"] if inputs.result == "failed" else []
     facts = [f"{fact.kind} on {fact.where}" if fact.where else fact.kind for fact in inputs.facts]
     more = f" and {len(facts) - 2} more" if len(facts) > 2 else ""

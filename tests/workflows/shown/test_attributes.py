@@ -136,7 +136,7 @@ def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None,
     if failed is not None:
         outcome = Outcome(result="failed", now=1, cursor="1", generation=1, living=(), step=failed)
     inputs = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
-    assert views.matter(inputs) == text
+    assert views.occasion(inputs) == text
 
 
 def test_a_line_of_the_timeline_stays_short_enough_for_the_server() -> None:
