@@ -323,8 +323,8 @@ def why(value: Value) -> Page:
     yield from value["text"].splitlines()
 
 
-def page_of(value: Value) -> Page:
-    """Of an update. Its answer has the state in which the job accepted it, before it acts."""
+def command_result(value: Value) -> Page:
+    """The page of a command to a job. The state is that in which the job accepted it, before it acts."""
     done = "was accepted before; the job is" if value.get("again") else "accepted; the job was"
     yield f"{value['id']}: {value['command']} {done} {shown(value.get('state'))}"
 

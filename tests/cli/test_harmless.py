@@ -29,7 +29,7 @@ VIEWS: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
         pages.verdict,
         {"dialect": "native", "ok": False, "errors": [PROBLEM], "notes": [PROBLEM]},
     ),
-    "page_of": (pages.page_of, {"id": "demo", "command": "stop", "state": "stopping"}),
+    "command": (pages.command_result, {"id": "demo", "command": "stop", "state": "stopping"}),
     "submitted": (pages.submitted, {"id": "a", "run_id": "b", "ui": "c", "notes": [PROBLEM]}),
     "released": (pages.released, {"node": "n1", "cluster": "local"}),
 }

@@ -115,16 +115,16 @@ def _page(value: dict[str, Any]) -> Page:
 
 async def _server(cluster: str) -> list[CheckLine]:
     try:
-        there = await client()
+        server = await client()
     except Failed as error:
         return [_no_server(error), _binary(is_needed=True)]
-    address = there.service_client.config.target_host
+    address = server.service_client.config.target_host
     checks = [CheckLine("server", f"{address} answers"), _binary(is_needed=False)]
     try:
-        with rpc_errors_as_failed(there):
-            checks.append(await _namespace(there))
-            checks += [*await _workers(there, cluster), *await _jobs(there)]
-            return [*checks, *await _taken_ids(there, cluster)]
+        with rpc_errors_as_failed(server):
+            checks.append(await _namespace(server))
+            checks += [*await _workers(server, cluster), *await _jobs(server)]
+            return [*checks, *await _taken_ids(server, cluster)]
     except Failed as error:
         return [*checks, problem("namespace", str(error), code=error.code)]
 
@@ -145,28 +145,31 @@ def _binary(*, is_needed: bool) -> CheckLine:
         return CheckLine("temporal", str(error), state=state)
 
 
-async def _namespace(there: Client) -> CheckLine:
-    missing = await devserver.missing_attributes(there)
+async def _namespace(server: Client) -> CheckLine:
+    missing = await devserver.missing_attributes(server)
     if not missing:
-        return CheckLine("namespace", f"{there.namespace} has every search attribute")
+        return CheckLine("namespace", f"{server.namespace} has every search attribute")
     types = devserver.search_attributes()
     words = " ".join(f"--name {name} --type {types[name]}" for name in missing)
-    command = f"temporal operator search-attribute create --namespace {there.namespace} {words}"
-    what = f"{there.namespace} lacks the search attributes {', '.join(missing)}"
+    command = f"temporal operator search-attribute create --namespace {server.namespace} {words}"
+    what = f"{server.namespace} lacks the search attributes {', '.join(missing)}"
     return problem("namespace", what, f"create them: `{command}`")
 
 
-async def _workers(there: Client, cluster: str) -> list[CheckLine]:
-    thinking, acting = pollers.needed(cluster)
+async def _workers(server: Client, cluster: str) -> list[CheckLine]:
+    workflow_queue, cluster_queue = pollers.needed(cluster)
     setting = f"EVERSTEP_CLUSTER={cluster} "
-    checks = [await _worker(there, thinking, ""), await _worker(there, acting, setting)]
+    checks = [
+        await _worker(server, workflow_queue, ""),
+        await _worker(server, cluster_queue, setting),
+    ]
     if any(check.state == "problem" for check in checks):
         return checks
-    return [*checks, *await _answer(there, cluster)]
+    return [*checks, *await _answer(server, cluster)]
 
 
-async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLine:
-    recent = await pollers.recent(there, queue)
+async def _worker(server: Client, queue: pollers.Queue, setting: str) -> CheckLine:
+    recent = await pollers.recent(server, queue)
     answering = [poller.asked_s_ago for poller in recent if poller.may_answer]
     if answering:
         what = f"a worker polled queue {queue.name} {min(answering):.0f} s ago"
@@ -180,11 +183,11 @@ async def _worker(there: Client, queue: pollers.Queue, setting: str) -> CheckLin
     return problem("worker", what, hint)
 
 
-async def _answer(there: Client, cluster: str) -> list[CheckLine]:
+async def _answer(server: Client, cluster: str) -> list[CheckLine]:
     """Whether a worker answers a query, as for any command; empty without a workflow to query."""
-    async for workflow_id in _askable(there, cluster):
+    async for workflow_id in _askable(server, cluster):
         try:
-            await answers.ask(there, workflow_id, METADATA)
+            await answers.ask(server, workflow_id, METADATA)
         except RPCError as error:
             if not is_absent(error):
                 raise
@@ -200,15 +203,15 @@ async def _answer(there: Client, cluster: str) -> list[CheckLine]:
     return []
 
 
-async def _askable(there: Client, cluster: str) -> AsyncIterator[str]:
+async def _askable(server: Client, cluster: str) -> AsyncIterator[str]:
     """Our own workflows, and if there are none yet the newest of any kind."""
     yield names.janitor_id(cluster)
     yield names.quarantine_id(cluster)
-    async for newest in there.list_workflows(f"TaskQueue = '{names.TASK_QUEUE}'", limit=1):
+    async for newest in server.list_workflows(f"TaskQueue = '{names.TASK_QUEUE}'", limit=1):
         yield newest.id
 
 
-async def _jobs(there: Client) -> list[CheckLine]:
+async def _jobs(server: Client) -> list[CheckLine]:
     """Jobs on a task queue that no worker serves."""
     open_ones = f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running'"
     query = f"{open_ones} AND TaskQueue != '{names.TASK_QUEUE}'"
@@ -218,11 +221,11 @@ async def _jobs(there: Client) -> list[CheckLine]:
             f"{job.id} waits on task queue {job.task_queue}; {answers.QUEUE}",
             answers.REQUEUE.format(id=job.id),
         )
-        async for job in there.list_workflows(query, limit=JOBS_NAMED)
+        async for job in server.list_workflows(query, limit=JOBS_NAMED)
     ]
 
 
-async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
+async def _taken_ids(server: Client, cluster: str) -> list[CheckLine]:
     """IDs of the cluster's own workflows that workflows of another type have."""
     kinds = {
         names.janitor_id(cluster): names.JANITOR,
@@ -231,7 +234,7 @@ async def _taken_ids(there: Client, cluster: str) -> list[CheckLine]:
     checks = []
     for workflow_id, kind in kinds.items():
         with UnlessAbsent():
-            description = await there.get_workflow_handle(workflow_id).describe()
+            description = await server.get_workflow_handle(workflow_id).describe()
             if (
                 description.workflow_type != kind
                 and description.status is WorkflowExecutionStatus.RUNNING
@@ -311,14 +314,14 @@ def _place(directory: Path) -> Iterator[CheckLine]:
 
 def _storage(directory: Path) -> CheckLine:
     hint = "make room, or set EVERSTEP_HOME to another folder"
-    there = space.nearest(directory)
+    nearest = space.nearest(directory)
     try:
-        free = space.free_bytes(there)
+        free = space.free_bytes(nearest)
     except OSError as error:
         what = f"{directory} cannot be looked at: {error.strerror}"
         return problem("storage", what, hint)
     room = f"{free / places.GB:.1f} GB free"
-    if not os.access(there, os.W_OK):
+    if not os.access(nearest, os.W_OK):
         return problem("storage", f"{directory} cannot be written", hint)
     if free < FREE_BYTES_LEAST:
         return problem("storage", f"{directory} has {room}", hint)

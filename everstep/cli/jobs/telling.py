@@ -224,4 +224,5 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
 def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
     arguments = {k: v for k, v in argument.items() if v is not None or k in NULLABLE}
     answer = of_job(job_id, lambda job: job.tell(update, arguments))
-    show({"id": job_id, "command": update, **(answer or {})}, pages.page_of, as_json=as_json)
+    result = {"id": job_id, "command": update, **(answer or {})}
+    show(result, pages.command_result, as_json=as_json)
