@@ -38,6 +38,7 @@ def with_meaning(fact: Fact) -> Fact:
     if isinstance(severity, str):
         reported["severity"] = severity = SEVERITY_WORDS.get(severity.lower(), severity)
     entry = look_up(code, str(severity))
+    # A code in no list: its rule was chosen by the reported severity, and has the severity that counts.
     is_graded = severity in SEVERITIES and entry.is_graded_by_report and "heals" not in reported
     if is_graded and reported.get("level") not in LEVELS:
         reported["severity"] = entry.severity
@@ -50,8 +51,8 @@ def _details_to_add(
 ) -> Mapping[str, Detail]:
     """The details of the code that do not contradict the report or what follows from it.
 
-    A severity, or whether it heals, is a judgement of its own: the catalogue's level says nothing then,
-    unless it was chosen by that severity (`keeps_level`).
+    A severity or `heals` in the report overrides the catalogue: its level is left out, unless `look_up` chose
+    the level by that severity (`keeps_level`).
     """
     details = dict(_details_at_level(entry, reported.get("level")))
     severity, heals = reported.get("severity"), reported.get("heals")

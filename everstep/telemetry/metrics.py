@@ -247,7 +247,8 @@ def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
 def without_falls(highest: dict[str, float], sums: Mapping[str, float]) -> Mapping[str, float]:
     """The sums, each no lower than before: a counter that falls is taken for one that was reset.
 
-    What several runs trained and lost at once leaves the sum of training, until others have made up for it.
+    A run that does steps of several earlier runs again takes their time out of the sum of training. The sum
+    then stays at its highest value until later training exceeds that.
     """
     highest |= {key: max(value, highest.get(key, 0.0)) for key, value in sums.items()}
     return highest

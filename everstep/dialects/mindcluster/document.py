@@ -151,7 +151,7 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
             *(Note(field=at, message=what) for at, what in labels.notes(job.texts)),
             *(
                 Note(field=at, message=what)
-                for at, what in _notes(job, switches, phases, None if in_pods else cluster)
+                for at, what in _notes(job, switches, phases, "" if in_pods else cluster)
             ),
             *notes,
         ),
@@ -314,7 +314,7 @@ def _spare_s(switches: Switches, env: Mapping[str, str]) -> float:
     if "recover" in switches.strategies:
         return float(switches.wait_s)
     if switches.is_elastic:
-        # Its own wait, less the 10 s that MindCluster scales in before it ends.
+        # MindCluster scales in 10 s before this wait ends.
         return max(0.0, float(env.get(WAIT_VARIABLE, WAIT_VARIABLE_S)) - BEFORE_SCALE_IN_S)
     return PENDING_SESSIONS_S
 
@@ -332,14 +332,14 @@ def _finished(
     It begins with all nodes, unless the document says how few will do.
     """
     begins_with = switches.begins_with or phase.nodes
-    called = {"limits.run_s": None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"}
-    fields = {name: place(*name.split(".")) or field for name, field in called.items()}
+    run_s_path = None if job.run_s is None else "spec.runPolicy.activeDeadlineSeconds"
+    document_paths = {"limits.run_s": place("limits", "run_s") or run_s_path}
     return replace(
         phase,
         # None: the overlay's own minimum holds.
         first_nodes_min=None if place("nodes") else begins_with,
         env={**start.env, **phase.env},
-        called={name: at for name, at in fields.items() if at is not None},
+        called={name: at for name, at in document_paths.items() if at is not None},
     )
 
 
@@ -375,20 +375,20 @@ def _wrong_variables(role: Role) -> Iterator[Problem]:
 
 
 def _notes(
-    job: Manifest, switches: Switches, phases: tuple[PhaseSpec, ...], cluster: str | None
+    job: Manifest, switches: Switches, phases: tuple[PhaseSpec, ...], cluster_without_pods: str
 ) -> Iterator[Problem]:
-    """`cluster`: the one that makes no pods; None: pods are made."""
+    """`cluster_without_pods`: empty if the cluster makes pods."""
     if not all(phase.command for phase in phases):
         lacking = (role for role in job.roles if not commands.start_of(role.container).command)
         yield COMMAND, NO_COMMAND.format(at=next(lacking, job.roles[0]).container_at)
-    if cluster is not None:
-        yield job.roles[0].at, OF_PODS.format(cluster=cluster)
+    if cluster_without_pods:
+        yield job.roles[0].at, OF_PODS.format(cluster=cluster_without_pods)
         for role in job.roles:
             names = ", ".join(v.name for v in role.container.env if v.has_source)
             if names:
                 yield (
                     path(role.container_at, "env"),
-                    OF_THE_POD.format(names=names, cluster=cluster),
+                    OF_THE_POD.format(names=names, cluster=cluster_without_pods),
                 )
     else:
         made = pods.pod_template(job.largest.template)
@@ -405,7 +405,7 @@ def _notes(
 
 
 def _begin_notes(job: Manifest, switches: Switches) -> Iterator[Problem]:
-    """On what would let a job begin with some of its pods elsewhere, and does not here."""
+    """On fields with which MindCluster begins a job with fewer pods, and which have no effect here."""
     begins_with = switches.begins_with or job.nodes
     keys = (labels.MIN_REPLICAS, labels.MIN_AVAILABLE)
     written = {

@@ -162,12 +162,12 @@ def _with_modelarts_values(
         env=env,
         limits=limits,
         policy=policy,
-        called=_called(document, place),
+        called=_document_paths(document, place),
         clearing_s=None if clearing == "-1" else float(clearing),
     )
 
 
-def _called(document: ma_shapes.Document, place: overlays.OverlayPlace) -> dict[str, str]:
+def _document_paths(document: ma_shapes.Document, place: overlays.OverlayPlace) -> dict[str, str]:
     """Where fields of this phase stand in the document, for messages: native path -> path in the document.
 
     A field of the overlay has its path there: {"limits.run_s": "spec.auto_stop"} without one.

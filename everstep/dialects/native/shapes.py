@@ -1,7 +1,7 @@
 """The native document, key by key: which keys there are, of which type, within which bounds.
 
 Strict: "4" is not 4, true is not 1, a key not named here is an error. What only shows once a phase is
-laid over its job (a missing command, accelerators without a kind) is judged in `native`.
+laid over its job (a missing command, accelerators without a kind) is judged in `document.py`.
 """
 
 from __future__ import annotations
