@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everstep import simulation
-from tests.support.playing.scenario import RULE, BadScenario, play, read
+from tests.support.playing.scenario import SEPARATOR, BadScenario, play, read
 from tests.support.playing.simulated import Simulated
 from tests.support.playing.transcript import transcript
 
@@ -27,7 +27,7 @@ async def test_the_job_leaves_its_golden_transcript(
     text = transcript(await play(scenario, Simulated()))
     assert text.count("\n") <= LINES_OF_TRANSCRIPT, "nobody reads that: show less"
     if pytestconfig.getoption("update_scenarios"):
-        path.write_text(f"{scenario.head}\n\n{RULE}\n{text}", encoding="utf-8")
+        path.write_text(f"{scenario.head}\n\n{SEPARATOR}\n{text}", encoding="utf-8")
         return
     assert text == scenario.golden, "if this is right: pytest --update-scenarios"
 

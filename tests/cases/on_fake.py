@@ -24,7 +24,7 @@ from everstep.documents.merge import merged
 from tests.cases.case import RUNS, SLOTS, Case, Deed
 from tests.cases.seen import CaseResult, Directory, Start, directories
 from tests.support.patience import HUNG_S
-from tests.support.playing.simulated import Attentive, Interruptible
+from tests.support.playing.simulated import Interruptible, PromptBackend
 
 JOB = "case"
 DEVICES = 8
@@ -32,7 +32,7 @@ SCRIPT = {"STEPS": "1000000", "STEP_S": "1000000", "CHECKPOINT_EVERY": "0", "SHO
 """It runs until a test says otherwise, and its steps are invisible."""
 
 
-class Cluster(Attentive):
+class Cluster(PromptBackend):
     """A fake cluster that records the start arguments of every script."""
 
     def __init__(self) -> None:

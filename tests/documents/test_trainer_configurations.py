@@ -26,7 +26,7 @@ from everstep.dialects.registry import compile_document, patch, read_text, valid
 from everstep.documents.merge import merged
 from everstep.documents.text import to_yaml
 from tests.support.patience import HUNG_S
-from tests.support.playing.simulated import Attentive, Interruptible
+from tests.support.playing.simulated import Interruptible, PromptBackend
 
 RESTARTS = {"max_num_restarts": 3, "min_num_csx": 2}
 EVERSTEP_SECTION = {"command": "train", "env": {"STEPS": "60", "CHECKPOINT_EVERY": "10"}}
@@ -80,7 +80,7 @@ def play(spec: JobSpec, *faults: str) -> dict[str, Any]:
     """The job's report, after these faults on the fake cluster."""
 
     async def played() -> dict[str, Any]:
-        backend = Attentive()
+        backend = PromptBackend()
         backend.build(FakeSettings(nodes=6))
         for line in faults:
             await backend.admin.fault(line)

@@ -21,7 +21,7 @@ from everstep.simulation import QuarantineInMemory, Simulation
 from everstep.steps.looking import StepContext, StepRun
 from tests.support.builders import job_spec, running, sighting
 from tests.support.playing.scenario import play, read
-from tests.support.playing.simulated import Attentive, Simulated
+from tests.support.playing.simulated import PromptBackend, Simulated
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
@@ -117,11 +117,11 @@ async def test_a_checkpoint_that_nobody_has_seen_yet_is_looked_for_before_a_phas
 ) -> None:
     """Agents look once a second; a script may save and end between two looks."""
 
-    async def observe(self: Attentive, job: JobRef, **options: Any) -> Observation:
+    async def observe(self: PromptBackend, job: JobRef, **options: Any) -> Observation:
         return replace(await original(self, job, **options), checkpoint=None)
 
-    original = Attentive.observe
-    monkeypatch.setattr(Attentive, "observe", observe)
+    original = PromptBackend.observe
+    monkeypatch.setattr(PromptBackend, "observe", observe)
     driver, scenario = Simulated(), read(SCENARIOS / "crash_after_progress.txt")
     await play(replace(scenario, policy={"no_progress_restarts": 1}), driver)
     state = driver.simulation.state

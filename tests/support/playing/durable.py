@@ -1,8 +1,8 @@
 """Plays a scenario for real: workflows on the Temporal server, activities on the fake cluster.
 
 `Durable` is the driver. The cluster runs in this process, so that a test reads its clock and its effects
-directly. The operator of the scenario is a job that holds the clock of the cluster while it acts: however
-long the server needs for a command, it takes effect at the time at which it was given.
+directly. Its clock moves only while all jobs on it wait in `observe`. The operator of the scenario counts as
+one of them, so no time passes while its command is on the way to the server.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from everstep.dialects import job_memo
 from everstep.steps.looking import QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.playing.scenario import JOB, OPERATOR, Cue, Note, Played, Scenario
-from tests.support.playing.simulated import Attentive, spec_of
+from tests.support.playing.simulated import PromptBackend, spec_of
 from tests.support.playing.transcript import status_line
 from workflows import options
 from workflows.node_quarantine import NodeQuarantine
@@ -95,7 +95,7 @@ class ClosableQuarantine:
         return await self.quarantine.note_faults(cluster, report)
 
 
-class Patient(Attentive):
+class BackendWithOperator(PromptBackend):
     """A fake cluster in which no time passes for the operator before the job begins and after it ended."""
 
     def prepare(self) -> None:
@@ -192,7 +192,7 @@ class Durable:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.backend = Patient()
+        self.backend = BackendWithOperator()
         self.backend.prepare()
         self.running = ActivityCounter()
 
@@ -221,7 +221,7 @@ class Durable:
             "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
             "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE / 10,
         }
-        thinks = thinker(
+        workflow_worker = thinker(
             self.client,
             self.activities.compile,
             self.activities.decide,
@@ -229,14 +229,14 @@ class Durable:
             workflows=[TrainingJob, NodeQuarantine, ForgetfulRecovery],
             activity_executor=ThreadPoolExecutor(max_workers=1),
         )
-        acts = actor(
+        cluster_worker = actor(
             self.client,
             self.backend,
             quarantine=self.quarantine,
             interceptors=[self.running],
             **common,
         )
-        return thinks, acts
+        return workflow_worker, cluster_worker
 
     # -- the operator ----------------------------------------------------------------------------
 

@@ -24,7 +24,8 @@ from everstep.core.deciding.decision import Decision
 from everstep.core.world import JobRef
 from everstep.documents.merge import merged
 
-RULE = "-----"
+SEPARATOR = "-----"
+"""The line between a scenario and its transcript."""
 JOB = "demo"
 OPERATOR = JobRef(id="operator", run="scenario")
 PATIENCE_S = 7 * 86_400.0
@@ -206,9 +207,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 def read(path: Path) -> Scenario:
     """The scenario in this file; `BadScenario` names the line that cannot be understood."""
-    head, rule, golden = path.read_text(encoding="utf-8").partition(f"\n{RULE}\n")
-    if not rule and head.endswith(f"\n{RULE}"):
-        head = head.removesuffix(f"\n{RULE}")
+    head, separator, golden = path.read_text(encoding="utf-8").partition(f"\n{SEPARATOR}\n")
+    if not separator and head.endswith(f"\n{SEPARATOR}"):
+        head = head.removesuffix(f"\n{SEPARATOR}")
     blank = Scenario(
         path=path,
         head=head.rstrip(),
@@ -283,6 +284,7 @@ class _Reader:
             args = self._yaml(rest, line) if rest else {}
         elif verb in NAMES and name not in NAMES[verb]:
             raise self._bad(line, f"{verb} what? It knows {' and '.join(NAMES[verb])}")
+        # The time of a cue is written as that of a fault: it is read from any line with that time.
         when = self._fault(f"at {match['at']} add-node n0", line).when
         return Cue(line=line, at_s=when.at_s or 0.0, verb=verb, name=name, args=args)
 

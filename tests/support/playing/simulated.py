@@ -30,7 +30,7 @@ HEARD_WITHIN_S = 0.01
 POLICY = TypeAdapter(Policy)
 
 
-class Attentive(FakeBackend):
+class PromptBackend(FakeBackend):
     """A fake cluster with early answers, so that a waiting job soon sees an operator's command."""
 
     async def observe(
@@ -82,7 +82,7 @@ class Simulated:
     """The driver."""
 
     def __init__(self) -> None:
-        self.backend = Attentive()
+        self.backend = PromptBackend()
 
     async def set_up(self, scenario: Scenario) -> None:
         self.backend.build(FakeSettings(nodes=scenario.nodes, devices=scenario.devices))
