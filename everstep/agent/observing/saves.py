@@ -64,7 +64,8 @@ class MountedVolume:
 
 def _mount_of(folder: Path) -> Path | None:
     """Where the volume of this folder is mounted, unless that is the root."""
-    for path in (folder, *folder.parents[:-1]):
+    *below_root, _ = folder, *folder.parents  # Python 3.9 takes no slice of `parents`
+    for path in below_root:
         if path.is_mount():
             return path
     return None
