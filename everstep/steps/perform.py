@@ -295,9 +295,8 @@ def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult
     if answer.verdict == "isolated":
         return replace(result, isolated=(*result.isolated, node))
     notes = (*result.notes, f"{node} not isolated: {answer.why}")
-    if (
-        answer.verdict == "only_node"
-    ):  # it stays in use: until its faulty device heals, no pod gets that
+    # The only node stays in use: until its faulty device heals, no pod gets that.
+    if answer.verdict == "only_node":
         return replace(result, notes=notes)
     return replace(result, notes=notes, avoid=(*result.avoid, node))
 

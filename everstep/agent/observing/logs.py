@@ -57,9 +57,8 @@ class LogFile:
         self._head, self._tail_least, self._most = head, tail_least, most
         self._size = 0  # of the file
         self._dropped = 0  # bytes left out at the gap
-        self._has_gap_of_move = (
-            False  # a move is over, but the disk was too full to write its last gap
-        )
+        # A move is over, but the disk was too full to write its last gap.
+        self._has_gap_of_move = False
         self._recent = b""
         self._file = -1
         self._marks: Marks | None = None

@@ -270,9 +270,8 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
-    missing_s: float = (
-        0.0  # a spare could have come for so long before this step: since the stop began
-    )
+    # A spare could have come for so long before this step: since the stop began.
+    missing_s: float = 0.0
     above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
 
 

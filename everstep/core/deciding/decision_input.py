@@ -50,9 +50,8 @@ class DecisionInput:
     generation: int
     is_placed: bool  # it has slots at all
     living: tuple[int, ...]
-    homes: Mapping[
-        int, str
-    ]  # slot -> node: slots on nodes of the facts, and the lowest, with rank 0
+    # Slot -> node: slots on nodes of the facts, and the lowest, with rank 0.
+    homes: Mapping[int, str]
     isolated: tuple[str, ...] = ()  # of the nodes of the facts
     has_deferred: bool = False  # isolations have still to be sent to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
