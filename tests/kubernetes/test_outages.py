@@ -96,9 +96,9 @@ class Scene:
         )
         return frozenset(pod["metadata"]["uid"] for pod in pods["items"])
 
-    def crash(self) -> None:
+    def crash(self, rank: int = 1) -> None:
         self.hits += 1
-        order_end(self.site.storage / "control", JOB, rank=1, code=3)
+        order_end(self.site.storage / "control", JOB, rank=rank, code=3)
 
     def node_of(self, slot: int) -> str:
         nodes = {pod["slot"]: str(pod["node"]) for pod in self.site.status(JOB)["pods"]}
@@ -124,11 +124,14 @@ class Scene:
         await self.machines.fault("device-config-map", node=self.reported[-1], device_info=report)
 
     async def crash_without_progress(self) -> None:
-        """Three times before there is another checkpoint: only the third restart waits before it begins."""
-        order = self.site.storage / "control" / f"{JOB}-1"
+        """Three times before there is another checkpoint: only the third restart waits before it begins.
+
+        Rank 0 saves: while another rank crashes it may train on until the next checkpoint.
+        """
+        order = self.site.storage / "control" / f"{JOB}-0"
         for _ in range(3):
             await until(lambda: not order.exists())
-            self.crash()
+            self.crash(rank=0)
 
     def isolated(self) -> list[str]:
         """Those that jobs isolated, in the order in which they did."""
