@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.backends.base import Backend
+from everstep.backends.fake.backend import Admin
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
@@ -30,6 +31,7 @@ from tests.support.stage import Handle, Stage
 BACK_S = 60.0
 """A slow machine's time for what should take five seconds; the tests print what it took."""
 
+T = TypeVar("T")
 ANCHOR = JobRef(id="anchor", run="test")
 
 
@@ -42,12 +44,26 @@ class StandingClock:
     async def hold(self) -> None:
         await self._fake.ensure_generation(ANCHOR, "hold")
 
+    async def hold_with(self, admin: Admin, submit: Coroutine[Any, Any, T], jobs: int = 1) -> T:
+        """Submit jobs while the clock stands: they hold it too once they have their first generations."""
+        await self.hold()
+        before = (await admin.calls())["ensure_generation"]
+        submitted = await submit
+        while (await admin.calls())["ensure_generation"] < before + jobs:
+            await asyncio.sleep(0.01)
+        return submitted
+
     async def pass_to(self, seconds: float) -> None:
         """Let time pass until this many seconds after the cluster began; then the clock stands again."""
         moment = EPOCH + seconds
         cursor = ""
         while (now_and_cursor := await self._observe(cursor, moment))[0] < moment:
             cursor = now_and_cursor[1]
+
+    async def pass_for(self, seconds: float) -> None:
+        """Let time pass for so long; then the clock stands again."""
+        now, _ = await self._observe("", EPOCH)
+        await self.pass_to(now - EPOCH + seconds)
 
     async def _observe(self, cursor: str, until: float) -> tuple[float, str]:
         observation = await self._fake.observe(ANCHOR, cursor=cursor, until=until, wait_s=10.0)
@@ -189,11 +205,7 @@ async def isolated(stage: Stage) -> Any:
 async def until_incident(stage: Stage, incident: Incident) -> tuple[Handle, StandingClock]:
     """The job, running, just before the incident: the clock stands."""
     clock = StandingClock(stage.fake)
-    await clock.hold()
-    before = (await stage.admin.calls())["ensure_generation"]
-    job = await stage.submit(incident.body)
-    while (await stage.admin.calls())["ensure_generation"] == before:
-        await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+    job = await clock.hold_with(stage.admin, stage.submit(incident.body))
     await clock.pass_to(incident.begins_s)
     for fault in incident.faults:
         await stage.admin.fault(fault)

@@ -16,6 +16,7 @@ from everstep.dialects import job_memo
 from everstep.processes import free_port
 from tests.support.byhand import reset
 from tests.support.devserver import DevServer
+from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S
 from tests.support.scene import until
 from tests.support.stage import Handle, StageOfProcesses, document
@@ -66,6 +67,12 @@ def of_export(received: Receiver) -> Stages:
         )
         for point in received.histogram("everstep.restart.stage.duration")
     }
+
+
+async def until_running(job: Handle, clock: StandingClock) -> None:
+    async with asyncio.timeout(HUNG_S):
+        while (await job.query("status"))["state"] != "running":
+            await clock.pass_for(5)
 
 
 async def until_exported(address: str, received: Receiver, expected: Stages) -> None:
@@ -126,10 +133,15 @@ async def test_the_histogram_of_stages_follows_the_records_through_a_kill_and_a_
             await stage.worker.start()
             await until_exported(address, received, of_records(records))
 
+            # The monitor of the paused run waits without a limit, and may outlive that run for a moment: time
+            # would pass to the end of the new run's training.
+            clock = StandingClock(stage.fake)
+            await clock.hold()
             new_run = await reset(job, to=first, updates=False)
             newest = stage.client.get_workflow_handle("demo", run_id=new_run)
-            await until(newest, lambda now: bool(now["state"] == "running"))
+            await until_running(newest, clock)
             await newest.execute_update("stop", {"reason": "enough"})
+            await clock.let_go()
             records = job_memo.restarts_of(await newest.result())
             after = of_records(records)
             assert 1 <= len(records) < 3, "those after the first, and what the reset itself needed"

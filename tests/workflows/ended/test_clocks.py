@@ -27,12 +27,8 @@ async def test_a_restart_after_one_without_outcome_is_not_ahead_of_its_cluster(
     backend = FakeBackend(FakeSettings(nodes=6))
     began = await backend.admin.advance(time.time() - AHEAD_S - EPOCH)
     clock = StandingClock(backend)
-    await clock.hold()
-    calls = await backend.admin.calls()
     async with at_work(thinker(client), actor(client, backend)):
-        job = await submit(client, document())
-        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
-            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        job = await clock.hold_with(backend.admin, submit(client, document()))
         await clock.pass_to(began + 34 - EPOCH)
         await until_state(job, "running")
         await backend.admin.hold("ensure_placed")

@@ -42,13 +42,8 @@ async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
     async with await DevServer.start(settings=settings) as server:
         client = await server.connect(await server.new_namespace("full"))
         async with at_work(thinker(client), actor(client, backend)):
-            await clock.hold()
-            calls = await backend.admin.calls()
-            job = await submit(client, document(env={"STEPS": "1000000"}))
-            while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
-                await asyncio.sleep(
-                    0.01
-                )  # from its first generation on the job holds the clock too
+            endless = submit(client, document(env={"STEPS": "1000000"}))
+            job = await clock.hold_with(backend.admin, endless)
             await clock.pass_to(34)
             await until_state(job, "running")
             if state == "paused":

@@ -46,11 +46,7 @@ class HeldDecision:
 async def running(client: Client, backend: FakeBackend, *, fault: str) -> Handle:
     """A job that runs until this fault, which has just been set off."""
     clock = StandingClock(backend)
-    await clock.hold()
-    calls = await backend.admin.calls()
-    job = await submit(client, document())
-    while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
-        await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+    job = await clock.hold_with(backend.admin, submit(client, document()))
     await clock.pass_to(34)
     await backend.admin.fault(fault)
     await clock.let_go()

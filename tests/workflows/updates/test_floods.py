@@ -36,11 +36,7 @@ async def test_a_flood_of_signals_costs_one_turn(client: Client, kind: str) -> N
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)
     async with at_work(thinker(client), actor(client, backend)):
-        await clock.hold()
-        calls = await backend.admin.calls()
-        job = await submit(client, document())
-        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
-            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        job = await clock.hold_with(backend.admin, submit(client, document()))
         await clock.pass_to(34)
         await until_state(job, "running")
     await send(job, FLOODS[kind])

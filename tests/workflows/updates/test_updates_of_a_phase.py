@@ -58,13 +58,9 @@ async def test_a_hot_update_that_the_end_of_a_phase_overtakes_restarts_nothing(
     """The next phase starts with the changed document anyway."""
     backend, slow, local = FakeBackend(FakeSettings(nodes=6)), Slow(), LocalActivities()
     clock = StandingClock(backend)
-    await clock.hold()
-    calls = await backend.admin.calls()
     thinks = thinker(client, local.compile, slow.patch, local.decide)
     async with at_work(thinks, actor(client, backend)):
-        job = await submit(client, body("overtaken"))
-        while (await backend.admin.calls())["ensure_generation"] == calls["ensure_generation"]:
-            await asyncio.sleep(0.01)  # from its first generation on the job holds the clock too
+        job = await clock.hold_with(backend.admin, submit(client, body("overtaken")))
         await clock.pass_to(30)
         await until_state(job, "running")
         patch = {"limits": {"grace_s": 5}}
