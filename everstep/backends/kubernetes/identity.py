@@ -24,6 +24,10 @@ _WORKERS = "workers"  # their namespace
 _RECORDS = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP},{names.ROLE}=job,{names.BOOKS}"}
 MADE_AGAIN = "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
 _JOBS_NAMED = 3  # in an error
+_NO_IDENTITY = (
+    f"ConfigMap {CLUSTER} of namespace {{namespace}} has no `{_IDENTITY}`. Delete it: a worker that starts"
+    " makes it again, with the identity that the records of jobs name"
+)
 
 JobsByIdentity = Mapping[str, Sequence[str]]
 
@@ -57,9 +61,9 @@ async def ensure_identity(
     try:
         config_map = await api.create(maps, body)
     except Refused as error:
-        if error.status != 409:
+        if error.status != 409 or (stored := await stored_identity(api, namespace)) is None:
             raise
-        config_map = await api.get(f"{maps}/{CLUSTER}")
+        return stored
     return str(config_map["data"][_IDENTITY])
 
 
@@ -76,7 +80,9 @@ async def _entries(api: KubernetesApi, namespace: str) -> Mapping[str, str] | No
         if error.status != 404:
             raise
         return None
-    entries: Mapping[str, str] = config_map["data"]
+    entries: Mapping[str, str] = config_map.get("data") or {}
+    if not entries.get(_IDENTITY):
+        raise BackendUnavailable(_NO_IDENTITY.format(namespace=namespace))
     return entries
 
 
