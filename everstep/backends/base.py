@@ -71,7 +71,7 @@ class Backend(Protocol):
         that names it) are the job's until `ensure_gone` is done; if one of them is another job's,
         `FolderTaken` is raised and nothing is changed.
 
-        The answer is greater than `above`, the newest generation that the job has seen: a key that was
+        The answer is greater than `above`, the newest generation in the job's state: a key that was
         answered with that or less counts as new.
         """
 

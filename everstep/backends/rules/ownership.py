@@ -104,7 +104,7 @@ def claimed(
 def generation_for(job: Owned, before: int | None, *, above: int) -> int:
     """The generation for a key of `ensure_generation`: the same as before, else above all, also on storage.
 
-    `before`: the earlier answer to the key. `above`: the newest generation that the job has seen. An answer
+    `before`: the earlier answer to the key. `above`: the newest generation in the job's state. An answer
     up to that one is outdated, so the key counts as new.
     """
     if before is not None and before > above:
