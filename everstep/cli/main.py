@@ -97,10 +97,20 @@ HINTS: Mapping[str, str] = {
     "int_parsing": "give a whole number",
     "int_parsing_size": "give a smaller number",
     "float_parsing": "give a number",
-    "greater_than_equal": "give {ge:g} or more",
-    "less_than_equal": "give {le:g} or less",
+    "greater_than_equal": "give {ge:.12g} or more",
+    "less_than_equal": "give {le:.12g} or less",
 }
 """What to give instead of a number that pydantic refuses for this reason."""
+PROBLEMS: Mapping[str, str] = {
+    r"No such option: (-\d)": "there is no option {}, and no argument takes a negative number",
+    r"No such option: (\S+) \(Possible options: (\S+).*\)": "there is no option {}; try {}",
+    r"No such option: (\S+)": "there is no option {}",
+    r"Got unexpected extra argument\(s\) \((.*)\)": "leave out {}: there is no such argument",
+    r"Missing (?:argument|option) '\[?([^]']+)\]?'.*": "{} is missing",
+    r"Option '(\S+)' requires an argument": "{} is without its value",
+    r"Option '(\S+)' does not take a value": "{} takes no value",
+}
+"""A pattern of what typer says of the words of a command line, and the same in our own words."""
 VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
@@ -275,7 +285,11 @@ def _problem(error: typer.TyperException) -> str:
         if error.param is not None and (hint := HINTS.get(reason["type"])):
             name = re.sub(r"['\[\]]", "", error.param.get_error_hint())
             return f"{name} {cut(str(reason['input']), ID_SHOWN)}: {hint.format(**reason.get('ctx', {}))}"
-    return error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
+    problem = error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
+    for pattern, sentence in PROBLEMS.items():
+        if match := re.fullmatch(pattern, problem):
+            return sentence.format(*match.groups())
+    return problem
 
 
 def _code(error: Exception) -> Exit | None:

@@ -99,6 +99,16 @@ def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
         (["stop", "x", "--grace-s", "-1"], "--grace-s -1: give 0 or more ("),
         (["stop", "x", "--grace-s", "nan"], "--grace-s nan: give "),
         (["dev", "--port", "65536"], "--port 65536: give 65535 or less ("),
+        (["stop", "x", "--grace-s", "1e999"], "--grace-s 1e999: give 86400 or less ("),
+        (["run", "--hang-s", "inf", "--", "true"], "--hang-s inf: give 31536000 or less ("),
+        (["why", "x", "0"], "N 0: give 1 or more ("),
+        (["why", "x", "-12"], "there is no option -1, and no argument takes a negative number ("),
+        (["why", "x", "--loud"], "there is no option --loud (`everstep why --help`)"),
+        (["why", "x", "--phas", "y"], "there is no option --phas; try --phase ("),
+        (["why", "x", "1", "2", "{}"], "leave out 2 {}: there is no such argument ("),
+        (["why"], "ID is missing ("),
+        (["isolate", "n0", "--reason"], "--reason is without its value ("),
+        (["why", "x", "--json=yes"], "--json takes no value ("),
     ],
 )
 def test_wrong_usage_is_one_line_in_our_own_words(

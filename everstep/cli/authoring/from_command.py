@@ -17,7 +17,7 @@ from everstep.cli.authoring.documents import JobDocument
 from everstep.cli.exits import Exit, Failed
 from everstep.core.errors import InvalidSpec
 from everstep.dialects import registry
-from everstep.dialects.native.values import JOB_NAME
+from everstep.dialects.native.values import JOB_NAME, YEAR_S
 
 NAME_MOST = 63
 
@@ -48,7 +48,9 @@ LogPattern = Annotated[
 ]
 HangOption = Annotated[
     float | None,
-    typer.Option(min=1, help="Seconds that a step may take; else learned from the steps."),
+    typer.Option(
+        min=1, max=YEAR_S, help="Seconds that a step may take; else learned from the steps."
+    ),
 ]
 Prints = Annotated[
     bool, typer.Option("--print", help="Print the document that the command stands for.")

@@ -84,7 +84,8 @@ def events(
 def why(
     job_id: JobId,
     n: Annotated[
-        int | None, typer.Argument(metavar="N", help="The restart's number; else the newest.")
+        int | None,
+        typer.Argument(metavar="N", min=1, help="The restart's number; else the newest."),
     ] = None,
     phase: Annotated[
         str | None,

@@ -16,7 +16,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
-from everstep.core.loop.commands import NULLABLE
+from everstep.core.loop.commands import GRACE_MOST_S, NULLABLE
 from everstep.documents.merge import merged
 
 Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's history.")]
@@ -36,7 +36,10 @@ def stop(
     job_id: JobId,
     reason: Reason = None,
     grace_s: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to save in; else the document's.")
+        float | None,
+        typer.Option(
+            min=0, max=GRACE_MOST_S, help="Seconds to save in, a day at most; else the document's."
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -130,8 +130,9 @@ WHILE_ENDING = frozenset({"adopt"})
 TEXTS: Mapping[str, int] = {"reason": TEXT_MOST, "message": TEXT_MOST}
 """Most characters of free texts; any other text is a name, of at most `NAME_MOST`."""
 
+GRACE_MOST_S = 86_400
 NUMBERS: Mapping[str, tuple[float, float, str]] = {
-    "grace_s": (0, 86_400, "may not be negative, nor more than a day"),
+    "grace_s": (0, GRACE_MOST_S, "may not be negative, nor more than a day"),
     "device": (0, 1_000_000, "is the index of a device"),
     "at": (-math.inf, math.inf, "is a time"),  # its range: `_check_report_arguments`
     "limit": (0, 1_000_000, "is a whole number from 0 to 1000000, or null for none"),

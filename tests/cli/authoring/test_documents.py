@@ -510,7 +510,7 @@ def test_a_command_imports_no_more_than_it_needs(
     [
         (("nonsense",), "(`everstep --help`)"),
         (("status",), "(`everstep status --help`)"),
-        (("status", "demo", "--loud"), "No such option"),
+        (("status", "demo", "--loud"), "there is no option --loud"),
         (("why", "demo", "three"), "N three"),
         (("stop", "demo", "--grace-s", "-1"), "--grace-s -1"),
     ],
