@@ -10,7 +10,7 @@ from everstep.core.recovering.fault_counts import FaultReport, SoundReport
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
-"""At most so many, one of each code and device: those that began last."""
+"""At most so many, one of each code and device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
     new = FaultSpan(report=report, cluster_size=cluster_size)
     before = next((span for span in reversed(spans) if span.key == new.key), None)
     if before is None or (before.ended is not None and report.at >= before.ended):
-        return (*(span for span in spans if span.key != new.key), new)[-SPANS_KEPT:]
+        return (*(span for span in spans if span.key != new.key), new)
     if before.ended is None and report.at > (before.reported_again_at or before.report.at):
         again = replace(before, reported_again_at=report.at)
         return tuple(again if span is before else span for span in spans)
@@ -73,6 +73,18 @@ def begin(spans: Spans, report: FaultReport, *, cluster_size: int) -> Spans:
 def end(spans: Spans, sound: SoundReport) -> Spans:
     """The spans once a device shows a code no longer, or none of its codes."""
     return tuple(part for span in spans for part in _parts(span, sound))
+
+
+def bounded(spans: Spans) -> tuple[Spans, Spans]:
+    """The spans to keep, in order, and those that are too many: what ended first, then what began first.
+
+    A new one isolates its device if it lasts. The oldest would only release one that may be sound.
+    """
+    if len(spans) <= SPANS_KEPT:
+        return spans, ()
+    by_need = sorted(spans, key=lambda span: (span.ended is None, span.ended or span.report.at))
+    needed = sorted(by_need[-SPANS_KEPT:], key=lambda span: span.report.at)
+    return tuple(needed), tuple(by_need[:-SPANS_KEPT])
 
 
 def _parts(span: FaultSpan, sound: SoundReport) -> Iterator[FaultSpan]:

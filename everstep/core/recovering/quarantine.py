@@ -41,6 +41,11 @@ COUNTS = "fault counts"
 """Who isolates a device that showed one code too often."""
 DURATION = "fault duration"
 """Who isolates a device that shows one code for too long, until it is sound."""
+UNFOLLOWED = "fault duration, end not followed"
+"""Who isolates such a device once more codes last than are followed: until an operator releases it."""
+BY_REPORT = "; unless a job reports its end, an operator releases it"
+BY_HAND = "; too many codes last to follow its end: an operator releases it"
+"""Ends of reasons: who releases a device that shows one code for too long."""
 
 BRAKE_FROM_NODES = 20
 BRAKE_SHARE = 0.2
@@ -55,7 +60,7 @@ class IsolatedNode:
 
     node: str  # or a device, as `n0/3`
     reason: str
-    by: str  # a job's ID, OPERATOR, COUNTS, DURATION or "cluster"
+    by: str  # a job's ID, OPERATOR, COUNTS, DURATION, UNFOLLOWED or "cluster"
     since: float
     until: float | None = None  # None: until it is released
     proven: bool = True  # False: on suspicion, which the brake counts
@@ -304,7 +309,8 @@ def take_report(quarantine: Quarantine, report: DeviceReport) -> tuple[Quarantin
     quarantine, answer = count_faults(
         quarantine, report.faults, now=report.now, cluster_size=report.cluster_size
     )
-    return pass_time(end_faults(quarantine, report.sound), report.now), answer
+    quarantine = _with_bounded_spans(end_faults(quarantine, report.sound))
+    return pass_time(quarantine, report.now), answer
 
 
 def count_faults(
@@ -349,6 +355,27 @@ def end_faults(quarantine: Quarantine, devices: Iterable[SoundReport]) -> Quaran
     return replace(quarantine, spans=spans)
 
 
+def _with_bounded_spans(quarantine: Quarantine) -> Quarantine:
+    """The quarantine without the spans that are too many, and the isolations that nothing ends without them.
+
+    A code that is not followed any more may last: the end of another one does not release its device.
+    """
+    spans, dropped = fault_spans.bounded(quarantine.spans)
+    places = {span.report.place for span in spans}
+    unfollowed = {
+        span.report.place
+        for span in dropped
+        if span.ended is None or span.report.place not in places
+    }
+    nodes = {
+        name: replace(entry, by=UNFOLLOWED, reason=entry.reason.removesuffix(BY_REPORT) + BY_HAND)
+        if entry.by == DURATION and name in unfollowed
+        else entry
+        for name, entry in quarantine.nodes.items()
+    }
+    return replace(quarantine, spans=spans, nodes=nodes)
+
+
 def pass_time(quarantine: Quarantine, now: float) -> Quarantine:
     """Do what is due by this time.
 
@@ -379,8 +406,7 @@ def _count_long_fault(quarantine: Quarantine, span: FaultSpan, now: float) -> Qu
     quarantine, place = replace(quarantine, spans=spans), span.report.place
     report = replace(span.report, at=span.long_at, longer_than_s=None)
     quarantine, _ = count_faults(quarantine, [report], now=now, cluster_size=span.cluster_size)
-    by_hand = "; unless a job reports its end, an operator releases it"
-    ending = "" if report.cluster_shows else by_hand
+    ending = "" if report.cluster_shows else BY_REPORT
     request = Request(
         node=place,
         reason=f"{report.code} lasts longer than {span.report.longer_than_s:g} s{ending}",

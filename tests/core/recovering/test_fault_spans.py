@@ -8,7 +8,13 @@ import pytest
 
 from everstep.core.recovering import fault_spans, quarantine
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
-from everstep.core.recovering.quarantine import COUNTS, DURATION, Quarantine
+from everstep.core.recovering.quarantine import (
+    COUNTS,
+    DURATION,
+    UNFOLLOWED,
+    DeviceReport,
+    Quarantine,
+)
 from everstep.core.world import DeviceView, NodeView
 from everstep.faults.rules import duration_rules, frequency_rules
 from everstep.steps import counting
@@ -295,3 +301,48 @@ def test_the_reason_names_who_can_release_a_device_whose_codes_the_cluster_does_
         f"{CODE} lasts longer than 20 s",
         f"{CODE} lasts longer than 20 s; unless a job reports its end, an operator releases it",
     ]
+
+
+def reported(
+    book: Quarantine, *faults: FaultReport, sound: int | None = None, now: float
+) -> Quarantine:
+    """The quarantine after a report of these faults, and of the device that shows none any more."""
+    sound_devices = () if sound is None else (SoundReport(node="n2", device=sound, at=now),)
+    report = DeviceReport(faults=faults, sound=sound_devices, now=now, cluster_size=8)
+    return quarantine.take_report(book, report)[0]
+
+
+def test_the_span_of_an_isolated_device_outlives_those_that_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fault_spans, "SPANS_KEPT", 3)
+    book = quarantine.pass_time(reported(EMPTY, DOWN, now=1_000), 1_020)
+    for device in range(4, 9):
+        at = 1_100.0 + device
+        book = reported(book, replace(DOWN, device=device, at=at), now=at)
+        book = reported(book, sound=device, now=at + 1)
+    assert (isolated_by(book), len(book.spans)) == (DURATION, 3)
+    book = reported(book, sound=3, now=2_000)
+    book = reported(book, replace(DOWN, device=9, at=2_001.0), now=2_001)
+    assert isolated_by(quarantine.pass_time(book, 2_059)) == DURATION
+    assert isolated_by(quarantine.pass_time(book, 2_060)) is None
+
+
+def test_a_device_of_which_a_code_is_no_longer_followed_is_left_to_an_operator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its code may last, whatever becomes of its other ones."""
+    monkeypatch.setattr(fault_spans, "SPANS_KEPT", 3)
+    links = [replace(DOWN, device=device, at=1_000.0 + device) for device in range(3, 7)]
+    book = EMPTY
+    for link in links:
+        book = quarantine.pass_time(reported(book, link, now=1_010), 1_040)
+    by = {entry.node: entry.by for entry in book.nodes.values()}
+    assert by == {PLACE: UNFOLLOWED, "n2/4": DURATION, "n2/5": DURATION, "n2/6": DURATION}
+    assert book.nodes[PLACE].reason == (
+        f"{CODE} lasts longer than 20 s; too many codes last to follow its end: an operator releases it"
+    )
+    another = replace(DOWN, code="80CB8009", at=1_200.0)
+    book = quarantine.pass_time(reported(book, another, now=1_200), 1_230)
+    book = reported(book, sound=3, now=1_240)
+    assert isolated_by(quarantine.pass_time(book, 9_000)) == UNFOLLOWED
