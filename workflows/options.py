@@ -118,6 +118,9 @@ RECOVERY: dict[str, Any] = {
     "parent_close_policy": ParentClosePolicy.REQUEST_CANCEL,
 }
 
+CANCEL_COMES = timedelta(seconds=5)
+"""Within this time the cancel of a Recovery follows on the end of its job, also on a busy server."""
+
 QUARANTINE_PATIENCE = timedelta(seconds=10)
 """So long a job waits for the quarantine's answer before it isolates for itself."""
 

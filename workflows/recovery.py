@@ -23,8 +23,11 @@ from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
 from everstep.core.world import GoneState
-from workflows import attributes, missing_workers
+from workflows import attributes, missing_workers, options
 from workflows.inputs import read, required, typed
+
+STALE = "StaleGeneration"
+"""The type of the failure of an order that the cluster refuses: a newer generation owns the job."""
 
 
 @workflow.defn(name=names.RECOVERY)
@@ -52,6 +55,8 @@ class Recovery:
         try:
             outcome = await carry_out(plan, partial(_show, plan))
         except (ActivityError, asyncio.CancelledError) as error:
+            if _behind(error, STALE) is not None:
+                await _late_cancel()
             is_over = is_cancelled()  # its step may still have failed: the janitor can be faster
             _close(plan, "cancelled" if is_over or is_cancelled_exception(error) else "failed")
             if is_over:
@@ -63,6 +68,13 @@ class Recovery:
             why = recovery.failure(plan, outcome)
             raise ApplicationError(why, outcome, type=names.RECOVERY_FAILED, non_retryable=True)
         return outcome
+
+
+async def _late_cancel() -> None:
+    """Wait for the cancel of a Recovery whose job was terminated. The janitor may be faster."""
+    if not is_cancelled():
+        with contextlib.suppress(asyncio.CancelledError):
+            await workflow.sleep(options.CANCEL_COMES, summary="until a cancel comes")
 
 
 async def _show(plan: Plan, what: str | None) -> None:
@@ -108,7 +120,7 @@ async def clear_away(order: Clear, cluster: str, show: missing_workers.Show, *, 
         try:
             await missing_workers.run_step(partial(_clear, order, cluster, key, why), show)
         except ActivityError as error:
-            if _behind(error, "StaleGeneration") is None:
+            if _behind(error, STALE) is None:
                 raise
             key = f"clear-{time}"
         else:

@@ -117,12 +117,45 @@ async def test_a_step_that_is_refused_as_it_is_cancelled_leaves_a_cancelled_rest
         await asyncio.wait_for(backend.is_placing.wait(), HUNG_S)
         await job.terminate("by hand")
         restart = client.get_workflow_handle(await recovery(client, job))
-        with pytest.raises(WorkflowFailureError) as ended:
-            await asyncio.wait_for(restart.result(), HUNG_S)
-        assert isinstance(ended.value.cause, CancelledError)
-        cells = (await restart.describe()).typed_search_attributes
-        assert {pair.key.name: pair.value for pair in cells if pair.key.name in CLOSED} == CLOSED
+        assert await _end_of(restart) == CLOSED
 
 
+class RefusesPlacement(FakeBackend):
+    """A cluster that refuses a restart's placement as too old, as if the janitor had closed the job."""
+
+    async def call(self, verb: str, /, **args: Any) -> Any:
+        if verb != "ensure_placed" or args["order"].generation == 1:
+            return await super().call(verb, **args)
+        order = args["order"]
+        raise StaleGeneration(order.job.id, ordered=order.generation, current=order.generation + 1)
+
+
+async def test_a_step_that_is_refused_before_the_cancel_comes_leaves_a_cancelled_restart(
+    client: Client,
+) -> None:
+    """The janitor may see that a job has ended before the server cancels its Recovery."""
+    backend = RefusesPlacement(FakeSettings(nodes=6))
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await running(client, backend, fault="at 35s node-down n1")
+        restart = client.get_workflow_handle(await recovery(client, job))
+        kinds: list[EventType.ValueType] = []
+        async for event in restart.fetch_history_events(wait_new_event=True):
+            kinds.append(event.event_type)
+            if kinds[-1] == TASK_DONE and EventType.EVENT_TYPE_ACTIVITY_TASK_FAILED in kinds:
+                break  # the Recovery has read that its step is refused
+        await job.terminate("by hand")
+        assert await _end_of(restart) == CLOSED
+
+
+async def _end_of(restart: Handle) -> dict[str, Any]:
+    """What the row of a Recovery shows that ended as cancelled."""
+    with pytest.raises(WorkflowFailureError) as ended:
+        await asyncio.wait_for(restart.result(), HUNG_S)
+    assert isinstance(ended.value.cause, CancelledError)
+    cells = (await restart.describe()).typed_search_attributes
+    return {pair.key.name: pair.value for pair in cells if pair.key.name in CLOSED}
+
+
+TASK_DONE = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 CLOSED = {"TrainState": "stopped", "RecoveryResult": "cancelled"}
 """What the row of a cancelled Recovery shows."""
