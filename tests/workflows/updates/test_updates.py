@@ -7,14 +7,21 @@ held while it is in the middle of a restart.
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio import activity
+from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateStage
 from temporalio.common import RawValue
 from temporalio.exceptions import CancelledError
 
-from tests.support.moments import Event
+from activities.local_activities import LocalActivities
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import FakeSettings
+from tests.support.at_work import actor, at_work, submit, thinker
+from tests.support.moments import Event, StandingClock
+from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
 from tests.support.scene import (
     Scene,
@@ -259,17 +266,37 @@ async def test_another_number_of_nodes_now_makes_all_pods_anew(scene: Scene, nod
     assert not old & {pod["uid"] for pod in pods}
 
 
-async def test_two_hot_updates_at_once_are_both_applied(scene: Scene) -> None:
-    job = await scene.running(body("both"))
-    await asyncio.gather(
-        tell(job, "hot_update", patch={"env": {"STEPS": "80"}}),
-        tell(job, "hot_update", patch={"env": {"CHECKPOINT_EVERY": "7"}}),
-    )
-    await tell(job, "restart")
-    await until_state(job, "recovering")
-    report = await scene.end(job)
+class HeldPatch:
+    """The first change of a document is held until `go_on`."""
 
-    assert report["phases"][0]["last_checkpoint_step"] == 77  # of 80, every seventh
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    @activity.defn(name="patch")
+    def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.go_on.wait(HUNG_S)
+        return LocalActivities().patch(document, fragment)
+
+
+async def test_a_hot_update_waits_for_the_one_before_and_both_are_applied(client: Client) -> None:
+    backend, held = FakeBackend(FakeSettings(nodes=6)), HeldPatch()
+    other_activities = [each for each in LocalActivities().all() if each.__name__ != "patch"]
+    async with at_work(thinker(client, held.patch, *other_activities), actor(client, backend)):
+        await StandingClock(backend).hold()
+        job = await submit(client, body("both"))
+        first = asyncio.ensure_future(tell(job, "hot_update", patch={"env": {"STEPS": "80"}}))
+        assert await asyncio.to_thread(held.begun.wait, HUNG_S)
+        second = await job.start_update(
+            "hot_update",
+            {"patch": {"env": {"CHECKPOINT_EVERY": "7"}}},
+            wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+        )
+        held.go_on.set()
+        await asyncio.wait_for(asyncio.gather(first, second.result()), HUNG_S)
+        env = (await job.query("document"))["document"]["spec"]["env"]
+        assert (env["STEPS"], env["CHECKPOINT_EVERY"]) == ("80", "7")
 
 
 WRONG_PATCHES = {
