@@ -31,11 +31,14 @@ from everstep.core.world import (
     StopOrder,
     StopState,
 )
+from tests.support.patience import HUNG_S
 
 T = TypeVar("T")
 
 NODES = 5
 DEVICES = 8
+SEEN_S = 2 * HUNG_S
+"""Shorter than the time limit of a test, which would not say what has not come."""
 
 
 class Lab(Protocol):
@@ -201,7 +204,7 @@ class Run:
                 return
 
     async def see(
-        self, claim: Callable[[Observation], bool], *, within_s: float = 300.0
+        self, claim: Callable[[Observation], bool], *, within_s: float = SEEN_S
     ) -> Observation:
         """Observe until the claim holds; a claim that never does is a failure."""
         ends = await self.backend.clock() + within_s
@@ -234,7 +237,7 @@ class Run:
         self.generation = await self.backend.ensure_generation(self.ref, key)
         return self.generation
 
-    async def until_done(self, ask: Callable[[], Awaitable[T]], *, within_s: float = 300.0) -> T:
+    async def until_done(self, ask: Callable[[], Awaitable[T]], *, within_s: float = SEEN_S) -> T:
         """Repeat the step until its answer is that it is done."""
         ends = await self.backend.clock() + within_s
         while not is_done(state := await ask()):
