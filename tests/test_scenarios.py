@@ -1,35 +1,70 @@
-"""Every file of `tests/scenarios`: a job, what goes wrong, and the transcript it leaves."""
+"""Every file of `tests/scenarios`: a job, what goes wrong, the transcript, records and events it leaves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from everstep import simulation
-from tests.support.playing.scenario import SEPARATOR, BadScenario, play, read
+from everstep.chronicle.chronicle import Chronicle
+from everstep.core.state import JobState
+from tests.support.playing.scenario import (
+    SEPARATOR,
+    BadScenario,
+    Played,
+    Scenario,
+    play,
+    read,
+)
 from tests.support.playing.simulated import Simulated
 from tests.support.playing.transcript import transcript
+from tests.support.story import tells_one_story
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.txt"))
 LINES_OF_TRANSCRIPT = 40
 
 
-@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-async def test_the_job_leaves_its_golden_transcript(
-    path: Path, pytestconfig: pytest.Config
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A scenario, and what its job left when it was played."""
+
+    scenario: Scenario
+    played: Played
+    state: JobState
+    chronicle: Chronicle
+
+
+@pytest.fixture(scope="module", params=FILES, ids=[path.stem for path in FILES])
+async def outcome(request: pytest.FixtureRequest) -> Outcome:
+    """Played once for all tests that only read what is left."""
+    scenario, driver = read(request.param), Simulated()
+    played = await play(scenario, driver)
+    return Outcome(
+        scenario=scenario,
+        played=played,
+        state=driver.simulation.state,
+        chronicle=driver.simulation.chronicle,
+    )
+
+
+def test_the_job_leaves_its_golden_transcript(
+    outcome: Outcome, pytestconfig: pytest.Config
 ) -> None:
-    scenario = read(path)
-    text = transcript(await play(scenario, Simulated()))
+    scenario, text = outcome.scenario, transcript(outcome.played)
     assert text.count("\n") <= LINES_OF_TRANSCRIPT, "nobody reads that: show less"
     if pytestconfig.getoption("update_scenarios"):
-        path.write_text(f"{scenario.head}\n\n{SEPARATOR}\n{text}", encoding="utf-8")
+        scenario.path.write_text(f"{scenario.head}\n\n{SEPARATOR}\n{text}", encoding="utf-8")
         return
     assert text == scenario.golden, "if this is right: pytest --update-scenarios"
+
+
+def test_running_records_and_events_tell_one_story(outcome: Outcome) -> None:
+    tells_one_story(outcome.state, outcome.chronicle)
 
 
 @pytest.fixture
