@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
 WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 LOOK_S = 0.01
+GRACE = timedelta(seconds=1)
 MESSAGES = (
     ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report),
     ObserverMessages(
@@ -243,8 +244,13 @@ def workers(
     backend: Backend,
     settings: WorkerSettings,
     cluster: ClusterActivities | None = None,
+    *,
+    grace: timedelta = GRACE,
 ) -> tuple[Worker, Worker]:
-    """One for workflows and their local activities, one for everything that touches the cluster."""
+    """One for workflows and their local activities, one for everything that touches the cluster.
+
+    `grace`: how long activities that run may go on when the workers end.
+    """
     cluster = cluster or cluster_activities(client, backend, settings)
     telemetry = configuration(settings.metrics_address)
     counters = TemporalCounters(client=client, cluster=settings.cluster)
@@ -263,7 +269,7 @@ def workers(
     common: dict[str, Any] = {
         "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
-        "graceful_shutdown_timeout": timedelta(seconds=1),
+        "graceful_shutdown_timeout": grace,
         "interceptors": [LogLabels()],
         "build_id": f"everstep-{__version__}",  # else the SDK reads and hashes every loaded module
     }

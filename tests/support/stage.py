@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -103,7 +104,9 @@ class Stage:
         )
         if settings.janitor:
             await ensure_janitor(self.client, self.cluster)
-        await self._open.enter_async_context(at_work(*workers(self.client, fake, settings)))
+        # Nothing reads what a job does while its stage ends.
+        pair = workers(self.client, fake, settings, grace=timedelta(0))
+        await self._open.enter_async_context(at_work(*pair))
 
     async def submit(self, body: Any, *, job_id: str | None = None) -> Handle:
         """The job, as `everstep submit` starts it."""
