@@ -5,7 +5,9 @@ from __future__ import annotations
 import everstep.startup  # noqa: F401  # fewer collections from here on
 
 # isort: split
+import contextlib
 import gc
+import importlib
 import os
 import re
 import signal
@@ -60,6 +62,22 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput"):
         # A process of pytest-xdist finishes its test first when the main one is killed.
         die_with_parent()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Import a share of the test files, where each of several processes is going to import all of them.
+
+    A process reads what another one has compiled. In a fresh clone each would compile every file, at once.
+    """
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    root, elsewhere = session.config.rootpath, session.config.getini("norecursedirs")
+    names = (path.relative_to(root).with_suffix("") for path in root.glob("tests/**/test_*.py"))
+    here = sorted(name for name in names if "/".join(name.parts[:2]) not in elsewhere)
+    for name in here[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception):  # the collection reports it
+            importlib.import_module(".".join(name.parts))
 
 
 END_S = "EVERSTEP_TEST_END_S"
