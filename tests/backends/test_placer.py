@@ -128,6 +128,25 @@ async def test_a_large_job_is_created_in_calls_that_end_soon_and_is_not_sent_twi
     assert set(Counter(api.created("pods")).values()) == {1}
 
 
+@pytest.mark.parametrize("knows_secret", [False, True])
+@pytest.mark.parametrize("slots", [(0,), (0, 1, 2)], ids=["one pod", "three pods"])
+async def test_the_one_pod_without_an_answer_is_sent_again_alone(
+    slots: tuple[int, ...], *, knows_secret: bool
+) -> None:
+    """A busy API server is late with one of many, and would be late again with all of them."""
+    api = ObjectsInMemory()
+    placer = await launched(api, knows_secret=knows_secret)
+    order = order_of(*slots)
+    late = next(one for one in await requests_of(order) if names_of(one) == f"train-{slots[-1]}-g1")
+    api.after = failing_once(late, Unreachable("no answer for 30 s"))
+    with pytest.raises(BackendUnavailable, match="no answer for 30 s"):
+        await placer.ensure_placed(order)
+    await placed(placer, order)
+    expected = Counter({f"train-{slot}-g1" for slot in slots})
+    expected[f"train-{slots[-1]}-g1"] += 1
+    assert Counter(api.created("pods")) == expected
+
+
 async def test_pods_beyond_a_quota_are_not_sent_again_at_once() -> None:
     api = ObjectsInMemory()
     placer = await launched(api)

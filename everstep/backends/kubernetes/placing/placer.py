@@ -61,8 +61,10 @@ _TAKEN_LATER = ("exceeded quota", 'serviceaccount "default" not found')
 """Refusals that end by themselves: quota is given back, and a new namespace gets its service account."""
 CREATED_PER_CALL = 128
 """So a call of a large job ends well before it counts as stuck, and the uids of its pods are stored."""
-Answers = Mapping[str, Json | Refused]
-"""By the name of each pod to create: the pod, or the refusal where the API server may take it later."""
+Answer = Json | Refused | BackendUnavailable
+"""To a creation: the pod, a refusal that may end by itself, or why there is no answer."""
+Answers = Mapping[str, Answer]
+"""Of each pod to create, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +350,7 @@ class PodPlacer:
     ) -> Answers:
         """Create the pods. `gang`: that of the pods that the order's generation creates."""
 
-        async def create(entry: PodEntry) -> Json | Refused:
+        async def create(entry: PodEntry) -> Answer:
             new_group = gang if is_created_in(entry, order.job.id, order.generation) else None
             body = manifest.pod(
                 order,
@@ -359,7 +361,10 @@ class PodPlacer:
                 gang=joined_group(entry) or new_group,
             )
             body["metadata"]["name"] = entry.name
-            return await self._create_one(body)
+            try:
+                return await self._create_one(body)
+            except BackendUnavailable as error:
+                return error
 
         answers = await all_at_once(map(create, entries))
         return {entry.name: answer for entry, answer in zip(entries, answers, strict=True)}
@@ -367,15 +372,22 @@ class PodPlacer:
     async def _store_uids(
         self, order: PlaceOrder, stored: Stored, answers: Answers
     ) -> tuple[Stored, str]:
-        """Store the uids of new pods. Also returns why one can only be created later; empty: none."""
+        """Store the uids of new pods. Also returns why one can only be created later; empty: none.
+
+        Raises BackendUnavailable where one creation had no answer, once the uids of the others are stored: a
+        busy API server is not to create all of them again for one that is late.
+        """
 
         def note(session: JobSession) -> None:
             for entry in session.entries:
                 pod = answers.get(entry.name)
-                if not entry.uid and pod and not isinstance(pod, Refused):
+                if not entry.uid and isinstance(pod, dict):
                     session.update(replace(entry, uid=pod["metadata"]["uid"]))
 
         _, stored = await self.books.transacted(order.job.id, note, start=stored)
+        for answer in answers.values():
+            if isinstance(answer, BackendUnavailable):
+                raise answer
         refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
         return stored, next(refusals, "")
 
