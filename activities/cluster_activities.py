@@ -124,6 +124,7 @@ class ClusterActivities:
         leave = asyncio.Event()
         async with heartbeating() as heartbeat, visible("monitor", order.job.id):
             context = self._context(heartbeat)
+            # A step that fails once is not worth a word: its worker may just have been replaced.
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 context = replace(context, send_wait=partial(tell_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity

@@ -33,7 +33,7 @@ from everstep.core.loop.lifecycle import NEWS, TABLE
 from everstep.core.loop.next_actions import next_action
 from everstep.core.recovering import quarantine
 from everstep.core.seeing import hang
-from everstep.core.spec import ASKED_FIRST, JobSpec, Limits, PhaseSpec, Policy
+from everstep.core.spec import SAVES_BEFORE_STOP, JobSpec, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
 from everstep.dialects.cerebras.policy import cerebras
@@ -196,7 +196,7 @@ def _levels() -> Iterator[str]:
     yield f"\nNeed the train library in every rank: {_listed(ONLINE_LEVELS)}."
     yield f"Need the old containers: {_listed(SAME_CONTAINER)}."
     yield f"Count as restarts in the status: {_listed(RESCHEDULING)}."
-    yield f"Ask the processes to save before they end: {_listed(ASKED_FIRST)}."
+    yield f"Ask the processes to save before they end: {_listed(SAVES_BEFORE_STOP)}."
     yield f"Leave evidence before they are killed: {_listed(remedies.LEAVES_EVIDENCE)}."
     yield f"Every recovery gives way to {_listed(remedies.ALWAYS_GIVES_WAY)}.\n"
 

@@ -28,7 +28,7 @@ class Opening:
     """What a run begins with; all but the cluster is handed over by the run before it."""
 
     cluster: str
-    known: Quarantine | None = None
+    quarantine: Quarantine | None = None
 
 
 @workflow.defn(name=names.NODE_QUARANTINE)
@@ -40,8 +40,8 @@ class NodeQuarantine:
         self._input = read(raw, Opening)
         nothing = Opening(cluster="")  # until `run` fails
         opening = nothing if isinstance(self._input, ApplicationError) else self._input
-        self._book = opening.known or Quarantine(cluster=opening.cluster)
-        self._is_known = opening.known is not None
+        self._quarantine = opening.quarantine or Quarantine(cluster=opening.cluster)
+        self._is_known = opening.quarantine is not None
         self._cluster_time = 0.0  # as it was reported last
         self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
 
@@ -52,8 +52,8 @@ class NodeQuarantine:
         while not self._is_full():
             await self._wait_until_due()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        cluster, book = self._book.cluster, self._book
-        workflow.continue_as_new(Opening(cluster=cluster, known=book))
+        opening = Opening(cluster=self._quarantine.cluster, quarantine=self._quarantine)
+        workflow.continue_as_new(opening)
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -68,8 +68,8 @@ class NodeQuarantine:
             "earlier_quarantine", result_type=Quarantine, summary="read what the run before kept"
         )
         marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
-        earlier = replace(earlier, cluster=self._book.cluster)
-        self._book = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
+        earlier = replace(earlier, cluster=self._quarantine.cluster)
+        self._quarantine = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
         self._is_known = True
         self._show()
         for node in sorted(earlier.nodes.keys() - marks.keys()):
@@ -77,13 +77,13 @@ class NodeQuarantine:
 
     async def _wait_until_due(self) -> None:
         """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
-        due = quarantine.next_change_at(self._book)
+        due = quarantine.next_change_at(self._quarantine)
         wait_s = None if due is None else LEAST_WAIT_S
         if due is not None and self._cluster_time:
             wait_s = max(due - self._cluster_time, LEAST_WAIT_S)
         try:
             await workflow.wait_condition(
-                lambda: self._is_full() or quarantine.next_change_at(self._book) != due,
+                lambda: self._is_full() or quarantine.next_change_at(self._quarantine) != due,
                 timeout=wait_s,
                 timeout_summary="until the next node is due",
             )
@@ -95,17 +95,17 @@ class NodeQuarantine:
 
     async def _pass_time(self, now: float) -> list[str]:
         """Isolate and release what is due; the names that were released."""
-        before, self._cluster_time = self._book, now
-        self._book = quarantine.pass_time(self._book, now)
-        for node in quarantine.expired_nodes(self._book, now):
-            self._book, _ = quarantine.release(self._book, node)
+        before, self._cluster_time = self._quarantine, now
+        self._quarantine = quarantine.pass_time(self._quarantine, now)
+        for node in quarantine.expired_nodes(self._quarantine, now):
+            self._quarantine, _ = quarantine.release(self._quarantine, node)
         await self._settle_changed(before)
-        return sorted(before.nodes.keys() - self._book.nodes.keys())
+        return sorted(before.nodes.keys() - self._quarantine.nodes.keys())
 
     async def _settle_changed(self, before: Quarantine) -> None:
         """Bring the marks of all nodes in line that changed since."""
         self._show()
-        for node in quarantine.changed_marks(before, self._book):
+        for node in quarantine.changed_marks(before, self._quarantine):
             await self._settle(node)
 
     async def _settle(self, node: str) -> None:
@@ -115,12 +115,12 @@ class NodeQuarantine:
         """
         async with self._marking.setdefault(node, asyncio.Lock()):
             while True:
-                entry = self._book.nodes.get(node)
+                entry = self._quarantine.nodes.get(node)
                 if entry is None:
                     await self._call("release_mark", node, summary=f"release {node}")
                 else:
                     await self._call("mark", node, entry.reason, summary=f"isolate {node}")
-                if self._book.nodes.get(node) == entry:
+                if self._quarantine.nodes.get(node) == entry:
                     return
 
     async def _call(
@@ -130,7 +130,7 @@ class NodeQuarantine:
             name,
             args=args,
             result_type=result_type,
-            task_queue=names.cluster_queue(self._book.cluster),
+            task_queue=names.cluster_queue(self._quarantine.cluster),
             summary=summary,
             **options.CALL,
         )
@@ -139,7 +139,7 @@ class NodeQuarantine:
         name="state", description="all that a new run begins with; nothing before it has been read"
     )
     def state(self, _argument: Any = None) -> Quarantine | None:
-        return self._book if self._is_known else None
+        return self._quarantine if self._is_known else None
 
     @workflow.query(
         name="nodes",
@@ -152,7 +152,7 @@ class NodeQuarantine:
     def _count_rows(self) -> list[dict[str, Any]]:
         """A row for each node with devices whose faults are counted."""
         rows: dict[str, list[dict[str, Any]]] = {}
-        for fault in fault_counts.standing(self._book.faults, self._cluster_time):
+        for fault in fault_counts.standing(self._quarantine.faults, self._cluster_time):
             entry = {
                 "device": fault.device,
                 "code": fault.code,
@@ -175,8 +175,8 @@ class NodeQuarantine:
                 "until": shapes.moment(entry.until),
             }
             for state, before, entries in (
-                ("isolated", "", self._book.nodes),
-                ("ready", "not isolated until an operator agrees: ", self._book.held),
+                ("isolated", "", self._quarantine.nodes),
+                ("ready", "not isolated until an operator agrees: ", self._quarantine.held),
             )
             for entry in entries.values()
         ]
@@ -185,7 +185,7 @@ class NodeQuarantine:
     async def isolate(self, argument: Any = None) -> QuarantineAnswer:
         await workflow.wait_condition(lambda: self._is_known)
         request = quarantine.request_from(argument, now=workflow.time())
-        self._book, answer = quarantine.isolate(self._book, request)
+        self._quarantine, answer = quarantine.isolate(self._quarantine, request)
         self._show()
         if answer.verdict == "isolated":
             await self._settle(request.node)
@@ -204,7 +204,7 @@ class NodeQuarantine:
     async def release(self, argument: Any = None) -> dict[str, Any]:
         node = quarantine.node_from(argument)
         await workflow.wait_condition(lambda: self._is_known)
-        self._book, was_isolated = quarantine.release(self._book, node)
+        self._quarantine, was_isolated = quarantine.release(self._quarantine, node)
         self._show()
         await self._settle(node)
         return {"released": was_isolated, "node": node}
@@ -213,8 +213,8 @@ class NodeQuarantine:
     async def note_faults(self, argument: Any = None) -> DeviceAnswer:
         report = quarantine.device_report_from(argument, now=workflow.time())
         await workflow.wait_condition(lambda: self._is_known)
-        before, self._cluster_time = self._book, report.now
-        self._book, answer = quarantine.take_report(self._book, report)
+        before, self._cluster_time = self._quarantine, report.now
+        self._quarantine, answer = quarantine.take_report(self._quarantine, report)
         await self._settle_changed(before)
         return answer
 
@@ -242,6 +242,6 @@ class NodeQuarantine:
         quarantine.check_now(argument)
 
     def _show(self) -> None:
-        entries = ((e.node, e.reason, e.by) for e in self._book.nodes.values())
+        entries = ((e.node, e.reason, e.by) for e in self._quarantine.nodes.values())
         rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in entries]
         workflow.set_current_details("\n".join(["| node | why | by |", "|---|---|---|", *rows]))

@@ -393,7 +393,7 @@ class TrainingJob(JobHandlers):
         return opening.Carried(document=self._document, state=self.state, chronicle=self.chronicle)
 
     def _close(self, end: next_actions.End) -> dict[str, Any]:
-        left = responses.left(self.state, self.chronicle)
+        left = responses.closing_memo(self.state, self.chronicle)
         workflow.upsert_memo(left)
         if end.status == "Invalid":
             raise ApplicationError(end.reason, type="InvalidSpec", non_retryable=True)

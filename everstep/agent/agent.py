@@ -120,10 +120,10 @@ class Agent:
         still_s = self.run.still_s if self.run is not None else None
         return math.inf if still_s is None else still_s / 4
 
-    def publish(self, *, goes_on: bool = False) -> None:
-        """Publish the current state. `goes_on`: nothing but the progress of the training has changed."""
+    def publish(self, *, only_progress: bool = False) -> None:
+        """Publish the current state. `only_progress`: nothing else has changed."""
         self._version += 1
-        self._news = self._news if goes_on else self._version
+        self._news = self._news if only_progress else self._version
         self.parts.ranks.published()
         state = self._state()
         with self._changed:

@@ -255,9 +255,8 @@ class RunCommand(TypedDict):
     run: str  # of the job's workflow, the one that orders the start; the agent makes no use of it
     cluster: str  # that gave out the generation
     fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended
-    counts: dict[
-        str, int
-    ]  # schedule_count and process_start_count: how often pod and process began
+    # schedule_count and process_start_count: how often the pod and the process began.
+    counts: dict[str, int]
     prewarm: list[str]  # modules that the prewarm helper imports for the next start
     devices: list[int]  # of the node, held by this pod
     metrics: str | None  # file in which devices show their utilisation, memory and traffic

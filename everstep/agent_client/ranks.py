@@ -94,7 +94,7 @@ class Meeting:
 class RankSettings:
     """Settings of a cluster for all ranks."""
 
-    cluster: str
+    cluster: str  # identity of its books
     fence_s: float
     environ: Mapping[str, str]  # of the worker
     pass_env: tuple[str, ...]  # what of it they get
@@ -107,7 +107,7 @@ def run_command(
     start = order.slots[slot]
     ranks = ranks_of(slot, {slot: start.node_rank}, order.processes_per_node)
     shared = _shared(order, slot, pod, meeting)
-    keep = [rank for rank in ranks if rank in order.kept]
+    keep = [rank for rank in ranks if rank in order.kept_ranks]
     env = {
         **environment.passed(settings.environ, settings.pass_env),
         **_trace(order, settings),
@@ -232,7 +232,8 @@ async def _send_run(
 def _has_order(state: wire.AgentState | None, generation: int) -> bool:
     """Whether the agent has the run command of this generation.
 
-    A run of kept ranks has this generation since their stop: it counts once it was started or has failed.
+    Kept ranks have this generation from their stop on, before the command came: their run counts once it was
+    started or has failed.
     """
     run = state["run"] if state is not None else None
     if state is None or run is None or run["generation"] < generation:
@@ -282,8 +283,8 @@ def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Ma
         "EVERSTEP_AGENT": pod.agent,
         **variables(place),
     }
-    if order.kept:
-        env["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept))
+    if order.kept_ranks:
+        env["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept_ranks))
     if order.resume is not None:
         if order.resume.step is not None:
             env["EVERSTEP_RESUME_STEP"] = order.resume.step

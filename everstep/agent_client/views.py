@@ -114,7 +114,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         schedule_count=run["counts"].get("schedule_count", 1),
         process_start_count=run["counts"].get("process_start_count", 0),
         can=common(rank.get("can", ()) for rank in run["ranks"]),
-        older=tuple(
+        older_ranks=tuple(
             (rank["rank"], rank["incarnation"])
             for rank in run["ranks"]
             if rank["incarnation"] < run["generation"]

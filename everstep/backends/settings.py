@@ -41,7 +41,8 @@ class BackendSettings(BaseSettings):
         try:
             super().__init__(**values)
         except SettingsError as error:
-            name = f"EVERSTEP_{str(error).split(chr(34))[1]}".upper()
+            field = str(error).split('"')[1]  # pydantic's sentence has its name in quotes
+            name = f"EVERSTEP_{field}".upper()
             what = f"is {os.environ.get(name)!r}, which is not JSON"
             raise InvalidSpec([(name, what)]) from None
 

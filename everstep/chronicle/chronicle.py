@@ -100,7 +100,7 @@ SummaryValue = Detail | tuple[str, ...]
 class DialectFiles:
     """Files beside run.log that tools of the dialect read."""
 
-    summary: Mapping[str, SummaryValue]  # of the phase; `Entry.row` is then the whole row of a run
+    summary: Mapping[str, SummaryValue]  # of the phase; with it `Entry.row` is all of a run's row
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # their contents, by name
     folders: tuple[str, ...] = ()
 
@@ -137,12 +137,13 @@ class Record:
     result: str = "recovering"
     ended_at: float | None = None
     generation_to: int | None = None
-    bills: Mapping[str, int] = field(default_factory=dict)
+    bills: Mapping[str, int] = field(default_factory=dict)  # budget -> units
     isolated: bool = False
+    # Slot -> node, of the slots that moved:
     before: Mapping[int, str] = field(default_factory=dict)
     after: Mapping[int, str] = field(default_factory=dict)
     resume_step: int | None = None
-    evidence: str | None = None
+    evidence: str | None = None  # folder with stacks and logs, collected before the kill
     stages_s: Mapping[str, float] = field(default_factory=dict)
     refused_by: str | None = None  # budget that refused this level
     end_reason: str | None = None  # what was tried in vain, if no level was left after this one

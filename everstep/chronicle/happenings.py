@@ -73,9 +73,9 @@ KINDS: Mapping[str, HappeningKind] = {
     "exited": HappeningKind(source="Task", level="Error"),
     "exited_well": HappeningKind(source="Task"),
     "noted": HappeningKind(level="Warning"),
-    "bettered": HappeningKind(),
+    "good_news": HappeningKind(),
     "warned": HappeningKind(level="Warning"),
-    "warned_no_more": HappeningKind(),
+    "warning_over": HappeningKind(),
     "hanged": HappeningKind(level="Warning", event="JobHanged"),
     "preempted": HappeningKind(level="Warning", event="JobPreempted"),
     "hang_answered": HappeningKind(level="Warning", event="JobHanged", is_followed=True),
@@ -259,7 +259,7 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
         case WarningBegan(at=at, text=text):
             yield "warned", at, f"warning: {text}"
         case WarningOver(at=at, text=text):
-            yield "warned_no_more", at, f"over: {text}"
+            yield "warning_over", at, f"over: {text}"
         case LevelRefused(decision=decision, budget=budget):
             yield "refused", decision.at, f"level {decision.level} refused: quota {budget} used up"
         case FaultNoted(decision=decision) | GivenUp(decision=decision):
@@ -346,5 +346,5 @@ def _fault_text(decision: Decision) -> Iterator[EventText]:
         kind = "preempted" if is_noted else "preemption_answered"
         yield kind, decision.at, f"preempted: {fault.message or decision.reason}"
     elif is_noted:
-        kind = "bettered" if fault.kind in (*GOOD_NEWS, PREFETCH_DONE) else "noted"
+        kind = "good_news" if fault.kind in (*GOOD_NEWS, PREFETCH_DONE) else "noted"
         yield kind, decision.at, f"noted: {decision.reason}"

@@ -24,7 +24,7 @@ FAILED = "downgrade"
 """The result of a level that failed, as long as another one follows."""
 
 SEEN_LINES, SEEN_CHARACTERS = 4, 110
-"""Most lines and characters of evidence in a record. The history of the decision has all of it."""
+"""Most lines and characters of `Decision.seen` in a record. The history of the decision has all of it."""
 
 
 def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
@@ -98,7 +98,8 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
 def _detect_s(chronicle: Chronicle, event: LevelRefused | RestartDecided) -> float:
     """Seconds from the fault until the decision, as far as they are lost.
 
-    An observer may date a fault before the phase, before the run that it ended, or before that saved last.
+    An observer may date a fault before the phase, before the run that the fault ended, or before the newest
+    checkpoint of that run.
     """
     at, begun = event.decision.at, [event.decision.fault.at]
     if chronicle.phase is not None:

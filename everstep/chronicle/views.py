@@ -34,7 +34,7 @@ SHOWN_STATE: Mapping[Mode, str] = {
 }
 
 WATCHED = (Mode.WATCHING, Mode.TELLING)
-"""Modes in which all ranks run, and the monitor between two of its reports."""
+"""Modes in which all ranks run: the monitor watches, or is between two watches."""
 
 ENDED_STATE: Mapping[str, str] = {
     "Completed": "completed",
@@ -175,7 +175,7 @@ def _pod(state: JobState, slot: int, node_ranks: Mapping[int, int]) -> dict[str,
         "schedule_count": pod.schedule_count,
         "process_start_count": pod.process_start_count,
         "first_rank": ranks.start if ranks else None,
-        "incarnations": [state.older.get(rank, state.generation) for rank in started],
+        "incarnations": [state.older_ranks.get(rank, state.generation) for rank in started],
     }
 
 
@@ -186,7 +186,7 @@ INCARNATIONS_MOST = 4_096
 def _with_usual_incarnations(
     pods: list[dict[str, Any]],
 ) -> tuple[list[dict[str, Any]], list[int] | None]:
-    """Pods, and the incarnations that most of them share. In a large job these replace null in the pods."""
+    """Pods, and in a large job the incarnations that most of them share: those pods have null instead."""
     counted = Counter(tuple(pod["incarnations"]) for pod in pods)
     if sum(len(ranks) * times for ranks, times in counted.items()) <= INCARNATIONS_MOST:
         return pods, None
@@ -217,7 +217,7 @@ def _series(phase: PhaseSpec, ledger: Ledger) -> dict[str, int]:
     if phase.policy.no_progress_restarts is not None:
         counted["no_progress"] = ledger.no_progress
     if phase.policy.rollbacks is not None:
-        counted["rollbacks"] = ledger.back.times
+        counted["rollbacks"] = ledger.rollbacks.times
     return counted
 
 

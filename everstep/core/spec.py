@@ -27,8 +27,8 @@ Accelerator = Literal["none", "nvidia", "ascend", "simulated"]
 ALL_LEVELS: tuple[Level, ...] = tuple(Level)
 ALL_OWNERS: tuple[Owner, ...] = tuple(Owner)
 LOST_WORK_OWNERS: tuple[Owner, ...] = (Owner.USER, Owner.UNKNOWN)
-ASKED_FIRST = (FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE)
-"""Default of `Policy.asks_first`: the processes still work, so they may save before they end."""
+SAVES_BEFORE_STOP = (FaultClass.PLANNED, FaultClass.PREEMPTED, FaultClass.MAINTENANCE)
+"""Default of `Policy.saves_before_stop`: the processes still work, so they may save before they end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +203,7 @@ def ladder_rows(
 
 
 def _with_library(row: LadderRow) -> Iterator[LadderRow]:
+    """The row with the levels of our library before the first level that ends all processes."""
     classes = tuple(cls for cls in row.classes if cls in LIBRARY_CLASSES)
     ends_all = {*SAME_CONTAINER, Level.POD}
     at = next((i for i, level in enumerate(row.levels) if level in ends_all), None)
@@ -233,7 +234,7 @@ class Policy:
     spaced: bool = True  # restarts without progress wait longer and longer
     precheck: bool = False  # the nodes are checked before the command runs there
     # For these classes processes get `grace_s` to save and end; for others they are killed at once.
-    asks_first: tuple[FaultClass, ...] = ASKED_FIRST
+    saves_before_stop: tuple[FaultClass, ...] = SAVES_BEFORE_STOP
     only_checkpoints: bool = False  # nothing but a newer checkpoint is progress
     # A phase begins as its document says; restarts choose among the checkpoints that it saved itself.
     own_checkpoints: bool = False

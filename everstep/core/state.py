@@ -117,7 +117,7 @@ class Ledger:
     escalation: Mapping[FaultClass, int] = field(default_factory=dict)  # of each class
     early: int = 0  # that ended before a step
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
-    back: RollbackCount = field(default_factory=RollbackCount)
+    rollbacks: RollbackCount = field(default_factory=RollbackCount)
 
     mark: Mark = field(default_factory=Mark)
     recoveries: int = 0  # the newest record's n
@@ -205,8 +205,10 @@ class JobState:
     pending_facts: tuple[Fact, ...] = ()  # that the next decision answers
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
     can: tuple[str, ...] = ()  # capabilities that every rank declares
-    older: BySlot[int] = field(default_factory=dict)  # rank -> the generation its process is from
-    gone: Slots = ()  # slots whose container is not there any more
+    older_ranks: BySlot[int] = field(
+        default_factory=dict
+    )  # rank -> the generation its process is from
+    lost_containers: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots that are silent
     waiting: Wait | None = None
     suspected: Suspected | None = None  # until something moves

@@ -22,12 +22,12 @@ class PodState(StrEnum):
     PENDING = "pending"
     STARTING = "starting"
     RUNNING = "running"
-    STOPPED = "stopped"
-    EXITED = "exited"
+    STOPPED = "stopped"  # its ranks were ended by a command
+    EXITED = "exited"  # its ranks ended by themselves
     UNREACHABLE = "unreachable"
     LEAVING = "leaving"  # others than Everstep end it; its agent may answer for a while
-    LOST = "lost"
-    ABSENT = "absent"
+    LOST = "lost"  # its container is gone
+    ABSENT = "absent"  # the slot has no pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,7 @@ class PodView(NamedTuple):
     process_start_count: int = 0
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     # Ranks whose process an earlier generation started, each with that generation.
-    older: tuple[tuple[int, int], ...] = ()
+    older_ranks: tuple[tuple[int, int], ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -232,13 +232,13 @@ class StopOrder:
 class StopState:
     """`pending` slots did not confirm yet. A pod on a lost node counts as stopped once that is proven.
 
-    `kept` are the ranks that run on in the stopped slots. A rank of the order's `keep` that is missing from
-    `kept` once nothing is pending was dead.
+    `kept_ranks` are the ranks that run on in the stopped slots. A rank of the order's `keep` that is
+    missing there once nothing is pending was dead.
     """
 
     stopped: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
-    kept: tuple[int, ...] = ()
+    kept_ranks: tuple[int, ...] = ()
     evidence: str | None = None
     works: tuple[AgentWork, ...] = ()
 
@@ -353,7 +353,7 @@ class SetAside:
 class FenceOrder:
     """Write the generation where every older process reads it, through the lowest living slot.
 
-    Ranks in `kept` belong to this generation. Any other process that is still alive ends by the fence.
+    Ranks in `kept_ranks` belong to this generation. Any other process that is still alive ends by the fence.
     """
 
     job: JobRef
@@ -366,7 +366,7 @@ class FenceOrder:
     workdir: str | None = None  # never created
     checkpoints_of: str | None = None  # count only those of this phase; None: all
     begins: bool = False  # this is the phase's first start
-    kept: tuple[int, ...] = ()
+    kept_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,7 +410,7 @@ class SlotStart(NamedTuple):
 class StartOrder:
     """Run the command in every slot. A slot that already runs this generation is left alone.
 
-    Ranks in `kept` have their process already and get the instruction to rebuild their process group.
+    Ranks in `kept_ranks` have their process already and get the instruction to rebuild their process group.
     """
 
     job: JobRef
@@ -435,7 +435,7 @@ class StartOrder:
     accelerator: Accelerator = "none"
     still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
     time_scale: float = 1.0  # of the job: above 1 in rehearsals
-    kept: tuple[int, ...] = ()
+    kept_ranks: tuple[int, ...] = ()
     log_rules: Mapping[str, str] = field(default_factory=dict)  # patterns to match in logs, by name
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read
     prefetch: PrefetchOrder | None = None

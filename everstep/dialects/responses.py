@@ -73,7 +73,7 @@ def explain(state: JobState | None, chronicle: Chronicle, job: str, argument: An
     return {"id": job, "restart": latest, "text": text}
 
 
-def left(state: JobState, chronicle: Chronicle) -> Value:
+def closing_memo(state: JobState, chronicle: Chronicle) -> Value:
     """The memo of a job that closes: commands read it without a worker. It has each record once."""
     details = modelarts.details(state, chronicle)
     del details["status"]["running_records"]  # they stand in the report

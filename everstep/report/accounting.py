@@ -101,7 +101,7 @@ def _end(report: Value, now: float) -> float:
     if (ended := seconds(report.get("ended_at"))) is None:
         return now
     phases: Sequence[Value] = report.get("phases", ())
-    return seconds(phases[-1].get("ended_at")) or ended if phases else ended
+    return (seconds(phases[-1].get("ended_at")) if phases else None) or ended
 
 
 # -- runs -----------------------------------------------------------------------------------------

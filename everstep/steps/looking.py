@@ -259,12 +259,12 @@ class StepRun:
 
     def _matters(self, fact: Fact) -> bool:
         """Whether the fact is new, of current processes, and not about a node that this plan leaves."""
-        if fact.id in self.order.plan.known or is_late(fact, generation=self.generation):
+        if fact.id in self.order.plan.known_fact_ids or is_late(fact, generation=self.generation):
             return False
         if fact.family not in ("node", "device") or fact.node in self.nodes:
             return True
         plan = self.order.plan
-        return plan.keeps_places and fact.node is not None and fact.node not in plan.leaves
+        return plan.keeps_places and fact.node is not None and fact.node not in plan.left_nodes
 
     def done(self) -> StepResult:
         return self._result("done")

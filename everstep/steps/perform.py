@@ -79,12 +79,12 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
         return replace(step.superseded(), waited=step.long_waits())
     except SlotsSilent as error:
         failed = step.failed(step.cause("agent.unreachable", str(error), slot=error.slots[0]))
-        return replace(failed, gone=error.slots, waited=step.long_waits())
+        return replace(failed, lost_containers=error.slots, waited=step.long_waits())
     except ContainersGone as error:
         slot = error.slots[0]
         message = f"the container of slot {slot} is gone before its ranks started"
         failed = step.failed(step.cause("pod.gone", message, slot=slot))
-        return replace(failed, gone=error.slots, waited=step.long_waits())
+        return replace(failed, lost_containers=error.slots, waited=step.long_waits())
     # A repeated step may find everything done without an observation; its time counts all the same.
     now = max(result.now, await context.backend.clock())
     return replace(result, now=now, waited=step.long_waits())
@@ -148,13 +148,15 @@ async def _stop(step: StepRun) -> StepResult:
         # start.
         missing = [slot for slot in state.pending if slot in confirming]
         if state.done or (not missing and step.now >= await step.asked_at() + order.grace_s):
-            result = _kept_or_failed(step, state.kept)
+            result = _kept_or_failed(step, state.kept_ranks)
             return replace(result, evidence=state.evidence, works=state.works)
         until = await step.asked_at() + order.grace_s + (STOP_CONFIRM_S if missing else 0.0)
         if missing and step.now >= until:
             message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
             failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))
-            return replace(failed, evidence=state.evidence, works=state.works, gone=tuple(missing))
+            return replace(
+                failed, evidence=state.evidence, works=state.works, lost_containers=tuple(missing)
+            )
         await step.look(until)
 
 
@@ -321,8 +323,8 @@ async def _place(step: StepRun) -> StepResult:
     job_slots = first_slots(rules.wanted, order.living, staying=can_stay)
     staying = tuple(sorted(can_stay & set(job_slots)))
     slots = job_slots  # those of the newest order: fewer where not all of them find a place
-    since = order.since - order.missing_s  # the wait for a spare counts from the stop
-    not_before, attempt, all_placed_at = None, None, None
+    since = order.since - order.spare_waited_s  # the wait for a spare counts from the stop
+    not_before, attempt, all_have_nodes_at = None, None, None
     deadline = None if rules.wait_s is None else since + rules.wait_s
     while True:
         state, attempt = await _order(step, slots, attempt)
@@ -332,8 +334,8 @@ async def _place(step: StepRun) -> StepResult:
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
-        are_all_placed = state.places is not None and state.places >= len(slots)
-        all_placed_at = (all_placed_at or step.now) if are_all_placed else None
+        all_have_nodes = state.places is not None and state.places >= len(slots)
+        all_have_nodes_at = (all_have_nodes_at or step.now) if all_have_nodes else None
         if not_before is None:
             not_before = await _old_pods_end_by(step, since)
         choice = next_order(
@@ -352,21 +354,23 @@ async def _place(step: StepRun) -> StepResult:
             return step.failed(step.cause("place.none", message))
         if isinstance(choice, OrderPlaces) and choice.slots != slots:
             slots = choice.slots
-        elif all_placed_at is None:
+        elif all_have_nodes_at is None:
             await step.report_wait(state.waiting_for or None, until=deadline)
             await step.look(choice.until)
-        elif (cause := await _wait_for_agents(step, state, all_placed_at)) is not None:
+        elif (cause := await _wait_for_agents(step, state, all_have_nodes_at)) is not None:
             return step.failed(cause)
 
 
-async def _wait_for_agents(step: StepRun, state: PlaceState, all_placed_at: float) -> Fact | None:
+async def _wait_for_agents(
+    step: StepRun, state: PlaceState, all_have_nodes_at: float
+) -> Fact | None:
     """Wait for the next change while all pods have a node, and not all of their agents answer.
 
     Returns the cause of failure once that took longer than a start may. It is no wait for a place, and is
     reported as one of its own where it takes longer than usual.
     """
     start_s = step.order.plan.phase.limits.start_s
-    report_at, until = all_placed_at + REPORT_AFTER_S, all_placed_at + start_s
+    report_at, until = all_have_nodes_at + REPORT_AFTER_S, all_have_nodes_at + start_s
     if step.now >= until:
         what = state.waiting_for or "an agent to answer"
         message = f"each slot has a node, and after {start_s:g} s still waits for {what}"
@@ -516,7 +520,7 @@ def _start_order(step: StepRun) -> StartOrder:
         still_s=_judged_s(phase),
         time_scale=order.plan.time_scale,
         log_rules=log_rules(phase.policy.rules),
-        kept=order.plan.keep,
+        kept_ranks=order.plan.keep,
         files=phase.files,
         restarts=order.plan.restarts,
         prefetch=prefetch_order(order.plan, len(ranks)),

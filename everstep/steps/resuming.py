@@ -66,7 +66,7 @@ def _fence_order(step: StepRun) -> FenceOrder:
         workdir=plan.phase.workdir,
         checkpoints_of=plan.checkpoints_of,
         begins=not plan.n,
-        kept=plan.keep,
+        kept_ranks=plan.keep,
     )
 
 
@@ -166,7 +166,7 @@ async def _result_after_renaming(
     """
     plan = step.order.plan
     if plan.keep or plan.phase.checkpoints_path is None:
-        return replace(step.done(), stays=bool(newer))
+        return replace(step.done(), newer_remain=bool(newer))
     done = await _rename_newer(step, listing, newer, chosen)
     notes = [f"checkpoint set aside: {path}" for path in done.moved]
     if remain := bool(newer and done.why):
@@ -174,7 +174,7 @@ async def _result_after_renaming(
         notes.append(f"checkpoints not set aside ({names}): {done.why}")
     if notes and chosen is None:
         notes.insert(0, "the only checkpoint is bad: training starts from the beginning")
-    return replace(step.done(), notes=tuple(notes), stays=remain)
+    return replace(step.done(), notes=tuple(notes), newer_remain=remain)
 
 
 async def _renamed_by_killed_try(step: StepRun, listing: CheckpointListing) -> bool:

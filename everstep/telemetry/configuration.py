@@ -11,7 +11,7 @@ PROTOCOLS = ("grpc", "http/protobuf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsConfiguration:
-    """Where metrics go. Neither way: they are off."""
+    """Where metrics and traces go. Without an address and a protocol they are off."""
 
     prometheus_address: str | None = None  # host:port, served by the worker
     otlp_protocol: str | None = None  # one of PROTOCOLS; its endpoint is in OTEL_*

@@ -51,9 +51,9 @@ async def processes(job: Run) -> dict[int, object]:
 def _incarnations(job: Run, pod: PodView) -> list[tuple[int, int]]:
     if pod.state in ENDED:
         return []
-    first, older = pod.slot * job.processes_per_node, dict(pod.older)
+    first, older = pod.slot * job.processes_per_node, dict(pod.older_ranks)
     if pod.generation == job.generation and pod.started_at is None:
-        return list(pod.older)  # the others are still to be started
+        return list(pod.older_ranks)  # the others are still to be started
     ranks = range(first, first + job.processes_per_node)
     return [(rank, older.get(rank, pod.generation)) for rank in ranks]
 
@@ -65,7 +65,7 @@ def only_ranks(values: dict[int, object], *ranks: int) -> dict[int, object]:
 async def stopped_but(job: Run, *keep: int, key: str = "process") -> tuple[int, ...]:
     """The ranks that were kept in a new generation."""
     await job.new_generation(key)
-    return (await job.stop(keep=keep)).kept
+    return (await job.stop(keep=keep)).kept_ranks
 
 
 async def answer(job: Run, **changes: Any) -> StartState:
@@ -87,14 +87,14 @@ async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab
     assert await processes(job) == only_ranks(before, 0, 2)
     waits = (await job.look()).pods
     assert {(pod.generation, pod.started_at) for pod in waits} == {(2, None)}
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     await job.step(2)
     after = await processes(job)
     assert only_ranks(after, 0, 2) == only_ranks(before, 0, 2)
     assert not {*only_ranks(after, 1, 3).items()} & {*before.items()}
     pods = (await job.look()).pods
-    assert [(pod.generation, pod.ranks, pod.older) for pod in pods] == [
+    assert [(pod.generation, pod.ranks, pod.older_ranks) for pod in pods] == [
         (2, 2, ((0, 1),)),
         (2, 2, ((2, 1),)),
     ]
@@ -113,8 +113,8 @@ async def test_every_rank_may_be_kept(lab: Lab) -> None:
     job = await launched(lab)
     before = await processes(job)
     ranks_kept = await stopped_but(job, *job.slots)
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     assert await processes(job) == before
     assert {pod.generation for pod in (await job.look()).pods} == {2}
 
@@ -124,11 +124,11 @@ async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None
     before = await processes(job)
     for key, keep in (("first", (0, 1, 2)), ("second", (0, 2, 3))):
         ranks_kept = await stopped_but(job, *keep, key=key)
-        await job.fence(kept=ranks_kept)
-        await job.start(kept=ranks_kept)
+        await job.fence(kept_ranks=ranks_kept)
+        await job.start(kept_ranks=ranks_kept)
     assert only_ranks(await processes(job), 0, 2) == only_ranks(before, 0, 2)
     pods = (await job.look()).pods
-    assert [pod.older for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
+    assert [pod.older_ranks for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
     assert await older_as_watched(job) == {0: 1, 2: 1, 3: 2}
 
 
@@ -143,7 +143,7 @@ async def older_as_watched(job: Run) -> dict[int, int]:
         limits=Limits(),
         living=job.slots,
     )
-    return dict(report(order, Watch(learned=Learned()), await job.look(), "refresh").older)
+    return dict(report(order, Watch(learned=Learned()), await job.look(), "refresh").older_ranks)
 
 
 async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> None:
@@ -151,8 +151,8 @@ async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> No
     before = await processes(job)
     ranks_kept = await stopped_but(job, 0, 1, 3)
     await job.place(recreate=(2,))
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     assert only_ranks(await processes(job), 0, 1, 3) == only_ranks(before, 0, 1, 3)
 
 
@@ -163,8 +163,8 @@ async def test_a_dead_rank_cannot_be_kept(lab: Lab) -> None:
     before = await processes(job)
     ranks_kept = await stopped_but(job, *job.slots)
     assert ranks_kept == (0, 1, 3)
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     assert only_ranks(await processes(job), *ranks_kept) == only_ranks(before, *ranks_kept)
 
 
@@ -178,18 +178,18 @@ async def test_a_rank_of_a_lost_container_cannot_be_kept(lab: Lab) -> None:
 async def test_a_kept_rank_that_ended_since_makes_the_start_fail(lab: Lab) -> None:
     job = await launched(lab)
     ranks_kept = await stopped_but(job, *job.slots)
-    await job.fence(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
     await lab.fault("kill demo 2")
     assert (await job.fact("process.exit")).generation == job.generation
-    state = await answer(job, kept=ranks_kept)
+    state = await answer(job, kept_ranks=ranks_kept)
     assert state.failed[2] == "ranks that were to go on: 2; those that live: none"
 
 
 async def test_a_start_that_forgets_who_was_kept_fails(lab: Lab) -> None:
     job = await launched(lab)
     ranks_kept = await stopped_but(job, 1, 2)
-    await job.fence(kept=ranks_kept)
-    state = await answer(job, kept=(1,))
+    await job.fence(kept_ranks=ranks_kept)
+    state = await answer(job, kept_ranks=(1,))
     assert state.failed == {2: "ranks that were to go on: none; those that live: 2"}
 
 
@@ -204,7 +204,7 @@ async def test_a_stop_of_the_same_generation_that_keeps_fewer_ends_the_others(la
     job = await launched(lab)
     before = await processes(job)
     await stopped_but(job, *job.slots)
-    assert (await job.stop(keep=(0, 3))).kept == (0, 3)
+    assert (await job.stop(keep=(0, 3))).kept_ranks == (0, 3)
     assert await processes(job) == only_ranks(before, 0, 3)
 
 
@@ -214,8 +214,8 @@ async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab)
     await job.fact("node.not_ready")
     await job.new_generation("process")
     state = await job.backend.ensure_stopped(job.stop_order(keep=job.slots))
-    assert (state.pending, state.kept) == ((1,), (0, 2, 3))
-    await job.fence(kept=state.kept)
+    assert (state.pending, state.kept_ranks) == ((1,), (0, 2, 3))
+    await job.fence(kept_ranks=state.kept_ranks)
     await lab.fault("node-up n1")
     await job.see(
         lambda observation: any(p.slot == 1 and p.silent_since is None for p in observation.pods)
@@ -225,14 +225,14 @@ async def test_a_survivor_that_cannot_be_reached_is_ended_by_the_fence(lab: Lab)
     )
     assert (await job.pod(1)).generation == 1
     late = await job.backend.ensure_stopped(job.stop_order(keep=job.slots))
-    assert late.kept == (0, 2, 3), "nor can it be kept when it is back"
+    assert late.kept_ranks == (0, 2, 3), "nor can it be kept when it is back"
 
 
 STEPS: dict[str, Callable[[Run, tuple[int, ...]], Awaitable[Any]]] = {
     "generation": lambda job, _: job.new_generation("process"),
     "stop": lambda job, ranks_kept: job.stop(keep=ranks_kept),
-    "fence": lambda job, ranks_kept: job.fence(kept=ranks_kept),
-    "start": lambda job, ranks_kept: job.start(kept=ranks_kept),
+    "fence": lambda job, ranks_kept: job.fence(kept_ranks=ranks_kept),
+    "start": lambda job, ranks_kept: job.start(kept_ranks=ranks_kept),
 }
 """What a level that keeps ranks comes to."""
 
@@ -251,11 +251,11 @@ async def test_every_step_may_be_carried_out_twice(lab: Lab) -> None:
 async def test_a_stop_that_comes_again_after_the_start_ends_nobody(lab: Lab) -> None:
     job = await launched(lab)
     ranks_kept = await stopped_but(job, 0, 1, 3)
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     running = await processes(job)
-    assert (await job.stop(keep=ranks_kept)).kept == ranks_kept
-    await job.fence(kept=ranks_kept)
+    assert (await job.stop(keep=ranks_kept)).kept_ranks == ranks_kept
+    await job.fence(kept_ranks=ranks_kept)
     await job.step(2)
     assert await processes(job) == running
 
@@ -285,7 +285,7 @@ async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: L
         assert watched.task is not None
         watched.task.cancel()
         watched.state = None
-    await job.fence(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
     assert await processes(job) == before
 
 
@@ -300,8 +300,8 @@ async def test_kept_ranks_are_told_the_variables_that_new_ones_are_started_with(
 ) -> None:
     job = await launched(local_lab, slots=(0, 1), **BOTH)
     ranks_kept = await stopped_but(job, 0, 3)
-    await job.fence(kept=ranks_kept)
-    await job.start(kept=ranks_kept)
+    await job.fence(kept_ranks=ranks_kept)
+    await job.start(kept_ranks=ranks_kept)
     environments = {rank: environment(pid) for rank, pid in (await processes(job)).items()}
     for rank, neighbour in ((0, 1), (3, 2)):
         instruction = json.loads(
@@ -320,9 +320,9 @@ async def test_on_the_fake_cluster_the_kept_ranks_alone_are_told_to_rebuild(demo
     demo.env = NEVER_ENDS
     await demo.launch()
     ranks_kept = await stopped_but(demo, 0, 3)
-    await demo.fence(kept=ranks_kept)
+    await demo.fence(kept_ranks=ranks_kept)
     for _ in range(2):
-        await demo.start(kept=ranks_kept)
+        await demo.start(kept_ranks=ranks_kept)
     rebuild_effects = [what for what in await effects(demo.lab) if what.startswith("rebuild")]
     assert rebuild_effects == ["rebuild rank 0 of demo (g2)", "rebuild rank 3 of demo (g2)"]
 

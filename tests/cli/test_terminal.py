@@ -61,7 +61,7 @@ RUNS: list[Screen] = [
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What appears on a terminal, page by page as in `SHOWN`."""
+    """What appears on a terminal, page by page as in `PAGES`."""
     return on_a_terminal(RUNS, settings(tmp_path_factory.mktemp("home")))
 
 

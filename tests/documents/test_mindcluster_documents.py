@@ -224,7 +224,7 @@ def test_a_share_of_a_device_takes_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "asks_first", "grace_s", "node"),
+    ("labels", "saves_before_stop", "grace_s", "node"),
     [
         ({}, False, 15.0, (_L.FAIL,)),
         ({"fault-scheduling": "off"}, False, 15.0, (_L.FAIL,)),
@@ -236,10 +236,10 @@ def test_a_share_of_a_device_takes_one() -> None:
     ids=str,
 )
 def test_case_50_how_a_fault_is_rescheduled(
-    labels: dict[str, str], asks_first: bool, grace_s: float, node: tuple[Level, ...]
+    labels: dict[str, str], saves_before_stop: bool, grace_s: float, node: tuple[Level, ...]
 ) -> None:
     one = phase(ascend_job(labels))
-    assert (_C.NODE in one.policy.asks_first) is asks_first
+    assert (_C.NODE in one.policy.saves_before_stop) is saves_before_stop
     assert one.limits.grace_s == grace_s
     assert one.policy.answer(_C.NODE).levels == node
 

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
     node_lost: tuple[Level, ...]
     unwell: tuple[Level, ...]
     budgets: dict[str, int]
-    asks_first: bool
+    saves_before_stop: bool
     fields_with_notes: tuple[
         str, ...
     ]  # fields of which something is noted, beside what no job on one machine has
@@ -35,7 +35,7 @@ SAMPLES: dict[str, Sample] = {
         node_lost=(_L.PROCESS, _L.POD, _L.ELASTIC, _L.JOB),
         unwell=(_L.POD, _L.JOB),
         budgets={"fault_retry_times": 85, "backoff_limit": 3, "max_restarts": 32_767},
-        asks_first=True,
+        saves_before_stop=True,
         fields_with_notes=(
             "items.0",
             "metadata.annotations.recover-strategy",
@@ -48,7 +48,7 @@ SAMPLES: dict[str, Sample] = {
         node_lost=(_L.PROCESS, _L.POD, _L.JOB),
         unwell=(_L.POD, _L.JOB),
         budgets={"fault_retry_times": 10, "backoff_limit": 10},
-        asks_first=False,
+        saves_before_stop=False,
         fields_with_notes=("metadata.annotations.recover-strategy",),
     ),
     "tensorflow_without_replicas": Sample(
@@ -57,7 +57,7 @@ SAMPLES: dict[str, Sample] = {
         node_lost=(_L.FAIL,),
         unwell=(_L.NOTE,),
         budgets={},
-        asks_first=False,
+        saves_before_stop=False,
         fields_with_notes=(
             "metadata.annotations.huawei.com/schedule.filter.faultCode",
             "metadata.annotations.huawei.com/schedule.filter.faultLevel",
@@ -69,7 +69,7 @@ SAMPLES: dict[str, Sample] = {
         node_lost=(_L.JOB,),
         unwell=(_L.JOB,),
         budgets={"fault_retry_times": 3, "backoff_limit": 3},
-        asks_first=True,
+        saves_before_stop=True,
         fields_with_notes=("items.0",),
     ),
     "deployment": Sample(
@@ -78,7 +78,7 @@ SAMPLES: dict[str, Sample] = {
         node_lost=(_L.POD, _L.JOB),
         unwell=(_L.NOTE,),
         budgets={},
-        asks_first=True,
+        saves_before_stop=True,
         fields_with_notes=("metadata.labels.fault-scheduling", "metadata.labels.fault-retry-times"),
     ),
 }
@@ -113,7 +113,7 @@ def test_a_sample_means_what_its_labels_say(name: str) -> None:
     assert one.policy.answer(_C.NODE).levels == sample.node_lost
     assert one.policy.answer(_C.SUBHEALTH).levels == sample.unwell
     assert {b.name: b.limit for b in one.policy.budgets} == sample.budgets
-    assert (_C.NODE in one.policy.asks_first) is sample.asks_first
+    assert (_C.NODE in one.policy.saves_before_stop) is sample.saves_before_stop
 
 
 KEYS = (

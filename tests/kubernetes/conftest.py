@@ -1,4 +1,8 @@
-"""Fixtures for tests on a real control plane: one for the whole session, a namespace per test file."""
+"""Fixtures for tests on a real control plane: one for the whole session, a namespace per test file.
+
+`lab` is the backend alone; `site` and its `worker` run jobs through Temporal; cases and scenarios are played
+on `ground`, and those that need all nodes of a cluster on `own_ground`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ from tests.testbed.shared import joined
 OWN_NODES = "testbed.everstep.dev/nodes-of"
 """Label of a node: the only namespace whose pods it gets."""
 PUT_BACK = pytest.StashKey[Callable[[], Awaitable[None]]]()
-"""Of a test file whose tests share nodes and a namespace."""
+"""What puts nodes and namespace back as they were, of a test file whose tests share them."""
 
 
 @pytest.fixture(scope="session")

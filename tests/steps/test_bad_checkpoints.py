@@ -114,7 +114,7 @@ class Refusing(FakeBackend):
 async def test_what_cannot_be_renamed_is_said_and_stays_behind_the_chosen_one() -> None:
     saved = ((10, True), (20, True))
     ended = await outcome(saved, newest=20, fake=backend(saved, Refusing()), older_than_step=20)
-    assert (ended.resume and ended.resume.step, ended.stays) == (10, True)
+    assert (ended.resume and ended.resume.step, ended.newer_remain) == (10, True)
     assert ended.notes == (f"checkpoints not set aside (20): {FOLDER}/step-20: not permitted",)
 
 

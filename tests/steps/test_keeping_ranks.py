@@ -72,7 +72,7 @@ async def test_ranks_that_a_plan_keeps_go_on_and_the_others_begin_anew() -> None
         outcome = await carried_out(backend, plan, times=times)
         assert (outcome.result, outcome.generation) == ("success", 2)
         pods_now = await pods(backend, plan)
-        assert [pod.older for pod in pods_now] == [((0, 1),), ((1, 1),), (), ((3, 1),)]
+        assert [pod.older_ranks for pod in pods_now] == [((0, 1),), ((1, 1),), (), ((3, 1),)]
         assert {pod.state for pod in pods_now} == {PodState.RUNNING}
 
 
@@ -95,4 +95,4 @@ async def test_the_next_level_keeps_nobody_whom_a_failed_one_had_kept() -> None:
     coarser = replace(keeping(plan, failed), key="main/recovery-2-in_place-crash")
     outcome = await carried_out(backend, coarser)
     assert (outcome.result, outcome.generation) == ("success", 3)
-    assert {pod.older for pod in await pods(backend, coarser)} == {()}
+    assert {pod.older_ranks for pod in await pods(backend, coarser)} == {()}

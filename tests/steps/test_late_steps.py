@@ -69,5 +69,5 @@ async def test_a_job_whose_time_is_ahead_of_its_cluster_waits_no_longer_for_a_sl
     began = await backend.clock()
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     result = await perform(context, order)
-    assert (result.end, result.gone) == ("failed", (1,))
+    assert (result.end, result.lost_containers) == ("failed", (1,))
     assert result.now - began == GRACE_S + STOP_CONFIRM_S

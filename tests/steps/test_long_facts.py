@@ -75,4 +75,4 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
     assert job.state.ending == "Completed"
     assert facts
     assert max(len(fact.message) for fact in facts) == MESSAGE_MOST
-    assert len(str(responses.left(job.state, job.chronicle))) < 100_000
+    assert len(str(responses.closing_memo(job.state, job.chronicle))) < 100_000

@@ -53,4 +53,4 @@ async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
     state = replace(running().state, job=plan.job, generation=past.generation, cursor=past.cursor)
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     report = await observe_job(context, next_actions.watch_order(state))
-    assert report.gone == ()
+    assert report.lost_containers == ()

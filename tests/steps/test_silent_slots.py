@@ -49,7 +49,7 @@ async def test_a_silent_slot_fails_the_step_after_the_time_of_a_start(step: Step
     order = await order_of(step, backend, context)
     await backend.admin.fault("silence n0")
     result = await perform(context, order)
-    assert (result.end, result.gone) == ("failed", (0,))
+    assert (result.end, result.lost_containers) == ("failed", (0,))
     assert result.cause is not None
     assert (result.cause.kind, result.cause.slot) == ("agent.unreachable", 0)
     assert result.cause.message == "slot 0 has not answered for 1200 s"
@@ -66,7 +66,7 @@ async def test_a_slot_that_fell_silent_a_moment_ago_is_waited_for() -> None:
     await backend.admin.advance(order.plan.phase.limits.start_s - 1.0)
     await backend.admin.fault("silence n0")
     result = await performing
-    assert (result.end, result.gone) == ("failed", (1,))
+    assert (result.end, result.lost_containers) == ("failed", (1,))
 
 
 async def test_a_step_waits_on_while_most_slots_are_silent() -> None:

@@ -41,6 +41,7 @@ async def at_work(*workers: Worker) -> AsyncIterator[None]:
         ended = asyncio.gather(*(worker.shutdown() for worker in workers), *begun)
         _, late = await asyncio.wait([ended], timeout=within_s)
         if late:
+            # Read, or asyncio logs it as never retrieved.
             ended.add_done_callback(lambda given_up: given_up.exception())
             ended.cancel()
             if within_s == HUNG_S:

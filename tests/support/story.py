@@ -20,7 +20,7 @@ SHARED = ("recover_start_at", "recover", "reason", "recover_result", "related_ta
 
 
 def tells_one_story(state: JobState, chronicle: Chronicle) -> None:
-    left = responses.left(state, chronicle)
+    left = responses.closing_memo(state, chronicle)
     runs, events = left["report"]["running_records"], left["report"]["events"]
     if (
         len(job_memo.restarts_of(left["report"])) < RECORDS_KEPT

@@ -80,7 +80,7 @@ class WorkerProcess:
     async def start(self) -> Self:
         """Start it and return when it has reported that it is ready."""
         assert self.returncode is not None or self._child is None, "it runs already"
-        # Not `-m worker` in a shell's directory: the root is told, wherever it stands.
+        # PYTHONPATH has the root, so that `-m worker` is found from any directory.
         self._child = Child(
             self.command,
             name="worker",

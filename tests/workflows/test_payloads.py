@@ -67,7 +67,7 @@ def goes_on(job: ScriptedJob) -> None:
             assert abs(value) < 2**63
         else:
             assert len(json.dumps(value, ensure_ascii=False).encode()) <= ATTRIBUTE_BYTES
-    written(responses.left(job.state, job.chronicle))
+    written(responses.closing_memo(job.state, job.chronicle))
     written(responses.status(job.state, job.chronicle, "demo", None))
     if isinstance(job.action, RunPlan):
         sent(job.action.plan)

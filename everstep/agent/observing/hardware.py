@@ -77,17 +77,17 @@ class Devices:
 
 def devices(kind: str = AUTO, count: int | None = None) -> Devices:
     """The devices of this machine: of the configured kind and number, else those that are found."""
-    device_list = _here(KINDS) if kind == AUTO else _device_list_of(kind)
-    return device_list if count is None else Devices(device_list.kind, count, device_list.why)
+    detected = _here(KINDS) if kind == AUTO else _devices_of(kind)
+    return detected if count is None else Devices(detected.kind, count, detected.why)
 
 
-def _device_list_of(kind: str) -> Devices:
+def _devices_of(kind: str) -> Devices:
     if kind not in KINDS:
         return Devices(kind, 0 if kind == "none" else SIMULATED, "as configured")
-    device_list = _here({kind: KINDS[kind]})
-    if device_list.kind == kind:
-        return device_list
-    return Devices(kind, device_list.count, f"as configured, though {KINDS[kind].tool} lists none")
+    detected = _here({kind: KINDS[kind]})
+    if detected.kind == kind:
+        return detected
+    return Devices(kind, detected.count, f"as configured, though {KINDS[kind].tool} lists none")
 
 
 def _here(kinds: Mapping[str, DeviceKind]) -> Devices:

@@ -104,7 +104,7 @@ class Samples:
         signs = [run_state[name] for name in ("moved_at", "io_at", "busy_at", "watched_since")]
         if signs != self._published:
             self._published = signs
-            self._agent.publish(goes_on=True)
+            self._agent.publish(only_progress=True)
         self._look_sooner(run)
 
     def _look_sooner(self, run: Run) -> None:

@@ -46,7 +46,8 @@ LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 PROC = Path("/proc/self")
 
 LIBC = ctypes.CDLL(None)
-HELPER_MAIN = sys.modules["__main__"]  # or it were destroyed, and our globals with it, in a rank
+HELPER_MAIN = sys.modules["__main__"]
+"""Kept: a rank that replaces `__main__` would otherwise destroy the globals of this module."""
 
 
 def serve() -> Callable[[], None]:

@@ -24,7 +24,7 @@ from everstep.agent.storage import files
 
 FILE = "members"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
-AGENT_UID = b"--uid"
+UID_FLAG = b"--uid"
 WARDEN = b"warden"
 """Marks in the command lines of an agent and of its warden; the warden's ends with uid and folder."""
 WRITTEN_MOST = 2000
@@ -226,7 +226,7 @@ def _uid_of(pid: int) -> str:
     words = (proc.environment(pid) or b"").split(b"\0")
     marks = [word.removeprefix(prefix) for word in words if word.startswith(prefix)]
     command = proc.command_line(pid)
-    marks += [uid for flag, uid in zip(command, command[1:]) if flag == AGENT_UID]
+    marks += [uid for flag, uid in zip(command, command[1:]) if flag == UID_FLAG]
     if WARDEN in command:
         marks += command[-2:-1]
     return marks[0].decode(errors="replace") if marks else ""

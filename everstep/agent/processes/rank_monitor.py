@@ -235,4 +235,4 @@ class RankMonitor:
 
     def _publish_steps(self) -> None:
         if self._steps_due:
-            self._agent.publish(goes_on=True)
+            self._agent.publish(only_progress=True)

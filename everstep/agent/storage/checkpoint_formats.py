@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     folder: Path  # of all checkpoints
     path: Path
-    tops: Sequence[Path]  # its files and folders, no links unless they lead out of the folder
+    tops: Sequence[Path]  # entries of its name, sorted: a folder before files; links resolved
     step: int | None
     items: Sequence[Item]
     is_tracked: bool  # a file beside the checkpoints lists those that are complete
@@ -171,7 +171,10 @@ def _shards(metadata: bytes) -> Mapping[str, int] | None:
 
 
 def _pieces(pickle: bytes) -> Iterator[tuple[str, int]]:
-    """The end of each piece in its file. The pickle is parsed without executing it."""
+    """The end of each piece in its file. The pickle is parsed without executing it.
+
+    A piece has three keys, in any order, each with its value behind it: file, offset and length.
+    """
     import pickletools  # as `zipfile` elsewhere: some milliseconds of an agent's start
 
     memo: dict[int, object] = {}

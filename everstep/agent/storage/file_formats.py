@@ -99,7 +99,7 @@ class _Bounded(io.RawIOBase):
 
 HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 HDF5_HEAD = 64
-# By the version of the superblock: where it says how many bytes a place takes, and where the end stands.
+# By the version of the superblock: where its 'size of offsets' and its 'end of file address' are.
 HDF5_END = {0: (13, 24 + 2 * 8), 1: (13, 28 + 2 * 8), 2: (9, 28), 3: (9, 28)}
 
 
@@ -109,9 +109,11 @@ def _hdf5(file: BinaryIO, size: int) -> bool | None:
     if not head.startswith(HDF5_MAGIC):
         file.seek(0)
         return False if HDF5_MAGIC.startswith(head) else _zip(file, size)
-    width_at, end_at = HDF5_END.get(head[8], (9, 28)) if len(head) == HDF5_HEAD else (0, 0)
+    if len(head) < HDF5_HEAD:
+        return False
+    width_at, end_at = HDF5_END.get(head[8], (9, 28))
     if head[width_at] != 8:
-        return None if width_at else False
+        return None
     (end,) = struct.unpack_from("<Q", head, end_at)
     return bool(size == end)
 

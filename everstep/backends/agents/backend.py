@@ -103,6 +103,7 @@ class AgentBackend(Backend):
         self, job: JobRef, key: str, *, folders: Mapping[str, str] = NO_FOLDERS, above: int = 0
     ) -> int:
         books = self.cluster_of(job).books
+        # Books of another cluster refuse the job before it claims folders.
         await books.change(job.id, lambda job_books: record_of(job_books, job, above))
         await books.claim(job.id, await self.claims_of(job.id, folders))
 
@@ -205,7 +206,7 @@ class AgentBackend(Backend):
 
 
 def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
-    """Whether the job's record is complete, and was not adopted at this very generation."""
+    """Whether these books gave out all generations up to this one, and did not adopt the job at it."""
     try:
         return job_record.is_complete(record_of(one, job), generation)
     except WrongCluster:

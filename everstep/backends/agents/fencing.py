@@ -215,7 +215,7 @@ async def _is_proven(
     if not sends_stop:
         return False
     # The agent began after the older processes were stopped, or has not answered this worker since.
-    stopped = await ranks.stop(cluster.agents, pod.uid, order.generation, keep=order.kept)
+    stopped = await ranks.stop(cluster.agents, pod.uid, order.generation, keep=order.kept_ranks)
     return stopped is not None and stopped.is_done
 
 

@@ -24,7 +24,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
     return StopState(
         stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
         pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
-        kept=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
+        kept_ranks=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
         evidence=next(evidence, None),
         works=views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
     )
@@ -44,6 +44,7 @@ async def _stop(cluster: AgentCluster, pod: Pod | None, order: StopOrder) -> ran
         evidence=order.evidence,
     )
     if stopped is None:
-        began = pod.has_answered or pod.service != "ready"
-        return ranks.Stopped(is_done=not began and await cluster.pods.end(pod))
+        # On a node that is ready, an agent that never answered may still be ended with its pod.
+        may_have_begun = pod.has_answered or pod.service != "ready"
+        return ranks.Stopped(is_done=not may_have_begun and await cluster.pods.end(pod))
     return stopped

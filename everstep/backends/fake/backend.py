@@ -1,4 +1,8 @@
-"""The protocol over a fake cluster in this process: waiting, gates, and the calls for tests."""
+"""The protocol over a fake cluster in this process: waiting, gates, and the calls for tests.
+
+A job that works holds the virtual clock (`Holders`): every call counts as work, and time passes once all jobs
+wait.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from everstep.core.world import JobRef
 
 
 class FakeBackend(Verbs):
-    """A cluster of its own in this process, for simulations and fast tests; the server's heart."""
+    """A cluster of its own in this process, for simulations and fast tests. `FakeServer` serves one."""
 
     def __init__(
         self,

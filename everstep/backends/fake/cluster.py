@@ -171,7 +171,7 @@ class FakeCluster:
         return StopState(
             stopped=stopped,
             pending=tuple([slot for slot, is_done in is_stopped.items() if not is_done]),
-            kept=tuple(sorted(_kept_ranks(job, stopped, order.generation)) if keep else ()),
+            kept_ranks=tuple(sorted(_kept_ranks(job, stopped, order.generation)) if keep else ()),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 

@@ -96,7 +96,7 @@ def current_view(pod: Pod, now: float) -> PodView:
         can=training.script.can,
         schedule_count=processes.schedule_count,
         process_start_count=processes.process_start_count,
-        older=tuple(processes.older.items()),
+        older_ranks=tuple(processes.older.items()),
     )
     gained = training.gained(now)
     if gained <= 0 or not training.script.shows_steps or not processes.has_start_order:

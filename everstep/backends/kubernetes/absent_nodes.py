@@ -46,6 +46,7 @@ class AbsentNodes:
         query = {"fieldSelector": f"metadata.name={name}"}
         while True:
             try:
+                # A list of one: the worker has no right to `get` nodes.
                 reply = await self.api.get("/api/v1/nodes", query)
             except (Refused, Unreachable) as error:
                 logger.warning("whether node %s is removed: %s", name, error)

@@ -317,13 +317,13 @@ _NAMED_BY: Mapping[str, str] = {
 
 
 def merged(base: Any, added: Any, key: str = "") -> Any:
-    """`added` over `base`, as a strategic merge does it for the fields of a pod."""
+    """`added` over `base`: objects key by key, lists of `_NAMED_BY` by that field, other lists appended."""
     if isinstance(base, Mapping) and isinstance(added, Mapping):
         both = {**base, **added}
         return {name: _merged_field(base, added, name) for name in both}
     if isinstance(base, list) and isinstance(added, list):
         return _merged_lists(base, added, _NAMED_BY.get(key))
-    if added is None:  # a key of a document with nothing behind it
+    if added is None:
         return base
     if isinstance(base, list | Mapping) or isinstance(added, list | Mapping):
         raise TypeError(f"{key} is no {'list' if isinstance(base, list) else 'object'}")

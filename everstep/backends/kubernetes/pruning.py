@@ -46,7 +46,7 @@ async def prune(
             continue
         query = {"labelSelector": f"{names.selector(books)},{names.ROLE}=job"}
         config_maps = (await api.get(maps, query))["items"]
-        # A pod that is created later has changed the record before.
+        # A worker changes the record before it creates a pod, so the deletion below is refused if one comes.
         pods = await _pods(api, namespace)
         with_pods = {pod["metadata"].get("labels", {}).get(names.JOB, "") for pod in pods}
         for config_map in config_maps:

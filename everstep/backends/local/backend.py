@@ -55,7 +55,7 @@ class LocalBackend(AgentBackend):
         self.settings = settings
         self.store = Store(settings.database)
         self.news = JobNews()
-        self.cluster = ""  # the identity of the books of this state directory
+        self.books_id = ""  # the identity of the books of this state directory
         self._offset = 0.0
         self.pods = LocalPods(
             settings=settings, cut_off=lambda uid: self.reconciler.service_of(uid) == "cut_off"
@@ -82,7 +82,7 @@ class LocalBackend(AgentBackend):
         self._offset = await self.store.run(clock.anchor)
         settings.make_folders()
         await self.store.run(lambda db: nodes.set_up(db, settings))
-        self.cluster = await identity.settle(self.store, settings.database)
+        self.books_id = await identity.settle(self.store, settings.database)
         await self.reconciler.begin()
         return self
 
@@ -93,12 +93,12 @@ class LocalBackend(AgentBackend):
     def agent_cluster(self) -> AgentCluster:
         settings = self.settings
         return AgentCluster(
-            books=LocalBooks(identity=self.cluster, store=self.store),
+            books=LocalBooks(identity=self.books_id, store=self.store),
             pods=self.pods,
             agents=self.agents,
             settings=AgentSettings(
                 ranks=ranks.RankSettings(
-                    cluster=self.cluster,
+                    cluster=self.books_id,
                     fence_s=settings.fence_s,
                     environ=settings.environ,
                     pass_env=settings.pass_env,
@@ -140,15 +140,16 @@ class LocalBackend(AgentBackend):
     # -- adopting --------------------------------------------------------------------------------
 
     async def take_over(self, job: JobRef, generation: int, folders: Mapping[str, str]) -> int:
-        if job.books not in ("", self.cluster):
+        # Relative folders begin where the job's first worker stood, so only there its fences are found.
+        if job.books not in ("", self.books_id):
             where, owner = await self._folders.reload(self.store, job.id), (job.id, job.books)
             relative = [where.at(f) for f in folders if not Path(f).is_absolute()]
             await adopting.refuse_elsewhere(relative, owner)
             generation = await adopting.outdate(
                 where.field_of_each(folders), owner, generation=generation
             )
-        job_pods = await self.store.run(pods.uids)
-        await adopting.end_processes((job.id, job.books or self.cluster), spare=job_pods)
+        own_pods = await self.store.run(pods.uids)
+        await adopting.end_processes((job.id, job.books or self.books_id), spare=own_pods)
         return generation
 
     # -- healing ---------------------------------------------------------------------------------

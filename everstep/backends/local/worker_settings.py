@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import NoDecode
 
 from everstep.agent.observing import hardware
-from everstep.agent.wire import LOG_MB, THRESHOLDS, Thresholds
+from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.agent_client import environment
 from everstep.backends.base import Backend
 from everstep.backends.local.backend import LocalBackend
@@ -28,7 +28,7 @@ class LocalWorkerSettings(BackendSettings):
     nodes: int = Field(default=1, ge=1)
     devices: int | None = Field(default=None, ge=0)  # of each node; else as many as are found
     accelerator: Literal["auto", "none", "nvidia", "ascend", "simulated"] = "auto"
-    orphan_s: PositiveSeconds = 86_400.0  # an agent that no worker polls for so long ends itself
+    orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
     log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     pid_namespace: bool = True  # each pod has one of its own, where the kernel allows it
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there

@@ -79,7 +79,7 @@ def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
     )
 
 
-def consider(*, allowed: bool) -> None:
+def warn_or_refuse(*, allowed: bool) -> None:
     """Print a note if there are other users; raise `Failed` if we are root. `allowed`: do nothing."""
     if allowed or not (users := other_users()):
         return

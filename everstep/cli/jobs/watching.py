@@ -133,7 +133,7 @@ class Rate:
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     generation: int | None = None
     last_step: int | None = None  # at which the phase is over
-    has_times: bool = False  # of the steps, by the cluster's clock; else those of the looks
+    has_step_times: bool = False  # by the cluster's clock; else the times of the looks count
 
     def add(self, at: float, status: Value) -> None:
         step, generation = status.get("step"), status.get("generation")
@@ -144,9 +144,11 @@ class Rate:
         if step is None or status.get("state") != "running":
             return
         step_at = status.get("step_at")  # a report has none, only the watch that follows it
-        if self.samples and (step < self.samples[-1][1] or self.has_times is not bool(step_at)):
+        if self.samples and (
+            step < self.samples[-1][1] or self.has_step_times is not bool(step_at)
+        ):
             self.samples.clear()
-        self.has_times = bool(step_at)
+        self.has_step_times = bool(step_at)
         if not self.samples or step > self.samples[-1][1]:
             self.samples.append((seconds(step_at) if step_at else at, step))
         while len(self.samples) > 2 and self.samples[1][0] < self.samples[-1][0] - RATE_OVER_S:

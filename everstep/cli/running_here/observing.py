@@ -52,7 +52,7 @@ class MetricsPage:
             host, port = host_and_port(address)
         except ValueError as error:
             raise Failed(Exit.USAGE, str(error)) from None
-        target = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"  # compared
+        target = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
         path = directory / "prometheus.yaml"
         path.write_text(CONFIGURATION.format(target=target))
         return cls(target=target, configuration=path)

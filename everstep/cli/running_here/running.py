@@ -59,7 +59,7 @@ from everstep.documents.text import to_yaml
 ASK_S = 1.0
 """Seconds between two checks that a shared server has a worker."""
 DOCUMENT_S = 1.0
-"""Seconds in which a running job has to return its document: it only decides on a note."""
+"""Seconds in which a running job has to return its document; else the one that it was started with counts."""
 
 STARTED = "{id} is started; `everstep logs {id}` shows again what it printed"
 OTHER_DOCUMENT = "{id} runs with another document than this one; `everstep show {id}` prints it"
@@ -196,8 +196,8 @@ async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
         found_server = await _find_server()
         server = found_server or await _start_server(stack, machine)
         stack.enter_context(rpc_errors_as_failed(server))
-        ensured = machine if found_server is not None else None
-        return await _run_on(server, job, job_id, ensured, interrupts)
+        needs_worker = machine if found_server is not None else None
+        return await _run_on(server, job, job_id, needs_worker, interrupts)
 
 
 async def _run_on(
@@ -218,8 +218,8 @@ async def _try_on(
     job, job_id = await _renewed_if_fresh(server, job, job_id)
     async with AsyncExitStack() as stack:
         if machine is not None:
-            ensured = _worker_ensured(server, job, job_id, machine)
-            worker = await stack.enter_async_context(ensured)
+            ensuring = _worker_ensured(server, job, job_id, machine)
+            worker = await stack.enter_async_context(ensuring)
             interrupts = replace(interrupts, has_other_worker=lambda: not worker.is_begun)
         return await _run_to_end(server, job, job_id, interrupts)
 
@@ -456,6 +456,7 @@ async def _document_in_force(job: FoundJob) -> Any:
 
 
 def _uncancel() -> None:
+    """Forget that Ctrl-C cancelled this task: it goes on."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

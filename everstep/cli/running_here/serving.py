@@ -103,7 +103,7 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
 
     If that server runs already it is shared if allowed, else this is an error.
     """
-    other_users.consider(allowed=machine.allows_others)
+    other_users.warn_or_refuse(allowed=machine.allows_others)
     directory = made_home()
     with contextlib.ExitStack() as later, children_ended():
         server = await _server(machine, directory, shares=shares)

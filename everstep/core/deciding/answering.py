@@ -126,7 +126,7 @@ def _applicable(
     hindrances = [(level, hindrance(inputs, diagnosis, level)) for level in diagnosis.ladder]
     skipped.passed_over.extend((level, why) for level, why in hindrances if why is not None)
     applicable = tuple(level for level, why in hindrances if why is None)
-    has_to_move = bool(inputs.gone or diagnosis.other_faults)
+    has_to_move = bool(inputs.lost_containers or diagnosis.other_faults)
     keeps_containers = bool(SAME_CONTAINER & {*diagnosis.ladder})
     if applicable or diagnosis.ladder_is_final or not (has_to_move and keeps_containers):
         return applicable
@@ -304,7 +304,7 @@ def _decision(
         counts=tuple(series.name for series in _series(inputs, diagnosis, level)),
         counts_no_progress=counts_as_failure and fault.owner in inputs.policy.no_progress_owners,
         counts_spacing=counts_as_failure,
-        counts_back=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
+        counts_as_rollback=level is Level.ROLLBACK and fault.cls is not FaultClass.CHECKPOINT,
         other_faults=diagnosis.other_faults,
         facts_for_later=diagnosis.facts_for_later,
     )

@@ -177,7 +177,7 @@ def _repeat_level(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
         counts=(),
         counts_no_progress=False,
         counts_spacing=False,
-        counts_back=False,
+        counts_as_rollback=False,
         refused=(),
         facts_for_later=facts_for_later,
         repeats=inputs.recoveries,

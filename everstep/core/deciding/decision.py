@@ -122,7 +122,7 @@ class RollbackCount(NamedTuple):
     """How often in a row without progress the job left its newest checkpoint, and for which one."""
 
     times: int = 0
-    # `counts` of the checkpoint of the newest of these runs, if it had one.
+    # Order number of the checkpoint that the newest of these runs resumed from, if it had one.
     resumed_at: int | None = None
     below: int | None = None  # newer checkpoints could not be set aside: resume below this one only
 
@@ -140,14 +140,18 @@ class Remedy:
 
     steps: tuple[Step, ...] = ()
     isolate: tuple[Isolation, ...] = ()
-    avoid: tuple[str, ...] = ()
-    recreate: Slots = ()
-    heal: tuple[DeviceRef, ...] = ()
-    gives_way_to: tuple[FaultClass, ...] = ()
-    evidence: bool = False
-    grace_s: float = 0.0
-    space_s: float = 0.0
-    standby_s: float = 0.0
+    avoid: tuple[str, ...] = ()  # nodes that new pods do not get
+    recreate: Slots = ()  # slots that get a new pod
+    heal: tuple[DeviceRef, ...] = ()  # devices to reset
+    gives_way_to: tuple[
+        FaultClass, ...
+    ] = ()  # facts of these classes end the plan for a new decision
+    evidence: bool = False  # stacks and logs are collected before the stop
+    grace_s: float = 0.0  # ranks may save for so long before they are killed
+    space_s: float = 0.0  # wait between stop and start: the last restarts brought no progress
+    standby_s: float = (
+        0.0  # a backup pod may take so long to be ready; without one training goes on
+    )
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
 
     @property
@@ -171,7 +175,7 @@ class Decision:
     counts: tuple[str, ...] = ()  # its series
     counts_no_progress: bool = False  # the restarts that end the phase once they are too many
     counts_spacing: bool = False  # the restarts after which the next one waits longer
-    counts_back: bool = False  # the times that a job may go back in a row
+    counts_as_rollback: bool = False  # a job may go back only so many times in a row
     refused: tuple[Refusal, ...] = ()
     passed_over: tuple[str, ...] = ()  # "in_place: the container of slot 2 is gone"
     seen: tuple[str, ...] = ()  # the weightiest facts, a line each
@@ -225,9 +229,10 @@ class Plan:
     cursor: str
     slots: BySlot[Counts]  # that are to run
     remedy: Remedy = Remedy()
-    known: tuple[str, ...] = ()  # facts that the job has: repeated, they are no reason to give way
+    known_fact_ids: tuple[str, ...] = ()  # repeated facts are no reason to give way
     keep: Slots = ()  # ranks that go on with their process
-    leaves: tuple[str, ...] = ()  # the nodes of those, where others stay on other nodes
+    # The nodes from which all their slots move away; none if no slot stays anywhere.
+    left_nodes: tuple[str, ...] = ()
     places: PlaceRules | None = None
     avoid_devices: tuple[tuple[str, int], ...] = ()
     saved_as: str | None = None  # where the newest complete checkpoint of this phase was
@@ -270,8 +275,8 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
-    # A spare could have come for so long before this step: since the stop began.
-    missing_s: float = 0.0
+    # The wait for a spare began so long before this step: with the stop.
+    spare_waited_s: float = 0.0
     above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
 
 
@@ -303,8 +308,8 @@ class StepEffects:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     works: tuple[AgentWork, ...] = ()  # of agents
-    gone: Slots = ()  # slots found without a container
-    stays: bool = False  # what is newer than the chosen checkpoint could not be set aside
+    lost_containers: Slots = ()  # slots found without a container
+    newer_remain: bool = False  # what is newer than the chosen checkpoint could not be set aside
 
 
 StepEnd = Literal["done", "failed", "superseded", "outdated"]

@@ -31,7 +31,7 @@ class DecisionInput:
     now: float
     facts: tuple[Fact, ...] = ()
     answered_ids: tuple[str, ...] = ()  # IDs of those facts that were answered before
-    gone: tuple[int, ...] = ()  # slots whose container does not exist any more
+    lost_containers: tuple[int, ...] = ()  # slots whose container does not exist any more
     can: tuple[str, ...] = ()  # capabilities that every rank declares
 
     incident: Incident | None = None
@@ -51,7 +51,7 @@ class DecisionInput:
     is_placed: bool  # it has slots at all
     living: tuple[int, ...]
     # Slot -> node: slots on nodes of the facts, and the lowest, with rank 0.
-    homes: Mapping[int, str]
+    nodes_by_slot: Mapping[int, str]
     isolated: tuple[str, ...] = ()  # of the nodes of the facts
     has_deferred: bool = False  # isolations have still to be sent to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
@@ -76,7 +76,9 @@ class DecisionInput:
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     early: int = 0  # restarts in a row that ended before a step
     checking: Checking = field(default_factory=Checking)
-    back: RollbackCount = field(default_factory=RollbackCount)  # rollbacks without progress since
+    rollbacks: RollbackCount = field(
+        default_factory=RollbackCount
+    )  # rollbacks without progress since
     no_standby: bool = False  # whether a pod was not ready to stand by in time once
 
     @property
@@ -103,7 +105,7 @@ def decision_input(
         now=now,
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were reported last
         answered_ids=tuple(fact_id for fact_id in state.seen_ids if fact_id in ids),
-        gone=state.gone,
+        lost_containers=state.lost_containers,
         can=state.can,
         incident=state.incident,
         result=None if outcome is None else outcome.result,
@@ -119,7 +121,7 @@ def decision_input(
         generation=state.generation,
         is_placed=bool(state.slots),
         living=living,
-        homes={
+        nodes_by_slot={
             n: slot.node for n, slot in state.slots.items() if slot.node in nodes or n in lowest
         },
         isolated=tuple(node for node in state.isolated if node in nodes),
@@ -142,7 +144,7 @@ def decision_input(
         last_end=ledger.last_end,
         early=ledger.early,
         checking=ledger.checking,
-        back=ledger.back,
+        rollbacks=ledger.rollbacks,
         no_standby=ledger.no_standby,
     )
 

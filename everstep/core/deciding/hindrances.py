@@ -36,7 +36,7 @@ def _has_gone_back_enough(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     most, incident = inputs.policy.rollbacks, inputs.incident
     is_counted = incident is not None and incident.decision.level is Level.ROLLBACK
     is_free = diagnosis.fault.cls is FaultClass.CHECKPOINT or is_counted
-    return most is not None and inputs.back.times >= most and not is_free
+    return most is not None and inputs.rollbacks.times >= most and not is_free
 
 
 def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
@@ -61,8 +61,8 @@ ROWS: tuple[HindranceRow, ...] = (
     ),
     HindranceRow(
         SAME_CONTAINER,
-        lambda inputs, _: bool(inputs.gone),
-        "the container of slot {inputs.gone[0]} is gone",
+        lambda inputs, _: bool(inputs.lost_containers),
+        "the container of slot {inputs.lost_containers[0]} is gone",
     ),
     HindranceRow(
         SAME_CONTAINER,
@@ -97,6 +97,6 @@ def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
 
 def _is_under_rank0(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     lowest = min(inputs.living, default=0)
-    node = inputs.homes.get(lowest)
+    node = inputs.nodes_by_slot.get(lowest)
     faults = (diagnosis.fault, *diagnosis.other_faults)
     return any(fault.slot == lowest or (node and node in fault.nodes) for fault in faults)

@@ -62,7 +62,7 @@ class Diagnosis:
     instead_of: Level | None = None  # the level that failed, or `in_place` if the ladder lost it
     remarks: tuple[str, ...] = ()  # parts of the reason
     occurrences: tuple[Occurrence, ...] = ()  # device faults of these facts that rules count
-    ladder_is_final: bool = False  # restarts without progress leave out none of its levels
+    ladder_is_final: bool = False  # no level of it is left out, and none is put before it
     is_requested: bool = False  # an operator or a rule requested its first level
     class_before_rule: FaultClass | None = None  # None: no rule of the user applied
     replaces: tuple[int, ...] = ()  # slots that need new pods, whatever the fault
@@ -85,7 +85,7 @@ class Diagnosis:
 
 def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:
     """The facts that are new to this job, of current processes, and on its nodes."""
-    answered_ids, nodes = frozenset(inputs.answered_ids), frozenset(inputs.homes.values())
+    answered_ids, nodes = frozenset(inputs.answered_ids), frozenset(inputs.nodes_by_slot.values())
     return tuple(
         fact
         for fact in inputs.facts
@@ -229,7 +229,7 @@ def _waits_for(diagnosis: Diagnosis, other: Diagnosis) -> bool:
 
 
 def _leaves_nodes_of(diagnosis: Diagnosis, fault: Fault) -> bool:
-    """Whether the diagnosis leaves all nodes of the fault anyway, those with proof that the fault proves."""
+    """Whether the diagnosis leaves all nodes of the fault, and isolates as proven those that it proves."""
     main = diagnosis.fault
     leaves_its_nodes = main.is_hardware and places_pods(diagnosis)
     has_its_proofs = {*fault.proven_nodes} <= {*main.proven_nodes}
@@ -331,6 +331,7 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
     return tuple(
         Occurrence(node=f.node, device=f.device, code=f.code, at=f.at)
         for f in facts
+        # A fact with LASTED_S was counted already when its fault began.
         if f.kind == "device.fault" and LASTED_S not in f.details
         if not row_for(f).is_harmless or f.code in causes
         if f.node is not None and f.code is not None

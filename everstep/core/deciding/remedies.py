@@ -87,7 +87,7 @@ def remedy(
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
         evidence=fault.cls in LEAVES_EVIDENCE,
-        grace_s=inputs.grace_s if fault.cls in inputs.policy.asks_first else 0.0,
+        grace_s=inputs.grace_s if fault.cls in inputs.policy.saves_before_stop else 0.0,
         space_s=space_s,
         standby_s=inputs.policy.standby_s if stands_by else 0.0,
         older_than_step=_older_than(inputs, level, facts),
@@ -123,7 +123,7 @@ def _slots_to_recreate(
     if level is Level.JOB:
         return tuple(range(inputs.nodes))
     living = {*inputs.living}
-    without_pod = living & {*inputs.gone}
+    without_pod = living & {*inputs.lost_containers}
     if is_resized or fault.kind == SCALE_OUT:  # the slots that have a pod keep it
         with_pod = living - without_pod
         return tuple(n for n in range(inputs.nodes) if n not in with_pod)
@@ -154,7 +154,7 @@ def _faults_to_leave(
 def _slots_on(inputs: DecisionInput, faults: Iterable[Fault]) -> tuple[int, ...]:
     """The living slots on the nodes of these faults."""
     nodes = {node for fault in faults for node in fault.nodes}
-    return tuple(n for n in inputs.living if inputs.homes.get(n) in nodes)
+    return tuple(n for n in inputs.living if inputs.nodes_by_slot.get(n) in nodes)
 
 
 def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolation, ...]:
@@ -203,9 +203,11 @@ def _older_than(inputs: DecisionInput, level: Level, facts: tuple[Fact, ...]) ->
         if inputs.step_failure is not None and inputs.step_failure.kind == NONE_OLDER:
             return None
         incident = inputs.incident
-        return inputs.back.below if incident is None else incident.decision.remedy.older_than_step
+        return (
+            inputs.rollbacks.below if incident is None else incident.decision.remedy.older_than_step
+        )
     steps = [f.details["step"] for f in facts if f.family == "checkpoint" and "step" in f.details]
     bad_steps = [step for step in steps if isinstance(step, int)]
     newest = None if inputs.saved is None else inputs.saved.order_number
-    candidates = [n for n in (newest, inputs.back.resumed_at) if n is not None]
+    candidates = [n for n in (newest, inputs.rollbacks.resumed_at) if n is not None]
     return min(bad_steps or candidates, default=None)

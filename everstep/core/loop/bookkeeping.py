@@ -60,8 +60,8 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
         warnings=report.warnings,
         slots=_slots_seen(state, report),
         can=report.can,
-        older=_older(state, report),
-        gone=tuple(slot for slot in report.gone if slot in living),
+        older_ranks=_older_ranks(state, report),
+        lost_containers=tuple(slot for slot in report.lost_containers if slot in living),
     )
     state = progressed(_first_step(apply_facts(state, report.facts), report))
     return happened(
@@ -71,10 +71,10 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
     )
 
 
-def _older(state: JobState, report: WatchReport) -> dict[int, int]:
+def _older_ranks(state: JobState, report: WatchReport) -> dict[int, int]:
     """Ranks of earlier generations. One that the report lacks keeps its entry until the next generation."""
-    before = state.older if report.generation == state.generation else {}
-    return {**before, **report.older}
+    before = state.older_ranks if report.generation == state.generation else {}
+    return {**before, **report.older_ranks}
 
 
 def apply_facts(state: JobState, facts: Iterable[Fact]) -> JobState:
@@ -208,7 +208,9 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
         checking=ledger.checking if decision.checking is None else decision.checking,
-        back=ledger.back._replace(times=ledger.back.times + decision.counts_back),
+        rollbacks=ledger.rollbacks._replace(
+            times=ledger.rollbacks.times + decision.counts_as_rollback
+        ),
         recoveries=n,
         restarts=ledger.restarts + (not is_repeat),
         reschedules=ledger.reschedules + (not is_repeat and decision.remedy.places_pods),

@@ -244,7 +244,7 @@ class RestartEnded(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BillReturned(_Event):
-    """Of a budget that counts successes, after a failure."""
+    """Units went back: after a failure to budgets that count successes, after a standby in vain to all."""
 
     n: int
     budgets: tuple[str, ...]

@@ -145,9 +145,11 @@ def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
         return replace(state, mode=Mode.WATCHING)
     cause = (outcome.cause,) if outcome.cause is not None else ()
     unplaced = {n for n, slot in state.slots.items() if not slot.uid}
-    missing = tuple(sorted({*unplaced, *outcome.gone}))
+    missing = tuple(sorted({*unplaced, *outcome.lost_containers}))
     facts = (*state.pending_facts, *cause, *outcome.facts)
-    return replace(state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=missing)
+    return replace(
+        state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, lost_containers=missing
+    )
 
 
 def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
@@ -164,9 +166,15 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
         return replace(state, mode=mode, pending_facts=facts)
     unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
     missing = (n for n in state.living if not state.slots[n].uid)
-    missing_slots = tuple(sorted({*state.gone, *missing, *unplaced, *outcome.gone}))
+    missing_slots = tuple(
+        sorted({*state.lost_containers, *missing, *unplaced, *outcome.lost_containers})
+    )
     return replace(
-        state, mode=Mode.DECIDING, pending_facts=facts, outcome=outcome, gone=missing_slots
+        state,
+        mode=Mode.DECIDING,
+        pending_facts=facts,
+        outcome=outcome,
+        lost_containers=missing_slots,
     )
 
 
@@ -396,7 +404,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         waiting=None,
         suspected=None,
         warnings=(),
-        gone=(),
+        lost_containers=(),
         limits={},
         runs=0,
         learned=Learned(),

@@ -55,7 +55,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """The question has no answer, as a rule of ours fails, and a command waits that needs none."""
+    """The counts of the cluster did not come, or our rules failed; a command waits that needs no decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ def watch_order(state: JobState) -> WatchOrder:
 
 
 def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
-    """How many nodes more are of use, 0 if none: not every number of them has to work."""
+    """How many nodes more are of use, 0 if none. Numbers of nodes that do not work are passed over."""
     now = len(living)
     larger = usable(now + 1, state.phase.nodes, bad=state.ledger.bad_sizes) if now else ()
     return min(larger, default=now) - now

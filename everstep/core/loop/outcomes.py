@@ -202,7 +202,7 @@ def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """The state after deferred isolations reached the quarantine; what failed again stays deferred."""
     reasons = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     return replace(
-        _isolated(state, reasons),
+        _with_isolation_events(state, reasons),
         isolated={**state.isolated, **reasons},
         avoid=tuple(node for node in state.avoid if node not in reasons),
         deferred=outcome.deferred,
@@ -210,7 +210,7 @@ def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     )
 
 
-def _isolated(state: JobState, reasons: Mapping[str, str]) -> JobState:
+def _with_isolation_events(state: JobState, reasons: Mapping[str, str]) -> JobState:
     """The state with the events of newly isolated nodes; the caller stores the nodes themselves."""
     new = ((node, why) for node, why in reasons.items() if node not in state.isolated)
     return happened(state, *(NodeIsolated(at=state.now, node=n, reason=why) for n, why in new))
@@ -278,7 +278,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
         resume=resume,
         slots=slots,
         first_step_at=None,
-        gone=tuple(slot for slot in state.gone if slot in living),
+        lost_containers=tuple(slot for slot in state.lost_containers if slot in living),
     )
     return _without_pace_if_resized(moved, before=state)
 
@@ -340,11 +340,11 @@ def _with_refunds(state: JobState, *, refund_all: bool = False) -> JobState:
 
 def _without_rollback(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     """Uncount a rollback that failed before it chose a checkpoint."""
-    incident, rollbacks = state.incident, state.ledger.back
-    is_counted = incident is not None and incident.decision.counts_back
+    incident, rollbacks = state.incident, state.ledger.rollbacks
+    is_counted = incident is not None and incident.decision.counts_as_rollback
     if not is_counted or carried_out(plan, outcome, Step.RESUME):
         return state
-    return with_ledger(state, back=rollbacks._replace(times=rollbacks.times - 1))
+    return with_ledger(state, rollbacks=rollbacks._replace(times=rollbacks.times - 1))
 
 
 def _with_failure(state: JobState) -> JobState:
@@ -360,12 +360,12 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
     slots, recreate = _slots_after(state, plan, outcome), frozenset(plan.remedy.recreate)
     isolated = {i.node: i.reason for i in plan.remedy.isolate if i.node in outcome.isolated}
     moved = replace(
-        _isolated(replace(state, now=max(state.now, outcome.now)), isolated),
+        _with_isolation_events(replace(state, now=max(state.now, outcome.now)), isolated),
         cursor=outcome.cursor,
         generation=outcome.generation,
         first_generation=state.first_generation or outcome.generation,
         slots=slots,
-        older=_older_ranks(state, plan, outcome),
+        older_ranks=_older_ranks(state, plan, outcome),
         resume=outcome.resume if carried_out(plan, outcome, Step.RESUME) else state.resume,
         ledger=_ledger_after(state, plan, outcome),
         saved=_newest_checkpoint(state, plan, outcome),
@@ -380,7 +380,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         unreachable=(),
         waiting=None,
         suspected=None,
-        gone=tuple(n for n in state.gone if n not in recreate),
+        lost_containers=tuple(n for n in state.lost_containers if n not in recreate),
         plan=None,
     )
     return _without_pace_if_resized(moved, before=state)
@@ -406,13 +406,13 @@ def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     not be set aside (`stays`), later restarts too have to resume `below` its limit: they are still there.
     """
     ledger, resume = state.ledger, outcome.resume
-    rollbacks, older_than_step = ledger.back, plan.remedy.older_than_step
+    rollbacks, older_than_step = ledger.rollbacks, plan.remedy.older_than_step
     if older_than_step is not None and carried_out(plan, outcome, Step.RESUME):
-        rollbacks = rollbacks._replace(below=older_than_step if outcome.stays else None)
+        rollbacks = rollbacks._replace(below=older_than_step if outcome.newer_remain else None)
         if rollbacks.times:
             resumed_at = None if resume is None else resume.order_number
             rollbacks = rollbacks._replace(resumed_at=resumed_at)
-    return replace(ledger, mark=starting_mark(resume, ledger.mark), back=rollbacks)
+    return replace(ledger, mark=starting_mark(resume, ledger.mark), rollbacks=rollbacks)
 
 
 def _is_running(plan: Plan, outcome: Outcome) -> bool:
@@ -423,8 +423,8 @@ def _is_running(plan: Plan, outcome: Outcome) -> bool:
 def _older_ranks(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
     """The ranks that went on, each with the generation in which its process was started."""
     if outcome.generation == state.generation:
-        return state.older
-    return {rank: state.older.get(rank, state.generation) for rank in plan.keep}
+        return state.older_ranks
+    return {rank: state.older_ranks.get(rank, state.generation) for rank in plan.keep}
 
 
 LIVE_STATES = frozenset(
@@ -453,7 +453,7 @@ def cleared(state: JobState, isolated: tuple[str, ...]) -> JobState:
         replace(result, isolated_nodes=tuple(nodes)) if result.name == state.phase.name else result
         for result in state.finished
     )
-    state = _isolated(state, reasons)
+    state = _with_isolation_events(state, reasons)
     return replace(state, slots=slots, isolated=nodes, finished=finished)
 
 

@@ -31,7 +31,7 @@ def launch_plan(state: JobState) -> Plan:
             recreate=slots,
             avoid=state.avoid,
             gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
-            older_than_step=state.ledger.back.below,
+            older_than_step=state.ledger.rollbacks.below,
         ),
         slots={slot: Counts() for slot in slots},
         places=_place_rules(state, wait_s=state.phase.limits.queue_s),
@@ -69,7 +69,7 @@ def _bare(state: JobState, key: str, title: str) -> Plan:
         generation=state.generation,
         since=state.now,
         cursor=state.cursor,
-        known=known_facts(state),
+        known_fact_ids=known_facts(state),
         slots={},
         tried=(*state.ledger.bad_sizes, *state.ledger.prefetched),
         began=state.phase_started_at or state.now,
@@ -93,7 +93,7 @@ def _phase(state: JobState) -> PhaseSpec:
             durations=(),
             relations=(),
             job_durations=(),
-            asks_first=(),
+            saves_before_stop=(),
         ),
     )
     # A value of the document's own has no effect, and may be no number.
@@ -145,7 +145,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         ),
         since=decision.at,
         slots=_counts(state, slots, decision.remedy.recreate),
-        leaves=_left_nodes(state, decision.remedy.recreate),
+        left_nodes=_left_nodes(state, decision.remedy.recreate),
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,
@@ -160,9 +160,9 @@ def _left_nodes(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
     """The nodes without a pod afterwards; none if no slot stays."""
     if not leaving:
         return ()
-    homes = {slot: state.slots[slot].node for slot in state.living}
-    staying_nodes = {homes[slot] for slot in homes.keys() - set(leaving)}
-    return tuple(sorted({*homes.values()} - staying_nodes)) if staying_nodes else ()
+    nodes_by_slot = {slot: state.slots[slot].node for slot in state.living}
+    staying_nodes = {nodes_by_slot[slot] for slot in nodes_by_slot.keys() - set(leaving)}
+    return tuple(sorted({*nodes_by_slot.values()} - staying_nodes)) if staying_nodes else ()
 
 
 def _counts(

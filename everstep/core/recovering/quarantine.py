@@ -50,6 +50,7 @@ BY_HAND = "; too many codes last to follow its end: an operator releases it"
 BRAKE_FROM_NODES = 20
 BRAKE_SHARE = 0.2
 BRAKE_WINDOW_S = 3600.0
+"""In a cluster of so many nodes or more, suspicions isolate at most this share within the window."""
 HELD_WINDOWS = 24
 """For so many windows an operator may agree to a suspicion that the brake holds back. Then it is dropped."""
 

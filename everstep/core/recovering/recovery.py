@@ -91,13 +91,13 @@ def next_step(progress: PlanProgress) -> StepOrder | Outcome:
         avoid=so_far.avoid,
         avoid_devices=so_far.avoid_devices,
         resume=so_far.resume,
-        missing_s=_missing_s(progress),
+        spare_waited_s=_spare_waited_s(progress),
         above=progress.above,
     )
 
 
-def _missing_s(progress: PlanProgress) -> float:
-    """How long a spare could have come already: since the processes began to stop."""
+def _spare_waited_s(progress: PlanProgress) -> float:
+    """How long a spare node has had time to come: nodes may be missing since the stop began."""
     rules = progress.plan.places
     if progress.step is not Step.PLACE or rules is None or not rules.spare_s:
         return 0.0
@@ -157,8 +157,8 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         notes=(*old.notes, *result.notes),
         waited=(*old.waited, *result.waited),
         works=(*old.works, *result.works),
-        gone=result.gone,
-        stays=old.stays or result.stays,
+        lost_containers=result.lost_containers,
+        newer_remain=old.newer_remain or result.newer_remain,
         prechecked=(old.now, result.now) if is_precheck else old.prechecked,
     )
 

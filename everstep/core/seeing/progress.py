@@ -88,7 +88,7 @@ def progressed(state: JobState) -> JobState:
     if mark == state.ledger.mark:
         return state
     counts = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "early": 0}
-    reset = with_ledger(state, mark=mark, last_end=None, back=RollbackCount(), **counts)
+    reset = with_ledger(state, mark=mark, last_end=None, rollbacks=RollbackCount(), **counts)
     return _with_event(state, reset)
 
 
@@ -124,7 +124,7 @@ def found_further(state: JobState, before: Mark) -> JobState:
         no_progress=min(ledger.no_progress, 1),
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
-        back=RollbackCount(),
+        rollbacks=RollbackCount(),
     )
     return _with_event(state, reset)
 
@@ -144,7 +144,7 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
 def is_awaited(ledger: Ledger) -> bool:
     """Whether progress would reset any count."""
     counted = (ledger.series, ledger.no_progress, ledger.spacing, ledger.escalation)
-    return any((*counted, ledger.back.times))
+    return any((*counted, ledger.rollbacks.times))
 
 
 def is_last_run(state: JobState) -> bool:

@@ -19,7 +19,7 @@ SuspensionRule = Literal["hang.instance", "hang.all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StillSlots:
-    """Slots, and the time at which they will have been still for too long. One: it is known which."""
+    """Slots, and when they will have been still for too long. If it is one slot, that one is to blame."""
 
     rule: SuspensionRule
     slots: tuple[int, ...]

@@ -110,10 +110,10 @@ class WatchReport:
     first_step_at: float | None = None
     generation: int = 0
     pods: tuple[PodSeen, ...] = ()  # those in another state than the job has
-    gone: Slots = ()  # slots whose container is no longer there
+    lost_containers: Slots = ()  # slots whose container is no longer there
     can: tuple[str, ...] = ()  # capabilities that every rank declares
     # Ranks whose process an earlier generation started, each with that generation.
-    older: BySlot[int] = field(default_factory=dict)
+    older_ranks: BySlot[int] = field(default_factory=dict)
     warnings: tuple[JobWarning, ...] = ()
 
 

@@ -295,6 +295,7 @@ def _is_old(order: WatchOrder, alarm: Alarm) -> bool:
 
 
 _NOT_THERE = frozenset({"leaving", "lost", "absent", "pending"})
+"""`pending` is no agent that was not polled yet: a worker polls all of them before its first look."""
 
 
 def report(
@@ -330,13 +331,13 @@ def report(
         pods=tuple(
             [pod_seen(p) for p in observation.pods if p.state != order.slot_states.get(p.slot)]
         ),
-        gone=tuple([slot for slot in order.living if slot not in present]),
+        lost_containers=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running.representatives),
-        older={
+        older_ranks={
             rank: incarnation
             for pod in observation.pods
             if pod.generation == observation.generation
-            for rank, incarnation in pod.older
+            for rank, incarnation in pod.older_ranks
         },
         warnings=order.warnings if warnings is None else warnings,
     )

@@ -10,7 +10,7 @@ from everstep.core.world import StartOrder
 
 PARAMS = "params.yaml"
 COMPILES = "prefetched_compiles"
-"""The folder of compiles for fewer systems, and in a restart directory that of their logs."""
+"""Folder of compiles for fewer systems (our nodes); a restart directory has their logs in one of its name."""
 
 MICRO_BATCH = "csx.performance.micro_batch_size"
 

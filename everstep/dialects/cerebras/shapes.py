@@ -77,6 +77,7 @@ class Init(Part):
     def least_csx(self) -> int:
         """The least number of systems it goes on with."""
         least = self.autorestart.min_num_csx if self.autorestart else self.num_csx
+        # On systems a larger least is refused by document.py.
         return least if self.is_on_csx else min(least, self.num_csx)
 
     @property

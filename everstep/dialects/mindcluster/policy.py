@@ -9,7 +9,7 @@ from typing import Literal
 from everstep.core.levels import RESCHEDULING, FaultClass, Level, Owner
 from everstep.core.spec import (
     ALL_OWNERS,
-    ASKED_FIRST,
+    SAVES_BEFORE_STOP,
     Budget,
     Hindrance,
     LadderRow,
@@ -105,9 +105,9 @@ def mindcluster(
     levels_on = {STRATEGY[name] for name in recover_strategy if name in STRATEGY}
     if pod_rescheduling or recover_policy_path_pod:
         levels_on.add(_L.POD)
-    asks_first = tuple(_C) if fault_scheduling == "grace" else ASKED_FIRST
+    saves_before_stop = tuple(_C) if fault_scheduling == "grace" else SAVES_BEFORE_STOP
     if fault_scheduling == "force" and sub_healthy in ("graceExit", "hotSwitch"):
-        asks_first = (*ASKED_FIRST, *_LIKE_SUBHEALTH)
+        saves_before_stop = (*SAVES_BEFORE_STOP, *_LIKE_SUBHEALTH)
     ladders = _mindcluster_ladders(
         levels_on,
         retries_exits=_positive(fault_retry_times) is not None,
@@ -120,7 +120,7 @@ def mindcluster(
         ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders)),
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
-        asks_first=asks_first,
+        saves_before_stop=saves_before_stop,
         stands_by=_LIKE_SUBHEALTH if sub_healthy == "hotSwitch" else (),
         rules=rules,
         repeats=repeat_rules(),

@@ -272,6 +272,7 @@ def _with_records(
         phase_starts = [start for start in starts if start.phase == phase]
         phase_records = [r for r in records if r.phase == phase]
         ends = [start.generation for start in phase_starts]
+        # Else these records may belong to starts that are not kept any more.
         if is_whole or not phase_starts or phase_starts[0] is not starts[0]:
             yield None, [r for r in phase_records if not ends or r.generation_from < ends[0]]
         for start, end in zip(phase_starts, [*ends, None][1:], strict=True):

@@ -357,11 +357,11 @@ def _set_fields(shape: shapes.Shape) -> dict[str, Any]:
 
 
 def _rule(rule: shapes.Rule) -> Rule:
-    match = Match(**_set_fields(rule.match))
+    conditions = Match(**_set_fields(rule.match))
     match rule.action:
         case shapes.Rename(cls=cls):
-            return Rule(match=match, action="class", cls=cls, why=rule.why)
+            return Rule(match=conditions, action="class", cls=cls, why=rule.why)
         case list(levels):
-            return Rule(match=match, action="levels", levels=tuple(levels), why=rule.why)
+            return Rule(match=conditions, action="levels", levels=tuple(levels), why=rule.why)
         case word:
-            return Rule(match=match, action=word, why=rule.why)
+            return Rule(match=conditions, action=word, why=rule.why)

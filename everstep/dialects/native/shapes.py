@@ -106,7 +106,7 @@ class Match(Shape):
     """A regular expression that takes linear time (RE2), found in the last line of a traceback, or in
     what the rank wrote to the file that `TORCHELASTIC_ERROR_FILE` names, as PyTorch's `record` does."""
     log: v.Regex | None = None
-    """The same, in the last 200 lines of the rank; of a rule younger than its start, the last 20."""
+    """The same, in the last 200 lines of the rank; a rule added after its start sees the last 20."""
     kind: v.ShortText | None = None
     """The kind of fact, such as `process.exit`."""
     code: v.ShortText | None = None
@@ -156,7 +156,8 @@ class Recovery(Shape):
     no_progress_restarts: Annotated[int, Field(ge=0, le=1000)] | None = 3
     """So many restarts without progress before the phase fails; null: no end."""
     rollbacks: Annotated[int, Field(ge=0, le=1000)] | None = Policy().rollbacks
-    """So often in a row a job goes back behind a whole checkpoint; 0: never; null: no end."""
+    """So often in a row a job may resume from an older checkpoint although a newer one is complete; 0: never;
+    null: no end."""
     rules: Annotated[list[Rule], Field(max_length=100)] = Field(default_factory=list)
     """Tried before our playbook, the first match wins."""
 
@@ -334,7 +335,7 @@ class Spec(Settings):
         ]
         | None
     ) = None
-    """One after the other, each with books of its own; what a phase says is laid over the job's."""
+    """One after the other, each with its budgets and records; what a phase says is laid over the job's."""
 
     @model_validator(mode="after")
     def _starts_somewhere(self) -> Spec:

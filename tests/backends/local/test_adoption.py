@@ -165,7 +165,7 @@ async def test_the_folder_of_an_adopted_job_is_free_once_it_has_ended(
     for later in (Run(other, slots=(0,), run="run-2"), Run(other, id="another", slots=(0,))):
         await fenced(later, "launch", **where)
         await later.gone()
-        assert fence.read(first.model_dir)[later.id, other.backend.cluster].released
+        assert fence.read(first.model_dir)[later.id, other.backend.books_id].released
 
 
 async def fenced(job: Run, key: str, **where: Any) -> None:

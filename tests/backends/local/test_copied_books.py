@@ -30,7 +30,7 @@ def copied(home: Path, to: Path) -> None:
 async def identity_of(home: Path) -> str:
     backend = await LocalBackend.open(LocalSettings(home=home))
     await backend.close()
-    return backend.cluster
+    return backend.books_id
 
 
 async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
@@ -59,7 +59,7 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
         adoption = await copy.ensure_adopted(
             second_run.ref, generation=job.generation, folders=folders
         )
-        assert adoption == copy.cluster != job.books
+        assert adoption == copy.books_id != job.books
     finally:
         await lab.leave()  # its copied agent folders name the agents of the original
 

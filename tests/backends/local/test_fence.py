@@ -243,7 +243,7 @@ async def test_a_folder_that_the_job_left_is_closed_to_its_older_generations(
     await job.new_generation("launch")
     await job.place()
     await job.fence(model_dir=now, checkpoints_path=None)
-    owner = ("demo", local_lab.backend.cluster)
+    owner = ("demo", local_lab.backend.books_id)
     fences = {folder: fence.read(folder)[owner] for folder in (before, now)}
     assert {folder: one.generation for folder, one in fences.items()} == {before: 2, now: 2}
     assert {folder: one.released for folder, one in fences.items()} == {before: True, now: False}
@@ -276,7 +276,7 @@ async def test_checkpoints_that_a_link_leads_out_of_the_model_s_folder_have_a_fe
     linked.parent.mkdir(parents=True)
     linked.symlink_to(saved)
     await job.launch()
-    owner = ("demo", local_lab.backend.cluster)
+    owner = ("demo", local_lab.backend.books_id)
     assert fence.read(str(saved))[owner].generation == job.generation
 
 
@@ -323,7 +323,7 @@ async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
     """The books are an older copy: there may be unknown pods of generation 7."""
     job = Run(local_lab, slots=(0,))
     await job.launch()
-    fence.write(job.model_dir, fence.Fence("demo", job.run, local_lab.backend.cluster, 7))
+    fence.write(job.model_dir, fence.Fence("demo", job.run, local_lab.backend.books_id, 7))
     await job.new_generation("restart")
     await job.stop()
     for _ in range(2):

@@ -34,7 +34,7 @@ async def test_a_worker_that_stands_elsewhere_finds_thefolders_of_a_job(
     job = Run(local_lab, id="demo" if same_job else "other", slots=(0,), run="run-2")
     await begun(job)
     base = stands if same_job else elsewhere
-    owner = (job.id, local_lab.backend.cluster)
+    owner = (job.id, local_lab.backend.books_id)
     generations = [fence.read(str(base / name))[owner].generation for name in ("out", "saved")]
     assert generations == [job.generation] * 2
     (pod,) = (await job.look()).pods

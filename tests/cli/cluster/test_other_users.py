@@ -68,9 +68,9 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_root_does_not_serve_others_unless_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(Failed, match=r"ada.*you are root.*--allow-other-users") as refused:
-        other_users.consider(allowed=False)
+        other_users.warn_or_refuse(allowed=False)
     assert refused.value.code is Exit.USAGE
-    other_users.consider(allowed=True)
+    other_users.warn_or_refuse(allowed=True)
 
 
 @pytest.mark.usefixtures("shared")
@@ -78,9 +78,9 @@ def test_a_user_is_told_who_else_could_start_jobs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ME)
-    other_users.consider(allowed=False)
+    other_users.warn_or_refuse(allowed=False)
     assert "(ada) could start jobs as you" in capsys.readouterr().err
-    other_users.consider(allowed=True)
+    other_users.warn_or_refuse(allowed=True)
     assert capsys.readouterr().err == ""
 
 
@@ -89,5 +89,5 @@ def test_a_machine_of_ones_own_is_served_in_silence(
 ) -> None:
     monkeypatch.setattr(pwd, "getpwall", lambda: [user("root", 0, "/root", "/bin/bash")])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    other_users.consider(allowed=False)
+    other_users.warn_or_refuse(allowed=False)
     assert capsys.readouterr().err == ""

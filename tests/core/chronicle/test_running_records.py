@@ -408,7 +408,7 @@ def test_a_running_job_grows_older_while_nothing_is_reported() -> None:
 
 def test_the_memo_holds_each_record_once() -> None:
     job = no_heal()
-    left = responses.left(job.state, job.chronicle)
+    left = responses.closing_memo(job.state, job.chronicle)
     assert left["report"]["running_records"] == records(job)
     assert "running_records" not in left["modelarts"]["status"]
     memo = job_memo.read("modelarts", left["modelarts"], left["report"])

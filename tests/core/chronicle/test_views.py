@@ -87,11 +87,11 @@ def test_an_older_process_is_shown_as_its_agent_tells_it() -> None:
     job = running(nodes=2, processes_per_node=2)
     first = job.state.generation
     job.state = replace(job.state, generation=first + 3)
-    job.report(older={2: first})
+    job.report(older_ranks={2: first})
     job.report()  # by a worker that has heard of no agent yet
     assert incarnations(job.state)[2] == first
-    job.report("moved", generation=first + 4, older={1: first + 3})
-    assert job.state.older == {1: first + 3}
+    job.report("moved", generation=first + 4, older_ranks={1: first + 3})
+    assert job.state.older_ranks == {1: first + 3}
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -99,7 +99,7 @@ def test_status_of_a_large_job_tells_the_incarnations_of_most_pods_once(more: in
     ranks = views.INCARNATIONS_MOST // 4
     job = running(nodes=4 + more, processes_per_node=ranks)
     first = job.state.generation
-    job.state = replace(job.state, older={ranks: first - 1})
+    job.state = replace(job.state, older_ranks={ranks: first - 1})
     status, usual = views.status(job.state), [first] * ranks
     of_second = [first - 1, *usual[1:]]
     incarnations = [pod["incarnations"] for pod in status["pods"]]
@@ -231,6 +231,6 @@ def test_a_job_that_ends_leaves_the_changes_of_its_document() -> None:
     job = running()
     change = DocumentChanged(at=job.state.now, what=("limits.hang_s=600",), is_now=True, by="ada")
     job.chronicle = folded(job.chronicle, [change])
-    (left,) = responses.left(job.state, job.chronicle)["changes"]
+    (left,) = responses.closing_memo(job.state, job.chronicle)["changes"]
     assert (left["what"], left["when"], left["by"]) == (["limits.hang_s=600"], "now", "ada")
     assert views.document("demo", {}, job.chronicle)["changes"] == [left]

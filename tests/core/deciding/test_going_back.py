@@ -98,7 +98,7 @@ def test_a_checkpoint_beyond_all_others_begins_the_count_anew_and_one_saved_agai
     turns_nan(job)
     job.succeeds(resume=at(20))
     job.saves(30)
-    assert job.state.ledger.back.times == 1
+    assert job.state.ledger.rollbacks.times == 1
     job.saves(40)
     assert turns_nan(job).remedy.older_than_step == 40
 
@@ -129,14 +129,14 @@ def test_a_rollback_that_is_done_once_more_counts_once() -> None:
     job.finds(started=False, generation=job.state.generation)
     assert (levels(job)[-1], job.plan.remedy.older_than_step) == (_L.ROLLBACK, 30)
     job.succeeds(resume=at(20))
-    assert job.state.ledger.back == RollbackCount(times=1, resumed_at=20)
+    assert job.state.ledger.rollbacks == RollbackCount(times=1, resumed_at=20)
 
 
 def test_one_that_ended_before_it_chose_is_none_of_those_that_a_job_may_make() -> None:
     job = saved(running(PATIENT), 10, 20, 30)
     turns_nan(job)
     job.fails("agent.unreachable", at=Step.STOP, slot=1)
-    assert job.state.ledger.back == RollbackCount()
+    assert job.state.ledger.rollbacks == RollbackCount()
 
 
 def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:
@@ -145,7 +145,7 @@ def test_bad_checkpoints_are_left_behind_however_many_there_are() -> None:
         decision = job.see(fact("checkpoint.bad", step=step))
         assert (decision.level, decision.remedy.older_than_step) == (_L.ROLLBACK, step)
         job.succeeds(resume=at(step - 10))
-    assert job.state.ledger.back.times == 0
+    assert job.state.ledger.rollbacks.times == 0
 
 
 # -- The same end twice -------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_where_none_is_older_it_stays_and_the_restart_is_as_before(
     )
     assert (decision.level, decision.remedy.older_than_step) == (stays_with, None)
     assert "rollback failed: no good checkpoint is older than 30" in decision.reason
-    assert job.state.ledger.back.times == 0
+    assert job.state.ledger.rollbacks.times == 0
     job.succeeds(resume=at(30))
     assert crashes(job).level is not _L.ROLLBACK
 
@@ -257,40 +257,40 @@ def test_one_that_could_not_be_set_aside_is_resumed_from_by_nobody_until_a_newer
     None
 ):
     job, _ = ended_alike_twice(PATIENT, 10, 20, 30)
-    job.succeeds(resume=at(20), stays=True)
+    job.succeeds(resume=at(20), newer_remain=True)
     job.saves(30)  # it is the newest that is seen, for it is still there
     for exception, holds in (("KeyError", True), ("OSError", False)):
         assert crashes(job, exception).remedy.older_than_step == 30
-        job.succeeds(resume=at(20), stays=holds)
+        job.succeeds(resume=at(20), newer_remain=holds)
     assert crashes(job, "TypeError").remedy.older_than_step is None, "it is out of the way by now"
 
 
 def test_a_newer_one_ends_that() -> None:
     job, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    job.succeeds(resume=at(20), stays=True)
+    job.succeeds(resume=at(20), newer_remain=True)
     job.saves(40)
     assert job.see(sighting(_C.NODE)).remedy.older_than_step is None
 
 
 def test_nor_does_a_job_that_was_paused_meanwhile() -> None:
     job, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    job.succeeds(resume=at(20), stays=True)
+    job.succeeds(resume=at(20), newer_remain=True)
     assert launch_plan(job.state).remedy.older_than_step == 30
 
 
 def test_a_job_whose_suspected_checkpoint_stays_ends_as_any_other() -> None:
     job, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    job.succeeds(resume=at(20), stays=True)
+    job.succeeds(resume=at(20), newer_remain=True)
     while crashes(job).is_executed:
         assert job.plan.remedy.older_than_step == 30
-        job.succeeds(resume=at(20), stays=True)
+        job.succeeds(resume=at(20), newer_remain=True)
     assert levels(job) == [_L.IN_PLACE, _L.ROLLBACK, _L.JOB, _L.FAIL]
     assert "no progress after 3 restarts" in job.state.ending_reason
 
 
 def test_where_nothing_older_is_left_it_is_tried_again_and_not_for_ever() -> None:
     job, _ = ended_alike_twice(Policy(), 10, 20, 30)
-    job.succeeds(resume=at(20), stays=True)
+    job.succeeds(resume=at(20), newer_remain=True)
     assert job.see(sighting(_C.NODE)).remedy.older_than_step == 30
     assert job.fails(NONE_OLDER, at=Step.RESUME).remedy.older_than_step is None
 

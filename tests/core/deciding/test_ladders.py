@@ -302,7 +302,7 @@ def test_a_ladder_without_new_containers_that_was_tried_already_still_has_an_ans
     job = running()
     job.see(fact("storage.unwritable", at=job.state.now + 1))
     job.succeeds()
-    decision = job.see(fact("storage.unwritable", at=job.state.now + 5), gone=(0,))
+    decision = job.see(fact("storage.unwritable", at=job.state.now + 5), lost_containers=(0,))
     assert decision.level is Level.JOB
     assert decision.passed_over == (
         "in_place: the container of slot 0 is gone",

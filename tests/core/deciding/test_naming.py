@@ -98,7 +98,7 @@ def test_a_pod_that_others_end_is_replaced_at_once_although_its_agent_is_silent(
     leaving = silent(3)._replace(state=PodState.LEAVING)
     report = look(deleted, now=100.1, pods=(pod(0), pod(1), pod(2), leaving))
     assert isinstance(report, WatchReport)
-    assert report.gone == (3,)
+    assert report.lost_containers == (3,)
 
 
 @pytest.mark.parametrize("kind", ["device.healed", "device.fault", "subhealth.power"])

@@ -211,7 +211,7 @@ class Tricked(Simulation):
         assert state.now - EPOCH < PATIENCE_S, f"never ends: {action}"
         for record in self.chronicle.records:
             self.records_seen[record.phase, record.n] = record
-        responses.left(state, self.chronicle)  # whoever asks, and whenever, is answered
+        responses.closing_memo(state, self.chronicle)  # whoever asks, and whenever, is answered
         if isinstance(action, WatchAction) and state.mode is Mode.WATCHING:
             self._see_no_known_fault_ignored(state)
 

@@ -144,7 +144,7 @@ def test_every_class_has_an_answer_in_every_dialect_and_incident(
         reported = fact("martians.landed") if cls is None else sighting(cls)
         for lost_slots in ((), (1,)):
             inputs = decision_input(job.state, now=job.state.now, facts=(reported,))
-            decision = decide.decide(replace(inputs, gone=lost_slots))
+            decision = decide.decide(replace(inputs, lost_containers=lost_slots))
             assert decision.reason
             assert decision.seen or decision.repeats or decision.fault.kind == "nothing.new"
 
@@ -180,7 +180,7 @@ def test_the_same_class_never_gets_gentler() -> None:
 
 def test_a_new_pod_that_never_came_is_made_by_the_next_level() -> None:
     job = running()
-    job.see(sighting(_C.CRASH), gone=(1,))
+    job.see(sighting(_C.CRASH), lost_containers=(1,))
     assert job.plan.remedy.recreate == (1,)
     second = job.gives_way(sighting(_C.NODE, node="n2"), at=Step.PLACE)
     assert second.remedy.recreate == (1, 2)
@@ -254,12 +254,12 @@ def test_a_slot_that_a_pause_could_not_stop_is_stopped_or_replaced_by_the_resume
     job.command("pause")
     job.interrupted()
     unreachable = fact("agent.unreachable", slot=1)
-    job._end("failed", Step.STOP, {"gone": (1,)}, unreachable)
+    job._end("failed", Step.STOP, {"lost_containers": (1,)}, unreachable)
     assert job.state.mode is Mode.PAUSED
     job.command("resume")
     job.interrupted()
     assert (job.plan.level, job.plan.remedy.steps[0]) == (Level.IN_PLACE, Step.STOP)
-    again = job.fails("agent.unreachable", at=Step.STOP, slot=1, gone=(1,))
+    again = job.fails("agent.unreachable", at=Step.STOP, slot=1, lost_containers=(1,))
     assert (again.level, again.remedy.recreate) == (Level.POD, (1,))
 
 

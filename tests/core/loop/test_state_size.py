@@ -108,7 +108,7 @@ def size_of_input(job: ScriptedJob) -> int:
     state = replace(job.state, mode=Mode.DECIDING, pending_facts=facts)
     action = next_action(state)
     assert isinstance(action, Ask)
-    assert {*action.inputs.homes} == {0, 7}
+    assert {*action.inputs.nodes_by_slot} == {0, 7}
     return len(INPUT.dump_json(action.inputs))
 
 
@@ -126,14 +126,14 @@ VIEWS: Mapping[str, Callable[[ScriptedJob], object]] = {
     "status": lambda job: views.status(job.state),
     "restarts": lambda job: responses.restarts(job.chronicle),
     "page": lambda job: views.page(job.state, job.chronicle),
-    "memo": lambda job: responses.left(job.state, job.chronicle),
+    "memo": lambda job: responses.closing_memo(job.state, job.chronicle),
 }
 
 
 def test_what_a_job_of_10000_pods_leaves_fits_in_a_memo() -> None:
     job = running(nodes=10_000)
     slots = {n: s._replace(uid=f"{n:036d}") for n, s in job.state.slots.items()}
-    left = responses.left(replace(job.state, slots=slots), job.chronicle)
+    left = responses.closing_memo(replace(job.state, slots=slots), job.chronicle)
     assert max(len(TypeAdapter(object).dump_json(value)) for value in left.values()) < 1024 * 1024
     assert job_memo.read("status", left["status"], left["report"]) == views.status(
         replace(job.state, slots=slots), job.chronicle
@@ -145,7 +145,7 @@ def test_the_status_of_10000_pods_of_16_ranks_is_below_two_megabytes() -> None:
     slots = {
         n: s._replace(uid=f"{n:036d}", node=f"gpu-{n:05d}") for n, s in job.state.slots.items()
     }
-    state = replace(job.state, slots=slots, generation=12_345, older={17: 12_344})
+    state = replace(job.state, slots=slots, generation=12_345, older_ranks={17: 12_344})
     payload = TypeAdapter(object).dump_json(views.status(state))
     assert len(payload) < 2 * 1024 * 1024
 

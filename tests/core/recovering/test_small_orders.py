@@ -74,7 +74,7 @@ def test_what_steps_are_told_of_facts_that_were_answered_does_not_grow_with_the_
     answered = tuple(f"demo-{n}-g7-c0ffee/d00df00d/{n}" for n in range(FACT_IDS_KEPT))
     job.state = replace(job.state, seen_ids=answered)
     job.see(sighting(FaultClass.CRASH))
-    assert job.plan.known[:-1] == answered[-ANSWERED_KEPT + 1 :]
+    assert job.plan.known_fact_ids[:-1] == answered[-ANSWERED_KEPT + 1 :]
     assert size(job.plan) < A_STEP
 
 

@@ -510,7 +510,7 @@ def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
 def test_a_pod_level_changes_only_the_pods_concerned() -> None:
     job = running()
     job.see(sighting(_C.NODE))
-    assert (job.plan.remedy.recreate, job.plan.leaves, job.plan.keeps_places) == (
+    assert (job.plan.remedy.recreate, job.plan.left_nodes, job.plan.keeps_places) == (
         (1,),
         ("n1",),
         True,

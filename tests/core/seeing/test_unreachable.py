@@ -218,7 +218,7 @@ def test_two_silent_slots_do_not_keep_the_job_at_pod_level_for_ever() -> None:
 def test_a_container_that_is_gone_on_a_sound_node_is_a_crash_with_in_place_passed_over() -> None:
     job = running()
     lost = fact("agent.gone", slot=2)
-    decision = job.see(lost, gone=(2,))
+    decision = job.see(lost, lost_containers=(2,))
     assert (decision.fault.cls, decision.level) == (FaultClass.CRASH, Level.POD)
     assert decision.remedy.recreate == (2,)
     assert decision.passed_over == ("in_place: the container of slot 2 is gone",)
@@ -228,7 +228,7 @@ def test_a_container_that_is_gone_on_a_sound_node_is_a_crash_with_in_place_passe
 def test_a_container_that_is_gone_is_replaced_where_the_ladder_knows_no_pod_level(
     cls: FaultClass,
 ) -> None:
-    decision = running().see(sighting(cls), gone=(2,))
+    decision = running().see(sighting(cls), lost_containers=(2,))
     assert decision.is_executed
     assert (decision.remedy.recreate, Step.PLACE in decision.remedy.steps) == ((2,), True)
     assert (Step.WRITABLE in decision.remedy.steps) == (cls is FaultClass.STORAGE)
@@ -237,7 +237,7 @@ def test_a_container_that_is_gone_is_replaced_where_the_ladder_knows_no_pod_leve
 def test_all_slots_that_do_not_confirm_are_replaced_at_once() -> None:
     job = running()
     job.see(sighting(FaultClass.STORAGE))
-    decision = job.fails("agent.unreachable", at=Step.STOP, slot=2, gone=(2, 3))
+    decision = job.fails("agent.unreachable", at=Step.STOP, slot=2, lost_containers=(2, 3))
     assert (decision.level, decision.remedy.recreate) == (Level.POD, (2, 3))
 
 
@@ -249,7 +249,7 @@ def test_a_new_container_that_dies_before_its_start_is_made_again_a_few_times(
     job.see(sighting(cls))
     levels = []
     while job.decisions[-1].is_executed:
-        job.fails("pod.gone", at=job.plan.remedy.steps[-1], slot=1, gone=(1,))
+        job.fails("pod.gone", at=job.plan.remedy.steps[-1], slot=1, lost_containers=(1,))
         levels.append(job.decisions[-1].level)
     assert 3 <= len(levels) <= 10
     assert levels[-1] is Level.FAIL

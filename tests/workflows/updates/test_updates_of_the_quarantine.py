@@ -20,7 +20,7 @@ from workflows.node_quarantine import Opening
 @pytest.fixture
 async def quarantine(shared: Scene) -> AsyncIterator[Handle]:
     await shared.new_cluster()
-    opening = Opening(cluster="local", known=Quarantine(cluster="local"))
+    opening = Opening(cluster="local", quarantine=Quarantine(cluster="local"))
     handle = await shared.stage.client.start_workflow(
         names.NODE_QUARANTINE,
         opening,

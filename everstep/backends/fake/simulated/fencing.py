@@ -84,15 +84,15 @@ def _set_timers(state: FakeState, job: Job, fence: FakeFence) -> None:
         return
     settings = state.settings
     fence.timers = [
-        state.time.after(settings.warden_s, lambda: _stop(state, job, fence, cut_off=False)),
-        state.time.after(settings.fence_s, lambda: _stop(state, job, fence, cut_off=True)),
+        state.time.after(settings.warden_s, lambda: _stop(state, job, fence, also_cut_off=False)),
+        state.time.after(settings.fence_s, lambda: _stop(state, job, fence, also_cut_off=True)),
         state.time.at(fence.holds_at, lambda: _give_up_silent_pods(state, job, fence)),
     ]
 
 
-def _stop(state: FakeState, job: Job, fence: FakeFence, *, cut_off: bool) -> None:
+def _stop(state: FakeState, job: Job, fence: FakeFence, *, also_cut_off: bool) -> None:
     for pod in tuple(_older(job, fence.generation)):
-        if cut_off or pod.node.cut_off_since is None:
+        if also_cut_off or pod.node.cut_off_since is None:
             processes.end(state, pod)
     state.touch(job)
 

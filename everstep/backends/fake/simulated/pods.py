@@ -41,7 +41,7 @@ def stand_by(
 
 
 def take(state: FakeState, pod: Pod, generation: int) -> None:
-    """Make a pod that stood by the pod of its slot."""
+    """Let a standby become the pod of its slot."""
     pod.job.pods[pod.slot] = pod.job.standbys.pop(pod.slot)
     pod.generation = generation
     state.note(f"take pod {pod.name} on {pod.node.name} (g{generation})")
@@ -163,7 +163,7 @@ def unsilence(state: FakeState, node: Node) -> None:
 
 
 def lose_node(state: FakeState, node: Node, *, proven: bool) -> None:
-    """Prepare the loss of a node. `proven`: nothing runs there any more; else it is only cut off."""
+    """End what runs on a node that is lost; the caller marks the node. Not `proven`: it is only cut off."""
     if not proven:
         _keep_last_reports(state, node)
         return
@@ -222,4 +222,5 @@ def is_proven_stopped(pod: Pod) -> bool:
         return not pod.has_living_processes
     if pod.node.is_down:
         return True
+    # None: the pod came after its node fell silent, so its agent never got an order.
     return pod.last_seen is None or pod.last_seen.state in ENDED or pod.last_seen.generation == 0

@@ -82,8 +82,8 @@ def _start_pod(
     pod.processes = shared[start_args]
     state.note(f"start {pod.name} (g{order.generation})")
     state.touch(pod.job)
-    if order.kept or going_on:
-        to_keep = [rank for rank in pod.ranks if rank in order.kept]
+    if order.kept_ranks or going_on:
+        to_keep = [rank for rank in pod.ranks if rank in order.kept_ranks]
         if why := kept_rank_mismatch(to_keep, going_on):
             _fail_start(state, pod, pod.processes, why)
             return

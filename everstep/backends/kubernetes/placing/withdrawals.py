@@ -65,8 +65,8 @@ class Withdrawals:
     async def withdraw_outdated(self, gang: manifest.Gang, stored: Stored, *, mark: str) -> Stored:
         """Have all pods of the gang created again if one of them avoids other nodes than it should.
 
-        `mark`: the value of the annotation that pods have which avoid the right nodes. A gang with a pod that
-        has a node stays as it is.
+        `mark`: the value of the annotation that pods have which avoid the right nodes. A gang stays as it is
+        if one of its pods has a node, or is held by a queue.
         """
         pods = self._pods_of(gang, stored)
         if not pods or any(pod["spec"].get("nodeName") or is_gated(pod) for pod in pods):

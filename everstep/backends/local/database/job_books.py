@@ -44,6 +44,7 @@ class LocalJobBooks(JobBooks):
             self.db.execute("DELETE FROM queue WHERE job = ?", (record.id,))  # an outdated order
 
     def refuse_others(self, ref: JobRef) -> None:
+        """Refuse jobs of other books, and every job if these were copied with their state directory."""
         if (copied := identity.original(self.db, ref.books)) is not None:
             raise WrongCluster.copied(ref.id, original=copied.path, copy=copied.copy)
         ownership.refuse_strange(ref, identity.identity(self.db))
