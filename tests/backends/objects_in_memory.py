@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from everstep.backends.kubernetes.manifest import PodSettings
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.core.world import JobRef, PlaceOrder
+from tests.testbed.kubelet.status import timestamp
 
 NAMESPACE = "jobs"
 AGENT = "agent"
@@ -77,7 +79,7 @@ class ObjectsInMemory(KubernetesApi):
             if f"{path}/{name}" in self.objects:
                 raise refused(409, f'"{name}" already exists', "AlreadyExists")
             return self._put(path, body)
-        if request.method == "GET" and path.endswith("/podgroups"):
+        if request.method == "GET" and path.endswith(("/podgroups", "/configmaps")):
             items = [one for key, one in self.objects.items() if key.startswith(f"{path}/")]
             return {"items": items}
         if path not in self.objects:
@@ -99,7 +101,12 @@ class ObjectsInMemory(KubernetesApi):
         path = f"{collection}/{body['metadata']['name']}"
         number = str(next(self._numbers))
         old = self.objects.get(path, {"metadata": {"uid": f"uid-{number}"}})
-        metadata = {**body["metadata"], "uid": old["metadata"]["uid"], "resourceVersion": number}
+        metadata = {
+            "creationTimestamp": timestamp(time.time()),
+            **body["metadata"],
+            "uid": old["metadata"]["uid"],
+            "resourceVersion": number,
+        }
         self.objects[path] = copy.deepcopy({"data": {}, **body, "metadata": metadata})
         return self.objects[path]
 

@@ -19,7 +19,6 @@ from tests.testbed.kubelet.status import timestamp
 
 AHEAD_S = 61.0
 """So far is the worker's clock ahead of the API server's."""
-PODS = "/api/v1/namespaces/jobs/pods"
 
 
 @asynccontextmanager
@@ -53,7 +52,8 @@ async def api_server(*, pod_age_s: float) -> AsyncIterator[tuple[KubernetesApi, 
 def releaser(api: KubernetesApi) -> FolderReleaser:
     books = ConfigMapBooks(api, "jobs", "b00c", service_of=lambda _: ("ready", None))
     settings = manifest.PodSettings(books="b00c", agent="agent")
-    return FolderReleaser(api=api, pods=PODS, books=books, settings=settings)
+    agent = {"metadata": {"name": "agent"}}
+    return FolderReleaser(api=api, namespace="jobs", books=books, settings=settings, agent=agent)
 
 
 COMMAND: wire.ReleaseCommand = {

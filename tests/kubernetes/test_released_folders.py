@@ -72,6 +72,36 @@ async def test_after_the_last_pod_a_short_lived_one_releases_the_folders(
     await second.gone()
 
 
+async def hold_pods(machines: Machines, namespace: str, *, held: bool) -> None:
+    for number in range(3):
+        await machines.fault("hold-pods", node=f"{namespace}-{number}", held=held)
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+async def test_what_the_short_lived_pod_mounts_is_made_again(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str, moment: str
+) -> None:
+    """An operator who tidies up removes the agent's program where no pod seems to need it any more."""
+    job = KubernetesRun(lab, id=f"tidied-{moment}", slots=(0,), env=NEVER_ENDS)
+    await begun(job)
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/{job.id}-0-g1", gracePeriodSeconds=1)
+    await until(lambda: not ranks_of(job.id, slot=0, generation=1))
+    agent = lab.backend.placer.agent["metadata"]["name"]
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    if moment == "before":
+        await api.delete(f"{maps}/{agent}")
+    else:
+        await hold_pods(machines, namespace, held=True)
+        while not releasers(lab):
+            assert not (await lab.backend.ensure_gone(job.ref)).done
+        await api.delete(f"{maps}/{agent}")
+        await hold_pods(machines, namespace, held=False)
+    await job.gone()
+    second = KubernetesRun(lab, id=f"heir-{moment}", slots=(0,))
+    await fence_folder_of(job.id, second)
+    await second.gone()
+
+
 async def test_a_folder_is_kept_where_ranks_may_still_write(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 import time
-from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from kubernetes.aio.config import ConfigException
 
-from everstep.agent import build, wire
+from everstep.agent import wire
 from everstep.agent_client import ranks
 from everstep.agent_client.news import ALL_JOBS, JobNews
 from everstep.agent_client.watch import Agents
@@ -26,7 +23,7 @@ from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.kubernetes import gangs, manifest, names
+from everstep.backends.kubernetes import agent_program, gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     BooksOfOneCall,
@@ -130,7 +127,7 @@ class KubernetesBackend(AgentBackend):
     async def _begin(self) -> None:
         # What is not granted ends here in the server's own words; the watch would try for ever.
         await reached(self._api.get("/api/v1/nodes", _ONE))
-        agent = await self._agent()
+        agent = await agent_program.config_map()
         has_pod_groups = self._settings.uses_pod_groups and await gangs.are_served(self._api)
         for name in self._namespace_names:
             await self._begin_in(name, agent)
@@ -161,8 +158,7 @@ class KubernetesBackend(AgentBackend):
         if owner != self._identity:
             what = f"ConfigMap {CLUSTER} names them: {owner}, not {self._identity}"
             raise BackendUnavailable(f"namespace {namespace} is that of other workers: {what}")
-        maps = f"/api/v1/namespaces/{namespace}/configmaps"
-        await allowing(self._api.create(maps, agent), 409)
+        await agent_program.ensure_agent(self._api, namespace, agent)
 
     def _job_namespace(
         self, name: str, pod_settings: manifest.PodSettings, agent: Json
@@ -224,15 +220,6 @@ class KubernetesBackend(AgentBackend):
             namespace.agents.forget_later(pod["metadata"]["uid"])
             if not self.watch.has_pods(job_of(pod)):
                 namespace.pods.forget(job_of(pod))
-
-    async def _agent(self) -> Json:
-        """The ConfigMap with the agent of this version."""
-        with tempfile.TemporaryDirectory(prefix="everstep-") as folder:
-            path = Path(folder) / manifest.AGENT_FILE
-            content = (await asyncio.to_thread(build.build, path, is_small=True)).read_bytes()
-        metadata = {"name": names.agent(content), "labels": {names.MANAGED_BY: names.EVERSTEP}}
-        binary = {manifest.AGENT_FILE: b64encode(content).decode()}
-        return {"metadata": metadata, "immutable": True, "binaryData": binary}
 
     @property
     def _resources(self) -> Mapping[str, str]:
@@ -485,9 +472,10 @@ class KubernetesBackend(AgentBackend):
         namespace = self._of(job)
         releaser = FolderReleaser(
             api=self._api,
-            pods=f"{namespace.path}/pods",
+            namespace=namespace.name,
             books=namespace.books,
             settings=namespace.placer.settings,
+            agent=namespace.placer.agent,
         )
         wait = await releaser.release(end.command)
         if wait:

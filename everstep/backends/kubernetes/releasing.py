@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from everstep.agent import wire
 from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks
 from everstep.backends.kubernetes.pod_facts import created_at, has_ended, trouble
@@ -25,13 +26,18 @@ class FolderReleaser:
     """Makes and removes such pods."""
 
     api: KubernetesApi
-    pods: str  # their path
+    namespace: str
     books: ConfigMapBooks
     settings: manifest.PodSettings
+    agent: Json  # the ConfigMap with the agent's program, which such a pod mounts
+
+    @property
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
 
     async def release(self, command: wire.ReleaseCommand) -> str:
         """What it waits for, if it is not done. What cannot be released stays the job's, with a warning."""
-        path = f"{self.pods}/{names.releaser(command['job'], generation=command['generation'])}"
+        path = f"{self._pods}/{names.releaser(command['job'], generation=command['generation'])}"
         try:
             pod = await self.api.get(path)
         except Unreachable as error:
@@ -43,6 +49,7 @@ class FolderReleaser:
         is_over = has_ended(pod)
         if not is_over and self.api.server_time() < created_at(pod) + LIVES_S:
             name = pod["metadata"]["name"]
+            await ensure_agent(self.api, self.namespace, self.agent)
             return f"pod {name} to release the folders {trouble(pod)}".rstrip()
         if pod["status"].get("phase") != "Succeeded":
             _warn(command, trouble(pod) or f"its pod did not end within {LIVES_S:g} s")
@@ -60,11 +67,12 @@ class FolderReleaser:
             return ""
         owner = {"name": names.record(command["job"]), "uid": stored.uid}
         template: Json = json.loads(document.template)
+        await ensure_agent(self.api, self.namespace, self.agent)
         try:
             body = manifest.releaser(
                 document.image, template, command, owner=owner, settings=self.settings
             )
-            await self.api.create(self.pods, body)
+            await self.api.create(self._pods, body)
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
         except (InvalidSpec, Refused) as error:

@@ -34,7 +34,7 @@ class Kubelet:
         self._synchronized = asyncio.Event()
         self._logs = LogServer(self._find_worker, folder.parent)
         self._hollow_agents = HollowAgents()
-        self._references = References(api)
+        self._references = References(api, keeps_immutable=True)  # of all hollow nodes
 
     async def start(self) -> None:
         await self._logs.start()
@@ -42,7 +42,8 @@ class Kubelet:
 
     async def add_node(self, spec: NodeSpec) -> None:
         folder = self._folder / spec.name
-        node = Node(self._api, spec, folder, self._hollow_agents, self._references)
+        references = self._references if spec.is_hollow else References(self._api)
+        node = Node(self._api, spec, folder, self._hollow_agents, references)
         self.nodes[spec.name] = node
         if not spec.is_hollow:  # it has no logs
             await self._logs.listen(node.ip)

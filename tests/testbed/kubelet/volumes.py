@@ -23,10 +23,14 @@ _REFERENCES = {
 
 
 class References:
-    """The ConfigMaps and Secrets that pods name. A ConfigMap that never changes is requested once."""
+    """The ConfigMaps and Secrets that pods name.
 
-    def __init__(self, api: Api) -> None:
+    `keeps_immutable`: a ConfigMap that never changes is requested once, and its deletion goes unnoticed.
+    """
+
+    def __init__(self, api: Api, *, keeps_immutable: bool = False) -> None:
         self._api = api
+        self._keeps_immutable = keeps_immutable
         self._immutable: dict[str, Json] = {}  # by path
 
     async def fetch(self, pod: Json) -> Lookup:
@@ -46,7 +50,7 @@ class References:
             if error.status != 404:
                 raise
             return None
-        if obj.get("immutable") and "/configmaps/" in path:
+        if self._keeps_immutable and obj.get("immutable") and "/configmaps/" in path:
             self._immutable[path] = obj
         return obj
 

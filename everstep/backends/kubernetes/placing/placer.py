@@ -21,6 +21,7 @@ from everstep.backends.kubernetes import (
     manifest,
     names,
 )
+from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid
 from everstep.backends.kubernetes.books import (
@@ -320,12 +321,8 @@ class PodPlacer:
 
     async def _ensure_mounted(self, job: str, stored: Stored) -> None:
         """Have what a kubelet mounts into the pods, also after it was deleted."""
-        await both(self._ensure_secret(job, stored), self._ensure_agent())
-
-    async def _ensure_agent(self) -> None:
-        maps = f"{self._path}/configmaps"
-        if not await reached(self.api.exists(f"{maps}/{self.agent['metadata']['name']}")):
-            await allowing(self.api.create(maps, self.agent), 409)
+        agent = ensure_agent(self.api, self.namespace, self.agent)
+        await both(self._ensure_secret(job, stored), agent)
 
     async def _ensure_secret(self, job: str, stored: Stored) -> None:
         metadata = {

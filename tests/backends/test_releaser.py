@@ -1,0 +1,77 @@
+"""The short-lived pod that releases the folders of an ended job, and what may hold it up."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.agent import wire
+from everstep.backends.kubernetes.books import JobSession
+from everstep.backends.kubernetes.releasing import FolderReleaser
+from everstep.core.errors import BackendUnavailable
+from tests.backends.objects_in_memory import (
+    AGENT,
+    BOOKS,
+    JOB,
+    NAMESPACE,
+    ObjectsInMemory,
+    Request,
+    launched,
+    order_of,
+    refused,
+)
+
+COMMAND: wire.ReleaseCommand = {
+    "cluster": BOOKS,
+    "job": JOB.id,
+    "generation": 1,
+    "folders": ["/storage"],
+    "earlier": [],
+}
+
+
+async def after_the_last_pod(api: ObjectsInMemory) -> FolderReleaser:
+    """The releaser of a job whose pods are gone."""
+    placer = await launched(api)
+    await placer.ensure_placed(order_of(0))
+
+    def drop_pods(session: JobSession) -> None:
+        for entry in session.entries:
+            session.remove(entry.name)
+
+    await placer.books.transact(JOB.id, drop_pods)
+    return FolderReleaser(
+        api=api,
+        namespace=NAMESPACE,
+        books=placer.books,
+        settings=placer.settings,
+        agent=placer.agent,
+    )
+
+
+def agent_path() -> str:
+    return f"/api/v1/namespaces/{NAMESPACE}/configmaps/{AGENT}"
+
+
+async def test_the_agent_that_it_mounts_is_made_again_before_it_and_while_it_waits() -> None:
+    api = ObjectsInMemory()
+    releaser = await after_the_last_pod(api)
+    for _ in range(2):
+        del api.objects[agent_path()]
+        assert await releaser.release(COMMAND)
+        assert agent_path() in api.objects
+
+
+async def test_an_api_server_that_is_away_for_a_moment_gives_up_no_folder() -> None:
+    api = ObjectsInMemory()
+    releaser = await after_the_last_pod(api)
+    refusals = iter([refused(503, "overloaded")])
+
+    def refuse_once(request: Request) -> None:
+        for refusal in refusals:
+            raise refusal
+
+    api.before = refuse_once
+    with pytest.raises(BackendUnavailable):
+        await releaser.release(COMMAND)
+    await releaser.release(COMMAND)
+    assert "train-release-g1" in api.of("pods")
