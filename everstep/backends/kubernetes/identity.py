@@ -6,6 +6,7 @@ that of the jobs' records, so that these stay the workers' own.
 
 from __future__ import annotations
 
+import json
 import logging
 import secrets
 from collections import defaultdict
@@ -35,7 +36,8 @@ JobsByIdentity = Mapping[str, Sequence[str]]
 async def open_books(api: KubernetesApi, namespace: str, job_namespaces: Sequence[str] = ()) -> str:
     """Return the identity of the books of the workers in this namespace; made once.
 
-    Raises BackendUnavailable where it was deleted and the records of jobs name several.
+    Raises BackendUnavailable where it was deleted and the records of jobs name several, or where books do
+    not name their workers.
     """
     if (stored := await stored_identity(api, namespace)) is not None:
         return stored
@@ -91,14 +93,17 @@ async def _jobs_by_identity(
 ) -> JobsByIdentity:
     """Return the identities in the records of jobs, each with its jobs.
 
-    A namespace of jobs counts unless its own books name other workers.
+    A namespace of jobs counts unless its own books name other workers. Raises BackendUnavailable where they
+    name none.
     """
     jobs = defaultdict[str, list[str]](list)
     for name in dict.fromkeys((namespace, *job_namespaces)):
         entries = await _entries(api, name)
-        if entries is not None and entries.get(_WORKERS) != namespace:
-            continue
         if entries is not None:
+            if not (workers := entries.get(_WORKERS)):
+                raise BackendUnavailable(_no_workers(name, namespace))
+            if workers != namespace:
+                continue
             jobs[entries[_IDENTITY]] += []
         maps = f"/api/v1/namespaces/{name}/configmaps"
         for config_map in (await api.get(maps, _RECORDS))["items"]:
@@ -106,6 +111,16 @@ async def _jobs_by_identity(
             job = metadata.get("annotations", {}).get(names.JOB, metadata["name"])
             jobs[metadata["labels"][names.BOOKS]].append(job)
     return jobs
+
+
+def _no_workers(job_namespace: str, namespace: str) -> str:
+    """Return the error, with the command that ends it."""
+    entries = json.dumps({"data": {_WORKERS: namespace}})
+    command = f"kubectl -n {job_namespace} patch configmap {CLUSTER} --type merge -p '{entries}'"
+    return (
+        f"ConfigMap {CLUSTER} of namespace {job_namespace} has no `{_WORKERS}`, so its jobs may be those of"
+        f" other workers. If they are yours: {command}. If not, serve that namespace no longer"
+    )
 
 
 def _disagreement(namespace: str, jobs: JobsByIdentity) -> str:
