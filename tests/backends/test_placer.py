@@ -6,14 +6,17 @@ import copy
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from everstep.backends.kubernetes.api import Json, Unreachable
+from everstep.backends.kubernetes.books import JobSession
 from everstep.backends.kubernetes.placing.placer import CREATED_PER_CALL, PodPlacer
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder
 from tests.backends.objects_in_memory import (
+    NAMESPACE,
     ObjectsInMemory,
     Request,
     launched,
@@ -182,6 +185,30 @@ async def test_a_pod_that_is_refused_for_ever_is_not_waited_for() -> None:
     api.before = failing_once(pod, refused(422, "spec.containers: Invalid value", "Invalid"))
     with pytest.raises(InvalidSpec, match=r"spec\.containers: Invalid value"):
         await placer.ensure_placed(order_of(0))
+
+
+@pytest.mark.parametrize("slots", [(0,), (0, 1)], ids=["one pod", "two pods"])
+@pytest.mark.parametrize("node", ["", "removed"])
+async def test_a_pod_that_is_deleted_before_its_agent_answered_is_created_again(
+    slots: tuple[int, ...], node: str
+) -> None:
+    """By a person, by a queue that takes its quota back, or with its node, while no worker looked."""
+    api = ObjectsInMemory()
+    order = order_of(*slots)
+    await placed(await launched(api), order)
+    del api.objects[f"/api/v1/namespaces/{NAMESPACE}/pods/train-0-g1"]
+    placer = placer_of_a_new_worker(api)
+    placer.watch.absent.removed["removed"] = 0.0
+
+    def note_node(session: JobSession) -> None:
+        session.update(replace(session.entries[0], node=node))
+
+    await placer.books.transact(order.job.id, note_node)
+    await placer.ensure_placed(order)  # finds out
+    await placed(placer, order)
+    assert set(api.of("pods")) == {f"train-{slot}-g1" for slot in slots}
+    entry, *_ = (await placer.books.read(order.job.id)).document.pods
+    assert (entry.failures, entry.failure) == (1, "it was deleted")
 
 
 # -- Another number of pods, none of which has a node: they become pods of a new group --------------

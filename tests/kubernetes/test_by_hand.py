@@ -54,6 +54,19 @@ def uids_by_slot(site: Site, job: str) -> dict[int, str]:
     return {pod["slot"]: pod["uid"] for pod in site.status(job)["pods"]}
 
 
+async def test_a_pod_that_is_deleted_while_it_waits_for_a_node_is_created_again(
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="unplaced", slots=ALL, env=NEVER_ENDS)
+    await job.new_generation("launch")
+    await until_refused(job)
+    await api.delete(f"/api/v1/namespaces/{namespace}/pods/unplaced-2-g1")
+    async with another_node(machines, namespace, "fourth-of-unplaced"):
+        place = partial(lab.backend.ensure_placed, job.place_order())
+        await job.until_done(place, within_s=90.0)
+        await job.gone()
+
+
 async def test_without_its_secret_a_job_goes_on_with_the_pods_it_has(
     lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:

@@ -32,6 +32,7 @@ from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact
 
+_DELETED = "it was deleted"
 _LEAST_GRACE_S = 1
 """0 would remove the object at once, and with it the proof that its processes ended."""
 
@@ -132,6 +133,8 @@ class PodReconciler:
             return self._change_of_withdrawn(entry, pod)
         if self._has_failed(entry, stored):
             return self._change_of_failed(entry, pod)
+        if pod is None and self._was_deleted_unused(entry, stored):
+            return self._change_of_failed(replace(entry, failure=_DELETED), pod)
         return self._change_of_other(entry, pod)
 
     def _change_of_withdrawn(self, entry: PodEntry, pod: Json | None) -> EntryChange:
@@ -159,9 +162,7 @@ class PodReconciler:
         leaves the job, and the next fence waits for what may run there.
         """
         node = entry.node if pod is None else pod["spec"].get("nodeName", entry.node)
-        service, _ = self.watch.service(node)
-        # A pod without a node never had a process.
-        is_proven_dead = not node or self.pods.is_gone(entry.uid) or service == "down"
+        is_proven_dead = self._is_proven_dead(entry, node)
         has_vanished = pod is None and not is_proven_dead
         is_leaving = entry.is_leaving or has_vanished
         entry = replace(entry, node=node, is_leaving=is_leaving, has_vanished=has_vanished)
@@ -174,7 +175,9 @@ class PodReconciler:
             entry = replace(entry, dead_at=self.agents.clock())
         grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
         deletion = _first_deletion(entry, pod, grace_s)
-        if deletion is None and service == "down":  # no kubelet will ever confirm it
+        if (
+            deletion is None and self.watch.service(node)[0] == "down"
+        ):  # no kubelet will ever confirm it
             deletion = PodDeletion(entry.name, entry.uid, 0)
         return EntryChange(entry, deletion)
 
@@ -185,6 +188,16 @@ class PodReconciler:
             and not entry.is_leaving
             and not self._may_have_ranks(entry, stored)
         )
+
+    def _was_deleted_unused(self, entry: PodEntry, stored: Stored) -> bool:
+        """Whether a wanted pod, whose object is gone, is dead and no rank ever ran in it."""
+        is_wanted = bool(entry.uid) and not entry.is_leaving
+        is_unused = is_wanted and not self._may_have_ranks(entry, stored)
+        return is_unused and self._is_proven_dead(entry, entry.node)
+
+    def _is_proven_dead(self, entry: PodEntry, node: str) -> bool:
+        """Whether no process of the pod runs. A pod without a node never had one."""
+        return not node or self.pods.is_gone(entry.uid) or self.watch.service(node)[0] == "down"
 
     def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
         agent = self.agents.by_uid.get(entry.uid)
