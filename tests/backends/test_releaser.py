@@ -27,6 +27,7 @@ COMMAND: wire.ReleaseCommand = {
     "folders": ["/storage"],
     "earlier": [],
 }
+NO_RIGHT = 'pods is forbidden: User "worker" cannot create resource "pods" in API group ""'
 
 
 async def after_the_last_pod(api: ObjectsInMemory) -> FolderReleaser:
@@ -59,6 +60,24 @@ async def test_the_agent_that_it_mounts_is_made_again_before_it_and_while_it_wai
         del api.objects[agent_path()]
         assert await releaser.release(COMMAND)
         assert agent_path() in api.objects
+
+
+@pytest.mark.parametrize("message", ['pods "x" is forbidden: exceeded quota: few', NO_RIGHT])
+async def test_a_quota_or_a_right_that_is_missing_for_now_is_waited_for(message: str) -> None:
+    """The quota of the job's own pods is given back a moment after they are gone."""
+    api = ObjectsInMemory()
+    releaser = await after_the_last_pod(api)
+    refusals = iter([refused(403, message, "Forbidden")])
+
+    def refuse_once(request: Request) -> None:
+        if request.method == "POST" and request.path.endswith("/pods"):
+            for refusal in refusals:
+                raise refusal
+
+    api.before = refuse_once
+    assert message in await releaser.release(COMMAND)
+    await releaser.release(COMMAND)
+    assert "train-release-g1" in api.of("pods")
 
 
 async def test_an_api_server_that_is_away_for_a_moment_gives_up_no_folder() -> None:

@@ -34,9 +34,14 @@ NO_ACCOUNT = (
     'pods "a-0-g1" is forbidden: error looking up service account jobs/{0}:'
     ' serviceaccount "{0}" not found'
 )
+NO_RIGHT = (
+    'pods is forbidden: User "system:serviceaccount:jobs:everstep-worker" cannot create resource "pods"'
+    ' in API group "" in the namespace "jobs"'
+)
 LATER = [
     (403, 'pods "a-0-g1" is forbidden: exceeded quota: cpu'),
     (403, NO_ACCOUNT.format("default")),
+    (403, NO_RIGHT),
 ]
 NEVER = [
     (400, "unknown field spec.x"),
@@ -52,7 +57,7 @@ UNAVAILABLE = [
 
 @pytest.mark.parametrize(("status", "message"), LATER)
 async def test_a_pod_that_may_be_taken_later_waits_for_that(status: int, message: str) -> None:
-    """A new namespace has no service account for a moment."""
+    """A new namespace has no service account for a moment, a worker no right while its role is replaced."""
     api = Refusing(status, message)
     assert await placer(api)._create_one({}) is api.answer
 

@@ -14,7 +14,7 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.pod_facts import created_at, is_owned
-from everstep.backends.kubernetes.reaching import allowing, both, reached
+from everstep.backends.kubernetes.reaching import allowing, both, may_be_taken_later, reached
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
 API = "/apis/scheduling.k8s.io/v1beta1"
@@ -113,9 +113,9 @@ class PodGroups:
                 name, groups = body["metadata"]["name"], await self._of(job)
                 is_of_job = any(group["metadata"]["name"] == name for group in groups)
                 return "" if is_of_job else _in_the_way(job, name)  # another worker was first
-            if error.status == 403 and "exceeded quota" in str(error):
+            if may_be_taken_later(error):
                 return str(error)
-            if error.status == 403 and "cannot create resource" not in str(error):
+            if error.status == 403:
                 what = f"the API server refuses the pods' group: {error}"
                 raise InvalidSpec([("spec.pod_template", what)]) from None
             raise BackendUnavailable(str(error)) from None

@@ -20,6 +20,20 @@ ATTEMPTS = 100
 _RETRY_S = 0.05
 
 
+_TAKEN_LATER = (
+    "exceeded quota",
+    'serviceaccount "default" not found',
+    "cannot create resource",
+)
+"""Refusals that end by themselves or by an operator: quota is given back, a new namespace gets its service
+account, and a role that is replaced grants its rights again."""
+
+
+def may_be_taken_later(refusal: Refused) -> bool:
+    """Whether the API server may create the same object later."""
+    return refusal.status == 403 and any(words in str(refusal) for words in _TAKEN_LATER)
+
+
 async def reached(request: Awaitable[T]) -> T:
     """The answer. Raises BackendUnavailable where there is none, or a refusal."""
     try:

@@ -12,7 +12,7 @@ from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks
 from everstep.backends.kubernetes.pod_facts import created_at, has_ended, trouble
-from everstep.backends.kubernetes.reaching import allowing, reached
+from everstep.backends.kubernetes.reaching import allowing, may_be_taken_later, reached
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
 LOG = logging.getLogger(__name__)
@@ -75,8 +75,13 @@ class FolderReleaser:
             await self.api.create(self._pods, body)
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
-        except (InvalidSpec, Refused) as error:
-            if not isinstance(error, Refused) or error.status in {400, 403, 422}:
+        except InvalidSpec as error:
+            _warn(command, str(error))
+            return ""
+        except Refused as error:
+            if may_be_taken_later(error):
+                return f"a pod to release the folders: {error}"
+            if error.status in {400, 403, 422}:
                 _warn(command, str(error))
                 return ""
             if error.status != 409:

@@ -49,7 +49,13 @@ from everstep.backends.kubernetes.placing.reconciler import PodReconciler, PodsB
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pod_facts import is_owned
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
+from everstep.backends.kubernetes.reaching import (
+    all_at_once,
+    allowing,
+    both,
+    may_be_taken_later,
+    reached,
+)
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -58,8 +64,6 @@ from everstep.core.world import PlaceOrder, PlaceState
 _MOMENT_S = 0.1
 _QUEUE_S = 5.0
 """Between looks at why a queue holds pods back, and at which nodes are isolated."""
-_TAKEN_LATER = ("exceeded quota", 'serviceaccount "default" not found')
-"""Refusals that end by themselves: quota is given back, and a new namespace gets its service account."""
 CREATED_PER_CALL = 128
 """So a call of a large job ends well before it counts as stuck, and the uids of its pods are stored."""
 Answer = Json | Refused | BackendUnavailable
@@ -398,7 +402,7 @@ class PodPlacer:
         except Refused as error:
             if error.reason == "AlreadyExists":
                 return await self._existing(f"{path}/{body['metadata']['name']}", body)
-            if error.status == 403 and any(words in str(error) for words in _TAKEN_LATER):
+            if may_be_taken_later(error):
                 return error
             if error.status in {400, 403, 422}:
                 what = f"the API server refuses the pod: {error}"
