@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,16 @@ from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.conftest import OWN_NODES
 from tests.kubernetes.jobs import KubernetesLab
 from tests.kubernetes.objects import until
-from tests.kubernetes.site import Site
-from tests.kubernetes.test_gangs import pods_of
+from tests.kubernetes.site import NOTHING, Site
+from tests.kubernetes.test_gangs import pods_of, uids
 from tests.kubernetes.test_lost_pods import trained
 from tests.kubernetes.test_queues import QueuedRun, group_of
 from tests.kubernetes.test_waiting_pods import waiting
-from tests.support.child import Child
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Api, ApiError, Json
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.kueue import controller
+from tests.testbed.kueue.controller import Kueue
 from tests.testbed.machines import Machines
 
 pytestmark = pytest.mark.kueue
@@ -43,7 +43,7 @@ CHECKPOINTS = 15
 @pytest.fixture(scope="module")
 async def kueue(
     cluster: ClusterAccess, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Child]:
+) -> AsyncIterator[Kueue]:
     async with controller.running(cluster, tmp_path_factory.mktemp("kueue") / "one") as one:
         yield one
 
@@ -121,8 +121,11 @@ class Queue:
 
 
 @pytest.fixture(scope="module")
-async def made_queue(kueue: Child, api: Api, namespace: str) -> AsyncIterator[Queue]:
-    assert kueue.pid
+async def made_queue(
+    kueue: Kueue,  # admits its pods
+    api: Api,
+    namespace: str,
+) -> AsyncIterator[Queue]:
     one = Queue(api=api, namespace=namespace)
     await one.make()
     yield one
@@ -136,6 +139,28 @@ async def queue(made_queue: Queue) -> AsyncIterator[Queue]:
     await made_queue.clear()
 
 
+IMPATIENT = {
+    "timeout": "10s",
+    "recoveryTimeout": "10s",
+    "requeuingStrategy": {"backoffBaseSeconds": 12, "backoffMaxSeconds": 12},
+}
+
+
+@pytest.fixture
+async def impatient_queue(queue: Queue, kueue: Kueue) -> AsyncIterator[Queue]:
+    """Kueue takes its quota back from pods that are not ready in time."""
+    await kueue.start(waitForPodsReady=IMPATIENT)
+    yield queue
+    await kueue.start()
+
+
+async def cordon(queue: Queue, *, is_cordoned: bool) -> None:
+    """All nodes: whether they take pods is another matter than quota."""
+    for number in range(3):
+        spec = {"unschedulable": is_cordoned}
+        await queue.api.patch(f"/api/v1/nodes/{queue.namespace}-{number}", {"spec": spec})
+
+
 class JobOfQueue(QueuedRun):
     """Each pod takes one of the queue's."""
 
@@ -145,12 +170,20 @@ class JobOfQueue(QueuedRun):
         return order
 
 
-def submit(site: Site, name: str, *, nodes: int = 2, priority: str = "", **env: Any) -> None:
+def submit(
+    site: Site,
+    name: str,
+    *,
+    nodes: int = 2,
+    priority: str = "",
+    more: Mapping[str, Any] = NOTHING,
+    **env: Any,
+) -> None:
     """As the page says: a label in the template."""
     labels = {"kueue.x-k8s.io/queue-name": TEAM}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority
-    site.submit(name, train=ONE, labels=labels, more={"nodes": nodes}, **env)
+    site.submit(name, train=ONE, labels=labels, more={"nodes": nodes, **more}, **env)
 
 
 async def state_of(site: Site, name: str, *states: str) -> dict[str, Any]:
@@ -377,3 +410,43 @@ async def test_an_elastic_job_loses_a_node_and_grows_again_in_its_queue(
     assert await queue.used() == 4
     site.everstep("stop", "shrinks")
     await state_of(site, "shrinks", "stopped")
+
+
+async def test_pods_that_find_no_node_in_the_time_that_kueue_gives_are_queued_again(
+    impatient_queue: Queue, site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    await cordon(impatient_queue, is_cordoned=True)
+    submit(site, "unplaced", STEPS="5")
+    await until(lambda: "unschedulable" in str(site.status("unplaced")["waiting_for"]))
+    first = await uids(impatient_queue.api, impatient_queue.namespace, "unplaced")
+
+    async def are_others() -> bool:
+        pods = await uids(impatient_queue.api, impatient_queue.namespace, "unplaced")
+        return len(pods) == len(first) and not pods & first
+
+    await until(are_others)
+    await cordon(impatient_queue, is_cordoned=False)
+    status = await state_of(site, "unplaced", "completed", "failed")
+    assert (status["state"], status["restarts"]) == ("completed", 0)
+
+
+async def test_a_job_whose_new_pod_is_not_ready_in_time_gives_its_quota_back_and_spends_no_budget(
+    impatient_queue: Queue, site: Site, worker: WorkerProcess, machines: Machines
+) -> None:
+    """No node takes the pod in place of the one that failed. Kueue ends the other one too."""
+    assert worker.pid
+    budget = {"recovery": {"budgets": {"any": {"limit": 5}}}}
+    submit(site, "replaced", more=budget, STEPS="400", STEP_S="0.05")
+    await until(lambda: newest_step(site, "replaced") >= 40)
+    await cordon(impatient_queue, is_cordoned=True)
+    place = {"namespace": impatient_queue.namespace, "container": "train"}
+    await machines.fault("container-kill", pod="replaced-1-g1", **place)
+
+    def evictions() -> list[dict[str, Any]]:
+        return [one for one in restarts(site, "replaced") if one["fault"]["kind"] == "pod.evicted"]
+
+    await until(evictions)
+    await cordon(impatient_queue, is_cordoned=False)
+    assert (await state_of(site, "replaced", "completed", "failed"))["state"] == "completed"
+    assert [one["bills"] for one in evictions()] == [{}]

@@ -43,8 +43,39 @@ _COLLECTIONS = {
 """What of the manifests is created, in this order. The controller is no pod, and has all rights."""
 
 
+class Kueue:
+    """The controller, which may be started again with other settings."""
+
+    def __init__(self, api: Api, folder: Path, config: Json, *, kubeconfig: str) -> None:
+        self._api = api
+        self._folder = folder
+        self._config = config
+        self._env = {**os.environ, "KUBECONFIG": kubeconfig}
+        self._child: Child | None = None
+
+    async def start(self, **settings: object) -> None:
+        """Return when it admits pods. `settings` are fields of its configuration."""
+        self.stop()
+        config = self._folder / "config.json"
+        config.write_text(json.dumps({**self._config, **settings}))
+        self._child = child = Child(
+            [str(KUEUE.binaries_folder() / "kueue"), "--config", str(config)],
+            name="kueue",
+            log=self._folder / "kueue.log",
+            cwd=self._folder,
+            env=self._env,
+        )
+        certificates = Path(self._config["webhook"]["certDir"])
+        await child.until(lambda: _are_written(self._api, certificates), within_s=HUNG_S)
+        await child.until(lambda: _admits(self._api), within_s=HUNG_S)
+
+    def stop(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+
 @asynccontextmanager
-async def running(cluster: ClusterAccess, folder: Path) -> AsyncIterator[Child]:
+async def running(cluster: ClusterAccess, folder: Path) -> AsyncIterator[Kueue]:
     """Kueue in this cluster, ready to admit pods. `folder`: a new one, for its files."""
     if names := KUEUE.missing():
         raise BinariesMissing(f"{', '.join(names)} not built; run: make test-kueue")
@@ -57,21 +88,13 @@ async def running(cluster: ClusterAccess, folder: Path) -> AsyncIterator[Child]:
             for body in objects:
                 if body["kind"] == kind and (made := _adapted(body, webhook_port)):
                     await api.create(path, made)
-        config = folder / "config.json"
-        config.write_text(json.dumps(_config(certificates, webhook_port, health_port)))
-        child = Child(
-            [str(KUEUE.binaries_folder() / "kueue"), "--config", str(config)],
-            name="kueue",
-            log=folder / "kueue.log",
-            cwd=folder,
-            env={**os.environ, "KUBECONFIG": cluster.kubeconfig},
-        )
+        config = _config(certificates, webhook_port, health_port)
+        kueue = Kueue(api, folder, config, kubeconfig=cluster.kubeconfig)
         try:
-            await child.until(lambda: _are_written(api, certificates), within_s=HUNG_S)
-            await child.until(lambda: _admits(api), within_s=HUNG_S)
-            yield child
+            await kueue.start()
+            yield kueue
         finally:
-            child.kill()
+            kueue.stop()
             for kind in reversed(_COLLECTIONS):  # webhooks of a dead controller refuse all pods
                 if kind in _WEBHOOKS:
                     await api.delete_all(

@@ -268,20 +268,28 @@ class PodReconciler:
         row = end_of(report := PodReport(pod=pod, node=self.watch.node(entry.node)))
         if row is None:
             return None
-        agent = self.agents.by_uid.get(entry.uid)
-        generation = observing.run_generation(
-            None if agent is None else agent.state,
-            newest=stored.document.record.newest,
-            created_in=entry.generation,
-        )
         return Fact(
             id=f"{entry.uid}/end",  # a pod ends once: what comes later is a consequence
             kind=row.kind,
             at=self.agents.clock(),
-            generation=generation,
+            generation=self._generation_of_end(entry, stored),
             node=entry.node or None,
             slot=entry.slot,
             message=row.message(report),
+        )
+
+    def _generation_of_end(self, entry: PodEntry, stored: Stored) -> int:
+        """The generation that the end of a wanted pod concerns: the newest, once its placement keeps the pod.
+
+        Before that it is the one of the ranks in the pod: a restart under way may replace it anyway.
+        """
+        record, agent = stored.document.record, self.agents.by_uid.get(entry.uid)
+        if record.placed == record.newest:
+            return record.newest
+        return observing.run_generation(
+            None if agent is None else agent.state,
+            newest=record.newest,
+            created_in=entry.generation,
         )
 
     def _node_faults(self, stored: Stored) -> list[Fact]:
