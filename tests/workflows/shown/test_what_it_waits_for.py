@@ -43,6 +43,14 @@ ROUNDED_S = 0.001
 """Times in a report are cut to milliseconds."""
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fifth of the usual pauses between two tries of a call; the fifth try would come after 7.5 s."""
+    for call in (options.CALL, options.FIRST_CALL):
+        soon = replace(call["retry_policy"], initial_interval=timedelta(milliseconds=100))
+        monkeypatch.setitem(call, "retry_policy", soon)
+
+
 @pytest.mark.usefixtures("nobody_writes")
 async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     client: Client,
