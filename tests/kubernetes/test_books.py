@@ -17,6 +17,7 @@ from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobSession,
     PodEntry,
+    Reports,
 )
 from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import BackendUnavailable
@@ -175,7 +176,9 @@ async def test_a_record_that_changes_at_each_write_is_an_error_that_names_it(
         await Contested.from_kubeconfig(cluster.kubeconfig) as api,
         asyncio.timeout(HUNG_S),
     ):
-        books = ConfigMapBooks(api, namespace, "books", service_of=lambda _node: ("ready", None))
+        books = ConfigMapBooks(
+            api, namespace, "books", reports=Reports(service_of=lambda _node: ("ready", None))
+        )
         await books.change("contested", report(1))
         with pytest.raises(
             BackendUnavailable, match=r"ConfigMap everstep-job-contested .* changed"
@@ -199,7 +202,9 @@ async def test_a_namespace_that_was_deleted_is_an_error_instead_of_a_wait_withou
         await KubernetesApi.from_kubeconfig(cluster.kubeconfig) as api,
         asyncio.timeout(HUNG_S),
     ):
-        books = ConfigMapBooks(api, "deleted", "books", service_of=lambda _node: ("ready", None))
+        books = ConfigMapBooks(
+            api, "deleted", "books", reports=Reports(service_of=lambda _node: ("ready", None))
+        )
         with pytest.raises(BackendUnavailable, match='namespaces "deleted" not found'):
             await books.change("job", lambda job_books: job_books.add_fact(fact))
         with pytest.raises(BackendUnavailable, match='namespaces "deleted" not found'):

@@ -13,7 +13,7 @@ from kubernetes.aio.client import Configuration
 from everstep.agent import wire
 from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.api import KubernetesApi
-from everstep.backends.kubernetes.books import ConfigMapBooks
+from everstep.backends.kubernetes.books import ConfigMapBooks, Reports
 from everstep.backends.kubernetes.releasing import LIVES_S, FolderReleaser
 from tests.testbed.kubelet.status import timestamp
 
@@ -50,7 +50,9 @@ async def api_server(*, pod_age_s: float) -> AsyncIterator[tuple[KubernetesApi, 
 
 
 def releaser(api: KubernetesApi) -> FolderReleaser:
-    books = ConfigMapBooks(api, "jobs", "b00c", service_of=lambda _: ("ready", None))
+    books = ConfigMapBooks(
+        api, "jobs", "b00c", reports=Reports(service_of=lambda _: ("ready", None))
+    )
     settings = manifest.PodSettings(books="b00c", agent="agent")
     agent = {"metadata": {"name": "agent"}}
     return FolderReleaser(api=api, namespace="jobs", books=books, settings=settings, agent=agent)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from everstep.backends.kubernetes.books import Stored
+from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import shell_pod, until
@@ -128,6 +131,40 @@ async def test_the_end_of_a_pod_is_told_with_its_reason(
         assert await next_message(lab, job, kind) == message
         assert job.facts[-1].kind in {kind, "agent.gone"}
         await job.launch(f"after {kind}")
+    await job.gone()
+
+
+@pytest.mark.parametrize("is_object_gone", [False, True], ids=["object there", "object gone"])
+async def test_a_pod_that_ends_during_a_look_is_lost_for_its_reason(
+    lab: KubernetesLab,
+    api: Api,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    is_object_gone: bool,
+) -> None:
+    """A step that finds a container gone ends for the reason that it has by then, else for a crash."""
+    job = KubernetesRun(
+        lab, id="look-gone" if is_object_gone else "look", slots=(0,), env=NEVER_ENDS
+    )
+    await job.launch()
+    await job.step(1)
+    (pod,) = (await job.look()).pods
+    agent = lab.backend.agent_cluster.agents.by_uid[pod.uid]
+    sync, ends = PodReconciler.sync, iter([f"/api/v1/namespaces/{namespace}/pods/{job.id}-0-g1"])
+
+    async def sync_before_the_end(reconciler: PodReconciler, *sight: Any) -> Stored:
+        stored = await sync(reconciler, *sight)
+        for path in ends:
+            await api.delete(path, gracePeriodSeconds=1)
+            await until(lambda: agent.is_gone)
+            if is_object_gone:
+                await until(lambda: lab.backend.watch.pod(pod.uid) is None)
+        return stored
+
+    monkeypatch.setattr(PodReconciler, "sync", sync_before_the_end)
+    observation = await lab.backend.look(job.ref, job.cursor)
+    assert [fact.kind for fact in observation.facts] == ["pod.deleted", "agent.gone"]
     await job.gone()
 
 

@@ -21,6 +21,7 @@ from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
+from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import agent_program, gangs, manifest, names
@@ -29,6 +30,8 @@ from everstep.backends.kubernetes.books import (
     BooksOfOneCall,
     ConfigMapBooks,
     JobDocument,
+    PodEntry,
+    Reports,
     isolations,
     set_isolated,
 )
@@ -57,6 +60,7 @@ from everstep.backends.kubernetes.watch import ClusterWatch, job_of
 from everstep.backends.rules.ownership import FolderClaim, refuse_strange
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
+from everstep.core.facts import Fact
 from everstep.core.world import (
     GoneState,
     HealState,
@@ -171,13 +175,20 @@ class KubernetesBackend(AgentBackend):
             changed=self._agent_changed,
             is_cut_off=pods.is_cut_off,
         )
+
+        def end_of(entry: PodEntry, record: JobRecord) -> Fact | None:
+            return reconciler.end_of(entry, record)
+
         books = ConfigMapBooks(
             self._api,
             name,
             self._identity,
-            service_of=self.watch.service,
-            is_deleted=self.watch.is_deleted,
-            faults=self.watch.faults,
+            reports=Reports(
+                service_of=self.watch.service,
+                is_deleted=self.watch.is_deleted,
+                faults=self.watch.faults,
+                end_of=end_of,
+            ),
         )
         reconciler = PodReconciler(
             api=self._api,

@@ -123,26 +123,29 @@ class Stored:
 _DOCUMENTS = TypeAdapter(JobDocument)
 ServiceOf = Callable[[str], tuple[Service, float | None]]
 """The service of a node, and since when that is so."""
+EndOf = Callable[[PodEntry, JobRecord], Fact | None]
+"""Why a pod of the job ended, or is about to; None: nothing shows it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reports:
+    """What the API server reports, as far as transactions use it."""
+
+    service_of: ServiceOf
+    is_deleted: Callable[[str], bool] = lambda _uid: False  # a pod
+    faults: Callable[[], Sequence[Fact]] = tuple
+    end_of: EndOf = lambda _entry, _record: None
 
 
 class JobSession(JobBooks):
     """One job inside one transaction."""
 
-    def __init__(
-        self,
-        stored: Stored,
-        identity: str,
-        service_of: ServiceOf,
-        is_deleted: Callable[[str], bool],
-        faults: Callable[[], Sequence[Fact]],
-    ) -> None:
+    def __init__(self, stored: Stored, identity: str, reports: Reports) -> None:
         self._rest = stored.document  # up to date but for its pods
         self._entries = {entry.name: entry for entry in stored.document.pods}
         self._is_new = not stored.version
         self._identity = identity
-        self._service_of = service_of
-        self._is_deleted = is_deleted
-        self._faults = faults
+        self._reports = reports
 
     @property
     def document(self) -> JobDocument:
@@ -188,7 +191,7 @@ class JobSession(JobBooks):
         return [self._pod(entry) for entry in sorted(entries, key=lambda entry: entry.slot)]
 
     def _pod(self, entry: PodEntry) -> Pod:
-        service, since = self._service_of(entry.node)
+        service, since = self._reports.service_of(entry.node)
         return Pod(
             uid=entry.uid,
             job=self.record.id,
@@ -198,7 +201,8 @@ class JobSession(JobBooks):
             devices=tuple(range(entry.devices)),
             is_leaving=entry.is_leaving,
             # Neither the record nor a withdrawal ordered that.
-            is_deleted=not (entry.is_leaving or entry.is_withdrawn) and self._is_deleted(entry.uid),
+            is_deleted=not (entry.is_leaving or entry.is_withdrawn)
+            and self._reports.is_deleted(entry.uid),
             is_lost=entry.is_lost,
             has_answered=entry.has_answered,
             dead_at=entry.dead_at,
@@ -228,7 +232,10 @@ class JobSession(JobBooks):
             self.update(replace(entry, has_answered=True))
 
     def set_lost(self, uid: str) -> None:
+        """The loss is stored with its reason: without one it counts as a crash."""
         if entry := self.entry(uid):
+            if end := self._reports.end_of(entry, self.record):
+                self.add_fact(end)
             self.update(replace(entry, is_lost=True))
 
     def end_standbys(self) -> None:
@@ -273,7 +280,7 @@ class JobSession(JobBooks):
     def present_faults(self) -> tuple[Fact, ...]:
         job_pods = (e for e in self.entries if not (e.is_leaving or e.stands_by))
         nodes = {entry.node for entry in job_pods}
-        of_nodes = (fact for fact in self._faults() if fact.node in nodes)
+        of_nodes = (fact for fact in self._reports.faults() if fact.node in nodes)
         return tuple(listed_faults.occurrences(of_nodes, self._rest.ends))
 
     def rehearsed_checks(self, pod: Pod) -> Mapping[str, bool]:  # noqa: ARG002  # nothing is rehearsed here
@@ -289,16 +296,12 @@ class ConfigMapBooks(Books):
         namespace: str,
         identity: str,
         *,
-        service_of: ServiceOf,
-        is_deleted: Callable[[str], bool] = lambda _uid: False,
-        faults: Callable[[], Sequence[Fact]] = tuple,
+        reports: Reports,
     ) -> None:
         self.maps = f"/api/v1/namespaces/{namespace}/configmaps"
         self._api = api
         self._identity = identity
-        self._service_of = service_of
-        self._is_deleted = is_deleted
-        self._faults = faults
+        self._reports = reports
         self._folders = FolderClaims(api=api, maps=self.maps, lives=self._lives)
         self._newest: dict[str, Stored] = {}  # by job
         self._unreadable: set[str] = set()  # sentences in the log
@@ -325,9 +328,7 @@ class ConfigMapBooks(Books):
             if start is None:
                 start = await reached(self.read(job_id))
             stored, start = start, None
-            session = JobSession(
-                stored, self._identity, self._service_of, self._is_deleted, self._faults
-            )
+            session = JobSession(stored, self._identity, self._reports)
             result = work(session)
             if (document := session.document) == stored.document:
                 return result, stored

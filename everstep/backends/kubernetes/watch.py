@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 from everstep.backends.kubernetes import (
     listed_faults,
@@ -31,10 +32,13 @@ from everstep.backends.rules.nodes import Service
 from everstep.backends.settings import ObserverMessages
 from everstep.core.facts import LASTS_UNTIL_HEALED, LIST_VERSION, Fact, ObserverReport
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ENDS_KEPT = 10_000
+_REMOVED_KEPT = 1_000
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class ClusterWatch:
     reported: dict[str, ObserverReport] = field(default_factory=dict)  # by the uid of its object
     fault_lists: dict[str, FaultList] = field(default_factory=dict)  # by node
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
+    # The newest pods of slots whose objects are gone: no worker may have looked since they began to end.
+    removed: dict[str, Json] = field(default_factory=dict)
     _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
     _node_uids: dict[str, str] = field(default_factory=dict)  # by name
     _node_faults: dict[str, tuple[Fact, ...]] = field(default_factory=dict)  # by uid
@@ -134,11 +140,11 @@ class ClusterWatch:
         if pod is not None and (node := _node_of(pod)) != _node_of(old):
             self.absent.forget(node)
         if pod_facts.has_ended(newest):
-            self.ended.setdefault(newest["metadata"]["uid"], time.time())
-            if len(self.ended) > _ENDS_KEPT:
-                del self.ended[next(iter(self.ended))]
+            uid = newest["metadata"]["uid"]
+            _keep(self.ended, uid, self.ended.get(uid, time.time()), most=_ENDS_KEPT)
         self._count_slot_pod(newest, is_gone=pod is None)
         if pod is None:
+            _keep(self.removed, newest["metadata"]["uid"], newest, most=_REMOVED_KEPT)
             self.pod_gone(newest)
         self.add_news(job_of(newest))
 
@@ -285,6 +291,12 @@ class ClusterWatch:
         """What observers report of this node: since this time, or earlier and still there."""
         facts = (fact for fact in self._reported() if fact.node == name)
         return [fact for fact in facts if fact.at >= since or _is_there(fact)]
+
+
+def _keep(newest: dict[str, T], uid: str, value: T, *, most: int) -> None:
+    newest[uid] = value
+    if len(newest) > most:
+        del newest[next(iter(newest))]
 
 
 def _news_key(node: Json) -> tuple[object, frozenset[str]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
+from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.kubernetes import kueue, listed_faults, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
@@ -175,9 +176,8 @@ class PodReconciler:
             entry = replace(entry, dead_at=self.agents.clock())
         grace_s = max(_LEAST_GRACE_S, math.ceil(entry.grace_s))
         deletion = _first_deletion(entry, pod, grace_s)
-        if (
-            deletion is None and self.watch.service(node)[0] == "down"
-        ):  # no kubelet will ever confirm it
+        # No kubelet will ever confirm it.
+        if deletion is None and self.watch.service(node)[0] == "down":
             deletion = PodDeletion(entry.name, entry.uid, 0)
         return EntryChange(entry, deletion)
 
@@ -186,23 +186,23 @@ class PodReconciler:
         return (
             self.pods.is_gone(entry.uid)
             and not entry.is_leaving
-            and not self._may_have_ranks(entry, stored)
+            and not self._may_have_ranks(entry, stored.document.record)
         )
 
     def _was_deleted_unused(self, entry: PodEntry, stored: Stored) -> bool:
         """Whether a wanted pod, whose object is gone, is dead and no rank ever ran in it."""
         is_wanted = bool(entry.uid) and not entry.is_leaving
-        is_unused = is_wanted and not self._may_have_ranks(entry, stored)
+        is_unused = is_wanted and not self._may_have_ranks(entry, stored.document.record)
         return is_unused and self._is_proven_dead(entry, entry.node)
 
     def _is_proven_dead(self, entry: PodEntry, node: str) -> bool:
         """Whether no process of the pod runs. A pod without a node never had one."""
         return not node or self.pods.is_gone(entry.uid) or self.watch.service(node)[0] == "down"
 
-    def _may_have_ranks(self, entry: PodEntry, stored: Stored) -> bool:
+    def _may_have_ranks(self, entry: PodEntry, record: JobRecord) -> bool:
         agent = self.agents.by_uid.get(entry.uid)
         has_answered = entry.has_answered or (agent is not None and agent.state is not None)
-        return has_answered or stored.document.record.started >= entry.generation
+        return has_answered or record.started >= entry.generation
 
     def _strays(self, stored: Stored, pods: Collection[Json]) -> list[PodDeletion]:
         """The pods that the books no longer name: the fence dropped them, or their job is gone."""
@@ -253,17 +253,14 @@ class PodReconciler:
     def _pod_ends(self, stored: Stored) -> list[Fact]:
         """Why pods of the job end or are about to, as far as that was not reported to it yet."""
         reported = {fact.id for _, fact in stored.document.facts}
-        entries = (
-            entry
-            for entry in wanted_entries(stored).values()
-            if self._may_have_ranks(entry, stored) and not entry.is_withdrawn
-        )
-        facts = (self._pod_end(entry, stored) for entry in entries)
+        record, entries = stored.document.record, wanted_entries(stored).values()
+        facts = (self.end_of(entry, record) for entry in entries)
         return [fact for fact in facts if fact is not None and fact.id not in reported]
 
-    def _pod_end(self, entry: PodEntry, stored: Stored) -> Fact | None:
-        pod = self.watch.pod(entry.uid)
-        if pod is None:
+    def end_of(self, entry: PodEntry, record: JobRecord) -> Fact | None:
+        """Why a pod in which ranks may run ended, or is about to; None: nothing shows that."""
+        pod = self.watch.pod(entry.uid) or self.watch.removed.get(entry.uid)
+        if pod is None or entry.is_withdrawn or not self._may_have_ranks(entry, record):
             return None
         row = end_of(report := PodReport(pod=pod, node=self.watch.node(entry.node)))
         if row is None:
@@ -272,18 +269,18 @@ class PodReconciler:
             id=f"{entry.uid}/end",  # a pod ends once: what comes later is a consequence
             kind=row.kind,
             at=self.agents.clock(),
-            generation=self._generation_of_end(entry, stored),
+            generation=self._generation_of_end(entry, record),
             node=entry.node or None,
             slot=entry.slot,
             message=row.message(report),
         )
 
-    def _generation_of_end(self, entry: PodEntry, stored: Stored) -> int:
+    def _generation_of_end(self, entry: PodEntry, record: JobRecord) -> int:
         """The generation that the end of a wanted pod concerns: the newest, once its placement keeps the pod.
 
         Before that it is the one of the ranks in the pod: a restart under way may replace it anyway.
         """
-        record, agent = stored.document.record, self.agents.by_uid.get(entry.uid)
+        agent = self.agents.by_uid.get(entry.uid)
         if record.placed == record.newest:
             return record.newest
         return observing.run_generation(
