@@ -79,7 +79,13 @@ def with_torch(start: Start) -> None:
 
 
 def with_dcp(start: Start) -> None:
-    dist.init_process_group("gloo")
+    # They meet in a file: a port that was free when it was chosen may be taken when torch listens on it.
+    dist.init_process_group(
+        "gloo",
+        init_method=os.environ["MEETING"],
+        rank=start.rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )
     state = {"weights": weights(0), f"own {start.rank}": weights(0)}
     if start.path is not None:
         dcp.load(state, checkpoint_id=start.path)
@@ -231,8 +237,12 @@ class Kills:
 
     def _started(self) -> list[Rank]:
         count = LIBRARIES[self.library][1]
-        port = str(free_port())
-        shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        shared = {
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "MEETING": f"file://{self.elsewhere}/meeting",  # a new file for each start
+        }
         return [
             forked(
                 self.library,
