@@ -15,4 +15,5 @@ def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]
 
 
 def line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    """A row. A cell of several lines becomes one: the next line would end the table."""
+    return f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |"

@@ -30,6 +30,18 @@ def test_no_item_of_a_list_is_a_paragraph() -> None:
     assert not long, "one topic an item: split it, or give it a heading"
 
 
+def test_every_row_of_a_table_is_one_line_of_words() -> None:
+    """A row that goes on in the next line ends its table there. A function without a name says nothing."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        f"{page.name}: {row}"
+        for page in pages
+        for row in re.findall(r"^\|.*", page.read_text(), re.MULTILINE)
+        if not row.endswith("|") or "<lambda>" in row
+    ]
+    assert broken == []
+
+
 def test_every_setting_of_a_worker_is_on_a_page() -> None:
     text = "".join(
         page.read_text()

@@ -253,11 +253,21 @@ def _tell_deferred(state: JobState) -> JobState:
     return replace(state, mode=Mode.TELLING, plan=tell_plan(state))
 
 
+def _news_back(state: JobState, _: WatchReport) -> JobState:
+    """No slot is silent any more: nothing is waited for."""
+    return waits(replace(state, unreachable=()), None)
+
+
+def _news_activity_resumed(state: JobState, _: WatchReport) -> JobState:
+    """What was suspected to hang moves again."""
+    return replace(state, suspected=None)
+
+
 NEWS: Mapping[str, Callable[[JobState, WatchReport], JobState]] = {
     "facts": _news_facts,
     "done": _news_done,
-    "back": lambda state, _: waits(replace(state, unreachable=()), None),
-    "activity_resumed": lambda state, _: replace(state, suspected=None),
+    "back": _news_back,
+    "activity_resumed": _news_activity_resumed,
     "moved": _news_moved,
     "refresh": _news_refresh,
     "interrupted": _news_none,
