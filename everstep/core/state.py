@@ -205,9 +205,7 @@ class JobState:
     pending_facts: tuple[Fact, ...] = ()  # that the next decision answers
     outcome: Outcome | None = None  # of the plan that just ended, until it is decided upon
     can: tuple[str, ...] = ()  # capabilities that every rank declares
-    older_ranks: BySlot[int] = field(
-        default_factory=dict
-    )  # rank -> the generation its process is from
+    older_ranks: BySlot[int] = field(default_factory=dict)  # rank -> generation of its process
     lost_containers: Slots = ()  # slots whose container is not there any more
     unreachable: Slots = ()  # slots that are silent
     waiting: Wait | None = None

@@ -61,7 +61,8 @@ class Content(NamedTuple):
 
     folder: Path  # of all checkpoints
     path: Path
-    tops: Sequence[Path]  # entries of its name, sorted: a folder before files; links resolved
+    # Entries of its name, sorted: `step-5` before `step-5.json`; links resolved.
+    tops: Sequence[Path]
     step: int | None
     items: Sequence[Item]
     is_tracked: bool  # a file beside the checkpoints lists those that are complete

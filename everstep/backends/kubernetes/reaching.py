@@ -18,8 +18,6 @@ _AT_ONCE = 32
 ATTEMPTS = 100
 """To replace an object that others replace too. With many workers some lose a few times in a row."""
 _RETRY_S = 0.05
-
-
 _TAKEN_LATER = (
     "exceeded quota",
     'serviceaccount "default" not found',

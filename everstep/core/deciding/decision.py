@@ -143,15 +143,12 @@ class Remedy:
     avoid: tuple[str, ...] = ()  # nodes that new pods do not get
     recreate: Slots = ()  # slots that get a new pod
     heal: tuple[DeviceRef, ...] = ()  # devices to reset
-    gives_way_to: tuple[
-        FaultClass, ...
-    ] = ()  # facts of these classes end the plan for a new decision
+    # Facts of these classes end the plan for a new decision.
+    gives_way_to: tuple[FaultClass, ...] = ()
     evidence: bool = False  # stacks and logs are collected before the stop
     grace_s: float = 0.0  # ranks may save for so long before they are killed
     space_s: float = 0.0  # wait between stop and start: the last restarts brought no progress
-    standby_s: float = (
-        0.0  # a backup pod may take so long to be ready; without one training goes on
-    )
+    standby_s: float = 0.0  # a backup pod may take so long to be ready, else training goes on
     older_than_step: int | None = None  # rollback: resume from a checkpoint before this step
 
     @property

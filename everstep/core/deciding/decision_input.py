@@ -76,9 +76,7 @@ class DecisionInput:
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     early: int = 0  # restarts in a row that ended before a step
     checking: Checking = field(default_factory=Checking)
-    rollbacks: RollbackCount = field(
-        default_factory=RollbackCount
-    )  # rollbacks without progress since
+    rollbacks: RollbackCount = field(default_factory=RollbackCount)  # without progress since
     no_standby: bool = False  # whether a pod was not ready to stand by in time once
 
     @property

@@ -403,7 +403,7 @@ def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:
     """The ledger after a plan. The checkpoint that a run begins with is not progress of that run.
 
     A rollback records where it resumed, so that the next one goes further back. If newer checkpoints could
-    not be set aside (`stays`), later restarts too have to resume `below` its limit: they are still there.
+    not be set aside (`newer_remain`), later restarts too have to resume `below` its limit.
     """
     ledger, resume = state.ledger, outcome.resume
     rollbacks, older_than_step = ledger.rollbacks, plan.remedy.older_than_step
