@@ -42,6 +42,8 @@ NUMBERS_CHECKED = "numeric.checked"
 NONE_OLDER = "checkpoint.none_older"
 """There is a good checkpoint, but none to go back to."""
 
+RESTART_REQUESTED = "operator.restart"
+
 WORLD_MOVED = "world.moved"
 """Another run of the job left it stopped. Where other facts came with this one, they name the fault."""
 

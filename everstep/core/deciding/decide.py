@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from everstep.core.deciding import requested_restarts
 from everstep.core.deciding.answering import NEW_CONTAINERS, answer
 from everstep.core.deciding.decision import Decision, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
@@ -90,6 +91,14 @@ def _decide_within_incident(
     inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
 ) -> Decision:
     """Decide while training does not run yet: a more severe fault, the next level, or the same again."""
+    faults, requests = requested_restarts.split(facts)
+    decision = _decide_without_requests(inputs, last, faults)
+    return requested_restarts.with_requests(inputs, decision, requests)
+
+
+def _decide_without_requests(
+    inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
+) -> Decision:
     diagnosis = name_fault(inputs, facts) if facts else None
     failure = inputs.step_failure
     if diagnosis is not None and _takes_over(diagnosis, last.fault, has_failed=failure is not None):

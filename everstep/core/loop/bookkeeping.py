@@ -196,6 +196,7 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
     ledger, cls = state.ledger, decision.fault.cls
     escalation = dict(ledger.escalation)
     is_repeat = decision.repeats is not None  # its restart was counted and billed before
+    placed_before = is_repeat and before is not None and before.decision.remedy.places_pods
     n = ledger.recoveries + 1
     if decision.counts_spacing:
         escalation[cls] = escalation.get(cls, 0) + 1
@@ -213,7 +214,7 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         ),
         recoveries=n,
         restarts=ledger.restarts + (not is_repeat),
-        reschedules=ledger.reschedules + (not is_repeat and decision.remedy.places_pods),
+        reschedules=ledger.reschedules + (decision.remedy.places_pods and not placed_before),
         bad_sizes=_bad_sizes(ledger.bad_sizes, decision),
     )
     decided = RestartDecided(

@@ -27,7 +27,7 @@ from everstep.core.bounds import (
     seconds,
 )
 from everstep.core.errors import CommandRejected
-from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Fact
+from everstep.core.facts import NUMBERS_CHECKED, RESTART_REQUESTED, WORLD_MOVED, Fact
 from everstep.core.levels import Level
 from everstep.core.loop import waiting_commands
 from everstep.core.loop.waiting_commands import RESTART_LEVELS
@@ -264,7 +264,7 @@ def restart_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact
     level = str(args.get("level") or Level.IN_PLACE)
     return Fact(
         id=f"operator/restart/{args.get('id') or f'{generation}/{at:.3f}'}",
-        kind="operator.restart",
+        kind=RESTART_REQUESTED,
         at=at,
         message=str(args.get("reason") or "an operator asked for a restart"),
         details={"level": level},
@@ -275,7 +275,7 @@ def adopted_fact(args: Mapping[str, Any], *, at: float, generation: int) -> Fact
     why = f": {args['reason']}" if args.get("reason") else ""
     return Fact(
         id=f"operator/adopt/{generation}/{at:.3f}",
-        kind="operator.restart",
+        kind=RESTART_REQUESTED,
         at=at,
         message=f"an operator had the job adopted by another cluster database{why}",
         details={"level": str(Level.JOB)},

@@ -118,20 +118,21 @@ def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
 def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     """Resume the job where it was paused: with the launch, the open incident, or a planned restart.
 
-    A launch or a planned restart is also the restart that was requested during the pause, if any.
+    Each of them is also the restart that was requested during the pause, if any.
     """
     resumed = replace(state, paused_reason="", unstopped=None, waiting=None)
     state = happened(resumed, Resumed(at=state.now))
-    if state.incident is not None:
-        return replace(state, mode=Mode.DECIDING)
     restarts = [command for command in state.commands if command.name == "restart"]
     remaining = tuple(command for command in state.commands if command.name != "restart")
     state = replace(state, commands=remaining)
-    if not any(slot.uid for slot in state.slots.values()):  # paused before it was ever placed
+    was_placed = any(slot.uid for slot in state.slots.values())
+    if state.incident is None and not was_placed:
         return replace(_without_failed_launch(state), mode=Mode.LAUNCHING)
     # Before the fact of the resume: of two facts with the same weight, the first one has the level.
     for restart in restarts:
         state = _restart(state, restart.args)
+    if state.incident is not None:
+        return replace(state, mode=Mode.DECIDING)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
 

@@ -31,7 +31,7 @@ from everstep.core.loop.next_actions import (
     Watched,
 )
 from everstep.core.seeing.watch_report import WatchReport
-from everstep.core.spec import Match, Policy, Rule
+from everstep.core.spec import Budget, Match, Policy, Rule
 from everstep.core.state import FACT_IDS_KEPT, Mode, Wait
 from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
@@ -312,6 +312,77 @@ def test_after_a_pause_in_an_incident_the_same_level_runs_again_free_of_charge()
         {},
     )
     assert [r.result for r in job.records] == ["terminated", "recovering"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "requested", "level", "recreate"),
+    [
+        (_C.CRASH, Level.IN_PLACE, Level.IN_PLACE, ()),
+        (_C.CRASH, Level.POD, Level.POD, (0, 1, 2, 3)),
+        (_C.CRASH, Level.JOB, Level.JOB, (0, 1, 2, 3)),
+        (_C.DEVICE, Level.JOB, Level.JOB, (0, 1, 2, 3)),
+        (_C.NODE, Level.IN_PLACE, Level.POD, (1,)),
+        (_C.NODE, Level.POD, Level.POD, (0, 1, 2, 3)),
+        (_C.NUMERIC, Level.POD, Level.JOB, (0, 1, 2, 3)),
+    ],
+)
+def test_one_restart_serves_the_incident_of_a_pause_and_the_restart_requested_behind_it(
+    cls: FaultClass, requested: Level, level: Level, recreate: tuple[int, ...]
+) -> None:
+    job = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    job.saves(40)
+    first = job.see(sighting(cls, message="what was reported"))
+    job.command("restart", level=str(requested), reason="new settings")
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    spent = job.used
+    job.command("resume")
+    job.interrupted()
+    one = job.decisions[-1]
+    assert (one.level, one.remedy.recreate, one.fault.cls) == (level, recreate, cls)
+    assert one.remedy.older_than_step == first.remedy.older_than_step
+    assert one.reason.endswith("; the restart that was requested as well: new settings")
+    assert {i.node for i in one.remedy.isolate} == {i.node for i in first.remedy.isolate}
+    assert one.remedy.heal == first.remedy.heal
+    job.succeeds()
+    assert (job.state.mode, job.state.commands) == (Mode.WATCHING, ())
+    assert (len(job.decisions), job.used) == (2, spent)
+    assert [record.result for record in job.records] == ["terminated", "success"]
+    assert job.state.ledger.reschedules == any(d.remedy.places_pods for d in job.decisions)
+
+
+def test_a_restart_requested_behind_the_pause_of_a_failed_level_is_the_next_level() -> None:
+    job = running()
+    job.see(sighting(_C.CRASH, message="what was reported"))
+    job.command("restart", level="job", reason="new settings")
+    job.command("pause")
+    job._end("failed", Step.START, {}, fact("start.timeout", slot=1))
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    one = job.decisions[-1]
+    assert (one.level, one.ladder, one.fault.cls) == (Level.JOB, (), _C.CRASH)
+    assert "in_place failed" in one.reason
+    assert "requested as well: new settings" in one.reason
+    job.succeeds()
+    assert (job.state.mode, len(job.decisions)) == (Mode.WATCHING, 2)
+
+
+def test_a_restart_requested_behind_the_pause_of_an_incident_that_needs_none_is_made() -> None:
+    """No backup pod was ready, and the training that was to go on was paused."""
+    job = running(with_ladder(Policy(stands_by=(_C.SUBHEALTH,)), _C.SUBHEALTH, Level.POD))
+    job.see(sighting(_C.SUBHEALTH))
+    job.command("restart", level="in_place", reason="new settings")
+    job.command("pause")
+    job._end("failed", Step.STANDBY, {}, fact("standby.none"))
+    job.succeeds()
+    job.command("resume")
+    job.interrupted()
+    assert job.decisions[-1].level is Level.IN_PLACE
+    assert job.decisions[-1].reason == "planned: new settings"
+    job.succeeds()
+    assert (job.state.mode, job.state.commands) == (Mode.WATCHING, ())
 
 
 def test_a_fault_during_the_pause_of_an_incident_joins_it() -> None:
