@@ -60,7 +60,7 @@ class JanitorActivities:
     client: Client
     server: str  # this one, as the cluster's records name it
     failures: dict[str, str] = field(default_factory=dict)
-    """Of each job that could not be removed: the error that was logged last."""
+    """By workflow: the error that was logged last, of a job that stays or a quarantine that refuses."""
     unanswered: dict[str, str] = field(default_factory=dict)
     """By cluster: the ID of the update that its quarantine has not answered. A server keeps few of these."""
 
@@ -120,12 +120,16 @@ class JanitorActivities:
         try:
             is_removed = await self._ensure_removed(left, heartbeat)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is of this job alone
-            if self.failures.get(job) != str(error):
-                activity.logger.warning("what job %s left could not be removed: %r", job, error)
-            self.failures[job] = str(error)
+            self._log_failure(job, f"what job {job} left could not be removed", error)
             return False
         self.failures.pop(job, None)
         return is_removed
+
+    def _log_failure(self, workflow_id: str, what: str, error: BaseException) -> None:
+        """Log why something failed, once for each reason in a row."""
+        if self.failures.get(workflow_id) != str(error):
+            activity.logger.warning("%s: %r", what, error)
+        self.failures[workflow_id] = str(error)
 
     async def _ensure_removed(self, left: Leftover, heartbeat: Heartbeat) -> bool:
         """Remove what an ended run left, in its name: the backend refuses that once a newer run began."""
@@ -157,6 +161,7 @@ class JanitorActivities:
         return description.status
 
     async def _expire(self, cluster: str) -> None:
+        """Have the quarantine release what is over. Where it does not, the next minute tries again."""
         quarantine = self.client.get_workflow_handle(names.quarantine_id(cluster))
         await self._report_ended_codes(quarantine)
         request = {"now": await self.backend.clock()}
@@ -164,13 +169,16 @@ class JanitorActivities:
         try:
             await quarantine.execute_update("expire", request, id=update_id, rpc_timeout=ANSWER)
         except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-            if isinstance(error.__cause__, asyncio.CancelledError):
-                raise
+            _raise_if_cancelled(error)
             self.unanswered[cluster] = update_id
             activity.logger.info("the quarantine of cluster %s gives no answer", cluster)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
+        except (RPCError, WorkflowUpdateFailedError) as error:
+            _raise_if_cancelled(error)
+            if not _is_not_found(error):
+                what = f"the quarantine of cluster {cluster} releases nothing by time"
+                self._log_failure(quarantine.id, what, error.__cause__ or error)
+        else:
+            self.failures.pop(quarantine.id, None)
 
     async def _report_ended_codes(self, quarantine: WorkflowHandle[Any, Any]) -> None:
         """Report the codes that isolate a device and that the cluster shows no more.
@@ -188,10 +196,19 @@ class JanitorActivities:
                 report = DeviceReport(sound=ended, now=now)
                 await quarantine.execute_update("note_faults", report, rpc_timeout=ANSWER)
         except UNANSWERED as error:
-            if (call := asyncio.current_task()) is not None and call.cancelling():
-                raise asyncio.CancelledError from error  # the client makes another error of it
-            if not (isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND):
+            _raise_if_cancelled(error)
+            if not _is_not_found(error):
                 activity.logger.info("no code was reported as over: %r", error)
+
+
+def _raise_if_cancelled(error: Exception) -> None:
+    """Raise the cancel of the running call, of which the client makes another error."""
+    if (call := asyncio.current_task()) is not None and call.cancelling():
+        raise asyncio.CancelledError from error
+
+
+def _is_not_found(error: Exception) -> bool:
+    return isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
 
 
 async def _while_serving(seconds: float) -> None:

@@ -13,8 +13,10 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import GoneState, JobRef, Leftover
+from tests.support.at_work import at_work, thinker
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
+from workflows.node_quarantine import Opening
 
 SPOILT = "ConfigMap everstep-job-a is not as Everstep wrote it"
 
@@ -71,6 +73,31 @@ async def test_a_quarantine_that_does_not_answer_keeps_the_janitor_from_nothing(
         sweep = ActivityEnvironment().run(janitor.sweep, "local")
         assert await asyncio.wait_for(sweep, HUNG_S) == removed
     await quarantine.terminate()
+
+
+async def test_a_quarantine_that_refuses_the_time_of_the_cluster_is_called_once_a_minute(
+    server: DevServer, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A sweep that failed for it would be tried again each half second."""
+
+    class BeforeTime(Leftovers):
+        async def clock(self) -> float:
+            return -1.0
+
+    backend, client = BeforeTime(None), await server.connect(namespace)
+    janitor = JanitorActivities(backend=backend, client=client, server="this one")
+    async with at_work(thinker(client)):
+        await client.start_workflow(
+            names.NODE_QUARANTINE,
+            Opening(cluster="local"),
+            id=names.quarantine_id("local"),
+            task_queue=names.TASK_QUEUE,
+        )
+        with caplog.at_level(logging.WARNING):
+            for removed in (["b", "c"], []):
+                sweep = ActivityEnvironment().run(janitor.sweep, "local")
+                assert await asyncio.wait_for(sweep, HUNG_S) == removed
+    assert caplog.text.count("from 1970 to 9999") == 1
 
 
 async def test_the_janitor_reports_once_why_a_job_cannot_be_removed(
