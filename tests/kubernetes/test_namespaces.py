@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,12 +135,13 @@ async def test_what_an_earlier_run_left_in_another_namespace_ends_first(
     await job.gone()
 
 
-async def test_a_namespace_that_cannot_be_read_holds_up_new_jobs_and_no_restart_elsewhere(
+async def test_a_namespace_that_cannot_be_read_holds_up_no_job_elsewhere(
     lab: KubernetesLab, api: Api, namespace: str, team: str
 ) -> None:
+    """A run of the same ID may be there still, so the first fence of a new one waits for its time."""
     right = ("configmaps", "get")
-    job = KubernetesRun(lab, id="begun")
-    await job.new_generation("first")
+    job, begun = KubernetesRun(lab, id="not-begun"), KubernetesRun(lab, id="begun")
+    await begun.new_generation("first")
 
     async def is_readable() -> bool:
         return await rights.is_allowed(api, team, *right, workers_in=namespace)
@@ -148,28 +149,178 @@ async def test_a_namespace_that_cannot_be_read_holds_up_new_jobs_and_no_restart_
     async def is_refused() -> bool:
         return not await is_readable()
 
+    async def may_have_unknown_pods(job: KubernetesRun) -> bool:
+        stored = await lab.backend.books.read(job.id)
+        return stored.document.record.may_have_unknown_pods
+
     await rights.grant_all_but(api, team, right, workers_in=namespace)
     try:
         await until(is_refused)
-        with pytest.raises(BackendUnavailable):
-            await KubernetesRun(lab, id="not-begun").new_generation("first")
-        await job.new_generation("again")
-        assert job.generation == 2
+        await job.new_generation("first")
+        assert await may_have_unknown_pods(job)
+        await begun.new_generation("again")
+        assert not await may_have_unknown_pods(begun)
     finally:
         await rights.grant_all_but(api, team, None, workers_in=namespace)
         await until(is_readable)
     await job.gone()
+    await begun.gone()
+
+
+async def test_what_is_left_elsewhere_is_listed_while_a_namespace_cannot_be_listed(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    right = ("configmaps", "list")
+    job = KubernetesRun(lab, id="left", env=NEVER_ENDS)
+    await job.launch()
+
+    async def is_listable() -> bool:
+        return await rights.is_allowed(api, team, *right, workers_in=namespace)
+
+    async def is_refused() -> bool:
+        return not await is_listable()
+
+    await rights.grant_all_but(api, team, right, workers_in=namespace)
+    try:
+        await until(is_refused)
+        assert [left.job.id for left in await lab.backend.leftovers()] == ["left"]
+    finally:
+        await rights.grant_all_but(api, team, None, workers_in=namespace)
+        await until(is_listable)
+    await job.gone()
+
+
+HELD = "testbed.everstep.dev/held"
+
+
+async def missing(api: Api, name: str, nodes_of: str) -> None:
+    """There is no such namespace."""
+
+
+async def without_role(api: Api, name: str, nodes_of: str) -> None:
+    await make_namespace(api, name, nodes_of=nodes_of)
+
+
+async def under_deletion(api: Api, name: str, nodes_of: str) -> None:
+    """It has a ConfigMap that keeps it from going."""
+    await make_namespace(api, name, nodes_of=nodes_of)
+    await rights.grant_for_jobs(api, name, workers_in=nodes_of)
+    held = {"metadata": {"name": "held", "finalizers": [HELD]}}
+    await api.create(f"/api/v1/namespaces/{name}/configmaps", held)
+    await api.delete(f"/api/v1/namespaces/{name}")
+
+
+async def make_again(api: Api, name: str, nodes_of: str) -> None:
+    """Have the namespace with all rights, however it was broken."""
+    path = f"/api/v1/namespaces/{name}"
+
+    async def is_there() -> bool:
+        names = (one["metadata"]["name"] for one in (await api.get("/api/v1/namespaces"))["items"])
+        return name in names
+
+    if await is_there() and "deletionTimestamp" in (await api.get(path))["metadata"]:
+        await api.patch(f"{path}/configmaps/held", {"metadata": {"finalizers": None}})
+
+        async def is_gone() -> bool:
+            return not await is_there()
+
+        await until(is_gone)
+    if not await is_there():
+        await make_namespace(api, name, nodes_of=nodes_of)
+    await rights.grant_for_jobs(api, name, workers_in=nodes_of)
+
+
+@pytest.mark.parametrize("broken", [missing, without_role, under_deletion])
+async def test_a_namespace_that_refuses_stops_no_other_and_is_served_once_it_answers(
+    lab: KubernetesLab,
+    api: Api,
+    namespace: str,
+    broken: Callable[[Api, str, str], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = f"{broken.__name__.replace('_', '-')}-{namespace}"
+    await broken(api, name, namespace)
+    (team,) = lab.settings.job_namespaces
+    lab.settings = replace(lab.settings, job_namespaces=(name, team))
+    await lab.another_worker()
+    [warning] = [line for line in caplog.messages if line.startswith(f"namespace {name} ")]
+    assert warning.startswith(f"namespace {name} is not served, and its jobs wait: ")
+    assert " forbidden: " in warning
+    assert "over deploy/job-namespace" in warning
+    for number, elsewhere in enumerate(("", team)):
+        other = KubernetesRun(lab, id=f"beside-{number}", namespace=elsewhere)
+        await other.new_generation("first")
+        await other.gone()
+    assert await lab.backend.leftovers() == ()
+    job = KubernetesRun(lab, id="waits", env=NEVER_ENDS, namespace=name)
+
+    async def has_begun() -> bool:
+        try:
+            await job.new_generation("first")
+        except BackendUnavailable as error:
+            refusals.add(str(error).partition(": ")[0])
+            return False
+        return True
+
+    refusals = set[str]()
+    assert not await has_begun()
+    await make_again(api, name, namespace)
+    await until(has_begun)
+    assert refusals == {f"namespace {name} is not served, and its jobs wait"}
+    await job.launch()
+    await job.step(1)
+    await job.gone()
+    await api.delete(f"/api/v1/namespaces/{name}")
+
+
+async def test_a_job_goes_on_once_the_role_is_back_that_was_deleted_before_its_worker_began(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    job = KubernetesRun(lab, id="outlives", env=NEVER_ENDS, namespace=team)
+    await job.launch()
+    await job.step(1)
+    pods = [(await job.pod(slot)).uid for slot in job.slots]
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{team}/roles"
+    role = await api.get(f"{roles}/everstep-jobs")
+    await api.delete(f"{roles}/everstep-jobs")
+
+    async def is_refused() -> bool:
+        return not await rights.is_allowed(api, team, "pods", "list", workers_in=namespace)
+
+    async def is_observed() -> bool:
+        try:
+            return len((await job.observe()).pods) == len(job.slots)
+        except BackendUnavailable:
+            return False
+
+    try:
+        await until(is_refused)
+        await lab.another_worker()
+        with pytest.raises(BackendUnavailable, match=f"{team} is not served, and its jobs wait"):
+            await job.observe()
+        assert await lab.backend.leftovers() == ()
+    finally:
+        metadata = {"name": "everstep-jobs"}
+        await api.create(roles, {"metadata": metadata, "rules": role["rules"]})
+    await until(is_observed)
+    assert [(await job.pod(slot)).uid for slot in job.slots] == pods
+    await job.gone()
 
 
 async def test_the_namespace_of_other_workers_is_left_to_them(
-    lab: KubernetesLab, api: Api, team: str
+    lab: KubernetesLab, api: Api, team: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also where it was the worker's own until now: its team decides, and the jobs of others go on."""
     books = f"/api/v1/namespaces/{team}/configmaps/everstep-books"
     identity = (await api.get(books))["data"]["identity"]
+    what = f"namespace {team} is not served, and its jobs wait: it is that of other workers"
     await api.patch(books, {"data": {"identity": "others"}})
     try:
-        with pytest.raises(BackendUnavailable, match=f"{team} is that of other workers"):
-            await lab.another_worker()
+        await lab.another_worker()
+        with pytest.raises(BackendUnavailable, match=what):
+            await KubernetesRun(lab, id="theirs", namespace=team).new_generation("first")
+        assert what in caplog.text
+        assert (await api.get(books))["data"]["identity"] == "others"
     finally:
         await api.patch(books, {"data": {"identity": identity}})
         await lab.another_worker()
@@ -202,11 +353,35 @@ async def test_deleted_books_are_never_those_of_the_workers_of_another_namespace
     await api.delete(home)
     await api.patch(of_team, {"data": {"identity": "0ther", "workers": "elsewhere"}})
     try:
-        with pytest.raises(BackendUnavailable, match=f"{team} is that of other workers: .* 0ther"):
-            await KubernetesBackend.open(lab.settings)
+        lab.backend = await KubernetesBackend.open(lab.settings)
+        assert await lab.backend.identity() != "0ther"
+        with pytest.raises(BackendUnavailable, match=r"it is that of other workers: .* 0ther"):
+            await KubernetesRun(lab, id="theirs", namespace=team).new_generation("first")
+        await lab.backend.close()
     finally:
         await api.patch(of_team, {"data": {"identity": identity, "workers": namespace}})
         await api.patch(home, {"data": {"identity": identity}})
+        lab.backend = await KubernetesBackend.open(lab.settings)
+
+
+async def test_an_identity_is_made_only_once_every_namespace_of_jobs_answers(
+    lab: KubernetesLab, api: Api, namespace: str, team: str
+) -> None:
+    """One that refuses may have jobs that name the identity of the books that were deleted."""
+    home = f"/api/v1/namespaces/{namespace}/configmaps/everstep-books"
+    books = await api.get(home)
+    await lab.backend.close()
+    await api.delete(home)
+    lab.settings = replace(lab.settings, job_namespaces=(team, "no-such-namespace"))
+    try:
+        with pytest.raises(
+            BackendUnavailable, match=r"has no ConfigMap everstep-books.* refuses: .*no-such-name"
+        ):
+            await KubernetesBackend.open(lab.settings)
+    finally:
+        metadata = {"name": "everstep-books", "labels": books["metadata"]["labels"]}
+        await api.create(home.rpartition("/")[0], {"metadata": metadata, "data": books["data"]})
+        lab.settings = replace(lab.settings, job_namespaces=(team,))
         lab.backend = await KubernetesBackend.open(lab.settings)
 
 

@@ -173,6 +173,32 @@ async def test_doctor_checks_the_namespaces_that_are_there_beside_one_that_is_mi
     assert [state for name, state, _ in checks if name == "rights"] == ["ok"]
 
 
+async def test_doctor_names_a_namespace_of_other_workers_and_one_that_is_being_deleted(
+    site: Site, worker: WorkerProcess, api: Api, namespace: str
+) -> None:
+    foreign, ending = f"foreign-{namespace}", f"ending-{namespace}"
+    for name in (foreign, ending):
+        await api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    await rights.grant_for_jobs(api, foreign, workers_in=namespace)
+    maps = "/api/v1/namespaces/{}/configmaps".format
+    books = {"metadata": {"name": "everstep-books"}, "data": {"identity": "others"}}
+    await api.create(maps(foreign), books)
+    held = {"metadata": {"name": "held", "finalizers": ["testbed.everstep.dev/held"]}}
+    await api.create(maps(ending), held)
+    await api.delete(f"/api/v1/namespaces/{ending}")
+    site.env["EVERSTEP_KUBE_JOB_NAMESPACES"] = json.dumps([foreign, ending])
+    try:
+        value = json.loads(site.everstep("doctor", "--cluster", "pods", "--json", code=1))
+    finally:
+        await api.patch(f"{maps(ending)}/held", {"metadata": {"finalizers": None}})
+        await api.delete(f"/api/v1/namespaces/{foreign}")
+    problems = {check["what"] for check in value["checks"] if check["state"] == "problem"}
+    assert problems == {
+        f"namespace {foreign} is that of other workers: its ConfigMap everstep-books names them",
+        f"namespace {ending} is being deleted",
+    }
+
+
 async def test_doctor_names_a_namespace_that_its_user_may_not_see(
     site: Site, worker: WorkerProcess, worker_kubeconfig: str
 ) -> None:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from kubernetes.aio.config import ConfigException
 
@@ -22,7 +23,13 @@ from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.job_record import JobRecord
-from everstep.backends.agents.ports import AgentCluster, AgentSettings, owned_record
+from everstep.backends.agents.ports import (
+    AgentCluster,
+    AgentSettings,
+    JobBooks,
+    owned_record,
+    record_of,
+)
 from everstep.backends.base import NO_FOLDERS
 from everstep.backends.kubernetes import agent_program, gangs, manifest, names
 from everstep.backends.kubernetes.api import Json, KubernetesApi
@@ -45,7 +52,12 @@ from everstep.backends.kubernetes.identity import (
     stored_identity,
 )
 from everstep.backends.kubernetes.looking import node_view
-from everstep.backends.kubernetes.namespaces import JobNamespace, namespace_of
+from everstep.backends.kubernetes.namespaces import (
+    ONE,
+    JobNamespace,
+    NamespaceService,
+    namespace_of,
+)
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
@@ -79,7 +91,6 @@ _OPEN_S = 30.0
 _HANDSHAKES = 32
 """With agents, at once. Each takes this process a millisecond, on a busy machine ten: so many are done
 within the second that an agent has for one."""
-_ONE = {"limit": "1"}
 
 
 class KubernetesBackend(AgentBackend):
@@ -130,11 +141,10 @@ class KubernetesBackend(AgentBackend):
 
     async def _begin(self) -> None:
         # What is not granted ends here in the server's own words; the watch would try for ever.
-        await reached(self._api.get("/api/v1/nodes", _ONE))
+        await reached(self._api.get("/api/v1/nodes", ONE))
         agent = await agent_program.config_map()
         has_pod_groups = self._settings.uses_pod_groups and await gangs.are_served(self._api)
         for name in self._namespace_names:
-            await self._begin_in(name, agent)
             pod_settings = manifest.PodSettings(
                 books=self._identity,
                 agent=agent["metadata"]["name"],
@@ -147,22 +157,21 @@ class KubernetesBackend(AgentBackend):
                 priority_classes=self._settings.priority_classes,
             )
             self._namespaces[name] = self._job_namespace(name, pod_settings, agent)
+        self._service = NamespaceService(
+            api=self._api,
+            home=self._settings.namespace,
+            identity=self._identity,
+            agent=agent,
+            watch=self.watch,
+        )
+        await self._service.begin(self._namespace_names[1:])
         try:
             async with asyncio.timeout(_OPEN_S):
-                await self.watch.start()
+                await self.watch.start(without_pods_of=self._service.refusals)
         except TimeoutError:
             await self.watch.close()
             raise BackendUnavailable("the API server sends no list of pods and nodes") from None
-
-    async def _begin_in(self, namespace: str, agent: Json) -> None:
-        """Have what pods of this namespace need, and the right to see them."""
-        await reached(self._api.get(f"/api/v1/namespaces/{namespace}/pods", _ONE))
-        home = self._settings.namespace
-        owner = await reached(ensure_identity(self._api, namespace, self._identity, workers=home))
-        if owner != self._identity:
-            what = f"ConfigMap {CLUSTER} names them: {owner}, not {self._identity}"
-            raise BackendUnavailable(f"namespace {namespace} is that of other workers: {what}")
-        await agent_program.ensure_agent(self._api, namespace, agent)
+        self._service.retry()
 
     def _job_namespace(
         self, name: str, pod_settings: manifest.PodSettings, agent: Json
@@ -241,7 +250,10 @@ class KubernetesBackend(AgentBackend):
         return self._namespaces[self._settings.namespace]
 
     def _of(self, job: JobRef) -> JobNamespace:
-        return namespace_of(job, self._namespaces)
+        """The job's namespace. Raises BackendUnavailable while it is not served."""
+        namespace = namespace_of(job, self._namespaces)
+        self._service.ensure_served(namespace.name)
+        return namespace
 
     def _now(self) -> float:
         """Nodes and workers of a cluster keep the same time; a step back of ours is waited out."""
@@ -365,7 +377,8 @@ class KubernetesBackend(AgentBackend):
     async def leftovers(self) -> tuple[Leftover, ...]:
         left: list[Leftover] = []
         for namespace in self._namespaces.values():
-            for document in await reached(namespace.books.jobs()):
+            documents = await self._service.answer_of(namespace.name, namespace.books.jobs)
+            for document in documents or ():  # one that refuses holds up the rest of none
                 # A worker that stood still may create pods after the end of their job.
                 if document.has_objects or self.watch.has_pods(document.record.id):
                     job = self._newest_run(document, namespace)
@@ -380,29 +393,37 @@ class KubernetesBackend(AgentBackend):
         job_namespace = self._of(job)
         other_namespaces = [one for one in self._namespaces.values() if one is not job_namespace]
         if other_namespaces and not await self._has_begun(job, job_namespace):
-            await all_at_once(
+            have_ended = await all_at_once(
                 self._end_earlier_run(job.id, namespace) for namespace in other_namespaces
             )
+            if not all(have_ended):
+                await job_namespace.books.change(
+                    job.id, lambda books: _note_unknown_pods(books, job, above)
+                )
         return await super().ensure_generation(job, key, folders=folders, above=above)
 
     async def _has_begun(self, job: JobRef, namespace: JobNamespace) -> bool:
-        """Whether this run has a generation: then nothing is left of earlier ones in other namespaces.
-
-        So a namespace that cannot be read holds up new jobs, and no restart of a job elsewhere.
-        """
+        """Whether this run has a generation: then earlier ones in other namespaces were looked for."""
         stored = await reached(namespace.books.read(job.id))
         return job.run in stored.document.record.generations
 
-    async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> None:
-        """End what a run of this ID left that was ended by force, in a namespace that was its own."""
-        stored = await reached(namespace.books.read(job_id))
+    async def _end_earlier_run(self, job_id: str, namespace: JobNamespace) -> bool:
+        """End what a run of this ID left that was ended by force, in a namespace that was its own.
+
+        False: the namespace refuses, and something may be left there. The first fence of the new run then
+        holds by its time alone: one team's namespace is to hold up no job of others.
+        """
+        read = partial(namespace.books.read, job_id)
+        if (stored := await self._service.answer_of(namespace.name, read)) is None:
+            return False
         if not (stored.document.has_objects or self.watch.of_job(job_id, namespace.name)):
-            return
+            return True
         state = await self.ensure_gone(self._newest_run(stored.document, namespace))
         if not state.done or self.watch.of_job(job_id, namespace.name):
             what = state.waiting_for or "its pods to go"
             where = f"an earlier run of {job_id} in namespace {namespace.name}"
             raise BackendUnavailable(f"{where} has to end first: waits for {what}")
+        return True
 
     def _newest_run(self, document: JobDocument, namespace: JobNamespace) -> JobRef:
         """Of the job in that namespace, as the orders of that run name it."""
@@ -494,7 +515,13 @@ class KubernetesBackend(AgentBackend):
         return wait
 
     async def close(self) -> None:
+        await self._service.close()
         for namespace in self._namespaces.values():
             await namespace.agents.close()
         await self.watch.close()
         await self._api.close()
+
+
+def _note_unknown_pods(books: JobBooks, job: JobRef, above: int) -> None:
+    record = record_of(books, job, above)  # of other books, or deleted: it is refused as before
+    books.record = replace(record, may_have_unknown_pods=True)

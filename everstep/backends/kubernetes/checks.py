@@ -9,6 +9,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import gangs, rights
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
+from everstep.backends.kubernetes.identity import CLUSTER, stored_identity
 from everstep.backends.kubernetes.node_facts import node_service
 from everstep.backends.tools import ClusterCheck
 from everstep.core.errors import BackendUnavailable
@@ -50,9 +51,9 @@ Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
 
 
 async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
-    """That the namespace is missing, or cannot be seen by this user. None: it is there."""
+    """That the namespace is missing, under deletion, or not to be seen by this user. None: it is there."""
     try:
-        await api.get(f"/api/v1/namespaces/{namespace}")
+        answer = await api.get(f"/api/v1/namespaces/{namespace}")
     except (Refused, Unreachable) as error:
         if isinstance(error, Refused) and error.status == 404:
             what = f"there is no namespace {namespace}"
@@ -60,6 +61,11 @@ async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
             return problem(name="namespace", what=what, hint=hint)
         what = f"whether there is a namespace {namespace} cannot be checked: {error}"
         return note(name="namespace", what=what)
+    if "deletionTimestamp" in answer["metadata"]:
+        what = f"namespace {namespace} is being deleted"
+        return problem(
+            name="namespace", what=what, hint="`kubectl describe` shows what it waits for"
+        )
     return None
 
 
@@ -74,7 +80,7 @@ async def _guarded(
 
 
 async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
-    namespace = namespaces[0]
+    namespace, *job_namespaces = namespaces
     try:
         await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.SERVICE_ACCOUNT}")
     except Refused as error:
@@ -83,6 +89,12 @@ async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCh
         what = f"{namespace} has no service account {rights.SERVICE_ACCOUNT}"
         hint = "EVERSTEP_KUBE_NAMESPACE names the namespace of the workers"
         return problem(name="namespace", what=what, hint=hint)
+    identity = await stored_identity(api, namespace)
+    for name in job_namespaces:
+        if identity and (await stored_identity(api, name) or identity) != identity:
+            what = f"namespace {name} is that of other workers: its ConfigMap {CLUSTER} names them"
+            hint = "take it out of EVERSTEP_KUBE_JOB_NAMESPACES"
+            return problem(name="namespace", what=what, hint=hint)
     what = f"{namespace} has the service account {rights.SERVICE_ACCOUNT}"
     return ClusterCheck(name="namespace", what=what)
 

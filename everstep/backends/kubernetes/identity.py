@@ -29,6 +29,10 @@ _NO_IDENTITY = (
     f"ConfigMap {CLUSTER} of namespace {{namespace}} has no `{_IDENTITY}`. Delete it: a worker that starts"
     " makes it again, with the identity that the records of jobs name"
 )
+_UNREADABLE = (
+    f"namespace {{namespace}} has no ConfigMap {CLUSTER}, and a namespace of jobs that may name its identity"
+    " refuses: {error}"
+)
 
 JobsByIdentity = Mapping[str, Sequence[str]]
 
@@ -36,12 +40,15 @@ JobsByIdentity = Mapping[str, Sequence[str]]
 async def open_books(api: KubernetesApi, namespace: str, job_namespaces: Sequence[str] = ()) -> str:
     """Return the identity of the books of the workers in this namespace; made once.
 
-    Raises BackendUnavailable where it was deleted and the records of jobs name several, or where books do
-    not name their workers.
+    Raises BackendUnavailable where it was deleted and the records of jobs name several or cannot be read, or
+    where books do not name their workers.
     """
     if (stored := await stored_identity(api, namespace)) is not None:
         return stored
-    jobs = await _jobs_by_identity(api, namespace, job_namespaces)
+    try:
+        jobs = await _jobs_by_identity(api, namespace, job_namespaces)
+    except Refused as error:
+        raise BackendUnavailable(_UNREADABLE.format(namespace=namespace, error=error)) from None
     if len(jobs) > 1:
         raise BackendUnavailable(_disagreement(namespace, jobs))
     if jobs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -52,8 +52,8 @@ class ClusterWatch:
     pod_gone: Callable[[Json], None] = lambda _pod: None  # its object left the copy
     messages: Sequence[ObserverMessages] = ()
     clock: Callable[[], float] = time.monotonic
-    reflectors: list[Reflector] = field(init=False)
     pods: dict[str, Reflector] = field(init=False)  # by namespace
+    reports: list[Reflector] = field(init=False)
     nodes: Reflector = field(init=False)
     leases: Reflector = field(init=False)
     absent: AbsentNodes = field(init=False)
@@ -85,8 +85,7 @@ class ClusterWatch:
             clock=self.clock,
         )
         self.absent = AbsentNodes(api=self.api, answered=lambda: self.add_news(""))
-        self.reflectors = [*self.pods.values(), self.nodes, self.leases]
-        self.reflectors += map(self._reports_reflector, self.messages)
+        self.reports = [*map(self._reports_reflector, self.messages)]
 
     def _pods_reflector(self, namespace: str) -> Reflector:
         path = f"/api/v1/namespaces/{namespace}/pods"
@@ -124,10 +123,19 @@ class ClusterWatch:
             ids = frozenset(fact.id for fact in report.facts)
             self.fault_lists[report.lists_all_of] = FaultList(version, ids)
 
-    async def start(self) -> None:
-        """Return when all copies are complete."""
-        self._tasks = [asyncio.create_task(each.run()) for each in self.reflectors]
-        await asyncio.gather(*(each.synchronized.wait() for each in self.reflectors))
+    async def start(self, *, without_pods_of: Collection[str] = ()) -> None:
+        """Return when all copies are complete. Pods of these namespaces are followed later."""
+        pods = [self.pods[name] for name in self.namespaces if name not in without_pods_of]
+        reflectors = (*pods, self.nodes, self.leases, *self.reports)
+        await asyncio.gather(*map(self._follow, reflectors))
+
+    async def follow_pods(self, namespace: str) -> None:
+        """Follow the pods of this namespace too. Returns when their copy is complete."""
+        await self._follow(self.pods[namespace])
+
+    async def _follow(self, reflector: Reflector) -> None:
+        self._tasks.append(asyncio.create_task(reflector.run()))
+        await reflector.synchronized.wait()
 
     async def close(self) -> None:
         for task in self._tasks:
