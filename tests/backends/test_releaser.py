@@ -94,3 +94,24 @@ async def test_an_api_server_that_is_away_for_a_moment_gives_up_no_folder() -> N
         await releaser.release(COMMAND)
     await releaser.release(COMMAND)
     assert "train-release-g1" in api.of("pods")
+
+
+async def test_the_log_says_once_what_the_folders_of_an_ended_job_wait_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its end waits for that without a limit: given up, they would stay its own for good."""
+    api = ObjectsInMemory()
+    releaser = await after_the_last_pod(api)
+    message = 'pods "x" is forbidden: exceeded quota: few'
+
+    def refuse(request: Request) -> None:
+        if request.method == "POST" and request.path.endswith("/pods"):
+            raise refused(403, message, "Forbidden")
+
+    api.before = refuse
+    for _ in range(3):
+        assert message in await releaser.release(COMMAND)
+    [sentence] = [line for line in caplog.messages if message in line]
+    assert sentence.startswith(
+        f"/storage: of job {JOB.id}, which has ended, until a pod can be created"
+    )

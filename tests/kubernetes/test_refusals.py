@@ -38,10 +38,15 @@ NO_RIGHT = (
     'pods is forbidden: User "system:serviceaccount:jobs:everstep-worker" cannot create resource "pods"'
     ' in API group "" in the namespace "jobs"'
 )
+TERMINATING = (
+    'pods "a-0-g1" is forbidden: unable to create new content in namespace jobs because it is being'
+    " terminated"
+)
 LATER = [
     (403, 'pods "a-0-g1" is forbidden: exceeded quota: cpu'),
     (403, NO_ACCOUNT.format("default")),
     (403, NO_RIGHT),
+    (403, TERMINATING),
 ]
 NEVER = [
     (400, "unknown field spec.x"),

@@ -177,13 +177,7 @@ class KubernetesBackend(AgentBackend):
         self, name: str, pod_settings: manifest.PodSettings, agent: Json
     ) -> JobNamespace:
         pods = KubernetesPods(self._api, name, self.watch, self._handshakes)
-        agents = Agents(
-            link=pods.link,
-            is_gone=pods.is_gone,
-            clock=self._now,
-            changed=self._agent_changed,
-            is_cut_off=pods.is_cut_off,
-        )
+        agents = self._agents_in(pods)
 
         def end_of(entry: PodEntry, record: JobRecord) -> Fact | None:
             return reconciler.end_of(entry, record)
@@ -232,6 +226,18 @@ class KubernetesBackend(AgentBackend):
             agents=agents,
             placer=placer,
             reconciler=reconciler,
+            releaser=FolderReleaser(
+                api=self._api, namespace=name, books=books, settings=pod_settings, agent=agent
+            ),
+        )
+
+    def _agents_in(self, pods: KubernetesPods) -> Agents:
+        return Agents(
+            link=pods.link,
+            is_gone=pods.is_gone,
+            clock=self._now,
+            changed=self._agent_changed,
+            is_cut_off=pods.is_cut_off,
         )
 
     def _pod_gone(self, pod: Json) -> None:
@@ -501,15 +507,7 @@ class KubernetesBackend(AgentBackend):
         return ()
 
     async def release_folders(self, job: JobRef, end: JobEnd) -> str:
-        namespace = self._of(job)
-        releaser = FolderReleaser(
-            api=self._api,
-            namespace=namespace.name,
-            books=namespace.books,
-            settings=namespace.placer.settings,
-            agent=namespace.placer.agent,
-        )
-        wait = await releaser.release(end.command)
+        wait = await self._of(job).releaser.release(end.command)
         if wait:
             self.news.add_later(end.job, 1.0)
         return wait

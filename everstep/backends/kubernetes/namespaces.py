@@ -22,6 +22,7 @@ from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import reached
+from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import JobRef
@@ -49,6 +50,7 @@ class JobNamespace:
     agents: Agents
     placer: PodPlacer
     reconciler: PodReconciler
+    releaser: FolderReleaser
 
     @property
     def path(self) -> str:

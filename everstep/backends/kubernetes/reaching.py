@@ -22,9 +22,10 @@ _TAKEN_LATER = (
     "exceeded quota",
     'serviceaccount "default" not found',
     "cannot create resource",
+    "because it is being terminated",
 )
 """Refusals that end by themselves or by an operator: quota is given back, a new namespace gets its service
-account, and a role that is replaced grants its rights again."""
+account, a role that is replaced grants its rights again, and a deleted namespace may be made again."""
 
 
 def may_be_taken_later(refusal: Refused) -> bool:

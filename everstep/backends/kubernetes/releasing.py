@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from everstep.agent import wire
 from everstep.backends.kubernetes import manifest, names
@@ -23,13 +23,18 @@ LIVES_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderReleaser:
-    """Makes and removes such pods."""
+    """Makes and removes such pods, in one namespace.
+
+    While one cannot be created, as for lack of quota, the end of its job waits without a limit: given up, the
+    folders would stay its own for good, and each later job would be refused there.
+    """
 
     api: KubernetesApi
     namespace: str
     books: ConfigMapBooks
     settings: manifest.PodSettings
     agent: Json  # the ConfigMap with the agent's program, which such a pod mounts
+    refusals: dict[str, str] = field(default_factory=dict)  # of each job that waits, as logged
 
     @property
     def _pods(self) -> str:
@@ -80,13 +85,28 @@ class FolderReleaser:
             return ""
         except Refused as error:
             if may_be_taken_later(error):
+                self._note_refusal(command, str(error))
                 return f"a pod to release the folders: {error}"
             if error.status in {400, 403, 422}:
                 _warn(command, str(error))
                 return ""
             if error.status != 409:
                 raise BackendUnavailable(str(error)) from None
+        self.refusals.pop(command["job"], None)
         return "a pod to release the folders"
+
+    def _note_refusal(self, command: wire.ReleaseCommand, refusal: str) -> None:
+        job, folders = command["job"], ", ".join(command["folders"])
+        if self.refusals.get(job) == refusal:  # it is tried every second
+            return
+        self.refusals[job] = refusal
+        LOG.warning(
+            "%s: of job %s, which has ended, until a pod can be created that releases them: %s",
+            folders,
+            job,
+            refusal,
+            extra={"job": job},
+        )
 
 
 def _warn(command: wire.ReleaseCommand, why: str) -> None:
