@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -153,6 +153,30 @@ async def test_a_record_that_somebody_edited_keeps_no_other_job_from_being_remov
         assert [left.job for left in await lab.backend.leftovers()] == [job.ref]
     assert caplog.text.count("everstep-job-spoilt is not as Everstep wrote it") == 1
     await job.gone()
+
+
+async def test_records_are_listed_page_by_page(
+    lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of ended jobs stay: thousands in one answer took an API server and a worker too long."""
+    monkeypatch.setattr(KubernetesApi, "PAGE", 2, raising=False)
+    get, pages = KubernetesApi.get, list[int]()
+
+    async def count(self: KubernetesApi, path: str, query: Mapping[str, str]) -> Json:
+        reply = await get(self, path, query)
+        pages.append(len(reply["items"]))
+        return reply
+
+    names = {f"page-{number}" for number in range(5)}
+    fact = Fact(id="one", kind="node.down", at=1.0)
+    for name in names:
+        await lab.backend.books.change(name, lambda books: books.add_fact(fact))
+    monkeypatch.setattr(KubernetesApi, "get", count)
+    listed = [document.record.id for document in await lab.backend.books.jobs()]
+    assert names <= {*listed}
+    assert len(listed) == len({*listed})
+    assert pages[0] == 2
+    assert sum(pages) == len(listed)
 
 
 class Contested(KubernetesApi):

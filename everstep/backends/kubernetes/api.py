@@ -55,6 +55,9 @@ class Refused(Exception):
 class KubernetesApi:
     """The API server of one cluster, as one user."""
 
+    PAGE = 500
+    """Objects in one answer: of thousands it takes an API server long, and a worker reads it at one go."""
+
     def __init__(self, configuration: Configuration) -> None:
         if not getproxies_environment():
             # Looking for one before each request takes two changes of the thread.
@@ -103,6 +106,20 @@ class KubernetesApi:
 
     async def get(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> Json:
         return await self._request("GET", path, query)
+
+    async def items(self, path: str, query: Mapping[str, str] = _NO_QUERY) -> AsyncGenerator[Json]:
+        """The objects of a collection as they were at one moment, which come page by page.
+
+        `Refused` with 410 if the API server no longer has that moment.
+        """
+        query = {**query, "limit": str(self.PAGE)}
+        while True:
+            reply = await self.get(path, query)
+            for item in reply["items"]:
+                yield item
+            if not (token := reply.get("metadata", {}).get("continue")):
+                return
+            query["continue"] = token
 
     async def exists(self, path: str) -> bool:
         """Whether there is this object, however large."""

@@ -398,8 +398,8 @@ class ConfigMapBooks(Books):
     async def jobs(self) -> list[JobDocument]:
         """The documents of all job IDs that were ever here. A damaged one is logged and left out."""
         query = {"labelSelector": f"{names.selector(self._identity)},{names.ROLE}=job"}
-        reply = await self._api.get(self.maps, query)
-        return [document for one in reply["items"] if (document := self._readable(one)) is not None]
+        items = self._api.items(self.maps, query)
+        return [document async for one in items if (document := self._readable(one)) is not None]
 
     def _readable(self, config_map: Json) -> JobDocument | None:
         try:

@@ -113,7 +113,7 @@ async def _jobs_by_identity(
                 continue
             jobs[entries[_IDENTITY]] += []
         maps = f"/api/v1/namespaces/{name}/configmaps"
-        for config_map in (await api.get(maps, _RECORDS))["items"]:
+        async for config_map in api.items(maps, _RECORDS):
             metadata = config_map["metadata"]
             job = metadata.get("annotations", {}).get(names.JOB, metadata["name"])
             jobs[metadata["labels"][names.BOOKS]].append(job)

@@ -45,7 +45,7 @@ async def prune(
         if books is None:  # no worker was ever here
             continue
         query = {"labelSelector": f"{names.selector(books)},{names.ROLE}=job"}
-        config_maps = (await api.get(maps, query))["items"]
+        config_maps = [one async for one in api.items(maps, query)]
         # A worker changes the record before it creates a pod, so the deletion below is refused if one comes.
         pods = await _pods(api, namespace)
         with_pods = {pod["metadata"].get("labels", {}).get(names.JOB, "") for pod in pods}
@@ -139,7 +139,7 @@ async def prune_agents(
     removed = []
     for namespace in namespaces:
         maps = f"/api/v1/namespaces/{namespace}/configmaps"
-        config_maps = (await api.get(maps, _OF_EVERSTEP))["items"]
+        config_maps = [one async for one in api.items(maps, _OF_EVERSTEP)]
         mounted = _mounted(await _pods(api, namespace))
         for config_map in config_maps:
             metadata = config_map["metadata"]
@@ -169,7 +169,4 @@ def _mounted(pods: Iterable[Json]) -> set[str]:
 
 
 async def _pods(api: KubernetesApi, namespace: str) -> Sequence[Json]:
-    pods: Sequence[Json] = (await api.get(f"/api/v1/namespaces/{namespace}/pods", _OF_EVERSTEP))[
-        "items"
-    ]
-    return pods
+    return [one async for one in api.items(f"/api/v1/namespaces/{namespace}/pods", _OF_EVERSTEP)]
