@@ -41,8 +41,9 @@ async def write_fence(
     earlier: Collection[str] = (),
     question: wire.CheckpointsQuestion | None = None,
 ) -> wire.FenceAnswer:
-    """The answer of the agent. `left`: where earlier generations may still write; it is outdated there.
+    """The answer of the agent.
 
+    `left`: folders that the job used before; its older generations are barred there.
     `earlier`: clusters that had the job before it was adopted; their generations are outdated everywhere.
     `question`: what to list once the fence is written. `listing` of the answer has the list.
 
@@ -83,6 +84,7 @@ def listing(answer: wire.FenceAnswer) -> CheckpointListing | None:
 
 
 def _begins(order: FenceOrder) -> dict[str, str]:
+    """The checkpoints folder -> its phase, if that has not run yet."""
     if order.checkpoints_path is None or order.checkpoints_of is None or not order.begins:
         return {}
     return {order.checkpoints_path: order.checkpoints_of}

@@ -154,7 +154,7 @@ class Tools:
         """Field and reason of what the cluster would refuse of this job. Changes nothing."""
         raise ValueError("this cluster makes no pods, so that it refuses none")
 
-    async def prune(self, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:  # noqa: ARG002
+    async def prune(self, *, before: float, is_dry_run: bool) -> list[LeftFiles]:  # noqa: ARG002
         """Remove what ended pods left behind before this time; return all that there was.
 
         What stays has the reason. In a rehearsal nothing is removed.
@@ -166,7 +166,7 @@ class Tools:
         end_of: WorkflowEndOf,  # noqa: ARG002
         *,
         before: float,  # noqa: ARG002
-        is_rehearsal: bool,  # noqa: ARG002
+        is_dry_run: bool,  # noqa: ARG002
     ) -> list[JobRecordLeft]:
         """Remove the records of jobs that ended before this time.
 
@@ -174,7 +174,7 @@ class Tools:
         """
         return []
 
-    async def prune_agents(self, *, before: float, is_rehearsal: bool) -> list[str]:  # noqa: ARG002
+    async def prune_agents(self, *, before: float, is_dry_run: bool) -> list[str]:  # noqa: ARG002
         """Remove agents that were made before this time and that no pod uses; return their names."""
         return []
 

@@ -22,7 +22,7 @@ STARTS_KEPT = 50
 HAPPENINGS_KEPT = 50
 CHANGES_OF_DOCUMENT_KEPT = 20
 ENTRIES_KEPT = 30
-"""While nothing can be written, the oldest lines are dropped: the Recovery of each restart has it too."""
+"""While nothing can be written, the oldest lines are dropped: what a restart did is in its Recovery too."""
 
 
 class Start(NamedTuple):
@@ -100,7 +100,8 @@ SummaryValue = Detail | tuple[str, ...]
 class DialectFiles:
     """Files beside run.log that tools of the dialect read."""
 
-    summary: Mapping[str, SummaryValue]  # of the phase; with it `Entry.row` is all of a run's row
+    # Fields of the phase in summary.json. With them `Entry.row` is a complete row: `run` is not added.
+    summary: Mapping[str, SummaryValue]
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # their contents, by name
     folders: tuple[str, ...] = ()
 

@@ -36,9 +36,9 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
                 _record(chronicle, event, result="quotaExceeded", ended_at=event.decision.at),
             )
         case RestartDecided():
-            return _with(_ended_early(chronicle, event), _record(chronicle, event))
+            return _with(_note_early_end(chronicle, event), _record(chronicle, event))
         case RestartEnded():
-            return _ended(chronicle, event)
+            return _close(chronicle, event)
         case BillReturned(n=n, budgets=budgets):
             record = find(chronicle, n)
             billed = {} if record is None else record.bills
@@ -47,7 +47,7 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         case FirstStepSeen():
             return _first_step(chronicle, event)
         case GivenUp():
-            return _given_up(_ended_early(chronicle, event), event)
+            return _given_up(_note_early_end(chronicle, event), event)
         case _:
             return chronicle
 
@@ -85,7 +85,7 @@ def _record(chronicle: Chronicle, event: LevelRefused | RestartDecided, **fields
         decision=_stored_decision(decision),
         generation_from=event.generation,
         bills=dict(decision.bills),
-        # What the restart is to do; `_ended` replaces it by what was done.
+        # What the restart is to do; `_close` replaces it by what was done.
         isolated=bool(decision.remedy.isolate) and not is_refused,
         stages_s={"detect": _detect_s(chronicle, event), "decide": 0.0} if is_new else {},
         refused_by=event.budget if isinstance(event, LevelRefused) else None,
@@ -135,7 +135,7 @@ def _stored_decision(decision: Decision) -> Decision:
     )
 
 
-def _ended(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
+def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
     record = find(chronicle, event.n)
     if record is None:
         return chronicle
@@ -182,7 +182,7 @@ def _with_stages(chronicle: Chronicle, more: Mapping[str, float]) -> Chronicle:
     return replace(chronicle, stages_s={**chronicle.stages_s, chronicle.phase.name: added})
 
 
-def _ended_early(chronicle: Chronicle, event: RestartDecided | GivenUp) -> Chronicle:
+def _note_early_end(chronicle: Chronicle, event: RestartDecided | GivenUp) -> Chronicle:
     """Note in the record of the restart how far its run came, if the decision names that end."""
     end = event.decision.run_end
     if not event.decision.new_incident or end is None or end.when is None:

@@ -144,5 +144,8 @@ def _bounded_detail(key: str, value: Detail, log_most: int) -> Detail:
 
 
 def distinct(facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    """The facts in their order, each identity once."""
-    return tuple({fact.id: fact for fact in reversed(tuple(facts))}.values())[::-1]
+    """The facts without repeats: of each ID the first."""
+    unique = dict[str, Fact]()
+    for fact in facts:
+        unique.setdefault(fact.id, fact)
+    return tuple(unique.values())

@@ -29,22 +29,22 @@ class FleetSource:
 def fleet_report(source: FleetSource) -> dict[str, Any]:
     """Plain JSON values. Restarts count if they were decided since then; times of jobs are whole."""
     accounts = [account(job.report, job.records, now=job.now) for job in source.jobs]
-    recent = [_since(time.restarts, source.since) for time in accounts]
+    recent = [_since(one.restarts, source.since) for one in accounts]
     restarts = [restart for of_job in recent for restart in of_job]
-    time = _sum(accounts)
+    total = _sum(accounts)
     states = Counter(str(job.status["state"]) for job in source.jobs)
     nodes = _nodes(source.jobs, recent)
     by_cause = causes(restarts)
     return {
         "since": moment(source.since),
         "as_of": moment(source.now),
-        "summary": _summary(states, by_cause, nodes, time),
+        "summary": _summary(states, by_cause, nodes, total),
         "jobs": sorted(
             map(_job, source.jobs, accounts, recent),
             key=lambda row: -(row["lost_s"] + row["down_s"]),
         ),
         "states": dict(states),
-        "time": time_values(time),
+        "time": time_values(total),
         "causes": by_cause,
         "nodes": nodes,
         "gaps": list(source.gaps),
@@ -88,6 +88,7 @@ def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> li
     rows: dict[str, dict[str, Any]] = {}
     for job, restarts in zip(jobs, recent, strict=True):
         incidents = {(r.record["phase"], r.record["incident"]): r for r in reversed(restarts)}
+        # The first record of an incident has all of its down time.
         for restart in incidents.values():
             fault = restart.record["fault"]
             if fault["node"] is None:

@@ -226,8 +226,8 @@ def _had_complete_checkpoint(checkpoints: tuple[Checkpoint, ...], plan: Plan) ->
       job saved one.
     - In a rollback: yes, as it leaves a checkpoint behind.
     - Several: yes, as one was finished before the next one began.
-    - A single bad one may never have been complete: only if the job saved another one, or as where no
-      check was sure.
+    - A single bad one may never have been complete: yes only if the job saved another one, or if the
+      document forbids a start without a checkpoint and the job saved one.
     """
     is_strict = plan.phase.policy.needs_checkpoint and plan.saved_as is not None
     if checkpoints and not any(one.is_sure for one in checkpoints):

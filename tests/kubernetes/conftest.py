@@ -157,7 +157,7 @@ async def own_ground(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 @pytest.fixture(autouse=True)
 async def _as_found(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """What a test leaves of jobs, pods and broken nodes of its file meets no other test, also if it fails."""
+    """Remove the jobs, pods and broken nodes that a test left in its file, also if it failed."""
     yield
     of_file = request.node.getparent(pytest.Module)
     if of_file is not None and (put_back := of_file.stash.get(PUT_BACK, None)):
@@ -219,7 +219,7 @@ async def worker(
     await one.start()
     try:
         yield one
-        assert one.wedged() == []
+        assert one.stuck_tasks() == []
     finally:
         one.kill9()
 

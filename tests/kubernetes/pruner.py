@@ -33,7 +33,7 @@ async def long_ago(left: Leftover) -> WorkflowEnd:
 async def main(kubeconfig: str, namespace: str) -> None:
     async with await KubernetesApi.from_kubeconfig(kubeconfig) as api:
         soon = time.time() + 60.0
-        records = await pruning.prune(api, [namespace], long_ago, before=soon, is_rehearsal=False)
+        records = await pruning.prune(api, [namespace], long_ago, before=soon, is_dry_run=False)
     say(json.dumps({record.job: record.reason for record in records}))
 
 

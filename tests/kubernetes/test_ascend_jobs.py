@@ -143,7 +143,7 @@ async def observing(
         worker_process(site, worker_kubeconfig, namespace, **device_info) as worker,
     ):
         yield worker
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
 
 
 @pytest.fixture

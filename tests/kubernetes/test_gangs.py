@@ -173,7 +173,7 @@ class Killed:
 
     async def __call__(self, api: KubernetesApi, method: str, *words: Any, **options: Any) -> Json:
         self.writes_left -= method != "GET"
-        if self.writes_left > 0 or (method == "GET" and self.writes_left == 0):
+        if self.writes_left > 0:
             return await REQUEST(api, method, *words, **options)
         if self.writes_left == 0 and self.is_answered:
             self.writes_left -= 1

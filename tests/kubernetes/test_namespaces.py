@@ -456,7 +456,7 @@ async def worker(
     also = {"EVERSTEP_KUBE_JOB_NAMESPACES": json.dumps([team])}
     async with worker_process(site, worker_kubeconfig, namespace, **also) as one:
         yield one
-        assert one.wedged() == []
+        assert one.stuck_tasks() == []
 
 
 async def test_a_document_names_its_namespace(

@@ -252,7 +252,7 @@ async def test_a_worker_that_is_killed_at_any_step_costs_no_second_recovery(scen
             await scene.until_recovered()
             FIGURES.info("with another worker: %.1f s", time.monotonic() - began)
             await scene.check()
-            assert other.wedged() == []
+            assert other.stuck_tasks() == []
         finally:
             other.kill9()
     finally:
@@ -283,7 +283,7 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
         assert len(await scene.pods_of(JOB) & after) == 1
         await scene.check()
         assert scene.isolated() == scene.reported
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
     finally:
         worker.kill9()
 
@@ -350,7 +350,7 @@ async def test_a_worker_that_is_killed_while_a_recovery_waits_goes_on_with_that_
         await scene.until_recovered()
         await scene.check()
         assert (await scene.steps()).count(wait.step) == 1
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
     finally:
         worker.kill9()
 
@@ -382,7 +382,7 @@ async def test_an_api_server_that_is_killed_and_forgets_in_mid_recovery_holds_it
         await scene.plane.start_api_server()
         await scene.until_recovered()
         await scene.check()
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
     finally:
         worker.kill9()
 
@@ -403,6 +403,6 @@ async def test_an_api_server_that_is_stopped_in_mid_recovery_holds_it_up_and_no_
         scene.plane.child("kube-apiserver").send(signal.SIGCONT)
         await scene.until_recovered()
         await scene.check()
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
     finally:
         worker.kill9()

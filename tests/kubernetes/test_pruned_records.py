@@ -62,7 +62,7 @@ class Pruner:
         *,
         end_of: WorkflowEndOf = long_ago,
         before_s: float = SOON,
-        is_rehearsal: bool = False,
+        is_dry_run: bool = False,
     ) -> str | None:
         """Why the record of this job stays. None: it is gone, or would be."""
         records = await pruning.prune(
@@ -70,7 +70,7 @@ class Pruner:
             [self._namespace],
             end_of,
             before=time.time() + before_s,
-            is_rehearsal=is_rehearsal,
+            is_dry_run=is_dry_run,
         )
         (record,) = [one for one in records if one.job == job]
         return record.reason
@@ -108,7 +108,7 @@ async def test_the_record_of_an_ended_job_goes_and_is_only_named_in_a_rehearsal(
     await job.gone()
     assert await prune("over", before_s=-600.0) == pruning.LATELY
     assert await prune("over", end_of=forgotten, before_s=-600.0) == pruning.LATELY
-    assert await prune("over", is_rehearsal=True) is None
+    assert await prune("over", is_dry_run=True) is None
     assert "over" in await prune.jobs()
     assert await prune("over", end_of=forgotten) is None
     assert "over" not in await prune.jobs()
@@ -217,7 +217,7 @@ class AgentFiles:
     ) -> list[str]:
         before = time.time() + before_s
         return await pruning.prune_agents(
-            api or self.api, [self.namespace], before=before, is_rehearsal=rehearses
+            api or self.api, [self.namespace], before=before, is_dry_run=rehearses
         )
 
     async def create_pod(self) -> None:

@@ -71,7 +71,7 @@ async def test_a_worker_in_the_image_runs_a_job_by_the_agent_that_it_brings(
         site.submit("in-image", STEPS="20", CRASH_AT_STEP="1:12:3")
         await until(lambda: site.status("in-image")["state"] == "completed")
         assert site.status("in-image")["restarts"] == 1
-        assert worker.wedged() == []
+        assert worker.stuck_tasks() == []
     finally:
         subprocess.run(["runc", "delete", "--force", namespace], check=False)
         worker.kill9()

@@ -121,7 +121,7 @@ class Rehearsal:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end()
         if kind is None:
-            assert self.worker.wedged() == []
+            assert self.worker.stuck_tasks() == []
 
     def _end(self) -> None:
         """Nothing of it runs any more, whatever the test did."""

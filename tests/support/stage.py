@@ -148,7 +148,7 @@ class StageOfProcesses(Stage):
     def _end_of_worker(self, kind: type[BaseException] | None, *_: object) -> None:
         self.worker.kill9()
         if kind is None:
-            assert self.worker.wedged() == []
+            assert self.worker.stuck_tasks() == []
 
     def new_worker(
         self, name: str = "worker", env: Mapping[str, str] | None = None

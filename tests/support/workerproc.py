@@ -72,7 +72,7 @@ class WorkerProcess:
         """What the newest process has printed."""
         return "" if self._child is None else self._child.output()
 
-    def wedged(self) -> list[str]:
+    def stuck_tasks(self) -> list[str]:
         """The lines about workflow tasks that can never succeed: their job would stand still for ever."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line for line in lines if any(word in line for word in WEDGING)]

@@ -61,7 +61,7 @@ class Content(NamedTuple):
 
     folder: Path  # of all checkpoints
     path: Path
-    # Entries of its name, sorted: `step-5` before `step-5.json`; links resolved.
+    # Files and folders with the checkpoint's name, sorted: `step-5` before `step-5.json`; links resolved.
     tops: Sequence[Path]
     step: int | None
     items: Sequence[Item]

@@ -40,7 +40,7 @@ class Reading:
 
 
 def _generation(folder: str, owner: fence.FenceOwner, newest: int, first: str) -> int:
-    """The newest of the owner. Raises OSError.
+    """The owner's newest generation in this folder. Raises OSError.
 
     `first`: the first of the owner's folders. One inside it may have no fence: it says nothing then.
     """
@@ -91,6 +91,7 @@ class FenceWatch:
         passed, self._looked = now - self._looked, now
         self._without_contact_s += min(passed, STALL_S)
         were_read = [self._is_read(*key, now) for key in self._readings]
+        # Without folders no fence can hold by time, so no time ends these ranks.
         if any(were_read) or not self._readings:
             self._without_contact_s = 0.0
         if not self.generation:

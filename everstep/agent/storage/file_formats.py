@@ -36,7 +36,10 @@ ZIP_MAGIC = b"PK\x03\x04"
 
 
 def is_whole(path: Path, within: Path) -> bool | None:
-    """`within`: the folder of the checkpoints. Raises OSError if it cannot be read."""
+    """Whether the file is complete; None: its format does not show it.
+
+    `within`: the folder of the checkpoints. Raises OSError.
+    """
     look = next((look for suffixes, look in _LOOKS.items() if path.suffix in suffixes), None)
     if look is None:
         return None

@@ -16,7 +16,7 @@ from pathlib import Path
 FOLDER, FILE = 0o700, 0o600
 OTHER_USERS = 0o077
 
-_users: list[int] = []
+_umask_of_users: list[int] = []
 
 
 def opener(path: str, flags: int) -> int:
@@ -41,13 +41,13 @@ def ensure_below(home: Path, folder: Path) -> Path:
 
 def make_nothing_for_others() -> None:
     """Have this process create private files from now on."""
-    _users.append(os.umask(OTHER_USERS))
+    _umask_of_users.append(os.umask(OTHER_USERS))
 
 
 def users_umask() -> int:
     """The umask for the user's own processes."""
-    if _users:
-        return _users[0]
+    if _umask_of_users:
+        return _umask_of_users[0]
     status = Path("/proc/self/status").read_text()  # to set it is the other way to see it
     return int(status.partition("\nUmask:")[2].split()[0], 8)
 

@@ -163,7 +163,7 @@ class AgentBackend(Backend):
     ) -> str:
         books = self.cluster_of(job).books
         if await books.change(job.id, lambda one: _is_complete(one, job, generation)):
-            return ""
+            return ""  # there is nothing to adopt
         generation = await self.take_over(job, generation, folders)
 
         def adopt(one: JobBooks) -> None:
@@ -206,7 +206,10 @@ class AgentBackend(Backend):
 
 
 def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
-    """Whether these books gave out all generations up to this one, and did not adopt the job at it."""
+    """Whether these books gave out all generations up to this one, and did not adopt the job at it.
+
+    Where they adopted it at this generation, this call is a repeat and is answered as before.
+    """
     try:
         return job_record.is_complete(record_of(one, job), generation)
     except WrongCluster:

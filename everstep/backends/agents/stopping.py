@@ -34,6 +34,7 @@ async def _stop(cluster: AgentCluster, pod: Pod | None, order: StopOrder) -> ran
     if pod is None:
         return ranks.Stopped(is_done=True)
     if pod.is_out:
+        # Its agent can never answer: the pods port ends it, or proves that it ended.
         return ranks.Stopped(is_done=await cluster.pods.end(pod))
     stopped = await ranks.stop(
         cluster.agents,
@@ -44,7 +45,7 @@ async def _stop(cluster: AgentCluster, pod: Pod | None, order: StopOrder) -> ran
         evidence=order.evidence,
     )
     if stopped is None:
-        # On a node that is ready, an agent that never answered may still be ended with its pod.
+        # On a ready node an agent that never answered can be ended with its pod: it started no rank.
         may_have_begun = pod.has_answered or pod.service != "ready"
         return ranks.Stopped(is_done=not may_have_begun and await cluster.pods.end(pod))
     return stopped

@@ -25,9 +25,10 @@ from everstep.faults.meanings import with_meaning
 
 
 def metric(scene: FakeScene, fault: FaultLine) -> None:
+    """Set the utilisation that a device shows, or let it vary. Raises ValueError above 100."""
     node, ref = scene.device(fault.words[0], fault.number(1))
     device = node.devices[ref.index]
-    fault.percent(2)
+    fault.percent(2)  # only for its check: the line may say `vary`
     node.shows_utilisation = True
     device.varies = fault.words[2] == "vary"
     if fault.words[2] != device.metric:

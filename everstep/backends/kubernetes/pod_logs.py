@@ -48,7 +48,7 @@ class RankLines:
         self.readers.add(reader)
         return reader
 
-    def keep_unread(self) -> None:
+    def free_if_listed(self) -> None:
         """Free what no reader needs: a log is opened as soon as it is listed, or never."""
         if self.is_listed and self.is_complete:
             self.is_complete, self.from_start = False, []
@@ -144,7 +144,7 @@ class PodLogs:
         A log that is listed is opened before the next call, or its lines are lost.
         """
         for lines in self._lines():
-            lines.keep_unread()
+            lines.free_if_listed()
         query = {"labelSelector": f"{names.JOB}={names.job_label(job)}"}
         looks = []
         for namespace in self.namespaces:

@@ -34,7 +34,7 @@ async def prune(
     end_of: WorkflowEndOf,
     *,
     before: float,
-    is_rehearsal: bool,
+    is_dry_run: bool,
 ) -> list[JobRecordLeft]:
     """Every record of a job. The first namespace is that of the workers. Raises Refused, Unreachable."""
     home, *job_namespaces = namespaces
@@ -56,7 +56,7 @@ async def prune(
             record = replace(record, namespace=namespace)
             if record.reason is None and (record.ended_at is None or record.ended_at >= before):
                 record = replace(record, reason=LATELY)
-            if record.reason is None and not is_rehearsal:
+            if record.reason is None and not is_dry_run:
                 record = await _removed(api, f"{maps}/{record.name}", config_map, record)
             records.append(record)
     return records
@@ -129,7 +129,7 @@ async def _removed(
 
 
 async def prune_agents(
-    api: KubernetesApi, namespaces: Iterable[str], *, before: float, is_rehearsal: bool
+    api: KubernetesApi, namespaces: Iterable[str], *, before: float, is_dry_run: bool
 ) -> list[str]:
     """Remove each agent that was made before this time and that no pod has mounted; return their names.
 
@@ -146,7 +146,7 @@ async def prune_agents(
             is_old = seconds(metadata["creationTimestamp"]) < before
             if not names.is_agent(metadata["name"]) or not is_old or metadata["name"] in mounted:
                 continue
-            if is_rehearsal or await _is_agent_removed(api, namespace, config_map):
+            if is_dry_run or await _is_agent_removed(api, namespace, config_map):
                 removed.append(metadata["name"])
     return removed
 

@@ -57,7 +57,7 @@ class KubernetesTools(Tools):
             return await reached(dry_run.refusals(api, self._pod_settings, spec))
 
     async def prune_records(
-        self, end_of: WorkflowEndOf, *, before: float, is_rehearsal: bool
+        self, end_of: WorkflowEndOf, *, before: float, is_dry_run: bool
     ) -> list[JobRecordLeft]:
         async with await self._api() as api:
             return await reached(
@@ -66,14 +66,14 @@ class KubernetesTools(Tools):
                     self._namespaces,
                     end_of,
                     before=min(before, time.time() - pruning.LATE_S),
-                    is_rehearsal=is_rehearsal,
+                    is_dry_run=is_dry_run,
                 )
             )
 
-    async def prune_agents(self, *, before: float, is_rehearsal: bool) -> list[str]:
+    async def prune_agents(self, *, before: float, is_dry_run: bool) -> list[str]:
         async with await self._api() as api:
             prune = pruning.prune_agents(
-                api, self._namespaces, before=before, is_rehearsal=is_rehearsal
+                api, self._namespaces, before=before, is_dry_run=is_dry_run
             )
             return await reached(prune)
 

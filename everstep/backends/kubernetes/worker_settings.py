@@ -27,9 +27,8 @@ class KubernetesWorkerSettings(BackendSettings):
     # Least priority of a document -> its PriorityClass.
     kube_priority_classes: Mapping[int, str] = Field(default_factory=dict)
     kube_topology: tuple[str, ...] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
-    kube_device_info: bool = (
-        False  # read what device plugins write into kube-system: needs a right there
-    )
+    # Read what device plugins write into kube-system: needs a right there.
+    kube_device_info: bool = False
     orphan_s: PositiveSeconds = ORPHAN_S  # an agent that no worker polls for so long ends itself
     log_mb: float = Field(default=LOG_MB, ge=16, le=1_000_000)  # what of a rank's log stays
     precheck: Thresholds = THRESHOLDS  # what a place needs before a command runs there
@@ -38,7 +37,7 @@ class KubernetesWorkerSettings(BackendSettings):
         self,
         *,
         make_home: Callable[[], Path],  # noqa: ARG002  # nothing is kept on the worker's machine
-        server: str,
+        server: str,  # of Temporal
         messages: Sequence[ObserverMessages] = (),
     ) -> Backend:
         settings = KubernetesSettings(
@@ -53,6 +52,7 @@ class KubernetesWorkerSettings(BackendSettings):
             resources=self.kube_resources,
             priority_classes=self.kube_priority_classes,
             topology=self.kube_topology,
+            # Messages in a namespace of their own are the device plugins', in kube-system.
             messages=[one for one in messages if not one.namespace or self.kube_device_info],
         )
         return await KubernetesBackend.open(settings)

@@ -176,15 +176,15 @@ class LocalBackend(AgentBackend):
 
     async def ensure_placed(self, order: PlaceOrder) -> PlaceState:
         with self.news.reading(order.job.id):
-            state, opens_at = await self._with(
+            state, frees_at = await self._with(
                 lambda transaction: (
                     placing.take_order(transaction, order),
                     placing.opens_at(transaction, order),
                 )
             )
             await self.reconciler.reconcile()
-        if opens_at is not None and not state.placed:
-            self.news.add_later(order.job.id, opens_at - self._now())
+        if frees_at is not None and not state.placed:
+            self.news.add_later(order.job.id, frees_at - self._now())
         if not state.placed:
             return state
         for ref in state.pods.values():

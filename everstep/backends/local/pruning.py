@@ -29,24 +29,24 @@ TAKEN_AWAY = "pruned"
 """A folder is moved here before it is removed: a half-removed one is then never taken for a pod's."""
 
 
-async def prune(home: Path, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:
+async def prune(home: Path, *, before: float, is_dry_run: bool) -> list[LeftFiles]:
     """Every folder of a pod: those that stay say why, the others are gone, or would be."""
     settings = LocalSettings(home=home)
     if not settings.agents.is_dir():
         return []
     with closing(Store(settings.database)) as store:
         uids = await store.run(pods.uids)
-    if not is_rehearsal:
+    if not is_dry_run:
         shutil.rmtree(home / TAKEN_AWAY, ignore_errors=True)  # of one that was killed half-way
     return [
-        _pruned(settings, path.name, uids, before=before, is_rehearsal=is_rehearsal)
+        _pruned(settings, path.name, uids, before=before, is_dry_run=is_dry_run)
         for path in sorted(settings.agents.iterdir())
         if path.is_dir()
     ]
 
 
 def _pruned(
-    settings: LocalSettings, uid: str, uids: Collection[str], *, before: float, is_rehearsal: bool
+    settings: LocalSettings, uid: str, uids: Collection[str], *, before: float, is_dry_run: bool
 ) -> LeftFiles:
     folder = settings.folder(uid)
     life = folder.life()
@@ -55,7 +55,7 @@ def _pruned(
             life = Life.UNKNOWN
         why = _alive(folder, uids, life)
         left = _look(folder, why=why, before=before)
-        if left.kept_because is None and not is_rehearsal:
+        if left.kept_because is None and not is_dry_run:
             away = settings.home / TAKEN_AWAY
             permissions.folder(away)
             folder.path.rename(away / uid)

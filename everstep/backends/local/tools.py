@@ -73,10 +73,10 @@ class LocalTools(Tools):
 
         return await asyncio.to_thread(examining.examine, self.home)
 
-    async def prune(self, *, before: float, is_rehearsal: bool) -> list[LeftFiles]:
+    async def prune(self, *, before: float, is_dry_run: bool) -> list[LeftFiles]:
         from everstep.backends.local import pruning
 
-        return await pruning.prune(self.home, before=before, is_rehearsal=is_rehearsal)
+        return await pruning.prune(self.home, before=before, is_dry_run=is_dry_run)
 
     async def logs(self, job: str) -> list[RankLog]:
         return logs.of_job(self.home / "agents", job)

@@ -170,7 +170,7 @@ async def _workers(server: Client, cluster: str) -> list[CheckLine]:
 
 async def _worker(server: Client, queue: pollers.Queue, setting: str) -> CheckLine:
     recent = await pollers.recent(server, queue)
-    answering = [poller.asked_s_ago for poller in recent if poller.may_answer]
+    answering = [poller.polled_s_ago for poller in recent if poller.may_answer]
     if answering:
         what = f"a worker polled queue {queue.name} {min(answering):.0f} s ago"
         return CheckLine("worker", what)

@@ -30,7 +30,7 @@ BLANK: dict[str, Any] = dict.fromkeys(
 
 
 def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
-    """Print the nodes of this machine, or of a cluster by its kubeconfig; of all, which are isolated.
+    """Print the nodes of this machine or, by its kubeconfig, of a cluster, and which of them are isolated.
 
     Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
     """

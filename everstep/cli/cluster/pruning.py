@@ -51,15 +51,15 @@ def prune(
     """
     passed_s = parse_duration("--older-than", older_than, hint="; 0s is everything")
     if machine.has_pods(cluster):
-        _prune_records(cluster, passed_s, is_rehearsal=dry_run, as_json=as_json)
+        _prune_records(cluster, passed_s, is_dry_run=dry_run, as_json=as_json)
     else:
-        _prune_machine(passed_s, is_rehearsal=dry_run, as_json=as_json)
+        _prune_machine(passed_s, is_dry_run=dry_run, as_json=as_json)
 
 
-def _prune_machine(passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
+def _prune_machine(passed_s: float, *, is_dry_run: bool, as_json: bool) -> None:
     now = time.time()
     with machine.database_can_be_read(", so nothing is removed"):
-        pruned = machine.tools().prune(before=now - passed_s, is_rehearsal=is_rehearsal)
+        pruned = machine.tools().prune(before=now - passed_s, is_dry_run=is_dry_run)
         leftovers = asyncio.run(pruned)
     removed = [_row(left, now) for left in leftovers if left.kept_because is None]
     left_rows = [
@@ -68,7 +68,7 @@ def _prune_machine(passed_s: float, *, is_rehearsal: bool, as_json: bool) -> Non
         if left.kept_because is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
-    show({**summary, "dry_run": is_rehearsal, "home": str(home())}, _page, as_json=as_json)
+    show({**summary, "dry_run": is_dry_run, "home": str(home())}, _page, as_json=as_json)
 
 
 PRUNED = (
@@ -108,7 +108,7 @@ def _row(left: LeftFiles, now: float) -> dict[str, Any]:
 # -- Records of jobs in a cluster -----------------------------------------------------------------
 
 
-def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json: bool) -> None:
+def _prune_records(cluster: str, passed_s: float, *, is_dry_run: bool, as_json: bool) -> None:
     now = time.time()
 
     async def pruned(client: Client) -> tuple[list[JobRecordLeft], list[str]]:
@@ -118,8 +118,8 @@ def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json
         before = now - passed_s
         tools = machine.tools(cluster)
         return (
-            await tools.prune_records(end_of, before=before, is_rehearsal=is_rehearsal),
-            await tools.prune_agents(before=before, is_rehearsal=is_rehearsal),
+            await tools.prune_records(end_of, before=before, is_dry_run=is_dry_run),
+            await tools.prune_agents(before=before, is_dry_run=is_dry_run),
         )
 
     try:
@@ -136,7 +136,7 @@ def _prune_records(cluster: str, passed_s: float, *, is_rehearsal: bool, as_json
         if record.reason is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
-    value = {**summary, "agents": agents, "dry_run": is_rehearsal, "cluster": cluster}
+    value = {**summary, "agents": agents, "dry_run": is_dry_run, "cluster": cluster}
     show(value, _records_page, as_json=as_json)
 
 

@@ -80,7 +80,7 @@ class FoundJob:
         return job_memo.read(key, value, report) if report else value
 
     async def end(self) -> str:
-        """The state it ended in: its own word, for a job that was stopped in order completes too."""
+        """The state that the job itself reported: the workflow of a stopped job completes too."""
         left = await self.memo("status") or {}
         return str(left.get("state", self.closed_as))
 

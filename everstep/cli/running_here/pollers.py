@@ -28,7 +28,7 @@ class Queue:
 
 
 def needed(cluster: str) -> tuple[Queue, Queue]:
-    """What a job on this cluster cannot do without: its decisions, and the hands of its cluster."""
+    """What a job on this cluster needs: the workflow queue, and the activity queue of its cluster."""
     return (
         Queue(name=names.TASK_QUEUE, kind=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW),
         Queue(name=names.cluster_queue(cluster), kind=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY),
@@ -39,7 +39,7 @@ def needed(cluster: str) -> tuple[Queue, Queue]:
 class Poller:
     """A worker as the server remembers it."""
 
-    asked_s_ago: float
+    polled_s_ago: float
     pid: int | None  # on this machine
 
     @property
@@ -50,12 +50,12 @@ class Poller:
 
     @property
     def may_answer(self) -> bool:
-        return self.asked_s_ago < POLLED_S and not self.is_stopped
+        return self.polled_s_ago < POLLED_S and not self.is_stopped
 
 
-async def asked_s_ago(there: Client, queue: Queue) -> float:
+async def polled_s_ago(there: Client, queue: Queue) -> float:
     """Seconds since a worker last polled here; infinite if none did."""
-    return min((p.asked_s_ago for p in await recent(there, queue)), default=math.inf)
+    return min((p.polled_s_ago for p in await recent(there, queue)), default=math.inf)
 
 
 async def recent(there: Client, queue: Queue) -> list[Poller]:
@@ -69,7 +69,7 @@ async def recent(there: Client, queue: Queue) -> list[Poller]:
     now = time.time()
     return [
         Poller(
-            asked_s_ago=max(0.0, now - poller.last_access_time.ToNanoseconds() / 1e9),
+            polled_s_ago=max(0.0, now - poller.last_access_time.ToNanoseconds() / 1e9),
             pid=_pid_here(poller.identity),
         )
         for poller in answer.pollers
@@ -84,4 +84,4 @@ def _pid_here(identity: str) -> int | None:
 
 async def unserved(there: Client, cluster: str) -> list[Queue]:
     """The queues that no living worker polls, of those that a job on this cluster needs."""
-    return [q for q in needed(cluster) if await asked_s_ago(there, q) >= POLLED_S]
+    return [q for q in needed(cluster) if await polled_s_ago(there, q) >= POLLED_S]

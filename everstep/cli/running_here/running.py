@@ -310,7 +310,8 @@ async def _start_worker(worker: Worker, why: str) -> None:
 def _temporal_variables() -> dict[str, str]:
     """The variables by which this process found the server.
 
-    An empty name of a configuration file is left out, so that the worker reads the usual file.
+    The name of the configuration file is empty where this process has none: otherwise
+    `processes.environment` points it to /dev/null, and the worker is to read the usual file.
     """
     variables = {name: text for name, text in os.environ.items() if name.startswith("TEMPORAL_")}
     return {"TEMPORAL_CONFIG_FILE": "", **variables}

@@ -36,7 +36,8 @@ class Fault:
     slots: Slots = ()  # every slot of the group
     is_hardware: bool = False
     proven_nodes: tuple[str, ...] = ()  # others are suspected (silence, repeats)
-    sound_nodes: tuple[str, ...] = ()  # of a hardware fault: nodes with a bad environment alone
+    # Of a hardware fault: nodes with sound hardware, where only a check of the environment failed.
+    sound_nodes: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -108,7 +109,7 @@ class FaultCount:
 class RunEnd(NamedTuple):
     """How a run of all processes ended."""
 
-    when: str | None  # before a step, if so
+    when: str | None  # "before a step" or "before a step was seen"; None: at `step`
     step: int | None
     exception: str  # without what varies from time to time
     times: int = 1  # so often in a row
@@ -128,7 +129,10 @@ class RollbackCount(NamedTuple):
 
 
 class Checking(NamedTuple):
-    """Whether runs check their numbers, and how the run before failed, if it checked them."""
+    """Whether the next run checks the numbers that it computes, and how the run before ended.
+
+    `after`: with wrong numbers, stuck, or (empty) otherwise.
+    """
 
     is_on: bool = False
     after: Literal["", "wrong", "stuck"] = ""

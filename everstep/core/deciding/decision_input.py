@@ -55,7 +55,8 @@ class DecisionInput:
     isolated: tuple[str, ...] = ()  # of the nodes of the facts
     has_deferred: bool = False  # isolations have still to be sent to the quarantine
     occurrences: tuple[Occurrence, ...] = ()  # earlier ones on these nodes, or of these codes
-    counts: tuple[FaultCount, ...] = ()  # of the device faults among the facts, over all jobs
+    # Of the device faults among the facts, over all jobs. An activity adds them.
+    counts: tuple[FaultCount, ...] = ()
 
     runs: int = 0  # starts of all processes in this phase
     shows_steps: bool = False
@@ -65,7 +66,7 @@ class DecisionInput:
     saved: Checkpoint | None = None
     saves_to: str | None = None
 
-    used: Mapping[str, int] = field(default_factory=dict)
+    used: Mapping[str, int] = field(default_factory=dict)  # budget -> units
     # Restarts in a row without progress:
     series: Mapping[str, int] = field(default_factory=dict)  # of each series
     no_progress: int = 0  # of the owners that `no_progress_restarts` counts

@@ -84,7 +84,7 @@ class Diagnosis:
 
 
 def relevant(inputs: DecisionInput) -> tuple[Fact, ...]:
-    """The facts that are new to this job, of current processes, and on its nodes."""
+    """The new facts of current processes on the job's nodes; on any node while it has no pods."""
     answered_ids, nodes = frozenset(inputs.answered_ids), frozenset(inputs.nodes_by_slot.values())
     return tuple(
         fact

@@ -81,7 +81,9 @@ def _is_sub_healthy(fact: Fact) -> bool:
 
 
 def _cannot_heal(fact: Fact) -> bool:
-    """The severity says whether healing is tried at all; that it will fail shows only then."""
+    """Without a severity `heals` decides. With one it decides alone: below `critical` healing is tried,
+    even if the report says that it will fail.
+    """
     severity = fact.details.get("severity")
     return severity == "critical" or (severity is None and fact.details.get("heals") is False)
 

@@ -208,8 +208,9 @@ def _clear(state: JobState) -> Clear:
 
 
 def _look(state: JobState) -> Look:
-    """The state of the job may be wrong, also how many pods it has: it reads of every pod."""
+    """Observe every slot, and report every pod: the job's state may be wrong, even its number of pods."""
     slots = tuple(sorted({*range(state.phase.nodes), *state.living}))
+    # slot_states={}: every pod is news.
     return Look(order=replace(watch_order(state), slot_states={}, living=slots))
 
 

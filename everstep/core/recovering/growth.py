@@ -27,7 +27,7 @@ def wait_s(grown_in_vain: int) -> float:
 
 
 def may_grow(order: WatchOrder, observation: Observation) -> bool:
-    """Whether a slot is missing and a checkpoint of this size exists: growing then loses little."""
+    """Whether a slot is missing and a run of this size saved a checkpoint: growing then loses little."""
     if order.room_for is None or observation.checkpoint is None:
         return False
     if order.grows_from is not None and observation.now < order.grows_from:

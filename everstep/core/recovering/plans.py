@@ -15,7 +15,7 @@ from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
 from everstep.core.state import JobState, Slot
 
 ANSWERED_KEPT = 2 * EXAMPLES_KEPT
-"""Those of this incident, and what the cluster may still show of the one before. Each step has them."""
+"""IDs of facts of this incident, and of the one before, which the cluster may still show."""
 NEW_SLOT = Slot(node="", uid="", schedule_count=0)
 
 

@@ -174,8 +174,8 @@ def _suspects(one: _Running, most_excused_s: float) -> Suspects:
     excused_s = max(one.limit_s, min(EXCUSED_TIMES * one.limit_s, most_excused_s))
     due = max(one.last_step_or_move, one.last_excuse) + one.limit_s
     excused_due = one.last_step_or_move + excused_s
-    # Where nothing may be excused (`excused_s` is the limit), an excuse is only named in the sentence, not
-    # one that came right with the last step, as the line does that reports it.
+    # Under a strict limit (`excused_s` is the limit) an excuse extends nothing: it only changes the sentence.
+    # It has to be newer than the last step by half a limit: the line that reports a step is output too.
     goes_on = excused_s > one.limit_s or due - excused_due > one.limit_s / 2
     despite_excuse = excused_due < due and goes_on
     return Suspects(

@@ -24,7 +24,7 @@ ROOM = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWarning:
-    """One of them, since when it is so."""
+    """A warning that holds, and since when."""
 
     kind: str
     at: float

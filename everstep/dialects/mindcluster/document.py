@@ -29,8 +29,9 @@ MAX_RETRY_DEFAULT = 3
 PENDING_SESSIONS_S = 12.0
 """So long a pod waits for its place before the whole job is rescheduled: twelve sessions of a second."""
 WAIT_VARIABLE = "MINDIO_WAIT_MINDX_TIME"
-"""So long an elastic job waits for a new place; its default, and how long before its end it scales in."""
 WAIT_VARIABLE_S, BEFORE_SCALE_IN_S = 30, 10
+"""The variable has the seconds that an elastic job waits for a new place. Its default; and so long before the
+end of that wait MindCluster scales in."""
 
 NO_COMMAND = (
     "missing: {at} names none, and what its image starts is not known here; say what to run"

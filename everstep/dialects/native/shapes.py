@@ -222,7 +222,7 @@ class Limits(Shape):
     grace_s: v.AtMostADay = Defaults().grace_s
     """So long processes may take to end and to save when they are stopped in order."""
     unreachable_s: Annotated[v.SomeSeconds, Field(le=v.DAY_S)] = Defaults().unreachable_s
-    """So long a pod is silent before its node counts as lost, if nothing else moves."""
+    """So long a pod is silent before its node counts as lost, if the answering pods make no step either."""
     settle_s: v.AtMostAMinute = Defaults().settle_s
     """So long facts are gathered before a fault is named."""
     healthy_s: v.SomeSeconds = Defaults().healthy_s
@@ -298,7 +298,8 @@ class Settings(Shape):
     )
     """Modules that a helper imports ahead, so that restarts need not."""
     prefetch: Command | None = None
-    """Run beside the training for two smaller `NNODES` (`nodes.min` on); exit codes 1 to 125 rule one out."""
+    """A command that runs beside the training, for each of the next two smaller numbers of nodes (not below
+    `nodes.min`), with the number in `NNODES`. If it exits with 1 to 125, the number is not used."""
     progress: Progress = Field(default_factory=Progress)
     """How steps are seen."""
     limits: Limits = Field(default_factory=Limits)

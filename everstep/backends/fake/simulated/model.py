@@ -29,7 +29,7 @@ class Device(nodes.Device):
     pod: Pod | None = None  # its holder
     varies: bool = False  # its utilisation goes up and down
     metric: str | None = None  # the value of the fault line
-    metric_at: float | None = None  # when that was another one than before
+    metric_at: float | None = None  # when it last changed
     band: Band = field(default_factory=Band)
     used_at: float | None = None  # when it left the band, so that the use counts as changed
 
@@ -159,7 +159,7 @@ class WaitingJob:
 
     order: PlaceOrder
     number: int
-    is_complete: bool = True  # its old pods were ordered to end
+    has_removed_old: bool = True  # its old pods were ordered to end
     wakes_at: float | None = None  # when the next old pod is no longer in its way
 
     @property

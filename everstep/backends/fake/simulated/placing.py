@@ -33,11 +33,11 @@ def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
             job.waiting = WaitingJob(order=order, number=state.queue_count)
         job.waiting.order = order
         # It waits before it gives any pod back, so that no job behind it gets that place.
-        job.waiting.is_complete = False
+        job.waiting.has_removed_old = False
         made_in = {slot: pod.generation for slot, pod in job.pods.items()}
         pods.remove(state, [job.pods[slot] for slot in placing.slots_to_remove(order, made_in)])
         _take_standbys(state, job, order)
-        job.waiting.is_complete = True
+        job.waiting.has_removed_old = True
         serve_queue(state)
         _wake_in_time(state, job)
     return _answer(state, job, order)
@@ -126,7 +126,7 @@ def _waiting_jobs(state: FakeState) -> list[Job]:
 def _grant(state: FakeState, job: Job) -> bool:
     assert job.waiting is not None
     order = job.waiting.order
-    places = _request(state, job, order).granted() if job.waiting.is_complete else None
+    places = _request(state, job, order).granted() if job.waiting.has_removed_old else None
     if places is None:
         return False
     for slot, place in places.items():

@@ -164,6 +164,7 @@ class PodPlacer:
             stored = await self.withdrawals.withdraw_outdated_in_queue(stored, mark=mark)
             if gang.size > 1:
                 return stored
+            # A pod alone in its group was left by the call above: it is withdrawn as without a queue.
         return await self.withdrawals.withdraw_outdated(gang, stored, mark=mark)
 
     def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> list[str]:

@@ -313,7 +313,7 @@ class PodReconciler:
     def _counts(self, fault: Fact, entry: PodEntry) -> bool:
         """Whether the fault is to be reported to the job.
 
-        A node that is not ready is not, as long as the agent there answers, for `not_ready_s`: after each
+        A node that is not ready is reported only after `not_ready_s`, if the agent there answers: after each
         outage of the API server nodes are not ready for a moment, while training goes on.
         """
         agent = self.agents.by_uid.get(entry.uid)
