@@ -278,7 +278,10 @@ class PodReconciler:
     def _generation_of_end(self, entry: PodEntry, record: JobRecord) -> int:
         """The generation that the end of a wanted pod concerns: the newest, once its placement keeps the pod.
 
-        Before that it is the one of the ranks in the pod: a restart under way may replace it anyway.
+        Before that it is the one of the ranks in the pod, as only the placement shows which pods a restart
+        keeps: by the newest one, the late end of a pod that it replaces would restart the job once more. So
+        the eviction of a kept pod in the seconds in which older ranks are stopped is one more failure of that
+        restart, which spends a budget; the next one creates the pod again.
         """
         agent = self.agents.by_uid.get(entry.uid)
         if record.placed == record.newest:
