@@ -151,7 +151,8 @@ class StepRun:
         self.cursor, self.now = observation.cursor, observation.now
         self.observation = observation
         self.nodes |= {pod.node for pod in self._created_views(observation)}
-        fresh = [fact for fact in observation.facts if self._matters(fact)]
+        current = map(self._current, observation.facts)
+        fresh = [fact for fact in current if self._matters(fact)]
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.remedy.gives_way_to) for fact in fresh):
             raise GivesWay
@@ -256,6 +257,17 @@ class StepRun:
         return [
             pod for pod in observation.pods if pod.slot in living and pod.generation in generations
         ]
+
+    def _current(self, fact: Fact) -> Fact:
+        """The fact, of this generation if it is the end of a pod that this plan keeps.
+
+        Such an end has the generation of the ranks that ran in the pod, and new ones were to run there.
+        """
+        plan = self.order.plan
+        is_kept = fact.slot in self.order.living and fact.slot not in plan.remedy.recreate
+        if fact.family == "pod" and is_kept and fact.at >= plan.since:
+            return replace(fact, generation=self.generation)
+        return fact
 
     def _matters(self, fact: Fact) -> bool:
         """Whether the fact is new, of current processes, and not about a node that this plan leaves."""
