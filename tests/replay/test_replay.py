@@ -42,7 +42,10 @@ def loaded(path: Path) -> WorkflowHistory:
 async def replay(*paths: Path) -> dict[str, str]:
     """What went wrong, by file."""
     replayer = Replayer(
-        workflows=WORKFLOWS, data_converter=DATA_CONVERTER, workflow_runner=sandbox()
+        workflows=WORKFLOWS,
+        data_converter=DATA_CONVERTER,
+        workflow_runner=sandbox(),
+        debug_mode=True,  # else a turn that takes 2 s, as on a busy machine, fails as a deadlock
     )
     failures = {}
     for path in paths:
