@@ -36,7 +36,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,10 @@ test-volcano: testbed ## jobs whose pods a real Volcano schedules, built first: 
 test-python39: testbed ## agents in images with Python 3.9, which comes from a mirror of Debian
 	$(BIN)/python -m tests.testbed.python39
 	$(PYTEST) tests/kubernetes/test_python_39.py $(ARGS)
+
+test-agent39: $(READY) ## agents with that Python 3.9 without Kubernetes; it comes from a mirror of Debian
+	root=$$($(BIN)/python -m tests.testbed.python39) && AGENT_PYTHON=$$root/bin/python3 \
+		LD_LIBRARY_PATH=$$root/usr/lib/x86_64-linux-gnu $(PYTEST) tests/agent -m 'not long' $(PARALLEL) $(ARGS)
 
 test-image: testbed ## the image of deploy/Dockerfile, built and run; needs buildah, debootstrap, runc, and root
 	$(PYTEST) tests/kubernetes/test_worker_image.py $(ARGS)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.agent.pod import Pod
+from tests.agent.pod import PYTHON, Pod
 from tests.agent.prewarming.warm import Warm
+
+STARTS_AGENT = frozenset({"idle", "lasting_pod"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what starts no agent, where the agent has an interpreter of its own."""
+    if sys.executable != PYTHON:
+        items[:] = [item for item in items if STARTS_AGENT & {*getattr(item, "fixturenames", ())}]
 
 
 @pytest.fixture

@@ -22,7 +22,9 @@ from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 
 PYTHON = os.environ.get("AGENT_PYTHON", sys.executable)
-"""Another interpreter for the agent, to try it by hand."""
+"""The interpreter of the agent: `make test-agent39` has another one."""
+LIBRARIES = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+"""Where it finds its libraries: it also takes the first steps of each rank, in the environment of that."""
 
 TOKEN = "secret"
 
@@ -201,6 +203,7 @@ class Pod:
         """Run Python source (or a command) once per rank."""
         command = [sys.executable, "-c", script] if isinstance(script, str) else list(script)
         environment = {
+            **LIBRARIES,
             "PATH": os.environ["PATH"],
             "PYTHONUNBUFFERED": "1",
             "HOMEDIR": str(self.home),

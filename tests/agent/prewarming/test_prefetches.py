@@ -15,7 +15,7 @@ from typing import Any
 from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.storage import journal
-from tests.agent.pod import Pod, is_running, until
+from tests.agent.pod import LIBRARIES, Pod, is_running, until
 
 STEPS = r"step (?P<step>\d+)"
 TRAINS = "import time; print('step 1', flush=True); time.sleep(1000)"
@@ -25,7 +25,8 @@ BEGAN = 1_800_000_000.0
 
 
 def plan(pod: Pod, nodes: int, script: str, **more: Any) -> wire.PrefetchPlan:
-    env = {"PATH": os.environ["PATH"], "HOMEDIR": str(pod.home), "EVERSTEP_POD": pod.uid}
+    folders = {**LIBRARIES, "PATH": os.environ["PATH"], "HOMEDIR": str(pod.home)}
+    env = {**folders, "EVERSTEP_POD": pod.uid}
     return {
         "nodes": nodes,
         "command": ["/bin/sh", "-c", script],
