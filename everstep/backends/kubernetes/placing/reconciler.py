@@ -279,9 +279,8 @@ class PodReconciler:
         """The generation that the end of a wanted pod concerns: the newest, once its placement keeps the pod.
 
         Before that it is the one of the ranks in the pod, as only the placement shows which pods a restart
-        keeps: by the newest one, the late end of a pod that it replaces would restart the job once more. So
-        the eviction of a kept pod in the seconds in which older ranks are stopped is one more failure of that
-        restart, which spends a budget; the next one creates the pod again.
+        keeps: by the newest one, the late end of a pod that it replaces would restart the job once more. The
+        step that stops the older ranks has the plan, and takes the end of a kept pod as news (`StepRun`).
         """
         agent = self.agents.by_uid.get(entry.uid)
         if record.placed == record.newest:
