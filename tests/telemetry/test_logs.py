@@ -127,18 +127,14 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trac
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     """The step fails once, and Temporal tries it again."""
-    async with StageOfProcesses(
-        server, namespace, tmp_path, env={"EVERSTEP_LOG_FORMAT": "json"}
-    ) as stage:
+    async with Stage(server, namespace, tmp_path) as stage, logged_lines() as lines:
         await stage.admin.fail("ensure_stopped", nth=2)
         await stage.admin.fault("at 35s kill demo 1 exit 1")
         job = await stage.submit(document(env={"STEPS": "60"}))
         first = (await job.describe()).run_id
         await job.result()
-        records = logged_by(stage.worker)
-    (about, *_) = [each for each in records if each.get("activity") == "stop"]
-    labels = {name: about[name] for name in KEYS}
-    assert labels == {
+        about = await lines.until(lambda line: line.get("activity") == "stop")
+    assert {name: about[name] for name in KEYS} == {
         "trace_id": trace_id("demo", first),
         "job": "demo",
         "phase": "main",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everstep.core.world import PodState
-from tests.backends.lab import Lab, Run, effects, nodes_of, uids_of
+from tests.backends.lab import NODES, Lab, Run, effects, nodes_of, uids_of
 from tests.backends.verbs import NEVER_ENDS
 
 
@@ -37,32 +37,39 @@ async def test_pods_are_made_for_all_slots_or_for_none(lab: Lab) -> None:
     assert (await big.look()).pods == ()
 
 
+async def leave_room_on(lab: Lab, nodes: int) -> None:
+    """Isolate all nodes but so many: a job that fills the cluster then needs few pods."""
+    for number in range(nodes, NODES):
+        await lab.backend.ensure_isolated(f"n{number}", reason="broken")
+
+
 async def test_a_waiting_order_may_ask_for_less(lab: Lab) -> None:
-    big = Run(lab, slots=tuple(range(6)))
+    await leave_room_on(lab, 2)
+    big = Run(lab, slots=(0, 1, 2))
     await big.new_generation("launch")
     await big.backend.ensure_placed(big.place_order())
-    fewer = tuple(range(5))
+    fewer = (0, 1)
     assert set((await big.place(slots=fewer, recreate=fewer)).pods) == set(fewer)
 
 
 async def test_only_the_slots_to_recreate_get_new_pods(job: Run) -> None:
-    job.slots = (0, 1, 2, 3)
+    job.slots = (0, 1, 2)
     await job.launch()
     before = uids_of(await job.look())
     await job.new_generation("pod")
     await job.stop()
-    after = (await job.place(recreate=(2,))).pods
-    assert {slot: after[slot].uid for slot in (0, 1, 3)} == {s: before[s] for s in (0, 1, 3)}
-    assert after[2].uid != before[2]
+    after = (await job.place(recreate=(1,))).pods
+    assert {slot: after[slot].uid for slot in (0, 2)} == {s: before[s] for s in (0, 2)}
+    assert after[1].uid != before[1]
 
 
 async def test_pods_of_slots_not_named_are_removed(job: Run) -> None:
-    job.slots = (0, 1, 2, 3)
+    job.slots = (0, 1, 2)
     await job.launch()
     await job.new_generation("smaller")
     await job.stop()
-    await job.place(slots=(0, 1, 3), recreate=())
-    assert set(uids_of(await job.look())) == {0, 1, 3}
+    await job.place(slots=(0, 2), recreate=())
+    assert set(uids_of(await job.look())) == {0, 2}
 
 
 async def test_nothing_lands_on_an_isolated_node_until_it_is_released(job: Run) -> None:
@@ -146,8 +153,9 @@ async def test_nodes_and_devices_to_avoid_are_avoided(job: Run) -> None:
 
 
 async def test_a_waiting_order_is_served_when_there_is_room(lab: Lab) -> None:
-    first = Run(lab, id="first", devices="all", slots=(0, 1, 2))
-    second = Run(lab, id="second", devices="all", slots=(0, 1, 2))
+    await leave_room_on(lab, 3)
+    first = Run(lab, id="first", devices="all", slots=(0, 1))
+    second = Run(lab, id="second", devices="all", slots=(0, 1))
     await first.launch()
     await second.new_generation("launch")
     assert not (await second.backend.ensure_placed(second.place_order())).placed
@@ -165,11 +173,10 @@ async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_a
         "important": {"priority": 5},
         "reissued": {"reissued": True},
     }
-    for node in ("n3", "n4"):  # three are left, and two jobs of two have no room there
-        await lab.backend.ensure_isolated(node, reason="broken")
-    owner = Run(lab, id="owner", devices="all", slots=(0, 1))
+    await leave_room_on(lab, 1)
+    owner = Run(lab, id="owner", devices="all", slots=(0,))
     await owner.launch()
-    runs = {name: Run(lab, id=name, devices="all", slots=(0, 1)) for name in job_options}
+    runs = {name: Run(lab, id=name, devices="all", slots=(0,)) for name in job_options}
     for name, changes in job_options.items():
         await runs[name].new_generation("launch")
         await lab.backend.ensure_placed(runs[name].place_order(**changes))
