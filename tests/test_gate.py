@@ -83,15 +83,16 @@ def folder_of(folder: Path, **files: str) -> Path:
 
 @pytest.mark.parametrize(
     "paths",
-    [
-        pytest.param([], id="all tests"),
-        pytest.param(["."], id="tests of a folder", marks=pytest.mark.long),
-    ],
+    [pytest.param([], id="all tests"), pytest.param(["."], id="tests of a folder")],
 )
+@pytest.mark.long
 def test_a_test_that_takes_its_process_along_has_failed_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], paths: list[str]
 ) -> None:
-    """The long one alone shows that what is named at the start is not run again with what failed."""
+    """Only this one breaks a process of xdist.
+
+    What is named at the start is not run again with what failed.
+    """
     assert (
         gate([*TWO, *paths], folder=folder_of(tmp_path, breaks=BREAKS_ITS_PROCESS, passes=PASSES))
         == 0
@@ -110,21 +111,27 @@ def test_only_what_fails_alone_too_fails_the_gate(
     assert "FLAKY test_fails.py" not in out
 
 
+@pytest.mark.long
 def test_a_test_that_failed_has_two_more_tries(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Only this one has a test that passes the third time."""
     assert gate(TWO[:2], folder=folder_of(tmp_path, flaky=PASSES_THE_THIRD_TIME)) == 0
     assert "FLAKY test_flaky.py::test_passes_the_third_time" in capfd.readouterr().out
 
 
+@pytest.mark.long
 def test_a_signal_alone_fails_the_gate_whatever_else_passes(tmp_path: Path) -> None:
+    """Only this one has a run that a signal ends."""
     folder = folder_of(tmp_path, kills=KILLS_PYTEST_ALONE, other=PASSES_THE_THIRD_TIME)
     assert gate(TWO[:2], folder=folder) == -9
 
 
+@pytest.mark.long
 def test_a_run_that_broke_off_begins_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Only this one has an error of pytest itself."""
     folder = folder_of(tmp_path, passes=PASSES)
     (folder / "conftest.py").write_text(ERROR_OF_PYTEST)
     assert gate([], folder=folder) == 0
@@ -132,8 +139,12 @@ def test_a_run_that_broke_off_begins_again(
     assert (folder / "passed").read_text() == "once\n"
 
 
+@pytest.mark.long
 def test_what_failed_runs_again_whatever_its_share(tmp_path: Path) -> None:
-    """Alone a test may be of another share, which would leave out the only one."""
+    """Alone a test may be of another share, which would leave out the only one.
+
+    Only this one has a share.
+    """
     folder = folder_of(tmp_path, flaky=FLAKY)
     (folder / "conftest.py").write_text(NO_SHARE_OF_ONE)
     assert gate(["-p", "xdist.plugin", "--shard=2/4"], folder=folder) == 0
@@ -143,13 +154,22 @@ def test_what_failed_runs_again_whatever_its_share(tmp_path: Path) -> None:
     ("files", "code"),
     [
         ({}, pytest.ExitCode.NO_TESTS_COLLECTED),
-        ({"broken": "import nothing_of_this_name\n"}, pytest.ExitCode.INTERRUPTED),
-        ({"breaks_off": "import pytest\ndef test_it():\n    pytest.exit('broken off')\n"}, 2),
+        pytest.param(
+            {"broken": "import nothing_of_this_name\n"},
+            pytest.ExitCode.INTERRUPTED,
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"breaks_off": "import pytest\ndef test_it():\n    pytest.exit('broken off')\n"},
+            2,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_is_no_failed_test_fails_the_gate(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], files: dict[str, str], code: int
 ) -> None:
+    """The long rows have a file that cannot be imported, and a test that ends the run."""
     assert gate([], folder=folder_of(tmp_path, **files)) == code
     assert "run again" not in capfd.readouterr().out
 

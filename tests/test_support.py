@@ -276,9 +276,11 @@ def pytest_runtest_logreport(report):
 """
 
 
+@pytest.mark.long
 def test_a_run_that_is_ended_early_prints_the_costs_of_files_that_were_through(
     tmp_path: Path,
 ) -> None:
+    """Only this one ends a run of several processes that measures."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_first.py").write_text("def test_one():\n    assert 1\n")
     (tmp_path / "test_second.py").write_text("import time\ndef test_two():\n    time.sleep(600)\n")

@@ -17,22 +17,27 @@ from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.settings import FakeSettings
 from tests.backends.lab import DEVICES, NODES, Lab, Run
 from tests.backends.local_lab import FENCE_S, SHORT_FENCE_S, LocalLab
+from tests.backends.long_on_local import is_long
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 
 READY = "everstep fake cluster ready "
 
 
-SLOW_ON_LOCAL = ("test_queue.py", "test_prechecks.py", "test_clearing.py", "test_members.py")
-"""`make test` shows these promises on the fake cluster; with real processes they take a minute."""
+HERE = Path(__file__).parent
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.name in SLOW_ON_LOCAL:
+        if isinstance(item, pytest.Function) and item.path.is_relative_to(HERE):
             spec = getattr(item, "callspec", None)  # of parametrized tests only
-            if spec is not None and spec.params.get("lab") == "local":
+            file = item.path.relative_to(HERE).as_posix()
+            if (
+                spec is not None
+                and spec.params.get("lab") == "local"
+                and is_long(file, item.originalname)
+            ):
                 item.add_marker(pytest.mark.long)
 
 

@@ -79,10 +79,14 @@ PODS, CRASHES, EVERY_S = 100, 12, 40
 EVENTS_MOST, BYTES_MOST = 200, 1_000_000
 
 
+@pytest.mark.long
 async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it_agrees(
     server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server suggests a new run at 4,096 events or 4 MB; here it comes far earlier."""
+    """The server suggests a new run at 4,096 events or 4 MB; here it comes far earlier.
+
+    Only this one compares the totals of a job of several runs with its report.
+    """
 
     def should_renew(job: TrainingJob) -> bool:
         is_long = workflow.info().get_current_history_length() > EVENTS_MOST // 2

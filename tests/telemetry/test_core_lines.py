@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,7 @@ OF_CORE = "gRPC call poll_"
 
 
 async def lines_after_the_server_went(home: Path, env: Mapping[str, str]) -> list[str]:
-    """What the worker has logged by the moment at which its core warns."""
-    home.mkdir(exist_ok=True)
+    """What the worker has logged by the moment at which its core warns, after nine seconds of retries."""
     async with (
         await DevServer.start() as server,
         StageOfProcesses(server, "default", home, env=env) as stage,
@@ -35,33 +33,26 @@ async def lines_after_the_server_went(home: Path, env: Mapping[str, str]) -> lis
         return whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logs:
-    """The lines of three workers whose servers went away."""
-
-    text: list[str]
-    json: list[str]
-    json_measured: list[str]
+AS_JSON = {"EVERSTEP_LOG_FORMAT": "json"}
 
 
-@pytest.fixture(scope="module")
-async def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
-    """At once: the core retries for nine seconds before it warns."""
-    home = tmp_path_factory.mktemp("core_lines")
-    as_json = {"EVERSTEP_LOG_FORMAT": "json"}
-    measured = {"EVERSTEP_METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
-    text, json_lines, json_measured = await asyncio.gather(
-        lines_after_the_server_went(home / "text", {}),
-        lines_after_the_server_went(home / "json", as_json),
-        lines_after_the_server_went(home / "measured", {**as_json, **measured}),
-    )
-    return Logs(text=text, json=json_lines, json_measured=json_measured)
+def measured() -> dict[str, str]:
+    """Variables of a worker that exports: metrics bring a runtime of their own."""
+    return {**AS_JSON, "EVERSTEP_METRICS_ADDRESS": f"127.0.0.1:{free_port()}"}
 
 
-@pytest.mark.parametrize("worker", ["json", "json_measured"])
-async def test_lines_of_the_core_are_objects_on_request(logs: Logs, worker: str) -> None:
-    """Also where nothing is measured: metrics bring a runtime of their own."""
-    ready, *lines = getattr(logs, worker)
+@pytest.mark.parametrize(
+    "env",
+    [
+        pytest.param(lambda: AS_JSON, id="json"),
+        pytest.param(measured, id="json_measured", marks=pytest.mark.long),
+    ],
+)
+async def test_lines_of_the_core_are_objects_on_request(
+    tmp_path: Path, env: Callable[[], Mapping[str, str]]
+) -> None:
+    """The long row has the runtime of a worker that exports metrics."""
+    ready, *lines = await lines_after_the_server_went(tmp_path, env())
     assert ready == READY
     (about, *_) = [line for line in map(json.loads, lines) if line["message"].startswith(OF_CORE)]
     assert (about["level"], about["logger"]) == ("warning", "temporalio.core")
@@ -70,7 +61,9 @@ async def test_lines_of_the_core_are_objects_on_request(logs: Logs, worker: str)
     assert about["time"].endswith("Z")
 
 
-async def test_lines_of_the_core_are_text_otherwise(logs: Logs) -> None:
-    ready, *lines = logs.text
+@pytest.mark.long
+async def test_lines_of_the_core_are_text_otherwise(tmp_path: Path) -> None:
+    """Only this one reads lines of the core where JSON was not requested."""
+    ready, *lines = await lines_after_the_server_went(tmp_path, {})
     assert ready == READY
     assert [line for line in lines if OF_CORE in line and "tcp connect error" in line]

@@ -85,9 +85,11 @@ def test_each_rule_leads_to_a_page_that_is_there(rule: dict[str, Any]) -> None:
     assert anchor in anchors
 
 
+@pytest.mark.long
 async def test_a_real_run_has_every_series_that_is_looked_at(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one compares dashboard and alerts with the page of a worker."""
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     samples: Samples = {}

@@ -130,9 +130,11 @@ async def signals(client: Client) -> int:
     return kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED)
 
 
+@pytest.mark.long
 async def test_neither_a_new_worker_nor_a_line_of_run_log_sends_totals_that_were_sent(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one counts the signals to the totals before and after a worker is killed."""
     async with StageOfProcesses(server, namespace, tmp_path, env=METRICS) as stage:
         job = await stage.submit(document(env={"STEPS": "100000000"}))
         async with asyncio.timeout(HUNG_S):

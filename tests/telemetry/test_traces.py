@@ -79,7 +79,9 @@ async def test_a_job_is_one_trace_though_a_worker_is_killed_in_a_recovery(
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in spans.values())
 
 
+@pytest.mark.long
 async def test_a_replay_emits_nothing(server: DevServer, namespace: str, tmp_path: Path) -> None:
+    """Only this one counts spans and restarts after a worker had to replay a job."""
     address = f"127.0.0.1:{free_port()}"
     async with receiver() as received:
         env = {

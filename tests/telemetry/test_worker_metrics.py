@@ -42,7 +42,7 @@ def jobs(state: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return "everstep_jobs", frozenset({("state", state)})
 
 
-async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
+async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk_and_spans(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
@@ -71,10 +71,12 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk(
                     await asyncio.sleep(0.1)
                 while not received.histogram("temporal_activity_execution_latency"):
                     await asyncio.sleep(0.1)
+                while "job" not in {span.name for span in received.traces.spans}:
+                    await asyncio.sleep(0.1)
             (point, *_) = received.histogram("temporal_activity_execution_latency")
             assert 0 < point.count == sum(point.bucket_counts)
             assert point.sum > 0.0
-    assert received.services == {"train-west"}
+    assert received.services == {*received.traces.services} == {"train-west"}
 
 
 ISOLATED = "everstep_nodes_isolated", frozenset({("cluster", "local")})
@@ -121,9 +123,11 @@ async def test_hang_margin_and_silent_agents_are_what_the_job_shows(
         await job.execute_update("stop", {"grace_s": 0})
 
 
+@pytest.mark.long
 async def test_the_longest_wait_for_places_is_that_of_the_first_in_the_queue(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one reads from a page for how long jobs wait for places."""
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     longest = "everstep_jobs_waiting_longest_seconds"
@@ -143,10 +147,14 @@ async def test_the_longest_wait_for_places_is_that_of_the_first_in_the_queue(
         await until_scraped(address, lambda now: value(now, longest) == 0.0)
 
 
+@pytest.mark.long
 async def test_the_longest_isolation_is_that_of_the_node_that_was_isolated_first(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """One is isolated by hand, one by a job, whose cluster has a clock of its own: it began far earlier."""
+    """One is isolated by hand, one by a job, whose cluster has a clock of its own: it began far earlier.
+
+    Only this one reads from a page for how long nodes are isolated.
+    """
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:

@@ -148,12 +148,21 @@ async def test_an_adoption_is_refused_while_a_process_cannot_be_ended(
     assert members.of_pods(lambda uid: uid.endswith(job.books)) == []
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["there", "away at the adoption"])
+@pytest.mark.parametrize(
+    "is_away",
+    [
+        pytest.param(False, id="there"),
+        pytest.param(True, id="away at the adoption", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.short_fence
 async def test_the_folder_of_an_adopted_job_is_free_once_it_has_ended(
     local_lab: LocalLab, other: LocalLab, tmp_path: Path, is_away: bool
 ) -> None:
-    """After restarts too, each of which removes older fences there."""
+    """After restarts too, each of which removes older fences there.
+
+    Only the long row has a folder that is away.
+    """
     first = await begun(local_lab)
     await local_lab.leave()
     where: dict[str, Any] = {"model_dir": first.model_dir, "checkpoints_path": None}

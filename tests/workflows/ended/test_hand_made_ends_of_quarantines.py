@@ -66,8 +66,18 @@ async def test_a_quarantine_terminated_while_it_isolates_is_started_again(
         assert [name for name, _ in await isolated_names(stage)] == ["n2"]
 
 
-@pytest.mark.parametrize("end", [WorkflowHandle.terminate, WorkflowHandle.cancel])
-@pytest.mark.parametrize(("is_readable", "by"), [(True, "demo"), (False, "cluster")])
+READABLE, UNREADABLE = (True, "demo"), (False, "cluster")
+
+
+@pytest.mark.parametrize(
+    ("end", "is_readable", "by"),
+    [
+        (WorkflowHandle.terminate, *READABLE),
+        (WorkflowHandle.cancel, *UNREADABLE),
+        pytest.param(WorkflowHandle.cancel, *READABLE, marks=pytest.mark.long),
+        pytest.param(WorkflowHandle.terminate, *UNREADABLE, marks=pytest.mark.long),
+    ],
+)
 async def test_a_new_quarantine_reads_the_run_before_or_else_the_marks_of_the_cluster(
     server: DevServer,
     namespace: str,
@@ -78,6 +88,7 @@ async def test_a_new_quarantine_reads_the_run_before_or_else_the_marks_of_the_cl
     is_readable: bool,
     by: str,
 ) -> None:
+    """The long rows have the other end of each kind of reading."""
     if not is_readable:
         monkeypatch.setattr(earlier_quarantine, "_earlier_runs", no_runs)
     moment = Call("ensure_generation", "after", 2)

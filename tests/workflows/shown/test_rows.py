@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -67,30 +66,19 @@ async def failure(job: Handle, kind: str = "WORKFLOW_EXECUTION_FAILED") -> Failu
 
 DID = ("COMPLETED", "completed", "success")
 
-ENDS: dict[str, tuple[Sequence[str], dict[str, Any], list[Row]]] = {
-    "a level that failed is a failed workflow": (
-        ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"],
-        {},
-        [("FAILED", "failed", "failed"), DID],
-    ),
-    "one that gave way says so": (
-        ["at 35s node-down n1", "at 36s node-down n2"],
-        {"nodes": 3},
-        [("COMPLETED", "stopped", "superseded"), DID],
-    ),
-}
 
-
-@pytest.mark.parametrize("name", ENDS)
-async def test_a_restart_closes_in_its_colour(scene: Scene, name: str) -> None:
-    faults, spec, expected = ENDS[name]
-    job = await scene.running(document(f"closing-{len(faults[0])}", **spec), faults=faults)
+async def test_the_row_of_a_restart_that_gave_way_says_so(scene: Scene) -> None:
+    faults = ["at 35s node-down n1", "at 36s node-down n2"]
+    job = await scene.running(document("closing", nodes=3), faults=faults)
     report = await scene.end(job)
+    expected = [("COMPLETED", "stopped", "superseded"), DID]
     assert await rows(scene, job, len(expected)) == expected, restarts_of(report)
     assert await row(scene, job.id) == DID
 
 
-async def test_a_failed_level_fails_in_a_sentence_with_its_outcome(scene: Scene) -> None:
+async def test_a_failed_level_is_a_failed_workflow_with_a_sentence_and_its_outcome(
+    scene: Scene,
+) -> None:
     faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"]
     job = await scene.running(document("sentence"), faults=faults)
     await scene.end(job)
@@ -103,6 +91,8 @@ async def test_a_failed_level_fails_in_a_sentence_with_its_outcome(scene: Scene)
     story = "restart 1 · in_place · 80E01801 on n1/0"
     assert error.message == f"{story} failed at heal: n1/0 did not heal"
     assert (await failure(restart)).stack_trace == ""
+    assert await rows(scene, job, 2) == [("FAILED", "failed", "failed"), DID]
+    assert await row(scene, job.id) == DID
 
 
 OF_ITS_END = ("recover_result", "isolated", "generation", "resume_step", "evidence", "notes")

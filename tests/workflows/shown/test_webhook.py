@@ -196,10 +196,14 @@ def signature(secret: str, head: str, body: bytes) -> str:
     return lines["webhook-id"]
 
 
+@pytest.mark.long
 async def test_an_incident_is_told_once_though_the_hook_fails_and_the_worker_is_killed(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """No word of the hang itself, no second ID, neither secret nor address in the history."""
+    """No word of the hang itself, no second ID, neither secret nor address in the history.
+
+    Only this one reads signatures that a worker made before and after it was killed.
+    """
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     (secrets / "everstep_webhook_secret").write_text(f"{SECRET}\n")

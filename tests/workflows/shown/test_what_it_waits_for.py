@@ -152,10 +152,14 @@ class Mute(FakeBackend):
         return await super().observe(job, cursor=cursor, until=until, wait_s=wait_s)
 
 
-@pytest.mark.parametrize("error", [Mute.error, BackendUnavailable("no such column")])
+@pytest.mark.parametrize(
+    "error",
+    [Mute.error, pytest.param(BackendUnavailable("no such column"), marks=pytest.mark.long)],
+)
 async def test_a_job_whose_monitor_cannot_report_does_not_say_that_it_runs(
     client: Client, error: Exception
 ) -> None:
+    """The long row has a cluster out of reach instead of a bug."""
     backend = Mute(FakeSettings(nodes=6))
     backend.error = error
     clock = StandingClock(backend)
@@ -249,10 +253,14 @@ async def test_a_job_whose_monitor_no_worker_takes_does_not_say_that_it_runs(
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(("missing", "state"), [("place", "launching"), ("monitor", "unreachable")])
+@pytest.mark.parametrize(
+    ("missing", "state"),
+    [("place", "launching"), pytest.param("monitor", "unreachable", marks=pytest.mark.long)],
+)
 async def test_an_activity_that_the_worker_does_not_have_is_shown_and_tried_again(
     client: Client, missing: str, state: str
 ) -> None:
+    """The long row lacks the activity that watches."""
     backend = FakeBackend(FakeSettings(nodes=6))
     job = await submit(client, document(env=ENDLESS))
     async with at_work(thinker(client)):
@@ -298,10 +306,17 @@ def counted() -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize("missing", [(), ("count_faults",)], ids=["takes", "has"])
+@pytest.mark.parametrize(
+    "missing",
+    [
+        pytest.param((), id="takes", marks=pytest.mark.long),
+        pytest.param(("count_faults",), id="has"),
+    ],
+)
 async def test_device_faults_that_no_worker_counts_are_shown_until_one_does(
     client: Client, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
+    """The long row has no worker at all for what is to be counted."""
     monkeypatch.setitem(options.FIRST_CALL, "schedule_to_start_timeout", timedelta(seconds=0.5))
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)
@@ -425,9 +440,11 @@ async def test_isolations_that_cannot_be_handed_over_are_shown_by_the_job_that_e
         assert (await job.result())["status"] == "Completed"
 
 
+@pytest.mark.long
 async def test_isolations_that_no_worker_hands_over_are_shown_by_the_job_that_ends(
     client: Client,
 ) -> None:
+    """Only this one has a worker without the activity that hands over."""
     backend, quarantine = FakeBackend(FakeSettings(nodes=6)), Silent()
     quarantine.is_repaired = True
     await backend.admin.fault("at 35s node-down n2")

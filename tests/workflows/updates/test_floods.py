@@ -27,11 +27,16 @@ FLOODS: Mapping[str, Flood] = {
     "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 30,
     "nonsense": [("resume", {}), ("halt", {}), ("restart", {"level": "all"})] * 30,
 }
+COSTLY = ("pauses", "changes")
+"""Left to the long tests: the others bring a flood that acts, and one that is refused."""
 LEFT = {kind: [("planned", "in_place", "success")] for kind in ("pauses", "restarts")}
 """Restarts that the flood leads to: the one after the last pause, and one for all restarts."""
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=pytest.mark.long) if k in COSTLY else k for k in FLOODS],
+)
 async def test_a_flood_of_signals_costs_one_turn(client: Client, kind: str) -> None:
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)

@@ -53,7 +53,14 @@ def used(report: dict[str, Any]) -> dict[str, int]:
 # -- Reported faults ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fields", [{"id": "pager-17"}, {}, {"at": 1767225634.0}], ids=str)
+def quick(row: Any, *long_rows: Any) -> list[Any]:
+    """Rows of which the others take their turn with the long tests: what differs is decided in the core."""
+    return [row, *(pytest.param(*each, marks=pytest.mark.long) for each in long_rows)]
+
+
+@pytest.mark.parametrize(
+    "fields", quick({"id": "pager-17"}, ({},), ({"at": 1767225634.0},)), ids=str
+)
 async def test_a_fault_reported_three_times_is_one_incident_and_one_bill(
     scene: Scene, fields: dict[str, Any]
 ) -> None:
@@ -108,7 +115,7 @@ async def test_a_report_about_a_node_that_the_job_has_left_is_only_noted(scene: 
 # -- In the middle of a restart -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["ensure_stopped", "ensure_placed", "ensure_fenced"])
+@pytest.mark.parametrize("verb", quick("ensure_placed", ("ensure_stopped",), ("ensure_fenced",)))
 async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
     scene: Scene, verb: str
 ) -> None:
@@ -222,7 +229,7 @@ async def test_a_job_paused_twice_at_once_is_paused_once(scene: Scene) -> None:
 # -- Restarts and changed documents -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("level", ["in_place", "pod", "job"])
+@pytest.mark.parametrize("level", quick("job", ("in_place",), ("pod",)))
 async def test_a_restart_is_made_as_asked_and_costs_nothing(scene: Scene, level: str) -> None:
     job = await scene.running(body(f"restart-{level.replace('_', '-')}"))
     await tell(job, "restart", level=level, reason="new firmware")
@@ -254,7 +261,7 @@ async def test_a_hot_update_waits_for_the_next_restart_unless_told_now(scene: Sc
     assert note in [event["message"] for event in report["events"]]
 
 
-@pytest.mark.parametrize("nodes", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5))])
+@pytest.mark.parametrize("nodes", quick(1, (3,), (5,)))
 async def test_another_number_of_nodes_now_makes_all_pods_anew(scene: Scene, nodes: int) -> None:
     job = await scene.running(body(f"resized-{nodes}"))
     old = {pod["uid"] for pod in (await job.query("status"))["pods"]}
@@ -322,11 +329,11 @@ async def test_wrong_patches_are_refused_and_harm_nothing(scene: Scene) -> None:
 
 @pytest.mark.parametrize(
     ("name", "args"),
-    [
+    quick(
         ("restart", {"level": "pod"}),
         ("hot_update", {"patch": {"env": {"STEPS": "70"}}, "when": "now"}),
         ("report_fault", DEVICE),
-    ],
+    ),
     ids=str,
 )
 async def test_a_command_with_an_id_is_applied_once_however_often_it_is_sent(

@@ -1,0 +1,79 @@
+"""Promises that `make test` shows on the fake cluster; `make test-long` shows them with real processes too.
+
+A row is here if other rows of its file lead real agents through the same part of the local backend. Each
+table of names says which these are. A row that is listed costs a second of a processor or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+WHOLE_FILES = ("test_queue.py", "test_prechecks.py", "test_members.py")
+"""These files take a minute with real processes."""
+
+STANDBYS = (
+    "test_the_same_pod_stands_by_however_often_it_is_asked_for",
+    "test_a_pod_stands_by_no_more_once_its_slot_is_not_named",
+    "test_a_start_ends_the_pods_that_still_stand_by",
+    "test_no_pod_stands_by_where_there_is_no_room",
+    "test_a_pod_on_a_node_that_is_isolated_stands_by_no_more",
+    "test_a_slot_does_not_get_a_pod_whose_node_was_isolated",
+    "test_a_pod_whose_node_is_lost_stands_by_no_more",
+    "test_a_job_that_waits_for_places_comes_before_a_pod_that_stands_by",
+)
+"""Quick: a pod is made, is given to its slot, and ends with its job. The placer that decides the rest has
+quick tests of its own (test_placer.py)."""
+
+STOPS = (
+    "test_only_the_named_slots_are_stopped",
+    "test_the_processes_of_the_generation_itself_are_left_alone",
+    "test_a_slot_on_a_node_proven_lost_counts_as_stopped",
+    "test_an_end_with_grace_can_be_asked_of_a_whole_job",
+    "test_a_later_run_of_a_gone_job_is_refused_nothing",
+)
+"""Quick: a stop at once, one with grace, one without an answer, evidence, and the end of a job with its
+leftovers."""
+
+PLACES = (
+    "test_a_waiting_order_may_ask_for_less",
+    "test_pods_of_slots_not_named_are_removed",
+    "test_what_runs_on_a_node_goes_on_when_it_is_isolated",
+    "test_restarted_jobs_are_served_first_then_priority_then_the_order_of_asking",
+)
+"""Quick: new pods for all slots and for some, a waiting order, isolated nodes and devices. The order of the
+queue is decided by the placer."""
+
+OBSERVING = (
+    "test_observe_returns_when_its_time_has_come",
+    "test_the_clock_never_goes_back",
+    "test_a_silent_slot_is_shown_as_last_heard_of",
+)
+"""Quick: news of ranks and nodes, cursors, a cluster out of reach."""
+
+REPAIRS = (
+    "test_a_new_fault_is_asked_anew_whether_it_heals",
+    "test_a_failed_heal_stays_failed",
+    "test_check_finds_what_observe_told_and_only_while_it_is_there",
+)
+"""Quick: faults of devices that are reported, and devices that are healed."""
+
+OTHER_BOOKS = (
+    "test_a_job_that_says_which_books_it_is_in_is_refused_nothing",
+    "test_an_order_of_a_generation_never_given_is_refused",
+    "test_an_adoption_changes_nothing_for_a_job_of_these_books",
+)
+"""Quick: a job of another database is refused every verb, and an adopted one is fenced once."""
+
+ROWS: Mapping[str, tuple[str, ...]] = {
+    "contract/test_standbys.py": STANDBYS,
+    "contract/test_stops.py": STOPS,
+    "contract/test_places.py": PLACES,
+    "contract/test_observing.py": OBSERVING,
+    "contract/test_repairs.py": REPAIRS,
+    "test_other_books.py": OTHER_BOOKS,
+}
+
+
+def is_long(file: str, test: str) -> bool:
+    """Whether the row of the local backend is left to the long tests; `file` is a path in tests/backends."""
+    return file in WHOLE_FILES or test in ROWS.get(file, ())
