@@ -48,7 +48,7 @@ from everstep.core.loop.next_actions import (
     next_action,
     run_plan,
 )
-from everstep.core.loop.operators import interrupts, obey
+from everstep.core.loop.operators import interrupts, obey, without_restarts
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
@@ -130,7 +130,7 @@ def _begin(state: JobState, _event: Begun) -> JobState:
         workdir=phase.workdir,
         nodes=phase.nodes,
     )
-    state = replace(state, mode=Mode.LAUNCHING, phase_started_at=state.now)
+    state = replace(without_restarts(state), mode=Mode.LAUNCHING, phase_started_at=state.now)
     return happened(state, began)
 
 

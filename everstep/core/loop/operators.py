@@ -123,8 +123,7 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     resumed = replace(state, paused_reason="", unstopped=None, waiting=None)
     state = happened(resumed, Resumed(at=state.now))
     restarts = [command for command in state.commands if command.name == "restart"]
-    remaining = tuple(command for command in state.commands if command.name != "restart")
-    state = replace(state, commands=remaining)
+    state = without_restarts(state)
     was_placed = any(slot.uid for slot in state.slots.values())
     if state.incident is None and not was_placed:
         return replace(_without_failed_launch(state), mode=Mode.LAUNCHING)
@@ -135,6 +134,12 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
         return replace(state, mode=Mode.DECIDING)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def without_restarts(state: JobState) -> JobState:
+    """The state without restarts that wait: what comes next is one."""
+    remaining = tuple(command for command in state.commands if command.name != "restart")
+    return replace(state, commands=remaining)
 
 
 def _without_failed_launch(state: JobState) -> JobState:

@@ -297,6 +297,15 @@ def test_a_launch_after_a_pause_is_the_restart_that_waited_behind_it() -> None:
     assert (job.state.mode, job.state.commands, job.records) == (Mode.WATCHING, (), ())
 
 
+def test_the_launch_of_a_phase_is_the_restart_that_was_requested_before_it() -> None:
+    job = ScriptedJob(spec=job_spec())
+    job.state = lifecycle.opened(job.state.job, job.state.spec)
+    job.command("restart")
+    job._advance(Begun())
+    job.succeeds()
+    assert (job.state.mode, job.state.commands, job.records) == (Mode.WATCHING, (), ())
+
+
 def test_after_a_pause_in_an_incident_the_same_level_runs_again_free_of_charge() -> None:
     job = running()
     first = job.see(sighting(_C.NODE))
