@@ -1,7 +1,7 @@
 """Promises that `make test` shows on the fake cluster; `make test-long` shows them with real processes too.
 
 A row is here if other rows of its file lead real agents through the same part of the local backend. Each
-table of names says which these are. A row that is listed costs a second of a processor or more.
+table of names says which these are. A row that is listed costs half a second of a processor or more.
 """
 
 from __future__ import annotations
@@ -43,6 +43,15 @@ PLACES = (
 """Quick: new pods for all slots and for some, a waiting order, isolated nodes and devices. The order of the
 queue is decided by the placer."""
 
+STARTS = (
+    "test_a_slot_that_runs_the_generation_is_left_alone",
+    "test_a_start_that_ended_since_is_still_a_start",
+    "test_pods_show_what_their_processes_were_told",
+    "test_nothing_is_set_aside_while_ranks_of_the_generation_run",
+    "test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers",
+)
+"""Quick: starts, restarts in place, commands that fail; checkpoints that are listed, set aside, resumed."""
+
 OBSERVING = (
     "test_observe_returns_when_its_time_has_come",
     "test_the_clock_never_goes_back",
@@ -68,6 +77,7 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "contract/test_standbys.py": STANDBYS,
     "contract/test_stops.py": STOPS,
     "contract/test_places.py": PLACES,
+    "contract/test_starts.py": STARTS,
     "contract/test_observing.py": OBSERVING,
     "contract/test_repairs.py": REPAIRS,
     "test_other_books.py": OTHER_BOOKS,
