@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +17,13 @@ from temporalio.service import RPCError
 from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
-from activities.visibility import FAILS_VISIBLY_FROM, SIGNAL_WITHIN, tell_wait, visible
+from activities.visibility import (
+    FAILS_VISIBLY_FROM,
+    SIGNAL_WITHIN,
+    tell_wait,
+    tell_waiting,
+    visible,
+)
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
@@ -33,6 +39,9 @@ from everstep.telemetry.logs import log_with
 
 WATCHED_BY = "worker"
 """The key of a monitor's heartbeat with the identity of its worker."""
+
+END_SHOWN_S = 10.0
+"""A job shows what its end waits for only after so long, and a change of it as late: each is a signal."""
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
@@ -52,6 +61,10 @@ def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> No
     heartbeat.beat({**glance, WATCHED_BY: worker})
 
 
+async def _show_nothing(_wait: str | None) -> None:
+    return None
+
+
 async def until_gone(
     backend: Backend,
     job: JobRef,
@@ -59,14 +72,24 @@ async def until_gone(
     *,
     grace_s: float = 0.0,
     within_s: float = math.inf,
+    show: Callable[[str | None], Awaitable[None]] = _show_nothing,
 ) -> GoneState:
-    """Repeat the order until nothing of the job is left, with a heartbeat each time, or the time is over."""
+    """Repeat the order until nothing of the job is left, with a heartbeat each time, or the time is over.
+
+    `show` is called with what a long end waits for, and with None once that is over.
+    """
     cursor, ends_at = "", time.monotonic() + within_s
+    reason, show_at = "", time.monotonic() + END_SHOWN_S
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
         beat(state.waiting_for)
         if state.done or time.monotonic() >= ends_at:
+            if reason:
+                await show(None)
             return state
+        if state.waiting_for != reason and time.monotonic() >= show_at:
+            reason, show_at = state.waiting_for, time.monotonic() + END_SHOWN_S
+            await show(reason or None)
         cursor = (await backend.observe(job, cursor=cursor, until=None, wait_s=1.0)).cursor
 
 
@@ -162,7 +185,8 @@ class ClusterActivities:
         async with heartbeating() as heartbeat, visible("clear", job.id):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
-            return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s)
+            show = partial(tell_waiting, job.id, None)
+            return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s, show=show)
 
     @activity.defn(name="hand_over")
     async def hand_over(

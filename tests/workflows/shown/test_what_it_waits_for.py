@@ -18,6 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Worker
 
+from activities import cluster_activities
 from activities.cluster_activities import ClusterActivities
 from activities.quarantine_client import TemporalQuarantine
 from activities.recovery_ids import end_recovery
@@ -29,7 +30,7 @@ from everstep.core import names
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import BackendUnavailable
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
-from everstep.core.world import JobRef, NodeView, Observation, PlaceOrder, PlaceState
+from everstep.core.world import GoneState, JobRef, NodeView, Observation, PlaceOrder, PlaceState
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
@@ -136,6 +137,35 @@ async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_i
         report = await job.result()
         assert report["status"] == "Completed"
         assert (await job.query("status"))["waiting_for"] is None
+
+
+class Lingering(FakeBackend):
+    """A backend on which something of a job stays for a while."""
+
+    waits_for = ""
+
+    async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
+        state = await super().ensure_gone(job, grace_s=grace_s)
+        return GoneState(done=False, waiting_for=self.waits_for) if self.waits_for else state
+
+
+async def test_a_job_that_ends_shows_what_its_end_waits_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a pod on a node that is silent, or a quota that leaves no room to release the folders."""
+    monkeypatch.setattr(cluster_activities, "END_SHOWN_S", 0.0)
+    backend = Lingering(FakeSettings(nodes=6))
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, document(env={"STEPS": "100000000"}))
+        await until_state(job, "running")
+        backend.waits_for = "pod demo-1 to go"
+        await job.execute_update("stop", {"reason": "enough", "grace_s": 0})
+        await until_it_waits_for(job, backend.waits_for)
+        backend.waits_for = "quota for the pod that releases the folders"
+        await until_it_waits_for(job, backend.waits_for)
+        backend.waits_for = ""
+        report = await job.result()
+    assert report["status"] == "Terminated"
 
 
 class Mute(FakeBackend):
