@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 
 from everstep.backends.kubernetes import gangs
 from everstep.backends.kubernetes.api import KubernetesApi
+from tests.support.patience import HUNG_S
 from tests.testbed.api import Api, ApiError, Json
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
@@ -72,8 +74,20 @@ def _right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
 
 async def grant(api: Api, namespace: str) -> None:
     """Create what the manifest has; what belongs to no namespace is called after this one."""
-    for body in _manifest_for(namespace):
+    await _create_rights(api, namespace, [*_manifest_for(namespace)])
+
+
+async def _create_rights(
+    api: Api, namespace: str, bodies: Sequence[Json], *, workers_in: str = ""
+) -> None:
+    """Create these objects, and return once the API server goes by them: a moment after it stored them."""
+    for body in bodies:
         await api.create(_collection(body["kind"], namespace), body)
+    async with asyncio.timeout(HUNG_S):
+        for rule in (body["rules"][0] for body in bodies if "rules" in body):
+            resource, verb = rule["resources"][0], rule["verbs"][0]
+            while not await is_allowed(api, namespace, resource, verb, workers_in=workers_in):
+                await asyncio.sleep(0.02)
 
 
 async def grant_all_but(
@@ -132,8 +146,7 @@ def _without(rule: Json, left_out: tuple[str, str] | None) -> Json:
 
 async def grant_for_jobs(api: Api, namespace: str, *, workers_in: str) -> None:
     """Let the workers of one namespace make pods in another one."""
-    for body in _of_jobs(workers_in):
-        await api.create(_collection(body["kind"], namespace), body)
+    await _create_rights(api, namespace, [*_of_jobs(workers_in)], workers_in=workers_in)
 
 
 def _of_jobs(workers_in: str) -> Iterator[Json]:

@@ -104,7 +104,7 @@ async def test_book_and_mark_agree_whatever_is_told_at_once(
     one = asyncio.create_task(tell(quarantine, first[0], **first[1]))
     await shared.admin.wait_held()
     other = asyncio.create_task(tell(quarantine, then[0], **then[1]))
-    await _accepted(quarantine, then[0])
+    await _accepted(quarantine, then[0], other)
     await shared.admin.release()
     await asyncio.gather(one, other)
     book = {node["name"] for node in await quarantine.query("nodes")}
@@ -112,16 +112,26 @@ async def test_book_and_mark_agree_whatever_is_told_at_once(
     assert book == marks == ({"n1"} if is_isolated else set())
 
 
-async def _accepted(quarantine: Handle, name: str) -> None:
+async def _accepted(quarantine: Handle, name: str, update: asyncio.Task[Any]) -> None:
     """Until the quarantine has begun to carry out this update, the second one of its name at most."""
-    async with asyncio.timeout(HUNG_S):
-        while True:
-            history = await quarantine.fetch_history()
-            updates = [
-                event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name
-                for event in history.events
-                if event.HasField("workflow_execution_update_accepted_event_attributes")
-            ]
-            if updates[-1:] == [name]:
-                return
-            await asyncio.sleep(0.01)
+    updates: list[str] = []
+    try:
+        async with asyncio.timeout(HUNG_S):
+            while not update.done():  # a refused one is never accepted
+                updates = await _accepted_updates(quarantine)
+                if updates[-1:] == [name]:
+                    return
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"{name} was never accepted, only {updates}") from None
+    await update
+
+
+async def _accepted_updates(quarantine: Handle) -> list[str]:
+    """The names of the updates in its history."""
+    history = await quarantine.fetch_history()
+    return [
+        event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name
+        for event in history.events
+        if event.HasField("workflow_execution_update_accepted_event_attributes")
+    ]
