@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.service import RPCError
 
 from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.spec import CHECKS_NUMBERS
@@ -26,12 +27,23 @@ from tests.cases.on_fake import JOB, names
 from tests.cases.seen import CaseResult, Start, directories
 from tests.support.devserver import START, DevServer, temporal
 from tests.support.patience import HUNG_S
+from tests.support.scene import NO_ANSWER_YET
 from tests.support.workerproc import WorkerProcess
 
 LOOK_S = 0.02
 DAY_S = 86_400.0
 HALF_AN_HOUR_S = 1_800.0
 WITNESS = Path(__file__).with_name("witness.py")
+
+
+async def _holds(claim: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether the claim is true; False where the job does not answer yet."""
+    try:
+        return await claim()
+    except RPCError as error:
+        if error.status not in NO_ANSWER_YET:
+            raise
+        return False
 
 
 class OnProcesses(ABC):
@@ -124,7 +136,7 @@ class OnProcesses(ABC):
 
     async def _until(self, claim: Callable[[], Awaitable[bool]], what: object) -> None:
         deadline = time.monotonic() + HUNG_S
-        while not await claim():
+        while not await _holds(claim):
             assert time.monotonic() < deadline, f"{what} never came; {self._log_text()}"
             await asyncio.sleep(LOOK_S)
 

@@ -108,6 +108,16 @@ async def refusal(job: Handle, name: str, *arguments: Any) -> str:
     raise AssertionError(f"{name} {arguments} was accepted: {answer}")
 
 
+NO_ANSWER_YET = {
+    # A busy machine was too slow for a workflow task: until it is repeated the server refuses.
+    RPCStatusCode.FAILED_PRECONDITION,
+    # The query waits for a worker that was killed a moment ago.
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+}
+"""How a query fails that is answered later."""
+
+
 async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status of which the claim is true."""
     look_s = LOOK_S
@@ -116,8 +126,7 @@ async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[st
             try:
                 status: dict[str, Any] = await job.query("status")
             except RPCError as error:
-                # A busy machine was too slow for a workflow task: until it is repeated the server refuses.
-                if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                if error.status not in NO_ANSWER_YET:
                     raise
             else:
                 if claim(status):
