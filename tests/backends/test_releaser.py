@@ -113,5 +113,5 @@ async def test_the_log_says_once_what_the_folders_of_an_ended_job_wait_for(
         assert message in await releaser.release(COMMAND)
     [sentence] = [line for line in caplog.messages if message in line]
     assert sentence.startswith(
-        f"/storage: of job {JOB.id}, which has ended, until a pod can be created"
+        f"job {JOB.id} has ended, but keeps /storage until a pod that releases them can be created"
     )

@@ -159,7 +159,7 @@ async def test_records_are_listed_page_by_page(
     lab: KubernetesLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of ended jobs stay: thousands in one answer took an API server and a worker too long."""
-    monkeypatch.setattr(KubernetesApi, "PAGE", 2, raising=False)
+    monkeypatch.setattr("everstep.backends.kubernetes.api.PAGE", 2)
     get, pages = KubernetesApi.get, list[int]()
 
     async def count(self: KubernetesApi, path: str, query: Mapping[str, str]) -> Json:

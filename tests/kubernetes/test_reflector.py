@@ -203,7 +203,7 @@ async def test_only_watches_that_bring_nothing_are_opened_later_each_time(
 async def test_a_list_of_several_pages_is_one_list(
     cluster: ClusterAccess, api: Api, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Reflector, "PAGE", 2)
+    monkeypatch.setattr("everstep.backends.kubernetes.api.PAGE", 2)
     names = {f"page-{number}" for number in range(5)}
     for name in names:
         await api.create(f"/api/v1/namespaces/{place}/configmaps", config_map(name))

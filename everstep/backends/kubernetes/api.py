@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Self
 from urllib.request import getproxies_environment
@@ -35,6 +35,8 @@ _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """An answer without the content of the object."""
 _NO_QUERY: Mapping[str, str] = {}
+PAGE = 500
+"""Objects in one answer: of thousands it takes an API server long, and a worker reads it at one go."""
 _TOKEN = ["BearerToken"]  # what the client calls its one way to authenticate
 
 
@@ -52,11 +54,21 @@ class Refused(Exception):
         super().__init__(f"{message} ({status} {reason})")
 
 
+async def pages(
+    get: Callable[[str, Mapping[str, str]], Awaitable[Json]], path: str, query: Mapping[str, str]
+) -> AsyncGenerator[Json]:
+    """The answers to a list of a collection, which comes page by page as it was at one moment."""
+    query = {**query, "limit": str(PAGE)}
+    while True:
+        page = await get(path, query)
+        yield page
+        if not (token := page.get("metadata", {}).get("continue")):
+            return
+        query["continue"] = token
+
+
 class KubernetesApi:
     """The API server of one cluster, as one user."""
-
-    PAGE = 500
-    """Objects in one answer: of thousands it takes an API server long, and a worker reads it at one go."""
 
     def __init__(self, configuration: Configuration) -> None:
         if not getproxies_environment():
@@ -112,14 +124,9 @@ class KubernetesApi:
 
         `Refused` with 410 if the API server no longer has that moment.
         """
-        query = {**query, "limit": str(self.PAGE)}
-        while True:
-            reply = await self.get(path, query)
-            for item in reply["items"]:
+        async for page in pages(self.get, path, query):
+            for item in page["items"]:
                 yield item
-            if not (token := reply.get("metadata", {}).get("continue")):
-                return
-            query["continue"] = token
 
     async def exists(self, path: str) -> bool:
         """Whether there is this object, however large."""

@@ -384,7 +384,8 @@ class KubernetesBackend(AgentBackend):
         left: list[Leftover] = []
         for namespace in self._namespaces.values():
             documents = await self._service.answer_of(namespace.name, namespace.books.jobs)
-            for document in documents or ():  # one that refuses holds up the rest of none
+            # A namespace that refuses holds up no removal in others.
+            for document in documents or ():
                 # A worker that stood still may create pods after the end of their job.
                 if document.has_objects or self.watch.has_pods(document.record.id):
                     job = self._newest_run(document, namespace)

@@ -30,8 +30,8 @@ _NO_IDENTITY = (
     " makes it again, with the identity that the records of jobs name"
 )
 _UNREADABLE = (
-    f"namespace {{namespace}} has no ConfigMap {CLUSTER}, and a namespace of jobs that may name its identity"
-    " refuses: {error}"
+    f"namespace {{namespace}} has no ConfigMap {CLUSTER}, and records of jobs, which may name its identity,"
+    " cannot be read: {error}"
 )
 
 JobsByIdentity = Mapping[str, Sequence[str]]

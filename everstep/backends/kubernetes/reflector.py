@@ -15,7 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from everstep.backends.kubernetes.api import Json, Refused, Unreachable
+from everstep.backends.kubernetes.api import Json, Refused, Unreachable, pages
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +78,6 @@ class Reflector:
     thousands of objects.
     """
 
-    PAGE = 500
-
     def __init__(
         self,
         source: Source,
@@ -140,20 +138,17 @@ class Reflector:
     async def _list(self) -> str:
         """Replace the copy by the whole list, which comes page by page. Returns its version."""
         listed: dict[str, Json] = {}
-        query = {**self._query, "limit": str(self.PAGE)}
-        while True:
-            reply = await self._source.get(self._path, query)
-            listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in reply["items"]}
+        version = ""
+        async for page in pages(self._source.get, self._path, self._query):
+            listed |= {one["metadata"]["uid"]: self._trimmed(one) for one in page["items"]}
+            version = str(page["metadata"]["resourceVersion"])
             self._note_contact(is_new=True)
-            if not (token := reply["metadata"].get("continue")):
-                break
-            query["continue"] = token
         for uid in self.objects.keys() - listed.keys():
             self._remove(uid)
         for item in listed.values():
             self._put(item)
         self.synchronized.set()
-        return str(reply["metadata"]["resourceVersion"])
+        return version
 
     async def _watch(self, version: str) -> None:
         """Apply events to the copy until the stream ends; `_version` follows them."""

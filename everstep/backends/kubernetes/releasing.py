@@ -101,9 +101,9 @@ class FolderReleaser:
             return
         self.refusals[job] = refusal
         LOG.warning(
-            "%s: of job %s, which has ended, until a pod can be created that releases them: %s",
-            folders,
+            "job %s has ended, but keeps %s until a pod that releases them can be created: %s",
             job,
+            folders,
             refusal,
             extra={"job": job},
         )

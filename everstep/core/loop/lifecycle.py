@@ -355,7 +355,7 @@ def _failed(state: JobState, decision: Decision) -> JobState:
 
 
 def _cleared(state: JobState, event: Cleared) -> JobState:
-    return replace(outcomes.cleared(state, event.isolated), mode=Mode.ENDED)
+    return replace(outcomes.cleared(state, event.isolated), mode=Mode.ENDED, waiting=None)
 
 
 def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:

@@ -489,6 +489,20 @@ def test_a_stop_during_a_recovery_closes_its_books_and_ends_the_job() -> None:
     assert {pod["state"] for pod in views.status(job.state)["pods"]} == {"stopped"}
 
 
+@pytest.mark.parametrize("unreachable", [(), (1,)], ids=["all answer", "a slot is silent"])
+def test_a_job_that_ended_waits_for_nothing(unreachable: tuple[int, ...]) -> None:
+    """The worker that showed what the end waits for may be gone before that is over."""
+    job = running()
+    job.command("stop", grace_s=0)
+    job.interrupted()
+    assert isinstance(job.action, Clear)
+    wait = Wait(what="pod demo-1 to go", since=job.state.now)
+    job.state = lifecycle.waits(replace(job.state, unreachable=unreachable), wait)
+    assert views.status(job.state)["waiting_for"] == "pod demo-1 to go"
+    job._advance(Cleared())
+    assert views.status(job.state)["waiting_for"] is None
+
+
 @pytest.mark.parametrize("name", ["stop", "pause"])
 def test_a_command_that_comes_with_the_decision_leaves_no_open_record(name: str) -> None:
     job = running()
