@@ -375,7 +375,8 @@ async def test_an_identity_is_made_only_once_every_namespace_of_jobs_answers(
     lab.settings = replace(lab.settings, job_namespaces=(team, "no-such-namespace"))
     try:
         with pytest.raises(
-            BackendUnavailable, match=r"has no ConfigMap everstep-books.* cannot be read: .*no-such-name"
+            BackendUnavailable,
+            match=r"has no ConfigMap everstep-books.* cannot be read: .*no-such-name",
         ):
             await KubernetesBackend.open(lab.settings)
     finally:
