@@ -64,6 +64,10 @@ class Loop:
         with contextlib.suppress(ValueError):  # it came, or was cancelled before
             self._timers.cancel(timer)
 
+    def left_s(self, timer: sched.Event) -> float:
+        """The time until the timer comes."""
+        return timer.time - time.monotonic()
+
     def on_signal(self, number: int, do: Callable[[], None]) -> None:
         self._signals[number] = do
         signal.signal(number, lambda signum, _frame: self._pending.add(signum))

@@ -36,6 +36,7 @@ class Population:
         self._members = members
         self._note = note
         self._family = proc.Family(os.getpid())
+        # Whether all that earlier agents of the pod left has ended.
         self._is_taken_over = False
 
     def begin(self) -> None:
@@ -46,9 +47,12 @@ class Population:
             self._note(f"the list of processes of this pod cannot be written: {error}")
 
     def now(self) -> list[proc.Process] | None:
-        """All processes of the pod, which is proven; None if none is found but that is not proven."""
+        """The living processes of the pod. An empty list is proof that none is left.
+
+        None: none was found, but some process could not be inspected.
+        """
         try:
-            # Once what earlier agents left has ended, every process descends from this one.
+            # From then on every process of the pod descends from this one.
             root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
             members, unknown = self._members.look(root=root, reads_environments=reads_environments)
         except OSError as error:
@@ -154,11 +158,10 @@ class Ending:
             self._collect(self._finish_collecting)
 
     def hasten(self, grace_s: float) -> None:
-        """Shorten what is left of the grace to this."""
-        if grace_s >= self._grace_s:
-            return
-        self._grace_s = grace_s
-        if self._collect is None and not self._kills:
+        """Kill after this time at the latest; nothing changes if the grace ends earlier."""
+        if self._collect is not None or self._timer is None:  # the grace has not begun
+            self._grace_s = min(grace_s, self._grace_s)
+        elif not self._kills and grace_s < self._loop.left_s(self._timer):
             self._set_timer(grace_s, self._kill)
 
     def child_ended(self) -> None:
