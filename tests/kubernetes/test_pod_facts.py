@@ -196,6 +196,15 @@ def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
     assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
 
 
+def test_a_node_marked_as_powered_off_is_down_for_that_though_its_kubelet_still_counts() -> None:
+    """The cluster calls a node not ready only after 50 s of silence."""
+    ready = condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")
+    marked = node(taints=({"key": "node.kubernetes.io/out-of-service"},))
+    marked = {**marked, "status": {"conditions": [ready]}}
+    [fact] = node_facts.faults_of(marked, now=1.0)
+    assert fact.message == "n1 is down: an operator marked it as out of service"
+
+
 @pytest.mark.parametrize("since", [{}, {"lastTransitionTime": None}])
 def test_a_node_whose_readiness_has_no_time_is_not_ready_since_it_was_made(since: Json) -> None:
     ready = {"type": "Ready", "status": "False", **since}

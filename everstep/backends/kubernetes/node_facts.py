@@ -131,7 +131,10 @@ def faults_of(node: Json, *, now: float) -> Iterator[Fact]:
 
 
 def node_service(node: Json) -> tuple[Service, float | None]:
-    """Down: an operator marked it as powered off, which proves the end of all that ran there."""
+    """Whether the node is in service, and since when it is not. Without a Ready condition it counts as ready.
+
+    Down: an operator marked it as powered off, which proves the end of all that ran there.
+    """
     if any(taint["key"] == _OUT_OF_SERVICE for taint in _taints(node)):
         return "down", None
     ready = _ready(node)
@@ -147,14 +150,19 @@ def service_fault(node: Json, *, now: float) -> Fact | None:
         return None
     name, ready = node["metadata"]["name"], _ready(node) or {}
     began = _began(node, ready) if ready else ""
-    why = ready.get("message") or ready.get("reason") or "it is out of service"
-    kind = NOT_READY if service == "cut_off" else "node.down"
+    if service == "cut_off":
+        kind = NOT_READY
+        why = ready.get("message") or ready.get("reason") or "it is out of service"
+        message = f"{name} is not ready: {why}"
+    else:
+        # The Ready condition may be from before the machine lost its power.
+        kind, message = "node.down", f"{name} is down: an operator marked it as out of service"
     return Fact(
         id=f"{name}/{kind}/{began}",
         kind=kind,
         at=now if since is None else since,
         node=name,
-        message=f"{name} is not ready: {why}" if service == "cut_off" else f"{name} is down: {why}",
+        message=message,
     )
 
 
