@@ -20,7 +20,7 @@ from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAs
 from everstep.documents.text import to_yaml
 
 TIMES = frozenset({"start_time", "end_time"})
-"""What of a row of summary.json is a time."""
+"""Keys of a row of summary.json whose values are times."""
 
 # -- The fence ------------------------------------------------------------------------------------
 

@@ -33,13 +33,13 @@ def has_pods(name: str) -> bool:
 
 
 def settings_class(name: str) -> type[BackendSettings]:
-    """The settings that a worker reads for the backend of this name, and by which it opens it."""
+    """The settings class of this backend. A worker reads the settings and opens the backend with them."""
     settings: type[BackendSettings] = _chosen(name).settings_class()
     return settings
 
 
 def open_tools(name: str, **settings: Any) -> Tools:
-    """The command line's tools for the machine of this backend, with the settings that they need."""
+    """The command line's tools for the cluster of this backend; `settings` are those of the tools."""
     tools: Tools = _chosen(name).open_tools(**settings)
     return tools
 

@@ -54,7 +54,7 @@ class DocumentChange(NamedTuple):
 
     at: float
     what: tuple[str, ...]  # `limits.hang_s=600`, one key each
-    is_now: bool
+    is_now: bool  # a restart brings it about; else the next one does
     by: str | None = None
 
 

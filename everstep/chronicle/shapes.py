@@ -26,41 +26,41 @@ def status_unread(job_id: str) -> dict[str, Any]:
 
 
 STATUS = (
-    *(
-        "id",
-        "state",
-        "as_of",
-        "created_at",
-        "started_at",
-        "ended_at",
-        "duration_s",
-        "phase",
-        "phases",
-    ),
-    *("generation", "step", "last_step", "step_at", "still_s", "still_limit_s", "checkpoint_step"),
-    *(
-        "checkpoint_path",
-        "waiting_for",
-        "waiting_since",
-        "waiting_until",
-        "recovery",
-        "pods",
-        "incarnations",
-        "budgets",
-        "series",
-    ),
+    "id",
+    "state",
+    "as_of",
+    "created_at",
+    "started_at",
+    "ended_at",
+    "duration_s",
+    "phase",
+    "phases",
+    "generation",
+    "step",
+    "last_step",
+    "step_at",
+    "still_s",
+    "still_limit_s",
+    "checkpoint_step",
+    "checkpoint_path",
+    "waiting_for",
+    "waiting_since",
+    "waiting_until",
+    "recovery",
+    "pods",
+    "incarnations",
+    "budgets",
+    "series",
     "restarts",
-    *(
-        "reschedules",
-        "failed_levels",
-        "lost_steps",
-        "isolated_nodes",
-        "sizes",
-        "ui",
-        "time_scale",
-        "reason",
-        "warnings",
-    ),
+    "reschedules",
+    "failed_levels",
+    "lost_steps",
+    "isolated_nodes",
+    "sizes",
+    "ui",
+    "time_scale",
+    "reason",
+    "warnings",
 )
 NOTHING_YET: Mapping[str, Any] = {
     **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
@@ -70,8 +70,13 @@ NOTHING_YET: Mapping[str, Any] = {
 
 
 FRESH = (
-    *("generation", "step", "still_s", "still_limit_s"),
-    *("checkpoint_step", "checkpoint_path", "prewarm_bytes"),
+    "generation",
+    "step",
+    "still_s",
+    "still_limit_s",
+    "checkpoint_step",
+    "checkpoint_path",
+    "prewarm_bytes",
 )
 """What a heartbeat has under the names of a status."""
 
@@ -109,7 +114,7 @@ def is_virtual(cluster_time: float, now: float, *, run_began: float) -> bool:
 def with_age(status: Mapping[str, Any], now: float, *, run_began: float) -> dict[str, Any]:
     """The status of a job that has not ended, with its duration until now, by the server's clock.
 
-    A job that waits for its places learns nothing of the time.
+    A job that waits for its places reads no newer time of its cluster.
     """
     as_of, created_at = status.get("as_of"), status.get("created_at")
     if not as_of or not created_at:

@@ -140,7 +140,7 @@ ELSEWHERE: Mapping[str, str] = {
 }
 """Names of commands of other tools, and our command that does the same."""
 
-# What looks like an option is a word of its own language; it is asked for help with its words too.
+# `fault` parses its words itself. Those that begin with `-` are no options for typer, `--help` included.
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "fault": {"ignore_unknown_options": True, "help_option_names": []},
     # -1 is read as a limit, which is then refused, and not as an option.

@@ -47,9 +47,8 @@ class Fleet:
 
     client: Client
     cluster: str
-    monitors: Callable[[], Iterable[Mapping[str, Any]]] = (
-        tuple  # the glances of this worker's monitors
-    )
+    # Returns the newest heartbeats of this worker's monitors.
+    monitors: Callable[[], Iterable[Mapping[str, Any]]] = lambda: ()
     jobs: Mapping[str, int] = field(default_factory=dict)
     longest_wait_s: float = 0.0  # of a job that launches
     isolated: int | None = None  # None: not read yet

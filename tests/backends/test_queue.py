@@ -120,7 +120,7 @@ async def test_a_re_issued_job_without_room_waits_before_new_ones_and_then_ends(
         env=NEVER_ENDS,
         limits={"requeue_s": requeue_s, "spare_s": 0.1},
     )
-    # With a job of its own the test waits in the cluster's time; once that is gone, the clock runs on.
+    # Virtual time passes only while every job waits: the job `clock` holds it for this test until it is gone.
     clock, important = Run(lab, id="clock"), waiting(lab)
     await clock.new_generation("clock")
     whole = asyncio.create_task(job.run())

@@ -53,7 +53,7 @@ async def uids(api: Api, namespace: str, job: str) -> set[str]:
 
 
 async def groups(api: Api, namespace: str, job: str) -> dict[str, int]:
-    """The size of each PodGroup of a job that stays."""
+    """The size of each PodGroup of a job, without those that are being deleted."""
     path = f"/apis/scheduling.k8s.io/v1beta1/namespaces/{namespace}/podgroups"
     items: list[Json] = (await api.get(path, labelSelector=f"everstep.dev/job={job}"))["items"]
     return {

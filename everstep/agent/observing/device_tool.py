@@ -1,7 +1,7 @@
 """Runs the vendor's tool for its devices now and then, and never waits for it.
 
 There is one process at a time, in a thread of its own. A tool that takes too long is killed. One that cannot
-be killed (its driver may be stuck) is not started a second time; its readings are unknown meanwhile.
+be killed (its driver may be stuck) is not started a second time; the use of its devices is unknown meanwhile.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Tool:
     def __init__(self, agent: Agent, accelerator: str) -> None:
         self._spared = agent.population.spared
         self._accelerator = accelerator
-        self.shows: Mapping[int, float] = {}
-        self.readings = 0  # number of runs of the tool, failed ones included
+        self.percents: Mapping[int, float] = {}  # device -> its use, by the newest run of the tool
+        self.runs = 0  # number of runs of the tool that have ended, failed ones included
         self._asked_at = self._began = self._answered = -math.inf
         self._is_busy = False
 
@@ -44,30 +44,30 @@ class Tool:
         now = time.monotonic()
         if self._is_busy:
             if now - self._began > ANSWER_S and now - self._answered >= every_s:
-                self._tell({})  # it does not even end when it is killed
+                self._store({})  # it does not even end when it is killed
         elif now - self._asked_at >= every_s:
             self._asked_at = self._began = now
             self._is_busy = True
             threading.Thread(target=self._work, args=(frozenset(indices),), daemon=True).start()
 
     def _work(self, indices: frozenset[int]) -> None:
-        readings: dict[int, float] = {}
-        # What was found until something goes wrong counts.
+        percents: dict[int, float] = {}
+        # Values that were read before an error count.
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             if self._accelerator == "nvidia":
-                readings.update(tool_output.nvidia(self._printed(*NVIDIA)))
+                percents.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
-                readings.update(tool_output.npu_table(self._printed("info")))
-                for index in sorted(indices - readings.keys()):  # what the table does not say
+                percents.update(tool_output.npu_table(self._printed("info")))
+                for index in sorted(indices - percents.keys()):  # those that the table lacks
                     text = self._printed("info", "-t", "usages", "-i", str(index))
-                    readings.update(tool_output.npu_usages(text, index))
-        self._tell(readings)
+                    percents.update(tool_output.npu_usages(text, index))
+        self._store(percents)
         self._is_busy = False
 
-    def _tell(self, shows: Mapping[int, float]) -> None:
-        self.shows = shows
+    def _store(self, percents: Mapping[int, float]) -> None:
+        self.percents = percents
         self._answered = time.monotonic()
-        self.readings += 1
+        self.runs += 1
 
     def _printed(self, *words: str) -> str:
         """Run the tool and return its output. Raises OSError or SubprocessError."""

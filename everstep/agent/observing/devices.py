@@ -102,7 +102,7 @@ class Use:
     def __init__(self, indices: Iterable[int], tool: Tool | None) -> None:
         self._bands = {index: Band() for index in indices}
         self._tool = tool
-        self._readings = tool.readings if tool is not None else 0
+        self._runs = tool.runs if tool is not None else 0
 
     def run_tool(self, *, every_s: float) -> None:
         """Run the tool again, if there is one and it is due."""
@@ -113,9 +113,9 @@ class Use:
         """Whether there is a sample to take: a tool answers seldomer than we look."""
         if self._tool is None or view is None or len(view) == len(self._bands):
             return True
-        if self._tool.readings == self._readings:
+        if self._tool.runs == self._runs:
             return False
-        self._readings = self._tool.readings
+        self._runs = self._tool.runs
         return True
 
     def changed(self, view: Mapping[int, Any] | None, *, works: bool | None) -> bool | None:
@@ -129,7 +129,7 @@ class Use:
         if self._tool is None:
             changes = [self._add(index, value) for index, value in view.items()] or [works]
         else:
-            values = {**self._tool.shows, **view}
+            values = {**self._tool.percents, **view}
             changes = [self._add(index, values.get(index)) for index in self._bands]
         if True in changes:
             return True

@@ -1,6 +1,6 @@
 """What the makers' tools print of the use of their devices, read as index -> percent.
 
-A device that is not listed, or of which no number is given, is left out; of garbage nothing is left.
+A device that is not listed, or has no number there, is left out. Unreadable output gives an empty table.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?")
 
 
 def nvidia(text: str) -> dict[int, float]:
-    """`nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits`."""
+    """Parse `nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits`."""
     matches = re.finditer(rf"(?m)^\s*({_INDEX.pattern})\s*,\s*({_NUMBER.pattern})\s*%?\s*$", text)
     return {int(row[1]): float(row[2]) for row in matches}
 
 
 def npu_usages(text: str, index: int) -> dict[int, float]:
-    """`npu-smi info -t usages -i INDEX`. Of several chips the sum: whichever changes, it does too."""
+    """Parse `npu-smi info -t usages -i INDEX`. Several chips: their sum, which changes with any of them."""
     pattern = r"(?im)^\s*(?:ai ?core|npu)\s+(?:usage rate|utilization)\s*\(%\)\s*:\s*(\S+)\s*$"
     values = [float(value) for value in re.findall(pattern, text) if _NUMBER.fullmatch(value)]
     return {index: sum(values)} if values else {}
@@ -38,7 +38,7 @@ def npu_table(text: str) -> dict[int, float]:
     """Parse `npu-smi info`: two lines per chip; the second has its number and its utilisation."""
     chips = list(_chips(text.splitlines()))
     numbers = [chip.card if chip.number is None else chip.number for chip in chips]
-    if len(set(numbers)) < len(chips):  # cards of several chips that are not numbered through
+    if len(set(numbers)) < len(chips):  # each card numbers its own chips
         numbers = list(range(len(chips)))
     return {numbers[at]: chip.used for at, chip in enumerate(chips) if chip.used is not None}
 
@@ -52,7 +52,7 @@ def _chips(lines: Iterable[str]) -> Iterator[_Chip]:
         if len(cells) != 3 or not all(cells) or not _INDEX.fullmatch(cells[0][0]):
             continue
         (first, *more), (second, *_), (used, *_) = cells
-        if ":" not in second and second != "NA":  # no place on the bus: the health of a card
+        if ":" not in second and second != "NA":  # no bus ID: the line with the health of a card
             card = int(first)
         elif card is not None:
             number = int(more[0]) if more and _INDEX.fullmatch(more[0]) else None

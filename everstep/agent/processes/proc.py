@@ -1,7 +1,7 @@
 """Processes as the kernel shows them, and signals that never reach another process.
 
-A process is identified by its number and its start, as numbers are used again. Every signal is sent by
-`send`. A process counts as gone only if the kernel says so: any other error is an OSError.
+A process is identified by its PID and its start, as PIDs are reused. Every signal is sent by `send`. A
+process counts as gone only if the kernel says so: any other error is an OSError.
 """
 
 from __future__ import annotations
@@ -109,12 +109,12 @@ def below(root: int, table: dict[int, Process]) -> set[int]:
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
     pids: set[int] = set()
-    open_ones = [root]
-    while open_ones:
-        for child in children.get(open_ones.pop(), ()):
+    to_visit = [root]
+    while to_visit:
+        for child in children.get(to_visit.pop(), ()):
             if child not in pids:
                 pids.add(child)
-                open_ones.append(child)
+                to_visit.append(child)
     return pids
 
 

@@ -47,7 +47,7 @@ class Name(NamedTuple):
     """The greater one is the newer."""
 
     kind: int  # how specific the name is: the more the greater
-    number: int  # without any, the time of its last change in nanoseconds
+    number: int  # 0 without any: a listing then puts the time of the last change here, in ns
     again: int = 0  # of two saves of one step the greater is the newer
 
     @property
@@ -79,7 +79,7 @@ def check(pattern: str | None) -> None:
 
 
 def read(name: str, pattern: str | None = None) -> Name | None:
-    """The checkpoint of this name; None: it is none, or not one yet, or no path of UTF-8.
+    """Parse the name of a checkpoint. None: not a checkpoint, an unfinished one, or a name that is not UTF-8.
 
     `pattern` is the document's own: with it a name counts if the pattern is found in it, and no other does.
     """

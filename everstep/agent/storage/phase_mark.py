@@ -12,7 +12,7 @@ MARK_MAX = 4096
 
 
 def ensure(folder: str, phase: str) -> None:
-    """The phase begins now, unless it has begun. Raises OSError."""
+    """Mark that the phase begins now, unless it is marked already. Raises OSError."""
     path = Path(folder) / MARK
     if _phase(path) != phase:
         os.makedirs(path.parent, exist_ok=True)  # noqa: PTH103  # pathlib's takes a mode for the last one alone
@@ -20,7 +20,7 @@ def ensure(folder: str, phase: str) -> None:
 
 
 def began(folder: str, phase: str | None) -> float | None:
-    """The time of the mark; None: all that is there counts."""
+    """The time of the mark; None: the phase has no mark, so every checkpoint counts."""
     path = Path(folder) / MARK
     if phase is None or _phase(path) != phase:
         return None

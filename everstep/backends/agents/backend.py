@@ -162,12 +162,13 @@ class AgentBackend(Backend):
         self, job: JobRef, *, generation: int, folders: Mapping[str, str] = NO_FOLDERS
     ) -> str:
         books = self.cluster_of(job).books
-        if await books.change(job.id, lambda one: _is_complete(one, job, generation)):
+        if await books.change(job.id, lambda job_books: _is_complete(job_books, job, generation)):
             return ""  # there is nothing to adopt
         generation = await self.take_over(job, generation, folders)
 
-        def adopt(one: JobBooks) -> None:
-            one.record = job_record.adopted(one.record, job, books.identity, generation)
+        def adopt(job_books: JobBooks) -> None:
+            record = job_books.record
+            job_books.record = job_record.adopted(record, job, books.identity, generation)
 
         await books.change(job.id, adopt)
         self.news.add(ALL_JOBS)
@@ -205,12 +206,12 @@ class AgentBackend(Backend):
         """Write the journal without an agent of the job, as none answers. Raises BackendUnavailable."""
 
 
-def _is_complete(one: JobBooks, job: JobRef, generation: int) -> bool:
+def _is_complete(job_books: JobBooks, job: JobRef, generation: int) -> bool:
     """Whether these books gave out all generations up to this one, and did not adopt the job at it.
 
     Where they adopted it at this generation, this call is a repeat and is answered as before.
     """
     try:
-        return job_record.is_complete(record_of(one, job), generation)
+        return job_record.is_complete(record_of(job_books, job), generation)
     except WrongCluster:
         return False

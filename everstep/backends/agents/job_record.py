@@ -16,13 +16,14 @@ from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, JobRef, StartOrder
 
 KEYS_KEPT = 500
-"""Of the newest run. A record has to fit into one object of an API server."""
+"""Number of keys kept of the newest run. A record has to fit into one object of an API server."""
 RUNS_KEPT = 200
 """Earlier ones are kept with their newest generation alone: it refuses their late end."""
 ENDS_KEPT = 500
-"""Of more times in which ranks ended the two closest become one: a date gets wider, and none is lost."""
+"""Beyond this number the two closest times in which ranks ended are merged: one gets longer, none is lost."""
 TOUCHING_S = 3
-"""No file fits between two such times: each cuts off what changed from 2 s before it to 1 s after it."""
+"""Times this close are merged, as no complete file fits between them: a file that changed from 2 s before
+such a time to 1 s after it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def with_generation(
 
 
 def adopted(record: JobRecord, ref: JobRef, identity: str, generation: int) -> JobRecord:
-    """Record that these books have adopted the job, at this generation at least."""
+    """Record that these books adopted the job at this generation. The newest is then at least this one."""
     return replace(
         record,
         newest=max(record.newest, generation),
@@ -206,7 +207,7 @@ def with_ends(record: JobRecord, times: Iterable[tuple[int, int]]) -> JobRecord:
 def closed(record: JobRecord, ref: JobRef) -> JobRecord:
     """Close the job: nothing of it is created before its next generation. Raises StaleGeneration.
 
-    Its ranks write nothing any more; what others write is as complete as it looks.
+    `ended_well` is for files that its ranks have just written; other jobs may write there from now on.
     """
     newest = max(record.generations.get(ref.run, {}).values(), default=None)
     ownership.refuse_late_end(record, ref.run, newest)

@@ -19,7 +19,7 @@ BEFORE_RANKS_RUN = ("fence", "checkpoints", "start")
 async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState:
     """Start what does not run yet. The folders of the order are absolute."""
     pods, port = await cluster.books.change(
-        order.job.id, lambda books: _pods_and_port(cluster, books, order)
+        order.job.id, lambda books: _record_start(cluster, books, order)
     )
     slots = sorted(order.slots, key=lambda slot: order.slots[slot].node_rank)
     hosts = tuple(cluster.pods.host(pods.get(slot)) for slot in slots)
@@ -33,10 +33,13 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
     return replace(state, works=works)
 
 
-def _pods_and_port(
+def _record_start(
     cluster: AgentCluster, books: JobBooks, order: StartOrder
 ) -> tuple[dict[int, Pod], int]:
-    """The port of a generation is the same for every slot and every worker."""
+    """Record the start, and order the standbys to end. Returns the pods by slot, and the port.
+
+    The port of a generation is the same for every slot and every worker.
+    """
     record = owned_record(books, order.job, order.generation)
     port = record.port if record.started == order.generation else cluster.pods.free_port()
     books.record = job_record.with_start(record, order, port=port)

@@ -87,7 +87,7 @@ def unsilence(scene: FakeScene, fault: FaultLine) -> None:
 def checkpoints(scene: FakeScene, fault: FaultLine) -> None:
     """Move the folder of the checkpoints away, or back."""
     path = _checkpoints_path(scene, fault)
-    processes.save(scene.state, _job(scene, fault))
+    processes.save(scene.state, _job(scene, fault))  # what is complete by now moves too
     moves = {"away": scene.state.storage.move_away, "back": scene.state.storage.move_back}
     if fault.words[1] not in moves:
         raise ValueError("checkpoints are moved away or back")
@@ -111,7 +111,7 @@ def save(scene: FakeScene, fault: FaultLine) -> None:
 def bad_checkpoint(scene: FakeScene, fault: FaultLine) -> None:
     job, step = _job(scene, fault), fault.number(1)
     state, path = scene.state, job.checkpoints_path
-    processes.save(state, job)
+    processes.save(state, job)  # the one of this step may be complete and not stored yet
     hidden = "hidden" in fault.options
     if path is None or not state.storage.spoil(path, step, hidden=hidden):
         raise ValueError(f"{job.id} has no checkpoint of step {step}")

@@ -11,7 +11,7 @@ from everstep.backends.settings import BackendSettings, ObserverMessages
 
 
 class FakeWorkerSettings(BackendSettings):
-    """With an address the cluster that listens there, else a new one in this process."""
+    """Opens the fake cluster at `fake_address`; without an address a new one in this process."""
 
     scales_time: ClassVar[bool] = True
 

@@ -24,7 +24,7 @@ async def config_map() -> Json:
 
 
 async def ensure_agent(api: KubernetesApi, namespace: str, agent: Json) -> None:
-    """Have the agent in the namespace, also after it was deleted. Raises BackendUnavailable."""
+    """Create the ConfigMap unless it is there: it may have been deleted. Raises BackendUnavailable."""
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
     if not await reached(api.exists(f"{maps}/{agent['metadata']['name']}")):
         await allowing(api.create(maps, agent), 409)

@@ -18,7 +18,10 @@ _NO_UID = "00000000-0000-0000-0000-000000000000"
 async def refusals(
     api: KubernetesApi, settings: manifest.PodSettings, spec: JobSpec
 ) -> list[tuple[str, str]]:
-    """Field and sentence of each. Raises Unreachable; BackendUnavailable where the rights are missing."""
+    """The field and the sentence of each refusal.
+
+    Raises Unreachable, and BackendUnavailable where the rights are missing.
+    """
     problems: dict[tuple[str, str], None] = {}
     if spec.namespace:
         settings = replace(settings, namespace=spec.namespace)
@@ -29,14 +32,14 @@ async def refusals(
 
 
 async def _of_namespace(api: KubernetesApi, name: str) -> list[tuple[str, str]]:
-    """Workers have marked each namespace in which they make pods."""
+    """The problem of a namespace in which no worker makes pods: workers mark theirs with a ConfigMap."""
     try:
         await api.get(f"/api/v1/namespaces/{name}/configmaps/{CLUSTER}")
     except Refused as error:
         if error.status == 404:
             what = "no worker makes pods there: EVERSTEP_KUBE_JOB_NAMESPACES of the workers names others"
             return [("spec.namespace", f"is {name}, and {what}")]
-    return []  # or this user may not look: the worker will say so
+    return []  # or this user may not look: then the worker reports it
 
 
 async def _of_phase(
@@ -62,7 +65,7 @@ async def _of_phase(
     except InvalidSpec as error:
         return list(error.problems)
     except Refused as error:
-        if error.reason == "AlreadyExists":  # the job runs: its pod was taken
+        if error.reason == "AlreadyExists":  # the job runs, and has a pod of this name
             return []
         if 'cannot create resource "pods"' in str(error):
             raise BackendUnavailable(f"a dry run needs the right to create pods: {error}") from None

@@ -23,6 +23,7 @@ CLUSTER = "everstep-books"
 _IDENTITY = "identity"
 _WORKERS = "workers"  # their namespace
 _RECORDS = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP},{names.ROLE}=job,{names.BOOKS}"}
+# The ConfigMap listed the isolated nodes too (`books.isolations`).
 MADE_AGAIN = "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
 _JOBS_NAMED = 3  # in an error
 _NO_IDENTITY = (

@@ -38,7 +38,7 @@ def pod(job: str, *, slot: int, generation: int) -> str:
 
 
 def group(job: str, *, generation: int, number: int = 0) -> str:
-    """Of the pods that one generation creates, for the first number of them that is tried or a later one."""
+    """Of the pods that one generation creates. `number`: how many groups the generation gave up before."""
     return f"{job_label(job)}-g{generation}" + (f"-{number}" if number else "")
 
 

@@ -29,7 +29,7 @@ _SILENCE_S = 3600.0  # of ranks that print nothing
 
 @dataclass(slots=True)
 class RankLines:
-    """Lines of one rank: all of them until it is known who reads them, then for its readers alone."""
+    """Lines of one rank: all of them until its readers are open, then only those that a reader lacks."""
 
     from_start: list[LogLine] = field(default_factory=list)
     is_listed: bool = False  # a caller can open it
@@ -155,7 +155,7 @@ class PodLogs:
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 log = self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
                 looks.append(log.look(has_ended=phase in _ENDED))
-        # A pod that is not there any more is left out: another one may have its name.
+        # A pod that is gone is not read again, as another one may have its name. Its lines stay listed.
         await asyncio.gather(*looks)
         for lines in self._lines():
             lines.is_listed = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ _PORTS = range(20_000, 30_000)  # below those that a kernel gives to connections
 class PodLink(Link):
     """A link that is made when it is first used: before, the pod may have no address."""
 
-    make: Callable[[], Any]
+    make: Callable[[], Awaitable[Link]]
     link: Link | None = None
     is_closed: bool = False
 
@@ -62,7 +62,7 @@ class KubernetesPods(Pods):
     credentials: dict[str, dict[str, str]] = field(default_factory=dict)  # by job
     contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)  # the same, for connections
     _readings: dict[str, object] = field(default_factory=dict)
-    """By job: the same object until the job is forgotten. An earlier request is one of another run."""
+    """Job -> a token that `forget` drops: what was requested with an older one may be an earlier run's."""
 
     def link(self, uid: str) -> Link:
         async def make() -> Link:
@@ -108,7 +108,7 @@ class KubernetesPods(Pods):
             except ValueError as error:
                 raise _unreadable(job, error) from None
             is_current = self._readings.get(job) is reading
-            if not self.watch.has_pods(job):
+            if not self.watch.has_pods(job):  # no end of a pod will lead to `forget`
                 self._readings.pop(job, None)
                 is_current = False
             if not is_current:
@@ -126,7 +126,7 @@ class KubernetesPods(Pods):
         """The agent is the first process of its container: when that has ended nothing of it is left."""
         return uid in self.watch.ended
 
-    def is_cut_off(self, uid: str) -> bool:  # noqa: ARG002  # what the kubelet cannot do, an agent may
+    def is_cut_off(self, uid: str) -> bool:  # noqa: ARG002  # an agent may answer even if its kubelet does not
         return False
 
     async def have_ended(self, pod: Pod) -> bool:

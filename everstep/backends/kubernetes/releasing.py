@@ -1,4 +1,4 @@
-"""Release the folders of an ended job by a short-lived pod: only in a pod its volumes are reached."""
+"""Release the folders of an ended job by a short-lived pod, as only a pod can mount its volumes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class FolderReleaser:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
     async def release(self, command: wire.ReleaseCommand) -> str:
-        """What it waits for, if it is not done. What cannot be released stays the job's, with a warning."""
+        """Release the folders. Returns what that waits for; empty once it is done.
+
+        A folder that cannot be released stays the job's, with a warning in the log.
+        """
         path = f"{self._pods}/{names.releaser(command['job'], generation=command['generation'])}"
         try:
             pod = await self.api.get(path)

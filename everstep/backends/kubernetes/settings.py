@@ -27,10 +27,11 @@ class KubernetesSettings:
     orphan_s: float = wire.ORPHAN_S  # an agent that no worker polls for so long ends
     log_mb: float = wire.LOG_MB  # what of a rank's log stays in its pod
     thresholds: wire.Thresholds = wire.THRESHOLDS  # of the checks before a start
-    # Accelerator -> its plugin's name.
+    # Accelerator -> the resource that its device plugin offers, such as `nvidia.com/gpu`.
     resources: Mapping[str, str] = field(default_factory=dict)
     uses_pod_groups: bool = True  # where the API server has them
-    gang_s: float = 30.0  # else: so long pods of one job hold places while others of it have none
+    gang_s: float = 30.0
+    """Without PodGroups: how long pods may hold places while others of the job have none."""
     # Least priority of a document -> its PriorityClass.
     priority_classes: Mapping[int, str] = field(default_factory=dict)
     topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share

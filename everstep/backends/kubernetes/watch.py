@@ -60,7 +60,7 @@ class ClusterWatch:
     reported: dict[str, ObserverReport] = field(default_factory=dict)  # by the uid of its object
     fault_lists: dict[str, FaultList] = field(default_factory=dict)  # by node
     ended: dict[str, float] = field(default_factory=dict)  # pod uid -> when its end was proven
-    # The newest pods of slots whose objects are gone: no worker may have looked since they began to end.
+    # The newest pods of slots whose objects are gone, to read why they ended: perhaps no worker has done so.
     removed: dict[str, Json] = field(default_factory=dict)
     _slot_pods: dict[str, set[str]] = field(default_factory=dict)  # job -> uids of its slots' pods
     _node_uids: dict[str, str] = field(default_factory=dict)  # by name
@@ -150,13 +150,13 @@ class ClusterWatch:
         if pod_facts.has_ended(newest):
             uid = newest["metadata"]["uid"]
             _keep(self.ended, uid, self.ended.get(uid, time.time()), most=_ENDS_KEPT)
-        self._count_slot_pod(newest, is_gone=pod is None)
+        self._track_slot_pod(newest, is_gone=pod is None)
         if pod is None:
             _keep(self.removed, newest["metadata"]["uid"], newest, most=_REMOVED_KEPT)
             self.pod_gone(newest)
         self.add_news(job_of(newest))
 
-    def _count_slot_pod(self, pod: Json, *, is_gone: bool) -> None:
+    def _track_slot_pod(self, pod: Json, *, is_gone: bool) -> None:
         if names.ROLE in pod["metadata"].get("labels", {}):
             return
         job, uid = job_of(pod), pod["metadata"]["uid"]

@@ -22,7 +22,7 @@ class KubernetesWorkerSettings(BackendSettings):
     kube_context: str | None = None  # of the kubeconfig; else its current one
     kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
     kube_job_namespaces: tuple[str, ...] = ()  # others that documents may name
-    # Accelerator -> its plugin's name.
+    # Accelerator -> the resource that its device plugin offers, such as `nvidia.com/gpu`.
     kube_resources: Mapping[str, str] = Field(default_factory=dict)
     # Least priority of a document -> its PriorityClass.
     kube_priority_classes: Mapping[int, str] = Field(default_factory=dict)

@@ -171,7 +171,7 @@ async def _with_live_state(job: FoundJob, answer: Value) -> Value:
     return with_failing(aged, job.description.raw_description.pending_activities)
 
 
-FAILING_FROM = 3
+FAILURES_TOLERATED = 3
 """An activity that failed more often than this in a row is shown."""
 
 
@@ -184,7 +184,9 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
         each.activity_type.name: f"{each.activity_type.name}, which failed {each.attempt - 1} times: "
         f"{each.last_failure.message}"
         for each in pending
-        if each.attempt - 1 > FAILING_FROM and each.HasField("last_failure") and not _goes_on(each)
+        if each.attempt - 1 > FAILURES_TOLERATED
+        and each.HasField("last_failure")
+        and not _goes_on(each)
     }
     if not failing:
         return status
@@ -206,7 +208,7 @@ def _goes_on(pending: PendingActivityInfo) -> bool:
     """Whether earlier attempts failed and the one that is under way now beats.
 
     The monitor of a sound job lasts for days: its earlier failures, such as each worker that was killed
-    meanwhile, say nothing of it. One that does not fail for the loss of a worker has to last for a while.
+    meanwhile, say nothing of it. After any other failure the attempt has to last for `HOLDS_S`.
     """
     was_lost = pending.last_failure.HasField("timeout_failure_info")
     is_begun = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
@@ -216,7 +218,7 @@ def _goes_on(pending: PendingActivityInfo) -> bool:
 
 
 async def glance(job: FoundJob) -> Value:
-    """The monitor's newest heartbeat: it began after its last report."""
+    """The newest heartbeat of the monitor. After each report another attempt of this activity starts."""
     for pending in job.description.raw_description.pending_activities:
         if pending.activity_type.name == MONITOR and pending.heartbeat_details.payloads:
             (glance, *_) = await job.description.data_converter.decode(
@@ -335,7 +337,7 @@ async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
 async def document_of(job: FoundJob) -> Value:
     """The document in force; of a job that has ended, the one that its last run began with, and when.
 
-    What changed afterwards is among the changes alone: the job that had it is gone.
+    Later changes are in `changes` only: the workflow that had the changed document has closed.
     """
     if job.is_open:
         return {**await job.ask("document"), "as_of": None}

@@ -1,4 +1,4 @@
-"""What the ranks of a job print, shown by `run` between what happens to the job."""
+"""What the ranks of a job print, shown by `run` between the events of the job."""
 
 from __future__ import annotations
 

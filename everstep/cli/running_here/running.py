@@ -196,8 +196,8 @@ async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
         found_server = await _find_server()
         server = found_server or await _start_server(stack, machine)
         stack.enter_context(rpc_errors_as_failed(server))
-        needs_worker = machine if found_server is not None else None
-        return await _run_on(server, job, job_id, needs_worker, interrupts)
+        worker_machine = machine if found_server is not None else None
+        return await _run_on(server, job, job_id, worker_machine, interrupts)
 
 
 async def _run_on(

@@ -276,7 +276,7 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
-    # The wait for a spare began so long before this step: with the stop.
+    # How long before this step the wait for a spare began: it begins with the stop.
     spare_waited_s: float = 0.0
     above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
 

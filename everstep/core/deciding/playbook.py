@@ -113,7 +113,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         is_harmless=True,
         why="a number of nodes was tried beside the training",
     ),
-    # Before the severity: a device that is to be left some day must not stop a healthy job today.
+    # Before the severity: a sub-healthy device must not stop a job that trains, however severe its code is.
     PlaybookRow(
         kinds=("device.fault",),
         only_if=_is_sub_healthy,
@@ -307,7 +307,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
         owner=Owner.UNKNOWN,
         why="it works, but slower than the others",
     ),
-    # People.
+    # Requests, and changes that were planned.
     PlaybookRow(
         kinds=("operator.", "scale.", "world."),
         cls=_C.PLANNED,
@@ -341,15 +341,15 @@ def weight(fact: Fact) -> tuple[bool, int, bool, float]:
     Within a class a fact that names it comes first.
     """
     row = row_for(fact)
-    is_nothing = row.is_harmless or fact.kind == WORLD_MOVED
-    return is_nothing, PRECEDENCE.index(row.cls), not row.names_its_class, fact.at
+    is_no_cause = row.is_harmless or fact.kind == WORLD_MOVED
+    return is_no_cause, PRECEDENCE.index(row.cls), not row.names_its_class, fact.at
 
 
 def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
     """The fault that a group of facts is, and the row that says so. The group must not be empty."""
     group = sorted(facts, key=weight)
-    speaker = group[0]
-    row = row_for(speaker)
+    naming_fact = group[0]
+    row = row_for(naming_fact)
     same = [
         fact for fact in group if row_for(fact).cls is row.cls and not row_for(fact).is_harmless
     ]
@@ -358,16 +358,16 @@ def name(facts: Iterable[Fact]) -> tuple[Fault, PlaybookRow]:
     return (
         Fault(
             cls=row.cls,
-            kind=speaker.kind,
+            kind=naming_fact.kind,
             at=min(fact.at for fact in group),
             owner=row.owner,
-            node=speaker.node,
-            slot=speaker.slot,
-            rank=speaker.rank,
-            device=speaker.device,
-            code=speaker.code,
-            code_level=_code_level(speaker),
-            message=_message(speaker) or row.why,
+            node=naming_fact.node,
+            slot=naming_fact.slot,
+            rank=naming_fact.rank,
+            device=naming_fact.device,
+            code=naming_fact.code,
+            code_level=_code_level(naming_fact),
+            message=_message(naming_fact) or row.why,
             nodes=_unique(fact.node for fact in same),
             slots=tuple(sorted({fact.slot for fact in same if fact.slot is not None})),
             is_hardware=row.is_hardware,

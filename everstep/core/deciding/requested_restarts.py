@@ -55,7 +55,7 @@ def _requested_level(request: Fact) -> Level:
 def _common_level(
     inputs: DecisionInput, decided: Level, requested: Level, request: Fault
 ) -> Level | None:
-    """The level that does what both levels do. None: the decided one does, with the pods that it has."""
+    """The level that does what both levels do. None: the decided one does, as it is."""
     if requested is Level.IN_PLACE or decided is Level.JOB:
         return None
     is_by_pods = requested is Level.POD and decided in SAME_CONTAINER | {Level.POD}
@@ -72,7 +72,7 @@ def _below(ladder: tuple[Level, ...], level: Level) -> tuple[Level, ...]:
 def _remedy(inputs: DecisionInput, decision: Decision, level: Level, request: Fault) -> Remedy:
     """The remedy of the coarser level, which replaces all pods.
 
-    It leaves broken hardware only if the level that was decided leaves it: else that is to heal.
+    It moves pods away from broken hardware only if the decided level does. Otherwise that hardware is reset.
     """
     before = decision.remedy
     coarser = remedy(

@@ -4,11 +4,13 @@
     LAUNCHING -> WATCHING               its processes run; DECIDING if the launch failed
     WATCHING  -> DECIDING               there are facts
               -> TELLING -> WATCHING    isolations have still to be sent to the quarantine
+              -> READING                another run of the job moved its processes
               -> PENDING                the phase is done and another one follows
-    DECIDING  -> RECOVERING             the decision is a restart; WATCHING if it is a note
+    DECIDING  -> RECOVERING             the decision is a restart; after a note WATCHING, or
+                                        LAUNCHING if no processes run
     RECOVERING -> WATCHING              training runs again; DECIDING if a step failed or facts came
               -> READING                its outcome was lost: look at the cluster once
-    READING   -> WATCHING or DECIDING   what the cluster shows; reached from WATCHING too
+    READING   -> WATCHING or DECIDING   what the cluster shows; TELLING before WATCHING, as above
     PAUSING   -> PAUSED                 by a command; `resume` leads to DECIDING
     any mode  -> CLOSING -> ENDED       done, failed, stopped or refused
 
@@ -304,7 +306,7 @@ def _cluster_read(state: JobState, event: Watched) -> JobState:
 def _facts_of_last_run(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
     """The pending facts. Those of the last processes that ran count for the newest generation.
 
-    Else they would be late: the newest generation may have started no process yet.
+    With their own generation they would count as late, though the newest one may have started no process yet.
     """
     last_run = max((pod.generation for pod in report.pods), default=0)
     return tuple(

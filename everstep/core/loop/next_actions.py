@@ -48,14 +48,17 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """The question was answered."""
+    """A decision was made."""
 
     decision: Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undecided:
-    """The counts of the cluster did not come, or our rules failed; a command waits that needs no decision."""
+    """Nothing was decided: the fault counts of the cluster are missing, or our rules failed.
+
+    A command that waits and needs no decision is obeyed instead.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +96,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Have this decided."""
+    """Have a decision made about these facts."""
 
     inputs: DecisionInput
 
@@ -176,7 +179,7 @@ def watch_order(state: JobState) -> WatchOrder:
 
 
 def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
-    """How many nodes more are of use, 0 if none. Numbers of nodes that do not work are passed over."""
+    """The fewest nodes to add that are of use, or 0. Numbers of nodes that do not work are passed over."""
     now = len(living)
     larger = usable(now + 1, state.phase.nodes, bad=state.ledger.bad_sizes) if now else ()
     return min(larger, default=now) - now

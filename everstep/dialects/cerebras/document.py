@@ -136,7 +136,7 @@ def fragment(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_named_phases(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with a name for each phase of its overlay: the one it has, else its number."""
+    """The document with named phases in its overlay: without any, `main`, or `phase-1` and so on."""
     overlay = {} if document.get(ROOT) is None else document[ROOT]
     if not isinstance(overlay, dict) or overlay.get("phases") is not None:
         return {**document, ROOT: overlay}
@@ -163,7 +163,7 @@ def _trainers(document: Mapping[str, Any]) -> list[WrittenTrainer]:
 
 
 def _written(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each trainer as a configuration of its own, by its place; in a list it may stand in one already."""
+    """The place and the configuration of each trainer. An entry of a list may be a whole configuration."""
     match document["trainer"]:
         case dict():
             yield "trainer", {key: value for key, value in document.items() if key != ROOT}
@@ -269,7 +269,7 @@ def _policy(trainer: WrittenTrainer) -> Policy:
 
 
 def _finished(phase: PhaseSpec, trainer: WrittenTrainer) -> PhaseSpec:
-    """The phase, with the trainer's own names for the folders that it chose, and what its program reads."""
+    """The phase with what its program reads. `called`: the document's keys for its folders, for messages."""
     return replace(
         phase,
         first_nodes_min=None if "nodes" in trainer.overlay else phase.nodes,

@@ -1,6 +1,6 @@
 """The JSON Schema of the native document, for editors and for its reference page.
 
-It says less than `validate` does: what only a whole document shows, and some texts, it lets pass.
+It accepts more than `validate` does: it checks each key alone, and the form of some texts not at all.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _texts() -> dict[str, dict[str, str]]:
 
 
 def _without_titles(part: Any, *, are_names: bool = False) -> Any:
-    """Titles are made from the names of keys and say nothing more; a key may be called so, though."""
+    """The schema without titles, which only repeat the names of keys. A key named `title` stays."""
     if isinstance(part, list):
         return [_without_titles(each) for each in part]
     if not isinstance(part, dict):

@@ -141,7 +141,8 @@ class Rule(Shape):
     match: Match
     """All keys of it must hold."""
     action: Action
-    """`fail`, `note`, `ignore`, `resize` (not so many nodes again), a list of levels, or `{class: NAME}`."""
+    """`fail`, `note`, `ignore`, `resize` (go on with another number of nodes), a list of levels, or
+    `{class: NAME}`."""
     why: Annotated[str, Field(max_length=500)] = ""
     """Why, for people: it is in the record."""
 

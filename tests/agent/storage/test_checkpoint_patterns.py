@@ -92,7 +92,7 @@ def test_an_agent_reads_names_by_the_pattern_of_its_orders(pod: Pod, tmp_path: P
     assert state["run"]["checkpoint"] is not None
     assert state["run"]["checkpoint"]["step"] == 3
     query = {"path": str(folder), "pattern": STATE, "is_over": False}
-    told_of = pod.ask("POST", wire.CHECKPOINTS, query)["checkpoints"]
-    assert [saved["step"] for saved in told_of] == [3]
+    listed = pod.ask("POST", wire.CHECKPOINTS, query)["checkpoints"]
+    assert [saved["step"] for saved in listed] == [3]
     with pytest.raises(Refused, match="it has no group step"):
         pod.run("", generation=2, checkpoints_pattern="state")

@@ -94,7 +94,7 @@ async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
 def test_the_log_of_a_second_worker_stays_only_where_something_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: BaseException | None, is_kept: bool
 ) -> None:
-    """Ctrl-C while it starts is no failure: each left a log behind."""
+    """Ctrl-C while it starts is no failure. Each Ctrl-C left a log behind."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     machine = Machine(nodes=1, devices=Devices(kind="simulated", count=1, why="a test"))
     worker = Worker(machine, dict, is_alone=False, is_of_run=True)

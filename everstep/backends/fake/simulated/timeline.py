@@ -1,6 +1,6 @@
 """Virtual time: the clock and the events to come. It passes only by a call.
 
-Here is no waiting and no real clock; who may pass time, and when, is decided in `holders.py`.
+This module neither waits nor reads a real clock. `holders.py` decides when time may pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Timeline:
     @property
     def next_at(self) -> float | None:
         """When the next thing happens; None if nothing will."""
-        # Cancelled timers are dropped unseen: nobody may wait for what will not happen.
+        # A cancelled timer is no next event.
         while self._queue and self._queue[0][2].is_cancelled:
             heappop(self._queue)
         return self._queue[0][0] if self._queue else None

@@ -51,6 +51,7 @@ def want_pods(
         entry = PodEntry(name=name, slot=slot, generation=order.generation, devices=devices)
         if (group := next(places, None)) is not None:
             entry = replace(entry, joins=group.name, joins_size=group.size)
+        # A leaving pod of this generation has the same name: it is removed before the new one is created.
         session.update(replace(entry, is_withdrawn=name in leaving_names))
     _regroup(session, order, before)
     session.keep_template(order.image or "", order.pod_template)

@@ -243,9 +243,9 @@ class PodReconciler:
         return not node or self.pods.is_gone(uid) or self.watch.service(node)[0] == "down"
 
     async def _release(self, pod: Json) -> None:
-        """Let the object of a pod go that Kueue holds: it waits for another one of its group.
+        """Let the object of a pod go that Kueue keeps until another pod of its group replaces it.
 
-        Whether there is to be another one is in the job's record alone.
+        Only the job's record has whether there is to be another one.
         """
         path = f"{self._path}/pods/{pod['metadata']['name']}"
         await allowing(self.api.patch(path, kueue.released(pod)), 404, 409)

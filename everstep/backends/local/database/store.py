@@ -1,7 +1,7 @@
 """The books of a local cluster: one SQLite file, safe for several workers and a kill at any moment.
 
 Every change is one transaction that either happened or did not. All calls go through one thread, so
-that a lock held by another worker never keeps this one's event loop waiting. `write_lock` limits that wait.
+that a lock held by another worker never blocks this one's event loop. `write_lock` limits its own wait.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Store:
 
     def _close(self) -> None:
         if self._db is not None:
-            with suppress(OSError), self._lock.hold():  # the last one empties the log of the books
+            with suppress(OSError), self._lock.hold():  # the last close empties the WAL
                 self._db.close()
             self._db = None
 
