@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 # Runs first in the child: asks the kernel for a SIGKILL when our thread dies, then becomes the
 # command. The parent may have died in between, hence the second look at who it is.
@@ -30,6 +31,16 @@ os.execvp(sys.argv[2], sys.argv[2:])
 _PR_SET_PDEATHSIG = 1  # from the kernel's prctl.h
 
 _alive: set[Child] = set()
+
+
+class Process(Protocol):
+    """What is called of a `Popen`."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+    def send_signal(self, number: signal.Signals, /) -> None: ...
 
 
 class ChildFailed(AssertionError):
@@ -47,12 +58,20 @@ class Child:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        begin: Callable[[], Process] | None = None,  # otherwise than by a command
     ) -> None:
         self.name = name
         self.log = log
-        self._log_from = log.stat().st_size if log.exists() else 0
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
+        log.touch()
+        self._log_from = log.stat().st_size
+        self._process = begin() if begin is not None else self._begun(command, env, cwd)
+        _alive.add(self)
+
+    def _begun(
+        self, command: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None
+    ) -> Process:
+        with self.log.open("ab") as out:
+            return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BECOME, str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -61,7 +80,6 @@ class Child:
                 cwd=cwd,
                 start_new_session=True,  # Ctrl-C is for pytest, which then stops us in order
             )
-        _alive.add(self)
 
     @property
     def pid(self) -> int:

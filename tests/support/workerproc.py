@@ -9,11 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from tests.support import workerforks
 from tests.support.child import Child
 from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "everstep worker ready"
+
+COMMAND = (sys.executable, "-m", "worker")
 
 WEDGING = ("invalid argument", "ondeterminis")
 """The log line of a workflow task that fails at every attempt."""
@@ -40,7 +43,8 @@ class WorkerProcess:
         self.cwd = cwd  # where the next process stands
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
-        self.command: Sequence[str] = [sys.executable, "-m", "worker"]
+        self.command: Sequence[str] = COMMAND
+        self._backend = backend
         self.log = home / "worker.log"
         self._env = {
             **_inherited(),
@@ -81,13 +85,11 @@ class WorkerProcess:
         """Start it and return when it has reported that it is ready."""
         assert self.returncode is not None or self._child is None, "it runs already"
         # PYTHONPATH has the root, so that `-m worker` is found from any directory.
-        self._child = Child(
-            self.command,
-            name="worker",
-            log=self.log,
-            env={**self._env, "PYTHONPATH": str(ROOT)},
-            cwd=self.cwd,
-        )
+        env = {**self._env, "PYTHONPATH": str(ROOT)}
+        if self.command == COMMAND and self.cwd == ROOT:
+            self._child = await workerforks.forked(self._backend, log=self.log, env=env)
+        else:
+            self._child = Child(self.command, name="worker", log=self.log, env=env, cwd=self.cwd)
         try:
             await self._child.until(self._is_ready, within_s=HUNG_S)
         except BaseException:

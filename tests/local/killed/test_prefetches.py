@@ -49,6 +49,6 @@ async def test_none_is_begun_twice_or_lost_and_a_stop_leaves_no_process(tmp_path
         await job.execute_update("stop", {"reason": "for this test"})
         assert (await r.report(job))["status"] == "Terminated"
         assert await r.is_clean() == []
-        assert r.machine.processes() == [r.worker.pid]
+        assert {*r.machine.processes()} <= {r.worker.pid}
         assert begun() == ["2", "1"]
         assert logged().count(PREFETCH_NOTE) == 1
