@@ -105,7 +105,9 @@ class Case:
     before: tuple[str, ...] = ()  # faults that are there before the job
     fake: Mapping[str, str] = field(default_factory=dict)  # how the simulated script behaves
     time_scale: float = 1.0  # with real processes
-    is_real: bool = True
+    is_real: bool = (
+        True  # whether it is played with real processes too; of rows that differ in a word, one is
+    )
 
     def ranks(self, start: int) -> int:
         """How many there are in this start."""

@@ -130,6 +130,8 @@ CASES: tuple[Case, ...] = (
             ends="Failed",
             because=because,
             resumed=(None,),
+            is_real=exception
+            == "ConfigError",  # a real process has no other way to say another name
         )
         for exception, because in (
             ("ApplianceCompilationError", "a compile error comes again"),

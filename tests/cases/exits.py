@@ -37,6 +37,7 @@ CASES: tuple[Case, ...] = (
             ends="Failed",
             because="exit code 1",
             counts=ONCE,
+            is_real=key == UNCONDITIONAL,  # the same exit, which none of them answers
         )
         for key in (UNCONDITIONAL, HANG, POD)
     ),

@@ -163,6 +163,7 @@ CASES: tuple[Case, ...] = (
             used={"job": 1},
             restarts=1,
             nodes=SLOTS,  # its node is needed again
+            is_real=code == VECTOR_ERROR,  # a code is only a word to a device
         )
         for code in (OPERATOR_ERROR, VECTOR_ERROR)
     ),

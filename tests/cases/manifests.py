@@ -197,6 +197,7 @@ CASES: tuple[Case, ...] = (
             isolated=("n2",),
             used={"fault_retry_times": 0},
             restarts=1,
+            is_real=code == HBM,  # a code is only a word to a device
         )
         for code, times in ((HBM, 2), (NEW_RUN, 3))
     ),

@@ -37,6 +37,7 @@ from tests.support.playing.course import Action, Course, Moment, UnstartedPod
 from tests.support.playing.on_processes import EVERY, POLL_S, SCRIPT, STILL_S, OnProcesses
 from tests.support.playing.scenario import JOB, Cue, Played, Scenario
 from tests.support.playing.sense import sense
+from tests.support.playing.shares import faults_of
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Json
 
@@ -131,17 +132,6 @@ LEVELS: Mapping[str, str] = {
 HEALED: Mapping[str, str] = {"heals": "", "no-heals": "SeparateNPU"}
 """What it reports once the job waits for the device to heal; empty: no fault any more."""
 NVIDIA = "79"
-
-
-def faults_of(scenario: Scenario) -> set[str]:
-    """What the faults of the scenario are called."""
-    return {_fault_of(fault.text) for fault in scenario.faults}
-
-
-def _fault_of(line: str) -> str:
-    words = line.split()
-    words = words[5:] if words[:2] == ["at", "step"] else words[2:]
-    return "partition" if "partition" in words else words[0]
 
 
 def _devices(scenario: Scenario) -> Mapping[str, Any]:

@@ -3,9 +3,10 @@
 All of which no fault of this machine's own nodes is a part, no device that heals by itself and no rehearsal
 of long limits.
 
-Only here what a document wants meets pods, with their restarts, their nodes and a scheduler. A worker is
-killed where a case has one restart at most: what a kill in the middle of a later one could lose, counts and
-series, is in the workflow, and `tests/cases/test_cases_on_this_machine.py` shows that it is not lost.
+Only here what a document wants meets pods, with their restarts, their nodes and a scheduler. A case of one
+restart at most is played with the worker killed in the middle, the quick ones without it too; the others
+without: what a kill in the middle of a later restart could lose, counts and series, is in the workflow, and
+`tests/cases/test_cases_on_this_machine.py` shows that it is not lost.
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ def is_of_pods(case: Case) -> bool:
 
 def is_killed(case: Case) -> bool:
     return case.labels is None and not has_several_restarts(case)
+
+
+def kills_of(case: Case) -> tuple[bool, ...]:
+    """Whether a worker is killed in it, for each time that the case is played."""
+    if not is_killed(case):
+        return (False,)
+    return (False, True) if case.id in QUICK else (True,)
 
 
 def is_done_by_anybody(deed: Deed) -> bool:
@@ -128,7 +136,7 @@ async def played(
         )
         for case in CASES
         if is_of_pods(case)
-        for kills in ((False, True) if is_killed(case) else (False,))
+        for kills in kills_of(case)
     ],
 )
 async def test_case_in_pods(part: Part, request: pytest.FixtureRequest, played: Played) -> None:

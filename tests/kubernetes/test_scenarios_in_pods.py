@@ -1,6 +1,7 @@
 """The scenarios once more in pods of a real control plane: in sense the same course as on the fake cluster.
 
-All that real processes can play: ranks, nodes, volumes, observers and operators cause their faults.
+Of all that real processes can play, those that `shares` deals to this cluster: ranks, nodes, volumes,
+observers and operators cause their faults.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from tests.kubernetes.scenarios_in_pods import (
     DONE_HERE,
     InPods,
     anywhere,
-    faults_of,
     for_pods,
     of_all,
 )
@@ -28,11 +28,13 @@ from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
 from tests.support.playing.scenario import read
 from tests.support.playing.sense import sense
+from tests.support.playing.shares import dealt, faults_of
 
 QUICK = ("node_lost",)
 FOLDER = Path(__file__).parents[1] / "scenarios"
 REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_real]
-FILES = [scenario.path for scenario in REAL]
+PLAYED_HERE = [*dealt(REAL, "pods")]
+FILES = [s.path for s in REAL if s in PLAYED_HERE or s.path.stem in QUICK]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the one in pods
 

@@ -1,7 +1,7 @@
 """The scenarios once more, on real processes: in sense the same course as on the fake cluster.
 
-Each has a state directory, a namespace and a worker of its own, so some are played at once: the one that
-waits for a limit leaves the machine to the others.
+Those that `shares` deals to this cluster. Each has a state directory, a namespace and a worker of its own, so
+some are played at once: the one that waits for a limit leaves the machine to the others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from tests.support.playing.course import survey
 from tests.support.playing.onmachine import OnMachine
 from tests.support.playing.scenario import read
 from tests.support.playing.sense import sense
+from tests.support.playing.shares import dealt
 
 QUICK = ("crash", "node_lost")
 """Played by `make test` too; each of the others takes some seconds of two cores as well."""
 
 FOLDER = Path(__file__).parents[1] / "scenarios"
-FILES = [path for path in sorted(FOLDER.glob("*.txt")) if read(path).is_real]
+REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_real]
+FILES = [scenario.path for scenario in dealt(REAL, "machine")]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the real one
 
