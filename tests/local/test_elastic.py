@@ -102,39 +102,58 @@ ROOM = Moment(name="room again", has_come=lambda _: True)
 SCALING_OUT = [ROOM, *steps_of(4), *steps_of(4)[2:5]]
 AT_ONCE = 3
 
+Moments = tuple[Moment, ...]
+
+
+KILLS = 2
+"""On each way of a job: a worker that was killed at the first half of the steps is killed at the second."""
+
+
+def of_each_job(steps: list[Moment]) -> list[tuple[Moment, ...]]:
+    """The steps at which each job's workers are killed, in their order; each step once."""
+    jobs = len(steps) // KILLS
+    assert jobs * KILLS == len(steps)
+    return [tuple(steps[job::jobs]) for job in range(jobs)]
+
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_worker_killed_at_any_step_of_scaling_costs_nothing(tmp_path: Path) -> None:
-    """In each job once on the way in and once on the way out."""
+    """In each job twice on the way in and twice on the way out."""
     expected = undisturbed(tmp_path / "alone", steps=LONGER)
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def one(shrinks: Moment, grows: Moment, folder: Path) -> list[str]:
+    async def one(shrinks: Moments, grows: Moments, folder: Path) -> list[str]:
         async with slots:
-            findings = await killed_twice(shrinks, grows, folder, expected)
-            sys.stdout.write(f"\n{shrinks}, {grows}: {findings or 'the same weights'}")
+            findings = await killed_on_both_ways(shrinks, grows, folder, expected)
+            names = ", ".join(map(str, (*shrinks, *grows)))
+            sys.stdout.write(f"\n{names}: {findings or 'the same weights'}")
             return findings
 
-    pairs = zip(SCALING_IN, SCALING_OUT, strict=True)
+    pairs = zip(of_each_job(SCALING_IN), of_each_job(SCALING_OUT), strict=True)
     tasks = [one(*pair, tmp_path / str(n)) for n, pair in enumerate(pairs)]
     assert not [problem for findings in await asyncio.gather(*tasks) for problem in findings]
 
 
-async def killed_twice(
-    shrinks: Moment, grows: Moment, folder: Path, expected: dict[str, object]
+async def killed_at(r: Rehearsal, moments: Moments) -> None:
+    """The worker, at each of them; another one is started."""
+    for moment in moments:
+        await r.until(lambda moment=moment: moment.has_come(r), str(moment))  # type: ignore[misc]  # bound now
+        await r.worker.restart()
+
+
+async def killed_on_both_ways(
+    shrinks: Moments, grows: Moments, folder: Path, expected: dict[str, object]
 ) -> list[str]:
     """What is wrong afterwards."""
     async with Rehearsal(folder / "r", nodes=4) as r:
         job = await r.submit(document(folder / "job", steps=LONGER))
         await r.until(lambda: r.step(generation=1) >= 12, "step 12 of four")
         await r.fault("node-down n2")
-        await r.until(lambda: shrinks.has_come(r), str(shrinks))
-        await r.worker.restart()
+        await killed_at(r, shrinks)
         await r.until(lambda: r.step(generation=3) >= 25, "step 25 of three")
         await bring_back(r, "n2")
-        await r.until(lambda: grows.has_come(r), str(grows))
-        await r.worker.restart()
+        await killed_at(r, grows)
         report = await r.report(job)
         claims = {
             f"it is {report['status']}": report["status"] != "Completed",

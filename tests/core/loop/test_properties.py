@@ -25,7 +25,7 @@ from tests.core.loop.histories import (
 )
 from tests.support.story import tells_one_story
 
-QUICK, THOROUGH = 60, 10_000
+QUICK, THOROUGH = 60, 3_000
 
 
 def examples(count: int) -> settings:
