@@ -275,9 +275,9 @@ def _seen_by_nobody(home: Path, expected_count: int) -> int:
 def test_who_is_in_the_session_of_a_stranger_is_none_of_ours() -> None:
     this_process = proc.look(os.getpid())
     assert this_process is not None
-    leader = proc.Process(**{**this_process.__dict__, "pid": 1, "session": 1})
-    child = proc.Process(**{**this_process.__dict__, "session": 1})
-    alone = proc.Process(**{**this_process.__dict__, "session": this_process.pid})
+    leader = this_process._replace(pid=1, session=1)
+    child = this_process._replace(session=1)
+    alone = this_process._replace(session=this_process.pid)
     table = {1: leader, this_process.pid: child}
     assert not members._may_belong(child, table, set())
     assert members._may_belong(alone, {this_process.pid: alone}, set())
@@ -330,7 +330,7 @@ def stranger() -> Iterator[proc.Process]:
 
 def earlier(process: proc.Process) -> proc.Process:
     """Who had its number before."""
-    return proc.Process(**{**process.__dict__, "started": process.started - 100})
+    return process._replace(started=process.started - 100)
 
 
 @pytest.mark.parametrize("to_group", [False, True])
