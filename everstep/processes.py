@@ -21,9 +21,11 @@ from everstep.agent.storage import permissions, space
 # Runs first in the child: has the kernel send SIGKILL when the parent dies, then executes the command. The
 # parent may have died before that, so its PID is checked.
 _EXECUTE = """
-import ctypes, os, sys
+import os, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    import _ctypes  # `ctypes` around it takes longer to import than all the rest here
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    _ctypes.call_function(prctl, (1, 9))  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != int(sys.argv[1]):
         sys.exit(1)
 try:

@@ -27,7 +27,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from everstep.agent.prewarming.fork_server import LIBC, PR_SET_PDEATHSIG
+from everstep.agent.prewarming.fork_server import PR_SET_PDEATHSIG
+from everstep.agent.processes import libc
 from everstep.agent.storage import checkpoint_names
 from everstep.agent.storage.checkpoints import scan
 from everstep.processes import free_port
@@ -192,7 +193,7 @@ def forked(library: str, start: Start, env: Mapping[str, str]) -> Rank:
     pid = os.fork()
     if pid == 0:
         try:
-            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            libc.call("prctl", PR_SET_PDEATHSIG, signal.SIGKILL)
             os.environ |= env
             os.close(told)
             LIBRARIES[library][0](start._replace(saved=lambda: os.write(tell, b".")))

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import ctypes
 import gc
 import importlib
 import importlib.machinery
 import json
 import os
-import random
 import runpy
 import signal
 import socket
@@ -45,7 +43,9 @@ LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 
 PROC = Path("/proc/self")
 
-LIBC = ctypes.CDLL(None)
+OF_FORKS = ("ctypes", "random")
+"""Modules that every fork needs. The agent, which imports this text for the messages, needs none of them."""
+
 HELPER_MAIN = sys.modules["__main__"]
 """Kept: a rank that replaces `__main__` would otherwise destroy the globals of this module."""
 
@@ -54,6 +54,8 @@ def serve() -> Callable[[], None]:
     """Fork until the agent ends. Returns only in a rank, the function that runs its command."""
     agent_pid, script_folder, modules = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     control = _control()
+    for name in OF_FORKS:
+        importlib.import_module(name)
     if not (getattr(sys.flags, "safe_path", False) or sys.flags.isolated):
         sys.path[0] = script_folder
     why = _import_modules(modules)
@@ -145,7 +147,9 @@ def _become_rank(agent_pid: int, control: socket.socket, link: socket.socket) ->
     try:
         control.close()
         os.setsid()
-        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != agent_pid:  # it may have died before the prctl
             raise ProcessLookupError(f"{os.getppid()} is the parent, not {agent_pid}")
         link.send(b"%d" % os.getpid())
@@ -222,6 +226,8 @@ def _bounds() -> list[int]:
 
 def _set_title(command: list[str]) -> None:
     """Let `ps` show the command. The kernel takes a last byte that is not zero as the mark of a title."""
+    import ctypes
+
     begin, end = _bounds()[:2]
     room = end - begin
     text = " ".join(command).encode(errors="surrogateescape").replace(b"\0", b" ")[: room - 2]
@@ -230,6 +236,8 @@ def _set_title(command: list[str]) -> None:
 
 def _reseed() -> None:
     """Give every random generator a new seed: forks of one helper would all draw the same numbers."""
+    import random
+
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()

@@ -8,9 +8,10 @@ of the pod alone.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 from pathlib import Path
+
+from everstep.agent.processes import libc
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REC, MS_SLAVE = 2, 4, 8, 16384, 1 << 19
@@ -24,25 +25,24 @@ def enter() -> int | None:
     The calling process waits for the new one to end and ends with its code. None where the kernel
     refuses: then it goes on as it is. To be called before any thread is started.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     try:
         before = os.open(PID_NAMESPACE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:  # a kernel without them
         return None
-    if libc.unshare(CLONE_NEWPID) != 0:
+    if libc.call("unshare", CLONE_NEWPID) != 0:
         os.close(before)
         return None
     with contextlib.suppress(OSError):  # the machine gives us no process
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
-            return _begun(libc, write_end)
+            return _begun(write_end)
         os.close(write_end)
         if os.read(read_end, 1) == READY:
             os._exit(_wait(child))
         os.close(read_end)
         os.waitpid(child, 0)
-    libc.setns(before, CLONE_NEWPID)
+    libc.call("setns", before, CLONE_NEWPID)
     os.close(before)
     return None
 
@@ -54,17 +54,17 @@ def _wait(child: int) -> int:
     return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
 
 
-def _begun(libc: ctypes.CDLL, report_end: int) -> int:
+def _begun(report_end: int) -> int:
     """In the new process: give it a `/proc` of its own, or end it."""
     try:
         number = int(Path("/proc/self").readlink().name)  # still that of outside
         os.setsid()
         flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
         is_refused = (
-            libc.unshare(CLONE_NEWNS) != 0
+            libc.call("unshare", CLONE_NEWNS) != 0
             # What is mounted outside later is seen here; nothing that is mounted here is seen there.
-            or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) != 0
-            or libc.mount(b"proc", b"/proc", b"proc", flags, None) != 0
+            or libc.call("mount", None, b"/", None, MS_REC | MS_SLAVE, None) != 0
+            or libc.call("mount", b"proc", b"/proc", b"proc", flags, None) != 0
         )
         if not is_refused:
             os.write(report_end, READY)

@@ -2,7 +2,7 @@
 
 Run as `python3 -I -S -c SOURCE PARENT SAYS UMASK WORKDIR COMMAND...`; nothing of it is left afterwards. What
 goes wrong is written to the file SAYS, which the kernel closes when the command starts. Every rank waits
-for it: `_signal` is what `signal` wraps, without the enums that take longer than all the rest here.
+for it: `_signal` and `_ctypes` are what `signal` and `ctypes` wrap, which take longer than all the rest here.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 from everstep.agent.storage import permissions
 
 SOURCE = """
-import _signal, ctypes, os, sys
+import _ctypes, _signal, os, sys
 parent, says, workdir, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4], sys.argv[5:]
 os.umask(int(sys.argv[3]))  # the user's: what a rank makes is theirs
 os.set_inheritable(says, False)
 try:
     os.setsid()
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    _ctypes.call_function(prctl, (1, 9))  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != parent:  # it may have died before we asked
         os._exit(1)
     for number in _signal.valid_signals():  # what Python, or who started the agent, ignores
