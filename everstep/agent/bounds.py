@@ -7,7 +7,7 @@ import re
 NUMBER_MOST = STEP_MOST = 2**53
 """Up to here every reader of JSON has whole numbers exactly. A step is one of them, from 0 on."""
 
-_NO_TEXT = re.compile(
+_NO_TEXT = (
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor: the whole sequence goes
     r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 )
@@ -18,7 +18,7 @@ def plain(text: str) -> str:
 
     Bytes that are no UTF-8, as in a file's name, arrive as halves of characters, which JSON cannot carry on.
     """
-    return _NO_TEXT.sub(_instead, text)
+    return re.sub(_NO_TEXT, _instead, text)
 
 
 def _instead(match: re.Match[str]) -> str:

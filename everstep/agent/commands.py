@@ -60,7 +60,7 @@ def inherited(
 def check_command(body: Mapping[str, Any]) -> wire.CheckCommand:
     """Unknown thresholds are those of another version and left out. Raises BadCommand."""
     command: wire.CheckCommand = read({"devices": 0, **body}, wire.CheckCommand)
-    usual, overrides = vars(wire.THRESHOLDS), command["thresholds"]
+    usual, overrides = wire.THRESHOLDS._asdict(), command["thresholds"]
     merged = read({**usual, **overrides}, wire.Thresholds)
     return {
         **command,

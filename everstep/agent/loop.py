@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import sched
 import selectors
 import signal
 import sys
 import time
-import traceback
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
 from everstep.agent import clock
+from everstep.agent.future import Future, TooLate
 
 CALL_S = 5.0
 AFTER_FAULT_S = 0.02
@@ -32,7 +30,7 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._calls: deque[Future[Any]] = deque()
         # The time of the timers. It stands still while they are served, so that a timer which sets itself
         # again cannot hold up the loop.
         self._now = 0.0
@@ -41,7 +39,7 @@ class Loop:
         self._signals: dict[int, Callable[[], None]] = {}
         self._pending: set[int] = set()  # signals that came and were not served yet
         self.signals_served_at = clock.now()  # every signal that came before has been served
-        self._fault = ""  # the newest traceback that was logged
+        self._fault = ""  # the newest exception that was logged
         for handle in (self._woken, self._wake):
             os.set_blocking(handle, False)
         self.watch(self._woken, self._drain)
@@ -74,8 +72,8 @@ class Loop:
 
     def hand_over(self, do: Callable[[], Any]) -> Future[Any]:
         """Have the loop call `do`. Returns at once; for any thread."""
-        call: Future[Any] = Future()
-        self._calls.put((call, do))
+        call = Future(do)
+        self._calls.append(call)
         with contextlib.suppress(BlockingIOError):  # full of wake-ups: it will wake
             os.write(self._wake, b"\0")
         return call
@@ -104,11 +102,10 @@ class Loop:
         """Call `do`. An exception is logged and must not end the agent, whose training may go well."""
         try:
             do()
-        except Exception:  # noqa: BLE001  # the loop's edge
-            fault = traceback.format_exc()
-            if fault != self._fault:
-                self._fault = fault
-                sys.stderr.write(fault)
+        except Exception as error:  # noqa: BLE001  # the loop's edge
+            if repr(error) != self._fault:
+                self._fault = repr(error)
+                sys.excepthook(type(error), error, error.__traceback__)
                 sys.stderr.flush()
             time.sleep(AFTER_FAULT_S)
 
@@ -116,7 +113,7 @@ class Loop:
         """Run due timers. Returns the time until the next one."""
         self._now = time.monotonic()
         left_s = self._timers.run(blocking=False)
-        return 0.0 if self._pending or not self._calls.empty() else left_s
+        return 0.0 if self._pending or self._calls else left_s
 
     def _drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -131,11 +128,5 @@ class Loop:
         self.signals_served_at = begun_at
 
     def _serve_calls(self) -> None:
-        for _ in range(self._calls.qsize()):
-            call, do = self._calls.get()
-            if not call.set_running_or_notify_cancel():
-                continue
-            try:
-                call.set_result(do())
-            except Exception as error:  # noqa: BLE001  # the caller gets it
-                call.set_exception(error)
+        for _ in range(len(self._calls)):
+            self._calls.popleft().carry_out()

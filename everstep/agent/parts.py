@@ -6,8 +6,7 @@ Each part receives the agent in its constructor, so importing the parts here wou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from everstep.agent import wire
 from everstep.agent.processes.rank import Rank
@@ -73,8 +72,7 @@ class EvidencePart(Protocol):
     def stacks(self, run: Run, within_s: float) -> dict[int, str]: ...
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """All parts of one agent."""
 
     ranks: RanksPart

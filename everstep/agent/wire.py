@@ -15,8 +15,14 @@ answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+else:
+    # A real one compiles the annotation of every field, which takes some milliseconds of each start. An agent
+    # reads the annotations as text.
+    TypedDict = dict
 
 STATE = "/v1/state"  # GET ?since=&wait_s=&quiet_s=&fresh=&boot=&after= -> AgentState
 RUN = "/v1/run"  # POST RunCommand                    -> AgentState
@@ -406,8 +412,7 @@ class ReleaseCommand(TypedDict):
     earlier: list[str]  # as in FenceCommand
 
 
-@dataclass(frozen=True)
-class Thresholds:
+class Thresholds(NamedTuple):
     """What a node needs before a command runs there: more than each of these numbers."""
 
     root_gb: float = 32.0  # free on the root's disk

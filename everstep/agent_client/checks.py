@@ -6,7 +6,6 @@ A machine is what it is: a disk or a limit smaller than a job should have is not
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 
 from everstep.agent import wire
 from everstep.agent_client.link import NoAnswer, Refused
@@ -35,7 +34,7 @@ async def ask(
         "hosts": list(hosts),
         "accelerator": accelerator,
         "devices": devices,
-        "thresholds": asdict(thresholds),
+        "thresholds": thresholds._asdict(),
     }
     try:
         answer = await agents.ask(uid, "POST", wire.CHECK, command)

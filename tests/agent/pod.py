@@ -92,11 +92,12 @@ class Pod:
 
     # -- the agent --------------------------------------------------------------------------------
 
-    def launch(self, *more: str) -> subprocess.Popen[bytes]:
+    def launch(self, *more: str, flags: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """`more` are arguments of the agent, `flags` some of its interpreter."""
         arguments = ("--home", str(self.home), "--job", "demo", "--slot", "0", "--node", "n0")
         with (self.home / "agent.log").open("ab") as log:
             agent = subprocess.Popen(
-                [PYTHON, "-I", "-S", str(self.pyz), *arguments, "--uid", self.uid, *more],
+                [PYTHON, "-I", "-S", *flags, str(self.pyz), *arguments, "--uid", self.uid, *more],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,6 +15,7 @@ import pytest
 
 import everstep.agent
 from everstep.agent.build import build, ensure
+from tests.agent.pod import PYTHON, Pod, until
 from tests.support.sources import parsed
 
 SOURCES = sorted(Path(everstep.agent.__file__).parent.rglob("*.py"))
@@ -69,12 +72,34 @@ def test_another_python_takes_the_sources(pyz: Path, tmp_path: Path) -> None:
     assert "--home" in usage_of(rebuilt(pyz, tmp_path / "a.pyz", of_another))
 
 
-def test_its_warden_loads_no_server(pyz: Path) -> None:
-    """There is one beside each agent, and both start at once."""
-    command = [sys.executable, "-I", "-S", "-X", "importtime", str(pyz), "warden"]
-    loaded = subprocess.run(command, check=False, capture_output=True, text=True).stderr
+RARELY_NEEDED = {
+    *("argparse", "bz2", "concurrent.futures", "ctypes", "dataclasses", "datetime", "hashlib"),
+    *("hmac", "http.server", "inspect", "logging", "lzma", "random", "shutil", "ssl"),
+    *("subprocess", "tokenize", "traceback", "zipfile"),
+}
+"""Modules whose import takes a good part of the processor time of a start, and which no start needs."""
+LOADED = re.compile(r"^import time:[ 0-9|]+ (\S+)$", re.MULTILINE)
+"""A line that `-X importtime` prints."""
+
+
+def test_the_start_of_an_agent_loads_no_module_that_is_rarely_needed(idle: Pod) -> None:
+    idle.launch(flags=("-X", "importtime"))
+    until(idle.answers, what="an answer")
+    loaded = {*LOADED.findall(idle.log_text())}
+    assert "everstep.agent.server" in loaded
+    assert loaded & RARELY_NEEDED == set()
+
+
+def test_its_warden_loads_neither_these_nor_a_server(pyz: Path, tmp_path: Path) -> None:
+    """There is one beside each agent, and both start at once. It ends when nothing holds its input open."""
+    arguments = [str(os.getpid()), "1", "a-pod", str(tmp_path)]
+    words = [PYTHON, "-I", "-S", "-X", "importtime", str(pyz), "warden", *arguments]
+    run = subprocess.run(
+        words, check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    loaded = {*LOADED.findall(run.stderr)}
     assert "everstep.agent.processes.warden" in loaded
-    assert "http.server" not in loaded
+    assert loaded & {*RARELY_NEEDED, "socketserver", "everstep.agent.server"} == set()
 
 
 NEWER = {

@@ -6,15 +6,13 @@ dead, that check fails and no other one waits for it.
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError, wait
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.observing import hardware
@@ -32,8 +30,7 @@ HARDWARE = frozenset({"gpu-check"})
 """Checks that fail because of the machine; for the others it only is not as this job needs it."""
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """The value that one check measured, and the value it needs."""
 
     ok: bool
@@ -67,23 +64,26 @@ class RunningChecks:
         self.generation = generation
         self._within_s = within_s
         self._began = time.monotonic()
-        self._results: dict[str, Future[wire.CheckSeen]] = {name: Future() for name in checks}
+        self._names = (*checks,)
+        self._results: dict[str, wire.CheckSeen] = {}
+        self._changed = threading.Condition()
         for name, check in checks.items():
             threading.Thread(target=self._run, args=(name, check), daemon=True).start()
 
     def state(self, wait_s: float) -> wire.CheckState:
         """The results of all checks as soon as they are done, or of those that are after that time."""
         left_s = self._began + self._within_s - time.monotonic()
-        wait(self._results.values(), max(0.0, min(wait_s, left_s)))
+        with self._changed:
+            self._changed.wait_for(self._are_done, max(0.0, min(wait_s, left_s)))
         if time.monotonic() >= self._began + self._within_s:
-            for name in self._results:
+            for name in self._names:
                 self._store(name, _failed(f"no answer within {self._within_s:g} s"))
-        done = [result.result() for result in self._results.values() if result.done()]
-        return {
-            "generation": self.generation,
-            "done": len(done) == len(self._results),
-            "checks": done,
-        }
+        with self._changed:
+            done = [self._results[name] for name in self._names if name in self._results]
+            return {"generation": self.generation, "done": self._are_done(), "checks": done}
+
+    def _are_done(self) -> bool:
+        return len(self._results) == len(self._names)
 
     def _run(self, name: str, check: Check) -> None:
         try:
@@ -94,17 +94,17 @@ class RunningChecks:
 
     def _store(self, name: str, measured: Measured) -> None:
         """Store a result. The first one counts: a check that ends too late changes nothing."""
-        with contextlib.suppress(InvalidStateError):
-            self._results[name].set_result(
-                {
-                    "name": name,
-                    "ok": measured.ok,
-                    "measured": measured.measured,
-                    "needed": measured.needed,
-                    "hardware": name in HARDWARE,
-                    "took_s": round(time.monotonic() - self._began, 3),
-                }
-            )
+        result: wire.CheckSeen = {
+            "name": name,
+            "ok": measured.ok,
+            "measured": measured.measured,
+            "needed": measured.needed,
+            "hardware": name in HARDWARE,
+            "took_s": round(time.monotonic() - self._began, 3),
+        }
+        with self._changed:
+            self._results.setdefault(name, result)
+            self._changed.notify_all()
 
 
 def _failed(measured: str) -> Measured:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -53,7 +52,7 @@ class Tool:
     def _work(self, indices: frozenset[int]) -> None:
         percents: dict[int, float] = {}
         # Values that were read before an error count.
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
+        with contextlib.suppress(OSError):
             if self._accelerator == "nvidia":
                 percents.update(tool_output.nvidia(self._printed(*NVIDIA)))
             else:
@@ -70,7 +69,7 @@ class Tool:
         self.runs += 1
 
     def _printed(self, *words: str) -> str:
-        """Run the tool and return its output. Raises OSError or SubprocessError."""
+        """Run the tool and return its output. Raises OSError."""
         program = find(KINDS[self._accelerator].tool)
         if program is None:
             raise FileNotFoundError

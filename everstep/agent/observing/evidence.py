@@ -8,15 +8,15 @@ Stopped processes are left alone: they cannot answer, and reading them would tak
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 
 from everstep.agent.agent import EVIDENCE, Agent
+from everstep.agent.future import in_thread
+from everstep.agent.observing.hardware import which
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -77,16 +77,16 @@ class EvidenceCollector:
         self, run: Run, ranks: list[Rank], within_s: float, *, may_end: bool
     ) -> dict[int, str]:
         """`may_end`: the ranks are killed next, so that a signal may be used which could end them."""
-        pool = ThreadPoolExecutor(max(1, len(ranks)))
         requests = {
-            rank.number: pool.submit(self._stack, run, rank, within_s, may_end=may_end)
+            rank.number: in_thread(partial(self._stack, run, rank, within_s, may_end=may_end))
             for rank in ranks
         }
-        pool.shutdown(wait=False)
-        done, _ = wait(requests.values(), within_s)
-        texts = {
-            n: one.result() for n, one in requests.items() if one in done and not one.exception()
-        }
+        deadline, texts = time.monotonic() + within_s, {}
+        for number, request in requests.items():
+            with contextlib.suppress(
+                Exception
+            ):  # it fails, or takes too long: no stack of that rank
+                texts[number] = request.result(max(0.0, deadline - time.monotonic()))
         return {number: text for number, text in texts.items() if text}
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
@@ -95,7 +95,7 @@ class EvidenceCollector:
             return ""
         if process.is_stopped:
             return f"process {rank.pid} is stopped\n"
-        spy = shutil.which(PY_SPY, path=run.command["env"].get("PATH")) or shutil.which(PY_SPY)
+        spy = which(PY_SPY, path=run.command["env"].get("PATH")) or which(PY_SPY)
         if spy is not None and (text := _by_spy(spy, rank.pid, within_s)):
             return text
         number = _signal_of(run, rank, may_end=may_end)
@@ -116,7 +116,7 @@ class EvidenceCollector:
 
 
 def _by_spy(spy: str, pid: int, within_s: float) -> str:
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+    with contextlib.suppress(OSError):
         return ask((spy, "dump", "--pid", str(pid)), within_s=within_s, running=set()).stdout
     return ""
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent.processes.tool import ask
 
@@ -16,8 +14,7 @@ PLACES = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin")
 """Where tools are searched if they are not on the PATH."""
 
 
-@dataclass(frozen=True)
-class DeviceKind:
+class DeviceKind(NamedTuple):
     """How devices of one kind are found: by their tool, and without it by their files."""
 
     tool: str
@@ -36,11 +33,18 @@ KINDS: Mapping[str, DeviceKind] = {
 
 def find(program: str) -> str | None:
     """The path of the program, also if it is not on the PATH; None if it is not installed."""
-    return shutil.which(program) or shutil.which(program, path=os.pathsep.join(PLACES))
+    return which(program) or which(program, path=os.pathsep.join(PLACES))
+
+
+def which(program: str, path: str | None = None) -> str | None:
+    """The path of the program; None if it is not in the folders of `path`, by default those of PATH."""
+    import shutil  # with three compressors, of which no start has a use
+
+    return shutil.which(program, path=path)
 
 
 def count(kind: DeviceKind) -> int:
-    """Count the devices of this kind. Raises OSError or SubprocessError."""
+    """Count the devices of this kind. Raises OSError."""
     path = find(kind.tool)
     return _files(kind) if path is None else listed(path, kind)
 
@@ -50,9 +54,10 @@ def _files(kind: DeviceKind) -> int:
 
 
 def listed(path: str, kind: DeviceKind) -> int:
-    """Count the devices that their tool lists. Raises OSError or SubprocessError."""
+    """Count the devices that their tool lists. Raises OSError."""
     answer = ask((path, *kind.words), within_s=TOOL_S, running=set())
-    answer.check_returncode()
+    if answer.returncode:
+        raise OSError(f"{path} ended with exit code {answer.returncode}")
     return sum(line.strip().startswith(kind.mark) for line in answer.stdout.splitlines())
 
 
@@ -63,13 +68,13 @@ SIMULATED = 8
 """Number of simulated devices on a machine that has none."""
 
 
-@dataclass(frozen=True)
 class Devices:
     """The devices of each node of a machine, and why these are assumed."""
 
-    kind: str
-    count: int
-    why: str
+    def __init__(self, kind: str, count: int, why: str) -> None:
+        self.kind = kind
+        self.count = count
+        self.why = why
 
     def __str__(self) -> str:
         return f"{self.count} {self.kind} device{'' if self.count == 1 else 's'}"
@@ -94,7 +99,7 @@ def _here(kinds: Mapping[str, DeviceKind]) -> Devices:
     for name, kind in kinds.items():
         try:
             many, why = count(kind), f"{kind.tool} lists them"
-        except (OSError, subprocess.SubprocessError):  # it is installed, but does not answer
+        except OSError:  # it is installed, but does not answer
             many, why = _files(kind) or 1, f"{kind.tool} is here and does not answer"
         if many:
             return Devices(name, many, why)

@@ -28,7 +28,7 @@ _GAP = b"\n[everstep: %020d bytes left out]\n"
 _GAP_OF_MOVE = b"\n[everstep%020d %016x]\n"
 """The gap while the tail is moved up to it. The second number is where the tail is until then."""
 _GAP_SIZE = len(_GAP % 0)
-_ANY_GAP = re.compile(rb"\n\[everstep(?:: (\d{20}) bytes left out|(\d{20}) ([0-9a-f]{16}))\]\n")
+_ANY_GAP = rb"\n\[everstep(?:: (\d{20}) bytes left out|(\d{20}) ([0-9a-f]{16}))\]\n"
 _READS_MOST = 10
 """Tries to read a log while its tail is moved. It is moved once in megabytes of output."""
 
@@ -158,7 +158,7 @@ def read(path: Path, offset: int, limit: int, *, head: int = HEAD) -> tuple[byte
 
 
 def _layout(handle: int, head: int) -> Layout:
-    gap, size = _ANY_GAP.match(os.pread(handle, _GAP_SIZE, head)), os.fstat(handle).st_size
+    gap, size = re.match(_ANY_GAP, os.pread(handle, _GAP_SIZE, head)), os.fstat(handle).st_size
     if gap is None:
         return Layout(dropped=0, tail_at=head, size=size)
     if gap[1]:

@@ -6,7 +6,7 @@ hang: such a sample ends the row, like any other that shows work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MINUTE_S = 60.0
 
@@ -14,8 +14,7 @@ CODE = "200001002"
 IN_A_ROW = 5
 
 
-@dataclass(frozen=True)
-class NpuSample:
+class NpuSample(NamedTuple):
     """What a device and its processes show at one look; None: it could not be read."""
 
     pids: frozenset[int]
@@ -25,32 +24,29 @@ class NpuSample:
     cpu_s: float | None  # processor time of its processes
 
 
-@dataclass(frozen=True)
-class Thresholds:
-    """Below these a device does nothing; a negative one means the default, as in MindCluster."""
+class Thresholds(NamedTuple):
+    """Below these a device does nothing."""
 
     ai_core_percent: float = 5.0
     hbm_growth_percent: float = 0.0
     packets_a_minute: float = 100.0
     cpu_s: float = 5.0
 
-    def __post_init__(self) -> None:
-        for name, field in self.__dataclass_fields__.items():
-            if getattr(self, name) < 0:
-                object.__setattr__(self, name, field.default)
+    def without_negatives(self) -> Thresholds:
+        """The same limits; a negative one means the default, as in MindCluster."""
+        return Thresholds(*(own if own >= 0 else usual for own, usual in zip(self, DEFAULTS)))
 
     def within(self, seconds: float) -> Thresholds:
         """The same limits for samples that are not a minute apart, as in a rehearsal."""
         share = seconds / MINUTE_S
         packets, cpu_s = self.packets_a_minute * share, self.cpu_s * share
-        return replace(self, packets_a_minute=packets, cpu_s=cpu_s)
+        return self._replace(packets_a_minute=packets, cpu_s=cpu_s)
 
 
 DEFAULTS = Thresholds()
 
 
-@dataclass(frozen=True)
-class HangWatch:
+class HangWatch(NamedTuple):
     """The newest sample of a device, and how many in a row before it showed no work."""
 
     before: NpuSample | None = None

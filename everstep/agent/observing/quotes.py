@@ -16,8 +16,8 @@ ALL_QUOTES_MOST = 512 * 1024
 """Most output that all facts of an agent quote together. In JSON a byte may become six."""
 
 # A launcher may write a prefix before each line, as `[rank0]: `: group 1.
-_TRACEBACK = re.compile(r"^(.*?)Traceback \(most recent call last\):\s*$")
-_TOP_FRAME = re.compile(r'^\s+File ".*", line \d+, in (?:<module>|_run_module_as_main)\s*$')
+_TRACEBACK = r"^(.*?)Traceback \(most recent call last\):\s*$"
+_TOP_FRAME = r'^\s+File ".*", line \d+, in (?:<module>|_run_module_as_main)\s*$'
 _SURVIVED = ("Exception ignored ", "Exception in thread ", "--- Logging error ---")
 """What is printed before a traceback that ends nothing, or a thread alone."""
 _UNCAUGHT = 1
@@ -33,7 +33,7 @@ def last_exception(lines: list[str], code: int | None) -> str | None:
     if code != _UNCAUGHT:
         return None
     for start in reversed(range(len(lines))):
-        traceback = _TRACEBACK.match(lines[start])
+        traceback = re.match(_TRACEBACK, lines[start])
         if traceback is not None and _is_of_main_thread(lines, start, traceback[1]):
             return _raised(lines[start + 1 :], traceback[1])
     return None
@@ -44,7 +44,7 @@ def _is_of_main_thread(lines: list[str], start: int, prefix: str) -> bool:
     line_before, first_frame = lines[start - 1 : start], lines[start + 1 : start + 2]
     is_survived = any(line.removeprefix(prefix).startswith(_SURVIVED) for line in line_before)
     return not is_survived and any(
-        _TOP_FRAME.match(line.removeprefix(prefix)) for line in first_frame
+        re.match(_TOP_FRAME, line.removeprefix(prefix)) for line in first_frame
     )
 
 

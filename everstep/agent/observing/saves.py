@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
+from everstep.agent.future import Future
 from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run

@@ -9,20 +9,20 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-_INDEX = re.compile(r"[0-9]{1,4}")
-_NUMBER = re.compile(r"[0-9]{1,3}(?:\.[0-9]+)?")
+_INDEX = r"[0-9]{1,4}"
+_NUMBER = r"[0-9]{1,3}(?:\.[0-9]+)?"
 
 
 def nvidia(text: str) -> dict[int, float]:
     """Parse `nvidia-smi --query-gpu=index,utilization.gpu --format=csv,noheader,nounits`."""
-    matches = re.finditer(rf"(?m)^\s*({_INDEX.pattern})\s*,\s*({_NUMBER.pattern})\s*%?\s*$", text)
+    matches = re.finditer(rf"(?m)^\s*({_INDEX})\s*,\s*({_NUMBER})\s*%?\s*$", text)
     return {int(row[1]): float(row[2]) for row in matches}
 
 
 def npu_usages(text: str, index: int) -> dict[int, float]:
     """Parse `npu-smi info -t usages -i INDEX`. Several chips: their sum, which changes with any of them."""
     pattern = r"(?im)^\s*(?:ai ?core|npu)\s+(?:usage rate|utilization)\s*\(%\)\s*:\s*(\S+)\s*$"
-    values = [float(value) for value in re.findall(pattern, text) if _NUMBER.fullmatch(value)]
+    values = [float(value) for value in re.findall(pattern, text) if re.fullmatch(_NUMBER, value)]
     return {index: sum(values)} if values else {}
 
 
@@ -49,12 +49,12 @@ def _chips(lines: Iterable[str]) -> Iterator[_Chip]:
         if "Process id" in line:
             return  # the second table
         cells = [cell.split() for cell in line.strip().strip("|").split("|")]
-        if len(cells) != 3 or not all(cells) or not _INDEX.fullmatch(cells[0][0]):
+        if len(cells) != 3 or not all(cells) or not re.fullmatch(_INDEX, cells[0][0]):
             continue
         (first, *more), (second, *_), (used, *_) = cells
         if ":" not in second and second != "NA":  # no bus ID: the line with the health of a card
             card = int(first)
         elif card is not None:
-            number = int(more[0]) if more and _INDEX.fullmatch(more[0]) else None
-            yield _Chip(card, number, float(used) if _NUMBER.fullmatch(used) else None)
+            number = int(more[0]) if more and re.fullmatch(_INDEX, more[0]) else None
+            yield _Chip(card, number, float(used) if re.fullmatch(_NUMBER, used) else None)
             card = None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pkgutil
 import socket
 from pathlib import Path
+from typing import Any
 
 from everstep.agent import wire
 from everstep.agent.prewarming import fork_server
@@ -14,8 +14,9 @@ from everstep.agent.prewarming.helper_spec import HelperSpec
 from everstep.agent.processes import proc, rank_exec
 from everstep.agent.storage import files
 
+_LOADER: Any = fork_server.__loader__
 # Read at once: our own file may be replaced by another version while we run.
-SOURCE = (pkgutil.get_data("everstep.agent.prewarming", "fork_server.py") or b"").decode()
+SOURCE: str = _LOADER.get_source(fork_server.__name__)
 LAST_LINE = 500
 _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 LOG_MOST = 1024 * 1024

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.processes.rank import Rank
@@ -34,8 +34,7 @@ FLAGS = "BEOsu"
 """Flags of the interpreter that concern the whole process, so that a helper may have them too."""
 
 
-@dataclass(frozen=True)
-class Python:
+class Python(NamedTuple):
     """A command that is a Python script or module, taken apart."""
 
     interpreter: tuple[str, ...]  # with its flags
@@ -60,8 +59,7 @@ def parse_python_command(command: list[str]) -> Python | None:
     return None
 
 
-@dataclass(frozen=True)
-class HelperSpec:
+class HelperSpec(NamedTuple):
     """What starts have in common if one helper can serve them."""
 
     interpreter: tuple[str, ...]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep.agent import clock, wire
 from everstep.agent.agent import Agent
+from everstep.agent.future import Future
 from everstep.agent.processes import command_files, proc, rank_exec
 from everstep.agent.processes.members import with_families
 from everstep.agent.processes.run import Run

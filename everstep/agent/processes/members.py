@@ -15,7 +15,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,14 +44,14 @@ class FoundMembers(NamedTuple):
         return [process for process in self.members if process.is_alive]
 
 
-@dataclass
 class MemberList:
     """The list of members in the pod's folder."""
 
-    boot: str = ""
-    since: int = 0  # start of the pod's first agent: no member is older
-    cgroups: list[str] = field(default_factory=list)  # one per agent; "" for one that got none
-    identities: set[tuple[int, int]] = field(default_factory=set)
+    def __init__(self, boot: str = "", since: int = 0) -> None:
+        self.boot = boot
+        self.since = since  # start of the pod's first agent: no member is older
+        self.cgroups: list[str] = []  # one per agent; "" for one that got none
+        self.identities: set[tuple[int, int]] = set()
 
     @property
     def is_in_cgroups(self) -> bool:

@@ -11,13 +11,13 @@ import contextlib
 import os
 import signal
 import time
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from everstep.agent import clock
 from everstep.agent.agent import Agent
+from everstep.agent.future import Future
 from everstep.agent.observing import matching, quotes, steps
 from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank

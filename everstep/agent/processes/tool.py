@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from everstep.agent.processes import proc
+
+if TYPE_CHECKING:
+    import subprocess
 
 ANSWER_BYTES = 1024 * 1024
 """Most output of a tool. One that prints without end would fill the memory."""
@@ -20,9 +23,10 @@ def ask(
 ) -> subprocess.CompletedProcess[str]:
     """Run the tool and return its output and exit code. Meanwhile its process number is in `running`.
 
-    Raises OSError if it is missing or prints too much, OSError or SubprocessError if it takes too long.
-    It is killed in these cases.
+    Raises OSError if it is missing, prints too much or takes too long. It is killed in these cases.
     """
+    import subprocess  # takes some milliseconds, and few agents have a tool to run
+
     ends = time.monotonic() + within_s
     child = subprocess.Popen(
         words,
@@ -38,9 +42,11 @@ def ask(
         text = _read(child.stdout.fileno(), ends)
         # The agent's loop may wait for this child first; that loses its exit code and nothing else.
         code = child.wait(max(0.0, ends - time.monotonic()))
-    except BaseException:
+    except BaseException as error:
         proc.kill(() if process is None else (process,))
         child.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError("the tool does not end in time") from None
         raise
     finally:
         child.stdout.close()

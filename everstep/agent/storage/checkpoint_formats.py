@@ -32,7 +32,7 @@ STATE_MAX = METADATA_MAX = 64 * 1024 * 1024
 LEXED_MAX = 4 * 1024 * 1024
 """Of longer metadata only the names are looked for: to read it through takes seconds."""
 
-_SHARD_NAME = re.compile(rb"__\d+_\d+\.distcp")
+_SHARD_NAME = rb"__\d+_\d+\.distcp"
 _OF_A_SHARD = ("relative_path", "offset", "length")
 
 _OF_OTHER_RANKS = "rng_state_"  # optional: the state may be complete before them
@@ -41,10 +41,10 @@ _BEFORE_WEIGHTS = frozenset({"config.json", "generation_config.json", "adapter_c
 _LAST_OF_ACCELERATE = "random_states_"
 
 # Files and folders of which there is one for each rank: DeepSpeed's, then Megatron's.
-_OF_RANKS = re.compile(
+_OF_RANKS = (
     r"(?:zero_pp|mp)_rank_(\d+)(?:_mp_rank_(\d+))?_\w+_states\.pt$|^mp_rank_(\d+)(?:_(\d+))*$"
 )
-_NUMBER = re.compile(r"(?<=_)\d+")
+_NUMBER = r"(?<=_)\d+"
 
 
 class Item(NamedTuple):
@@ -161,7 +161,7 @@ def _shards(metadata: bytes) -> Mapping[str, int] | None:
     """Each file that the metadata names, and its least length; None: the metadata is cut off."""
     if not metadata.endswith(b"."):  # the last instruction of a pickle
         return None
-    needed = {name.decode(): 1 for name in _SHARD_NAME.findall(metadata)}
+    needed = {name.decode(): 1 for name in re.findall(_SHARD_NAME, metadata)}
     if len(metadata) <= LEXED_MAX:
         try:
             for name, end in _pieces(metadata):
@@ -271,17 +271,17 @@ def _has_indexed_files(content: Content) -> bool:
 
 
 def _is_of_ranks(names: Iterable[str]) -> bool:
-    return any(_OF_RANKS.search(name) for name in names)
+    return any(re.search(_OF_RANKS, name) for name in names)
 
 
 def _has_no_gap(content: Content) -> bool:
     """Whether no rank's file is missing: files of ranks 0 and 2 without rank 1 are a gap."""
     numbers: dict[tuple[Path, str], set[tuple[int, ...]]] = {}
     for path in {path for item in content.items for path in (item.path, item.path.parent)}:
-        match = _OF_RANKS.search(path.name)
+        match = re.search(_OF_RANKS, path.name)
         if match is not None:
-            ranks = tuple(int(number) for number in _NUMBER.findall(match[0]))
-            kind = _NUMBER.sub("#", path.name)
+            ranks = tuple(int(number) for number in re.findall(_NUMBER, match[0]))
+            kind = re.sub(_NUMBER, "#", path.name)
             numbers.setdefault((path.parent, kind), set()).add(ranks)
     return all(_is_full(ranks) for ranks in numbers.values())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import NamedTuple
 
 from everstep.agent import bounds
@@ -13,24 +14,21 @@ _FILE = r"(?:\.(?:pt|pth|ckpt|bin|safetensors|tar|npz|pkl|h5|mdl|params|pdparams
 
 # The first that matches counts: `epoch=1-step=200.ckpt` is step 200. A more specific name always comes before
 # a less specific one, so that the numbers of a folder are of one kind.
-_NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern, re.IGNORECASE))
-    for kind, pattern in (
-        ("step", r"step[-_=.]?(\d+)"),
-        ("step", r"iter(?:ation)?[-_=.]?(\d+)"),
-        ("epoch and step", rf"-(\d+)_(\d+){_FILE}"),  # MindSpore: the step counts within the epoch
-        ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
-        ("step", r"^(\d+)$"),
-        ("epoch", r"epoch[-_=.]?(\d+)"),
-        # In other names the number may be no counter: `resnet_50.pt` has the same one for ever.
-        (
-            "number",
-            rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
-        ),
-        ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
-    )
+_NAMES = (
+    ("step", r"step[-_=.]?(\d+)"),
+    ("step", r"iter(?:ation)?[-_=.]?(\d+)"),
+    ("epoch and step", rf"-(\d+)_(\d+){_FILE}"),  # MindSpore: the step counts within the epoch
+    ("step", r"(?:checkpoint|ckpt)[-_=.]?(\d+)"),
+    ("step", r"^(\d+)$"),
+    ("epoch", r"epoch[-_=.]?(\d+)"),
+    # In other names the number may be no counter: `resnet_50.pt` has the same one for ever.
+    (
+        "number",
+        rf"(?:^|[-_.])(?:model|net|network|weights|params|snapshot|saved?)[-_](\d+){_FILE}",
+    ),
+    ("time", rf"^(?!best)(?:.*[-_.])?(?:last|latest|checkpoint|ckpt|snapshot|model){_FILE}"),
 )
-_SAVED_AGAIN = re.compile(r"_(\d{8}_\d{6})(?:\.\w+)?$")
+_SAVED_AGAIN = r"_(\d{8}_\d{6})(?:\.\w+)?$"
 """What Cerebras' trainer adds to a name that is there already: the time."""
 _KINDS = tuple(dict.fromkeys(kind for kind, _ in _NAMES))
 STEPS_OF_AN_EPOCH = 10**9
@@ -109,15 +107,21 @@ def _number(text: str | None) -> int | None:
     return int(digits) if digits else None
 
 
+@cache
+def _patterns() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """What `_NAMES` says, compiled by the first name: an agent without checkpoints never needs it."""
+    return tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _NAMES)
+
+
 def _usual(name: str) -> Name | None:
-    for kind, pattern in _NAMES:
+    for kind, pattern in _patterns():
         match = pattern.search(name)
         if match is None:
             continue
         epoch, digits = ("0", "0", *match.groups())[-2:]
         number = int(epoch) * STEPS_OF_AN_EPOCH + int(digits)
         if bounds.step(number) is not None:  # more digits are a hash, or a time
-            later = _SAVED_AGAIN.match(name, match.end())
+            later = re.match(_SAVED_AGAIN, name[match.end() :])
             return Name(STEP - _KINDS.index(kind), number, _number(later and later[1]) or 0)
     return None
 

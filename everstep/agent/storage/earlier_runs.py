@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from collections.abc import Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +15,7 @@ from pathlib import Path
 RUNS_MOST = 100
 BYTES_MOST = 1024 * 1024 * 1024
 
-_OF_RUN = re.compile(r"g(\d+)(-r\d+\.(log|times))?")
+_OF_RUN = r"g(\d+)(-r\d+\.(log|times))?"
 
 
 def prune(folders: Collection[Path], generation: int, *, in_use: Collection[str]) -> None:
@@ -42,7 +41,7 @@ def _paths(folders: Collection[Path]) -> Iterator[tuple[int, Path]]:
             if folder.is_symlink():  # by a rank: what is there is not ours
                 continue
             for path in folder.iterdir():
-                if name := _OF_RUN.fullmatch(path.name):
+                if name := re.fullmatch(_OF_RUN, path.name):
                     yield int(name[1]), path
 
 
@@ -55,6 +54,8 @@ def _bytes(path: Path) -> int:
 def _remove(path: Path) -> None:
     with contextlib.suppress(OSError):
         if _is_folder(path):
+            import shutil  # with three compressors, of which no start has a use
+
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink()

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import itertools
 import json
 import os
@@ -36,7 +35,7 @@ BYTES_MOST = 4096
 FILES_MOST = 100
 OUTDATED_MOST = 30
 """Outdated jobs that are kept in one folder, those of the highest generations."""
-OF_ONE_GENERATION = re.compile(rf"{wire.FENCE_FILE}\.([1-9][0-9]{{0,15}})\.[0-9a-f]{{16}}")
+OF_ONE_GENERATION = rf"{wire.FENCE_FILE}\.([1-9][0-9]{{0,15}})\.[0-9a-f]{{16}}"
 
 FenceOwner = tuple[str, str]
 """A job, and the cluster that it runs on."""
@@ -70,6 +69,8 @@ class Fence(NamedTuple):
     @property
     def name(self) -> str:
         """The name of its file."""
+        import hashlib  # with OpenSSL: only what writes a fence needs it
+
         owner = hashlib.sha256("\0".join(self.owner).encode()).hexdigest()[:16]
         return f"{wire.FENCE_FILE}.{self.generation}.{owner}"
 
@@ -151,7 +152,9 @@ def _newest(fences: Path) -> dict[FenceOwner, Fence]:
 def _all(fences: Path) -> Iterator[Fence]:
     """All fences, the file for people first: of the same generation the later one counts."""
     names = sorted(path.name for path in fences.iterdir())
-    names = [name for name in names if name == wire.FENCE_FILE or OF_ONE_GENERATION.fullmatch(name)]
+    names = [
+        name for name in names if name == wire.FENCE_FILE or re.fullmatch(OF_ONE_GENERATION, name)
+    ]
     if len(names) > FILES_MOST:
         raise SpoiledFence(f" has {len(names)} generation files, more than {FILES_MOST}")
     for name in names:
@@ -375,7 +378,7 @@ def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
     """The readable fences of each job, the lowest generation first."""
     by_owner: dict[FenceOwner, list[Fence]] = {}
     for path in fences.iterdir():
-        if OF_ONE_GENERATION.fullmatch(path.name):
+        if re.fullmatch(OF_ONE_GENERATION, path.name):
             with contextlib.suppress(OSError):
                 fence = _read_fence(path)
                 by_owner.setdefault(fence.owner, []).append(fence)

@@ -14,12 +14,11 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from everstep.agent.future import Future
 from everstep.agent.storage import fence, reading
 
 TICK_S = 1.0
@@ -29,14 +28,14 @@ FIRST_S = 3.0
 """Time that a new watch has for its first reading, however long ago the last poll was."""
 
 
-@dataclass
 class Reading:
     """The fence of one folder, as it was read last."""
 
-    newest: int = 0
-    due: float = 0.0
-    is_good: bool = False  # whether the last reading succeeded
-    answer: Future[int] | None = None  # of the reading in progress
+    def __init__(self) -> None:
+        self.newest = 0
+        self.due = 0.0
+        self.is_good = False  # whether the last reading succeeded
+        self.answer: Future[int] | None = None  # of the reading in progress
 
 
 def _generation(folder: str, owner: fence.FenceOwner, newest: int, first: str) -> int:

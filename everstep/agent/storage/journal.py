@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +57,9 @@ def folder_of(
     """
     if workdir and model_dir.is_relative_to(workdir) and not Path(workdir).is_dir():
         raise OSError(f"the workdir {workdir} is no folder")
+    # Takes some milliseconds, and one agent of a job writes its journal.
+    from datetime import datetime, timedelta, timezone
+
     at = datetime.fromtimestamp(began, tz=timezone.utc).replace(microsecond=0)
     while True:
         folder = model_dir / f"{at:%Y%m%d_%H%M%S}_restartable"

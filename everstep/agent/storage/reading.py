@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as TooLate
+from functools import partial
 from typing import TypeVar
+
+from everstep.agent.future import Future, TooLate, in_thread
 
 T = TypeVar("T")
 
@@ -35,14 +36,11 @@ def begin(folder: str, work: Callable[[], T]) -> Future[T]:
         if _busy.get(folder, 0) >= MOST:
             raise StorageHangs(folder)
         _busy[folder] = _busy.get(folder, 0) + 1
-    answer: Future[T] = Future()
-    answer.set_running_or_notify_cancel()  # a caller that stops waiting does not cancel the work
     try:
-        threading.Thread(target=_do, args=(folder, work, answer), daemon=True).start()
+        return in_thread(partial(_do, folder, work))
     except RuntimeError:  # the machine gives us no thread
         _leave(folder)
         raise StorageHangs(folder) from None
-    return answer
 
 
 def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
@@ -58,15 +56,11 @@ def result_of(folder: str, work: Future[T], *, within_s: float) -> T:
         raise StorageHangs(folder) from None
 
 
-def _do(folder: str, work: Callable[[], T], answer: Future[T]) -> None:
+def _do(folder: str, work: Callable[[], T]) -> T:
     try:
-        result = work()
-    except BaseException as error:  # noqa: BLE001  # the caller gets it from the future
+        return work()
+    finally:
         _leave(folder)
-        answer.set_exception(error)
-    else:
-        _leave(folder)
-        answer.set_result(result)
 
 
 def _leave(folder: str) -> None:

@@ -40,7 +40,7 @@ class LocalWorkerSettings(BackendSettings):
     @field_validator("precheck")
     @classmethod
     def _can_be_measured(cls, thresholds: Thresholds) -> Thresholds:
-        numbers = [value for value in vars(thresholds).values() if isinstance(value, int | float)]
+        numbers = [value for value in thresholds if isinstance(value, int | float)]
         if not all(math.isfinite(value) and value >= 0 for value in numbers):
             raise ValueError("a finite number that is not negative is needed")
         return thresholds

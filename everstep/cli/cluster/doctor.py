@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -348,7 +347,7 @@ def _prechecks() -> Iterator[CheckLine]:
         "hosts": list(HOSTS),
         "accelerator": "none",  # how many there should be, a job says
         "devices": 0,
-        "thresholds": {**vars(limits), "ulimits": True},
+        "thresholds": {**limits._asdict(), "ulimits": True},
     }
     running_checks = places.RunningChecks(0, places.checks_of(command), within_s=limits.within_s)
     for check in running_checks.state(limits.within_s)["checks"]:
@@ -372,7 +371,7 @@ def _tool(path: str, kind: hardware.DeviceKind) -> CheckLine:
     tool, hint = kind.tool, f"`{kind.tool} {' '.join(kind.words)}` shows why"
     try:
         count = hardware.listed(path, kind)
-    except (OSError, subprocess.SubprocessError) as error:
+    except OSError as error:
         what = f"{tool} is here and does not answer: {error}"
         return problem("accelerators", what, hint)
     if not count:

@@ -20,7 +20,7 @@ WELL = Measured(ok=True, measured="well", needed="well")
 
 
 def command(generation: int = 1, **options: Any) -> dict[str, Any]:
-    thresholds = {name: options.pop(name) for name in vars(wire.THRESHOLDS).keys() & options.keys()}
+    thresholds = {name: options.pop(name) for name in {*wire.Thresholds._fields} & options.keys()}
     request = {"generation": generation, "hosts": ["localhost"], **options}
     return {**request, "thresholds": {**NOTHING_NEEDED, **thresholds}}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import wait
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +13,7 @@ from everstep.agent import wire
 from everstep.agent.observing.saves import Saves
 from everstep.agent.storage import checkpoints
 from tests.agent.pod import Pod
+from tests.support.patience import HUNG_S
 
 SLEEPS = "import time\ntime.sleep(600)"
 
@@ -84,4 +84,4 @@ def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> 
 def follow(saves: Saves, run: Any) -> None:
     saves.follow(run)
     assert saves._look is not None
-    wait([saves._look])
+    saves._look.exception(HUNG_S)

@@ -12,10 +12,13 @@ import logging
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from everstep.agent import build, wire
+from everstep.agent import build, future, wire
 from everstep.agent.storage import reading
 from everstep.agent.storage.reading import StorageHangs, begin
 from everstep.core.errors import BackendUnavailable
@@ -34,13 +37,24 @@ _START_S = 15.0
 
 async def read(folder: str, work: Callable[[], T], *, within_s: float = WITHIN_S) -> T:
     """Return what the work returns. Raises BackendUnavailable if it takes too long or raises an OSError."""
+    answer: Future[T] = Future()
     try:
+        begin(folder, work).add_done_callback(partial(_pass_on, answer))
         async with asyncio.timeout(within_s):
-            return await asyncio.wrap_future(begin(folder, work))
+            return await asyncio.wrap_future(answer)
     except (StorageHangs, TimeoutError):
         raise BackendUnavailable(str(StorageHangs(folder))) from None
     except OSError as error:
         raise BackendUnavailable(f"{folder}: {error}") from None
+
+
+def _pass_on(answer: Future[T], work: future.Future[T]) -> None:
+    """Set the answer to the result of the work, unless its reader has stopped waiting."""
+    with suppress(InvalidStateError):
+        if (error := work.exception()) is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(work.result())
 
 
 async def release(agent: Path, command: wire.ReleaseCommand) -> None:
