@@ -34,7 +34,9 @@ class Thresholds(NamedTuple):
 
     def without_negatives(self) -> Thresholds:
         """The same limits; a negative one means the default, as in MindCluster."""
-        return Thresholds(*(own if own >= 0 else usual for own, usual in zip(self, DEFAULTS)))
+        return Thresholds(
+            *(limit if limit >= 0 else default for limit, default in zip(self, DEFAULTS))
+        )
 
     def within(self, seconds: float) -> Thresholds:
         """The same limits for samples that are not a minute apart, as in a rehearsal."""
