@@ -140,11 +140,11 @@ def lab(request: pytest.FixtureRequest) -> Lab:
 
 @pytest.fixture
 def job(lab: Lab) -> Run:
-    """A job of four slots with one device each, on five nodes."""
-    return Run(lab)
+    """A job of two slots with one device each, on five nodes: with real processes four cost twice as much."""
+    return Run(lab, slots=(0, 1))
 
 
 @pytest.fixture
 def demo(fake_lab: FakeLab) -> FakeRun:
-    """The same on the fake cluster in this process."""
+    """A job of four slots on the fake cluster in this process."""
     return FakeRun(fake_lab)

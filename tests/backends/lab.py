@@ -81,6 +81,12 @@ class Lab(Protocol):
         """Changes that orders made in the world, each once; None if they are not counted."""
 
 
+async def leave_room_on(lab: Lab, nodes: int) -> None:
+    """Isolate all nodes but so many: a job that fills the cluster then needs few pods."""
+    for number in range(nodes, NODES):
+        await lab.backend.ensure_isolated(f"n{number}", reason="broken")
+
+
 async def left_on(lab: Lab) -> list[JobRef]:
     """The jobs of which anything is there."""
     return [left.job for left in await lab.backend.leftovers()]

@@ -278,7 +278,7 @@ async def test_another_worker_goes_on_wherever_the_one_before_was_killed(
 
 
 async def test_a_fence_keeps_whom_its_worker_has_not_heard_of_since(local_lab: LocalLab) -> None:
-    job = await launched(local_lab)
+    job = await launched(local_lab, slots=(0, 1))
     before = await processes(job)
     ranks_kept = await stopped_but(job, *job.slots)
     for watched in local_lab.backend.agents.by_uid.values():

@@ -33,7 +33,7 @@ async def test_a_job_of_other_books_is_refused_and_nothing_changes(
 ) -> None:
     await job.launch()
     before, done = await job.look(), await effects(job.lab)
-    strange = Run(job.lab, generation=job.generation, books="other")
+    strange = Run(job.lab, slots=job.slots, generation=job.generation, books="other")
     for verb, call in OF_A_JOB.items():
         refused = pytest.raises(WrongCluster, match=STRANGE)
         with subtests.test(verb), refused:
@@ -55,7 +55,7 @@ async def test_an_order_of_a_generation_never_given_is_refused(
 ) -> None:
     """A newer copy of these books gave that generation, and made pods that are missing here."""
     await job.launch()
-    ahead = Run(job.lab, generation=job.generation + 1)
+    ahead = Run(job.lab, slots=job.slots, generation=job.generation + 1)
     for verb, call in ORDERS.items():
         ahead_of_us = pytest.raises(
             WrongCluster, match="has job demo up to generation 1, it is at 2"

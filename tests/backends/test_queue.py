@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core.state import Mode
 from everstep.dialects.modelarts.policy import modelarts
-from tests.backends.lab import Lab, Run, left_on, observed
+from tests.backends.lab import Lab, Run, leave_room_on, left_on, observed
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job
 
@@ -82,9 +82,10 @@ async def test_a_job_that_ends_while_it_waits_lets_the_next_one_through(lab: Lab
 async def test_a_turn_in_the_queue_outlives_the_worker_that_asked_for_it(
     local_lab: LocalLab,
 ) -> None:
-    owner = Run(local_lab, id="owner", slots=ALL_NODES, devices="all")
+    await leave_room_on(local_lab, 2)
+    owner = Run(local_lab, id="owner", slots=(0, 1), devices="all")
     await owner.launch()
-    large = Run(local_lab, id="reissued", slots=ALL_NODES, devices="all")
+    large = Run(local_lab, id="reissued", slots=(0, 1), devices="all")
     important = waiting(local_lab)
     await queue_reason(large, reissued=True)
     await queue_reason(important, priority=9)

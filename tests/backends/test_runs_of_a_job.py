@@ -10,7 +10,7 @@ from tests.backends.lab import Run, left_on
 
 async def overtaken(job: Run) -> tuple[Run, Run]:
     """An earlier run that requested a generation after the later one."""
-    later = Run(job.lab, run="run-2")
+    later = Run(job.lab, run="run-2", slots=job.slots)
     await job.new_generation("launch")
     await later.launch()
     await job.new_generation("recovery-1")

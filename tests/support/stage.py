@@ -1,12 +1,11 @@
 """A whole Everstep for one test: a namespace, a fake cluster, a real worker.
 
 Cluster and worker live in the process of the test, where they begin at once. A test that kills or freezes
-a process takes `StageOfProcesses`.
+the worker takes `StageOfProcesses`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -18,16 +17,13 @@ from temporalio.client import WorkflowHandle
 
 from everstep.backends.base import Backend
 from everstep.backends.fake.backend import Admin, FakeBackend
-from everstep.backends.fake.client import FakeClient
+from everstep.backends.fake.server import FakeServer
 from everstep.backends.fake.settings import FakeSettings
 from tests.support.at_work import at_work, submit
-from tests.support.child import Child
 from tests.support.devserver import DevServer
-from tests.support.patience import HUNG_S
-from tests.support.workerproc import ROOT, WorkerProcess
+from tests.support.workerproc import WorkerProcess
 from worker import WorkerSettings, ensure_janitor, workers
 
-FAKE_READY = "everstep fake cluster ready "
 Handle = WorkflowHandle[Any, dict[str, Any]]
 
 
@@ -114,33 +110,17 @@ class Stage:
 
 
 class StageOfProcesses(Stage):
-    """The same, cluster and worker each in a process of its own: to be killed, frozen, measured."""
+    """The same with the worker in a process of its own: to be killed, frozen, measured."""
 
     worker: WorkerProcess
 
     async def begin(self) -> None:
-        cluster = Child(
-            [sys.executable, "-m", "everstep.backends.fake.server", "--nodes", str(self.nodes)],
-            name="fake",
-            log=self.home / f"fake-{self.cluster}.log",
-            env=None,
-            cwd=ROOT,
-        )
-        self._open.callback(cluster.kill)
-        self.fake_address = ""
-
-        async def is_ready() -> bool:
-            lines = cluster.output().splitlines()
-            ready_lines = [line for line in lines if line.startswith(FAKE_READY)]
-            self.fake_address = (
-                ready_lines[0].removeprefix(FAKE_READY).strip() if ready_lines else ""
-            )
-            return bool(ready_lines)
-
-        await cluster.until(is_ready, within_s=HUNG_S)
-        fake = FakeClient(self.fake_address)
-        self._open.push_async_callback(fake.close)
+        fake = FakeBackend(FakeSettings(nodes=self.nodes))
         self.fake, self.admin = fake, fake.admin
+        listener = await FakeServer(fake).listen("127.0.0.1", 0)
+        self._open.callback(listener.close)
+        host, port = listener.sockets[0].getsockname()
+        self.fake_address = f"{host}:{port}"
         self.worker = self.new_worker()
         self._open.push(self._end_of_worker)
         await self.worker.start()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everstep.core.world import PodState
-from tests.backends.lab import NODES, Lab, Run, effects, nodes_of, uids_of
+from tests.backends.lab import Lab, Run, effects, leave_room_on, nodes_of, uids_of
 from tests.backends.verbs import NEVER_ENDS
 
 
@@ -35,12 +35,6 @@ async def test_pods_are_made_for_all_slots_or_for_none(lab: Lab) -> None:
     assert state.places == 5
     assert state.waiting_for
     assert (await big.look()).pods == ()
-
-
-async def leave_room_on(lab: Lab, nodes: int) -> None:
-    """Isolate all nodes but so many: a job that fills the cluster then needs few pods."""
-    for number in range(nodes, NODES):
-        await lab.backend.ensure_isolated(f"n{number}", reason="broken")
 
 
 async def test_a_waiting_order_may_ask_for_less(lab: Lab) -> None:
