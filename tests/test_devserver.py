@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,9 +43,9 @@ async def ask(
     return Answer(status=int(head.split()[1]), head=head, body=rest)
 
 
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
-    running = await devserver.start(tmp_path)
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[DevServer]:
+    running = await devserver.start(folder)
     host = f"Host: 127.0.0.1:{running.ui_port}"
     # The UI's own connection to the server takes a moment longer than we do.
     while (await ask(running.ui_port, "/api/v1/namespaces", host)).status != 200:
@@ -53,14 +54,25 @@ async def server(tmp_path: Path) -> AsyncIterator[DevServer]:
     running.end()
 
 
+@pytest.fixture(scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[DevServer]:
+    """One for all tests that leave it alive: it takes a second to start."""
+    async with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
 START = json.dumps({"workflowType": {"name": "TrainingJob"}, "taskQueue": {"name": "everstep"}})
-STARTS = "/api/v1/namespaces/default/workflows/page"
 
 
-async def is_started(server: DevServer) -> bool:
+def starts(workflow_id: str) -> str:
+    """The path of a request that starts this workflow."""
+    return f"/api/v1/namespaces/default/workflows/{workflow_id}"
+
+
+async def is_started(server: DevServer, workflow_id: str) -> bool:
     client = await Client.connect(server.address)
     try:
-        await client.get_workflow_handle("page").describe()
+        await client.get_workflow_handle(workflow_id).describe()
     except RPCError:
         return False
     return True
@@ -94,20 +106,20 @@ async def test_no_port_of_the_server_lets_a_web_page_start_a_job(server: DevServ
             "Content-Type: text/plain",
         )
         try:
-            answered.append((await ask(port, STARTS, *headers, body=START)).status)
+            answered.append((await ask(port, starts("form"), *headers, body=START)).status)
         except (OSError, IndexError, ValueError):  # it speaks no HTTP/1.1
             continue
     assert answered.count(403) == 2, "the HTTP API and the UI"
     assert all(status >= 400 for status in answered)
-    assert not await is_started(server)
+    assert not await is_started(server, "form")
 
 
 async def test_a_page_whose_name_points_at_loopback_is_not_the_ui(server: DevServer) -> None:
     host = f"Host: evil.test:{server.ui_port}"
     assert (await ask(server.ui_port, "/api/v1/namespaces", host)).status == 403
     cookie = ("Cookie: _csrf=x", "X-CSRF-Token: x", f"Origin: http://evil.test:{server.ui_port}")
-    assert (await ask(server.ui_port, STARTS, host, *cookie, body=START)).status == 403
-    assert not await is_started(server)
+    assert (await ask(server.ui_port, starts("other"), host, *cookie, body=START)).status == 403
+    assert not await is_started(server, "other")
 
 
 async def test_the_uis_own_page_may_do_everything(server: DevServer) -> None:
@@ -116,8 +128,9 @@ async def test_the_uis_own_page_may_do_everything(server: DevServer) -> None:
     assert (page.status, "<!doctype html>" in page.body) == (200, True)
     (token, *_) = re.findall(r"_csrf=(\w+)", page.head)
     headers = (f"Cookie: _csrf={token}", f"X-CSRF-Token: {token}", f"Origin: http://{here}")
-    assert (await ask(server.ui_port, STARTS, f"Host: {here}", *headers, body=START)).status == 200
-    assert await is_started(server)
+    answer = await ask(server.ui_port, starts("page"), f"Host: {here}", *headers, body=START)
+    assert answer.status == 200
+    assert await is_started(server, "page")
 
 
 async def test_the_ui_itself_is_where_no_page_looks_for_it(server: DevServer) -> None:
@@ -126,13 +139,14 @@ async def test_the_ui_itself_is_where_no_page_looks_for_it(server: DevServer) ->
     assert len({hidden_address() for _ in range(100)}) > 95
 
 
-async def test_a_link_goes_on_after_the_server_died(server: DevServer) -> None:
-    server._process.end(within_s=HUNG_S)
-    host = f"Host: 127.0.0.1:{server.ui_port}"
-    assert (await ask(server.ui_port, "/", host)).status == 502
-    await server.ensure_alive()
-    while (await ask(server.ui_port, "/", host)).status != 200:
-        await asyncio.sleep(0.05)
+async def test_a_link_goes_on_after_the_server_died(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        server._process.end(within_s=HUNG_S)
+        host = f"Host: 127.0.0.1:{server.ui_port}"
+        assert (await ask(server.ui_port, "/", host)).status == 502
+        await server.ensure_alive()
+        while (await ask(server.ui_port, "/", host)).status != 200:
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,18 @@ async def runs(client: Client, job: Handle) -> list[Run]:
     return runs
 
 
+Row = tuple[str, str | None, str | None]
+"""How a workflow closed, and what it says of that in its attributes: the state and the result."""
+
+
+async def row_of(client: Client, workflow: str) -> Row:
+    """What the list of the Temporal UI shows of this workflow, which has closed."""
+    description = await client.get_workflow_handle(workflow).describe()
+    cells = {pair.key.name: pair.value for pair in description.typed_search_attributes}
+    assert description.status is not None
+    return description.status.name, cells.get("TrainState"), cells.get("RecoveryResult")
+
+
 async def _started(client: Client, job: Handle) -> AsyncIterator[str]:
     for run in await runs(client, job):
         async for event in run.fetch_history_events():

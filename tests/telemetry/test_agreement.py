@@ -27,7 +27,8 @@ from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.rows import runs
 from tests.support.scene import until
-from tests.support.stage import Stage, StageOfProcesses, document
+from tests.support.stage import Stage, document
+from tests.support.workerproc import WorkerProcess
 from tests.telemetry.receiver import Samples
 from tests.telemetry.test_worker_metrics import until_scraped
 from workflows.training_job import TrainingJob
@@ -126,14 +127,16 @@ async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_repor
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
     """Exported by one that saw nothing of the job: it began when the job was over."""
-    address = f"127.0.0.1:{free_port()}"
-    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
-    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+    async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
         for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
             await stage.admin.fault(fault)
         job = await stage.submit(document(recovery={"budgets": {"all": {"limit": 5}}}))
         report = await job.result()
-        await stage.worker.restart()
+    address = f"127.0.0.1:{free_port()}"
+    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    async with WorkerProcess(
+        address=server.address, namespace=namespace, home=tmp_path / "later", env=env
+    ):
         ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
         samples = await until_scraped(address, lambda now: now.get(ended) == 1.0)
     end = seconds(report["ended_at"])
@@ -157,9 +160,11 @@ async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_repor
     assert used
 
 
+@pytest.mark.long
 async def test_a_job_that_was_reset_agrees_with_what_became_of_it(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one adds up a job whose records a reset took back."""
     async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
         for fault in ("at 35s kill demo 2 exit 1", "at 80s node-down n2"):
             await stage.admin.fault(fault)

@@ -48,17 +48,17 @@ async def until_counted(client: Client, crashes: int) -> FleetSum:
 async def test_the_sum_is_carried_over_when_the_history_is_long(
     server: DevServer, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "EVENTS_KEPT", 20)
+    monkeypatch.setattr(options, "EVENTS_KEPT", 10)
     async with Stage(server, namespace, tmp_path) as stage:
         counters = TemporalCounters(client=stage.client, cluster="local")
         await counters.take(job("a", 1))
         handle = stage.client.get_workflow_handle(names.totals_id("local"))
         first = (await handle.describe()).run_id
-        for n in range(2, 40):
+        for n in range(2, 12):
             await counters.take(job("a", n))
             await until_counted(stage.client, n)
         await counters.take(job("b", 2, ended="Completed"))
-        assert (await until_counted(stage.client, 41)).ends == {"Completed": 1}
+        assert (await until_counted(stage.client, 13)).ends == {"Completed": 1}
         assert (await handle.describe()).run_id != first
 
 

@@ -14,10 +14,8 @@ import pytest
 from everstep.telemetry.logs import JsonLine, log_with
 from everstep.telemetry.trace_ids import trace_id
 from tests.support.devserver import DevServer
-from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, until
-from tests.support.stage import Stage, StageOfProcesses, document
-from tests.support.workerproc import WorkerProcess
+from tests.support.stage import Stage, document
 from tests.telemetry.lines import logged_lines
 
 
@@ -94,28 +92,16 @@ async def test_what_a_task_does_not_know_has_no_key() -> None:
     assert "phase" not in record
 
 
-def logged_by(worker: WorkerProcess) -> list[dict[str, Any]]:
-    """The objects of the worker's log so far; it may be in the middle of the next line."""
-    *lines, _unfinished = worker.log.read_text().split("\n")
-    return [json.loads(text) for text in lines if text.startswith("{")]
-
-
-async def test_a_worker_logs_objects_on_request(
+async def test_what_a_publication_logs_names_its_job_and_trace(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """Storage takes nothing, which is a warning of the job's publication."""
-    async with StageOfProcesses(
-        server, namespace, tmp_path, env={"EVERSTEP_LOG_FORMAT": "json"}
-    ) as stage:
+    """Storage takes nothing. That a worker's own process logs such objects is shown in test_core_lines.py."""
+    async with Stage(server, namespace, tmp_path) as stage, logged_lines() as lines:
         await stage.admin.fault("at 35s storage demo")
         await stage.admin.fault("at 50s kill demo 1 exit 1")
         job = await stage.submit(document(env={"STEPS": "100000000"}))
         first = (await job.describe()).run_id
-        async with asyncio.timeout(HUNG_S):
-            while "run.log cannot be written" not in stage.worker.log.read_text():
-                await asyncio.sleep(0.05)
-        records = logged_by(stage.worker)
-    (about, *_) = [each for each in records if "run.log cannot" in each["message"]]
+        about = await lines.until(lambda line: "run.log cannot be written" in line["message"])
     assert (about["job"], about["activity"], about["level"]) == ("demo", "publish", "warning")
     assert about["trace_id"] == trace_id("demo", first)
 
@@ -144,11 +130,16 @@ async def test_what_a_step_of_a_restart_logs_names_its_phase_generation_and_trac
     }
 
 
-@pytest.mark.parametrize(("phase", "at_s"), [("warmup", 34.0), ("main", 200.0)])
+@pytest.mark.parametrize(
+    ("phase", "at_s"), [pytest.param("warmup", 34.0, marks=pytest.mark.long), ("main", 200.0)]
+)
 async def test_what_a_watch_logs_names_the_phase_that_it_watches(
     server: DevServer, namespace: str, tmp_path: Path, phase: str, at_s: float
 ) -> None:
-    """The cluster is away for a moment, which fails an attempt of the monitor."""
+    """The cluster is away for a moment, which fails an attempt of the monitor.
+
+    The long row has the first phase.
+    """
     phases = [{"name": "warmup", "env": {"STEPS": "100"}}, {"name": "main"}]
     body = document(env={"STEPS": "100000000"}, phases=phases)
     async with Stage(server, namespace, tmp_path) as stage, logged_lines() as lines:

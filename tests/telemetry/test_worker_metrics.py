@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from everstep.processes import free_port
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, StandingClock, until_incident
 from tests.support.patience import HUNG_S
-from tests.support.scene import tell
+from tests.support.scene import Scene, tell
 from tests.support.stage import StageOfProcesses, document
-from tests.telemetry.receiver import Samples, receiver, scrape
+from tests.telemetry.receiver import Receiver, Samples, receiver, scrape
 
 
 async def until_scraped(address: str, claim: Callable[[Samples], bool]) -> Samples:
@@ -42,10 +43,22 @@ def jobs(state: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return "everstep_jobs", frozenset({("state", state)})
 
 
-async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk_and_spans(
-    server: DevServer, namespace: str, tmp_path: Path
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporting:
+    """A worker that exports both ways, its cluster, and what it exports."""
+
+    stage: StageOfProcesses
+    address: str
+    received: Receiver
+
+
+@pytest.fixture(scope="module")
+async def exporting(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Exporting]:
+    """One for the quick tests: a worker that exports takes three seconds to start."""
     address = f"127.0.0.1:{free_port()}"
+    namespace, home = await server.new_namespace("exporting"), tmp_path_factory.mktemp("exporting")
     async with receiver() as received:
         env = {
             "EVERSTEP_METRICS_ADDRESS": address,
@@ -53,29 +66,37 @@ async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk_and_spans(
             "OTEL_METRIC_EXPORT_INTERVAL": "200",
             "OTEL_SERVICE_NAME": "train-west",
         }
-        async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
-            paused = await stage.submit(document(env={"STEPS": "100000000"}))
-            await paused.execute_update("pause", {"reason": "a look"})
-            samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 1.0)
-            assert samples[jobs("running")] == 0.0
-            await until_scraped(address, lambda now: now.get(ISOLATED) == 0.0)
-            await paused.execute_update("stop", {})
-            await paused.result()
-            samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 0.0)
-            samples = await until_scraped(address, lambda now: {name for name, _ in now} >= SDK)
-            assert not [label for _, labels in samples for label in labels if "demo" in label[1]], (
-                "no label names a job"
-            )
-            async with asyncio.timeout(HUNG_S):
-                while not received.names >= {"everstep.jobs", "temporal_workflow_completed"}:
-                    await asyncio.sleep(0.1)
-                while not received.histogram("temporal_activity_execution_latency"):
-                    await asyncio.sleep(0.1)
-                while "job" not in {span.name for span in received.traces.spans}:
-                    await asyncio.sleep(0.1)
-            (point, *_) = received.histogram("temporal_activity_execution_latency")
-            assert 0 < point.count == sum(point.bucket_counts)
-            assert point.sum > 0.0
+        async with StageOfProcesses(server, namespace, home, env=env) as stage:
+            yield Exporting(stage=stage, address=address, received=received)
+
+
+async def test_a_worker_exports_its_own_metrics_and_those_of_the_sdk_and_spans(
+    exporting: Exporting,
+) -> None:
+    stage, address, received = exporting.stage, exporting.address, exporting.received
+    await Scene(stage).new_cluster()
+    paused = await stage.submit(document("demo-paused", env={"STEPS": "100000000"}))
+    await paused.execute_update("pause", {"reason": "a look"})
+    samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 1.0)
+    assert samples[jobs("running")] == 0.0
+    await until_scraped(address, lambda now: now.get(ISOLATED) == 0.0)
+    await paused.execute_update("stop", {})
+    await paused.result()
+    samples = await until_scraped(address, lambda now: now.get(jobs("paused")) == 0.0)
+    samples = await until_scraped(address, lambda now: {name for name, _ in now} >= SDK)
+    assert not [label for _, labels in samples for label in labels if "demo" in label[1]], (
+        "no label names a job"
+    )
+    async with asyncio.timeout(HUNG_S):
+        while not received.names >= {"everstep.jobs", "temporal_workflow_completed"}:
+            await asyncio.sleep(0.1)
+        while not received.histogram("temporal_activity_execution_latency"):
+            await asyncio.sleep(0.1)
+        while "job" not in {span.name for span in received.traces.spans}:
+            await asyncio.sleep(0.1)
+    (point, *_) = received.histogram("temporal_activity_execution_latency")
+    assert 0 < point.count == sum(point.bucket_counts)
+    assert point.sum > 0.0
     assert received.services == {*received.traces.services} == {"train-west"}
 
 
@@ -88,39 +109,35 @@ def value(samples: Samples, name: str) -> float | None:
     return samples.get((name, frozenset()))
 
 
-async def test_hang_margin_and_silent_agents_are_what_the_job_shows(
-    server: DevServer, namespace: str, tmp_path: Path
-) -> None:
+async def test_hang_margin_and_silent_agents_are_what_the_job_shows(exporting: Exporting) -> None:
     """Cluster time stands while both are read, so that they are of one moment."""
-    address = f"127.0.0.1:{free_port()}"
-    env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
+    stage, address = exporting.stage, exporting.address
+    await Scene(stage).new_cluster()
     margin, silent = "everstep_hang_margin", "everstep_agents_unreachable"
-    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
-        faults = ("at 35s hang demo 1", "at 40s silence n2")
-        limits = {"hang_s": 400, "unreachable_s": 300}
-        incident = Incident(body=document(limits=limits), faults=faults, begins_s=34.0)
-        job, clock = await until_incident(stage, incident)
-        samples = await until_scraped(address, lambda now: value(now, margin) is not None)
-        assert 0.95 < (value(samples, margin) or 0.0) <= 1.0
-        assert value(samples, silent) == 0.0
-        await clock.pass_to(135.0)
-        samples = await until_scraped(address, lambda now: (value(now, margin) or 1.0) < 0.8)
-        assert value(samples, margin) == pytest.approx(1 - 100 / 400, abs=0.01)
-        assert value(samples, silent) == 1.0
+    faults = ("at 35s hang demo 1", "at 40s silence n2")
+    limits = {"hang_s": 400, "unreachable_s": 300}
+    incident = Incident(body=document(limits=limits), faults=faults, begins_s=34.0)
+    job, clock = await until_incident(stage, incident)
+    samples = await until_scraped(address, lambda now: value(now, margin) is not None)
+    assert 0.95 < (value(samples, margin) or 0.0) <= 1.0
+    assert value(samples, silent) == 0.0
+    await clock.pass_to(135.0)
+    samples = await until_scraped(address, lambda now: (value(now, margin) or 1.0) < 0.8)
+    assert value(samples, margin) == pytest.approx(1 - 100 / 400, abs=0.01)
+    assert value(samples, silent) == 1.0
 
-        async def status_has_both() -> bool:
-            """The status is of the newest report: the one about the silent agent came before."""
-            heartbeats = await glance(await find(stage.client, job.id))
-            is_same = (
-                value(samples, margin) == 1 - heartbeats["still_s"] / heartbeats["still_limit_s"]
-            )
-            return bool(heartbeats["unreachable"] == 1 and is_same)
+    async def status_has_both() -> bool:
+        """The status is of the newest report: the one about the silent agent came before."""
+        heartbeats = await glance(await find(stage.client, job.id))
+        is_same = value(samples, margin) == 1 - heartbeats["still_s"] / heartbeats["still_limit_s"]
+        return bool(heartbeats["unreachable"] == 1 and is_same)
 
-        async with asyncio.timeout(HUNG_S):
-            while not await status_has_both():
-                await asyncio.sleep(0.05)
-        await clock.let_go()
-        await job.execute_update("stop", {"grace_s": 0})
+    async with asyncio.timeout(HUNG_S):
+        while not await status_has_both():
+            await asyncio.sleep(0.05)
+    await clock.let_go()
+    await job.terminate("its end would wait for the silent node")
+    await until_scraped(address, lambda now: now.get(jobs("running")) == 0.0)
 
 
 @pytest.mark.long

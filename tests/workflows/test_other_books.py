@@ -38,7 +38,9 @@ async def stopped(job: Handle) -> None:
     assert (await job.result())["status"] == "Terminated"
 
 
-async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: Client) -> None:
+async def test_a_running_job_waits_for_its_own_books_and_goes_on_there_where_none_adopt_it(
+    client: Client,
+) -> None:
     own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
         job = await begun(client, own_cluster)
@@ -50,6 +52,9 @@ async def test_a_running_job_waits_for_its_own_books_and_goes_on_there(client: C
             assert len(refusals) == 1
         async with at_work(actor(client, own_cluster)):
             await until(job, lambda status: status["waiting_for"] is None)
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await job.execute_update("adopt", {})
+            assert "the job is in this cluster database already" in str(refused.value.cause)
             await stopped(job)
         assert (await job.query("status"))["restarts"] == 0
     assert await other.leftovers() == ()
@@ -98,7 +103,9 @@ async def test_of_two_adoptions_one_is_refused_and_the_job_restarts_once(client:
         assert (await job.query("status"))["restarts"] == 1
 
 
+@pytest.mark.long
 async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:
+    """Only this one adopts a job that is being stopped."""
     own_cluster, other = cluster(), cluster()
     async with at_work(thinker(client)):
         job = await begun(client, own_cluster)
@@ -113,22 +120,14 @@ async def test_a_job_that_ends_can_be_adopted_too(client: Client) -> None:
             assert (await job.result())["status"] == "Terminated"
 
 
-async def test_an_adoption_by_its_own_books_is_refused(client: Client) -> None:
-    own_cluster = cluster()
-    async with at_work(thinker(client)):
-        job = await begun(client, own_cluster)
-        async with at_work(actor(client, own_cluster)):
-            with pytest.raises(WorkflowUpdateFailedError) as refused:
-                await job.execute_update("adopt", {})
-            await stopped(job)
-        assert (await job.query("status"))["restarts"] == 0
-    assert "the job is in this cluster database already" in str(refused.value.cause)
-
-
+@pytest.mark.long
 async def test_an_adoption_where_the_relative_folders_are_not_is_refused(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job waits on, as it did: for a worker that stands where they begin, or for its own books."""
+    """The job waits on, as it did: for a worker that stands where they begin, or for its own books.
+
+    Only this one adopts by a local cluster that stands elsewhere.
+    """
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)

@@ -157,8 +157,12 @@ async def test_without_a_server_there_is_one_line_that_says_what_to_try(
     assert line.startswith(f"no Temporal server answers at {dead_address}; start one")
 
 
+@pytest.mark.long
 async def test_a_server_that_goes_while_the_worker_begins_is_told_at_once(tmp_path: Path) -> None:
-    """In our sentence alone: the client tries again and again, and warns of it after some time."""
+    """In our sentence alone: the client tries again and again, and warns of it after some time.
+
+    Only this one has a server that is killed in that moment.
+    """
     async with await DevServer.start() as server:
         program = ("-c", DIES_ON_THE_WAY.format(pid=server.pid))
         code, printed = await run(program, server, "default", tmp_path)
@@ -232,14 +236,6 @@ async def test_a_setting_that_makes_no_sense_is_refused_in_one_line(
     assert code == 2
     assert printed.startswith(f"{name} is ")
     assert "Traceback" not in printed
-
-
-async def test_a_process_that_is_refused_prints_no_more_than_that(
-    server: DevServer, namespace: str, tmp_path: Path
-) -> None:
-    code, printed = await run(WORKER, server, namespace, tmp_path, EVERSTEP_TIME_SCALE="fast")
-    (line,) = printed.splitlines()
-    assert (code, line.startswith("EVERSTEP_TIME_SCALE is 'fast'")) == (2, True)
 
 
 async def test_what_is_no_address_is_refused_in_one_line(

@@ -124,11 +124,34 @@ def test_a_frozen_server_of_this_machine_is_a_problem_at_the_address_that_others
 
 @pytest.fixture
 async def worker(server: DevServer, namespace: str, tmp_path: Path) -> AsyncIterator[WorkerProcess]:
-    home = tmp_path / "home"
-    async with WorkerProcess(
-        address=server.address, namespace=namespace, home=home, backend="local"
-    ) as living:
+    """A worker to kill."""
+    async with worker_of(server, namespace, tmp_path / "home") as living:
         yield living
+
+
+def worker_of(server: DevServer, namespace: str, home: Path) -> WorkerProcess:
+    return WorkerProcess(address=server.address, namespace=namespace, home=home, backend="local")
+
+
+@pytest.fixture(scope="module")
+async def shared_worker(
+    server: DevServer, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[WorkerProcess]:
+    """One for the tests that leave it alive: it takes a second to start."""
+    home = tmp_path_factory.mktemp("shared") / "home"
+    home.mkdir(mode=0o700)
+    async with worker_of(server, await server.new_namespace("doctor"), home) as living:
+        yield living
+
+
+@pytest.fixture
+def lasting_worker(
+    shared_worker: WorkerProcess, served: AsyncCli, monkeypatch: pytest.MonkeyPatch
+) -> WorkerProcess:
+    """The shared one, with its namespace and its state directory for the command line."""
+    monkeypatch.setenv("TEMPORAL_NAMESPACE", shared_worker.settings["TEMPORAL_NAMESPACE"])
+    monkeypatch.setenv("EVERSTEP_HOME", str(shared_worker.home))
+    return shared_worker
 
 
 async def while_stopped(served: AsyncCli, pid: int, *words: str) -> Ended:
@@ -143,18 +166,21 @@ async def while_stopped(served: AsyncCli, pid: int, *words: str) -> Ended:
 
 
 async def test_a_stopped_worker_is_named_though_it_asked_for_work_just_now(
-    served: AsyncCli, worker: WorkerProcess
+    served: AsyncCli, lasting_worker: WorkerProcess
 ) -> None:
     await well(served)
-    ended = await while_stopped(served, worker.pid, "doctor", "--json")
+    pid = lasting_worker.pid
+    ended = await while_stopped(served, pid, "doctor", "--json")
     assert (ended.code, problems(ended)) == (1, {"worker"})
     worker_check = checks(ended)["worker"]
-    assert f"process {worker.pid} of this machine is stopped" in worker_check["what"]
-    assert worker_check["hint"] == f"`kill -CONT {worker.pid}`"
+    assert f"process {pid} of this machine is stopped" in worker_check["what"]
+    assert worker_check["hint"] == f"`kill -CONT {pid}`"
     await well(served)
 
 
-@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [pytest.param(signal.SIGSTOP, marks=pytest.mark.long), signal.SIGKILL]
+)
 async def test_a_worker_that_asked_for_work_lately_and_answers_nobody_is_a_problem(
     served: AsyncCli, worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
@@ -211,7 +237,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.usefixtures("far_east", "worker")
+@pytest.mark.usefixtures("far_east", "lasting_worker")
 async def test_with_a_worker_everything_is_well_but_for_the_other_cluster(served: AsyncCli) -> None:
     await well(served)
     assert "can be read" in checks(await served("doctor", "--json"))["database"]["what"]

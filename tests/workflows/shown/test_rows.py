@@ -18,12 +18,10 @@ from everstep.dialects import job_memo
 from tests.support.builders import running, sighting
 from tests.support.byhand import closed
 from tests.support.patience import HUNG_S
-from tests.support.rows import recovery
-from tests.support.scene import Scene, restarts_of, tell
+from tests.support.rows import Row, recoveries, recovery, row_of
+from tests.support.scene import Scene, restarts_of
 from tests.support.stage import Handle, document
 from workflows import attributes
-
-Row = tuple[str, str | None, str | None]
 
 
 @pytest.fixture
@@ -32,17 +30,9 @@ async def scene(shared: Scene) -> Scene:
     return shared
 
 
-async def row(scene: Scene, workflow: str) -> Row:
-    """How it closed, and what it says of that in its attributes."""
-    description = await scene.stage.client.get_workflow_handle(workflow).describe()
-    cells = {pair.key.name: pair.value for pair in description.typed_search_attributes}
-    assert description.status is not None
-    return description.status.name, cells.get("TrainState"), cells.get("RecoveryResult")
-
-
-async def rows(scene: Scene, job: Handle, restarts: int) -> list[Row]:
-    recoveries = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
-    return [await row(scene, workflow) for workflow in recoveries]
+async def restart_rows(scene: Scene, job: Handle, restarts: int) -> list[Row]:
+    workflows = [await recovery(scene.stage.client, job, n + 1) for n in range(restarts)]
+    return [await row_of(scene.stage.client, workflow) for workflow in workflows]
 
 
 def test_the_row_of_a_job_has_no_step_of_a_generation_before() -> None:
@@ -72,17 +62,29 @@ async def test_the_row_of_a_restart_that_gave_way_says_so(scene: Scene) -> None:
     job = await scene.running(document("closing", nodes=3), faults=faults)
     report = await scene.end(job)
     expected = [("COMPLETED", "stopped", "superseded"), DID]
-    assert await rows(scene, job, len(expected)) == expected, restarts_of(report)
-    assert await row(scene, job.id) == DID
+    assert await restart_rows(scene, job, len(expected)) == expected, restarts_of(report)
+    assert await row_of(scene.stage.client, job.id) == DID
 
 
-async def test_a_failed_level_is_a_failed_workflow_with_a_sentence_and_its_outcome(
+OF_ITS_END = ("recover_result", "isolated", "generation", "resume_step", "evidence", "notes")
+
+
+async def test_rows_have_the_records_of_the_job_and_a_failed_level_is_a_failed_workflow(
     scene: Scene,
 ) -> None:
-    faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"]
-    job = await scene.running(document("sentence"), faults=faults)
-    await scene.end(job)
-    restart = scene.stage.client.get_workflow_handle(await recovery(scene.stage.client, job))
+    """The failed one has a sentence and its outcome."""
+    faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals", "at 9000s kill rows 0"]
+    job = await scene.running(document("rows", env={"STEPS": "9500"}), faults=faults)
+    report = await scene.end(job)
+    records = job_memo.restarts_of(report)
+    client = scene.stage.client
+    assert {*await recoveries(client, job)} == {
+        "rows/main/recovery-1-in_place-device-n1",
+        "rows/main/recovery-2-pod-device-n1",
+        "rows/main/recovery-3-in_place-crash-n0",
+    }
+    assert (await (await job.describe()).memo())["report"] == report
+    restart = client.get_workflow_handle(await recovery(client, job))
     with pytest.raises(WorkflowFailureError) as caught:
         await restart.result()
     error = caught.value.cause
@@ -91,18 +93,8 @@ async def test_a_failed_level_is_a_failed_workflow_with_a_sentence_and_its_outco
     story = "restart 1 · in_place · 80E01801 on n1/0"
     assert error.message == f"{story} failed at heal: n1/0 did not heal"
     assert (await failure(restart)).stack_trace == ""
-    assert await rows(scene, job, 2) == [("FAILED", "failed", "failed"), DID]
-    assert await row(scene, job.id) == DID
-
-
-OF_ITS_END = ("recover_result", "isolated", "generation", "resume_step", "evidence", "notes")
-
-
-async def test_the_rows_alone_have_the_records_of_the_job(scene: Scene) -> None:
-    faults = ["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals", "at 9000s kill rows 0"]
-    job = await scene.running(document("rows", env={"STEPS": "9500"}), faults=faults)
-    records = job_memo.restarts_of(await scene.end(job))
-    client = scene.stage.client
+    assert await restart_rows(scene, job, 3) == [("FAILED", "failed", "failed"), DID, DID]
+    assert await row_of(scene.stage.client, job.id) == DID
     rows = await until_listed(client, job, len(records))
     for record, row in zip(records, rows, strict=True):
         assert {k: row[k] for k in OF_ITS_END} == {k: record[k] for k in OF_ITS_END}
@@ -132,17 +124,7 @@ async def test_a_failed_job_fails_in_a_sentence(scene: Scene) -> None:
     assert "bad configuration" in failure_text.message
     assert (failure_text.message.count("\n"), failure_text.stack_trace) == (0, "")
     assert not failure_text.HasField("cause")
-    assert await row(scene, job.id) == ("FAILED", "failed", None)
-
-
-async def test_a_stop_closes_the_restart_under_way_and_shows_in_the_list(scene: Scene) -> None:
-    job = await scene.running(document("halted"), faults=["at 35s node-down n1"])
-    await scene.held_at("ensure_placed")
-    await tell(job, "stop", reason="enough")
-    await scene.admin.release()
-    assert (await scene.end(job))["status"] == "Terminated"
-    assert await rows(scene, job, 1) == [("CANCELED", "stopped", "cancelled")]
-    assert await row(scene, job.id) == ("COMPLETED", "stopped", "terminated")
+    assert await row_of(scene.stage.client, job.id) == ("FAILED", "failed", None)
 
 
 async def test_the_restart_of_a_terminated_job_closes_in_order(scene: Scene) -> None:
@@ -152,12 +134,12 @@ async def test_the_restart_of_a_terminated_job_closes_in_order(scene: Scene) -> 
     recovery_handle = await recovery(scene.stage.client, job)
     await scene.admin.release()
     await closed(scene.stage, recovery_handle)
-    assert await row(scene, recovery_handle) == ("CANCELED", "stopped", "cancelled")
+    assert await row_of(scene.stage.client, recovery_handle) == ("CANCELED", "stopped", "cancelled")
 
 
 async def test_a_refused_document_leaves_a_failed_row(scene: Scene) -> None:
     job = await scene.stage.submit({"kind": "TrainingJob"}, job_id="refused")
     with pytest.raises(WorkflowFailureError):
         await job.result()
-    assert await row(scene, "refused") == ("FAILED", "failed", None)
+    assert await row_of(scene.stage.client, "refused") == ("FAILED", "failed", None)
     assert (await failure(job)).stack_trace == ""

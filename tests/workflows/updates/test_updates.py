@@ -22,7 +22,7 @@ from everstep.backends.fake.settings import FakeSettings
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import Event, StandingClock
 from tests.support.patience import HUNG_S
-from tests.support.rows import recovery
+from tests.support.rows import recovery, row_of
 from tests.support.scene import (
     Scene,
     refusal,
@@ -89,7 +89,9 @@ async def test_a_fault_of_a_device_that_its_node_does_not_have_is_refused(scene:
     assert [r["fault"]["device"] for r in report["phases"][0]["restarts"]] == [7]
 
 
+@pytest.mark.long
 async def test_a_late_fact_of_an_older_generation_changes_nothing(scene: Scene) -> None:
+    """Which facts are late is decided in the core."""
     job = await scene.running(body("late"), faults=["at 35s kill late 2 exit 1"])
     await scene.clock.pass_to(45)
     await until(job, lambda status: bool(status["generation"] == 2))
@@ -102,7 +104,9 @@ async def test_a_late_fact_of_an_older_generation_changes_nothing(scene: Scene) 
     assert restarts_of(report) == [("crash", "in_place", "success")]
 
 
+@pytest.mark.long
 async def test_a_report_about_a_node_that_the_job_has_left_is_only_noted(scene: Scene) -> None:
+    """Which node the job has left is decided in the core."""
     job = await scene.running(body("left"), faults=["at 35s node-down n2"])
     await scene.clock.pass_to(50)
     await tell(job, "report_fault", kind="node.down", node="n2", id="late")
@@ -141,9 +145,13 @@ async def test_a_stop_during_a_recovery_ends_the_job_and_restarts_nothing(
     assert not [what for what in later if what.startswith("start")]
     assert await scene.stage.fake.leftovers() == ()
     assert (await job.query("status"))["state"] == "stopped"
+    assert await row_of(scene.stage.client, row) == ("CANCELED", "stopped", "cancelled")
+    assert await row_of(scene.stage.client, job.id) == ("COMPLETED", "stopped", "terminated")
 
 
+@pytest.mark.long
 async def test_a_call_that_outlives_the_stop_of_its_job_comes_too_late(scene: Scene) -> None:
+    """Only this one has a call that goes on after its job has ended."""
     job = await scene.running(body("too-late"), faults=["at 35s node-down n2"])
     await scene.admin.hold("ensure_placed", late=True)
     await scene.clock.let_go()
@@ -159,7 +167,9 @@ async def test_a_call_that_outlives_the_stop_of_its_job_comes_too_late(scene: Sc
     assert await scene.stage.fake.leftovers() == ()
 
 
+@pytest.mark.long
 async def test_a_budget_set_and_a_pause_during_a_recovery_are_carried_out(scene: Scene) -> None:
+    """Only this one sends commands that wait for a restart; the quick one stops it."""
     job = await scene.running(body("midway"), faults=["at 35s node-down n2"])
     await scene.held_at("ensure_placed")
     await tell(job, "set_budget", name="any", limit=3)
@@ -200,7 +210,9 @@ async def test_faults_during_a_pause_are_answered_at_resume(scene: Scene) -> Non
     assert used(report) == {"hardware": 1, "any": 1}
 
 
+@pytest.mark.long
 async def test_a_pause_during_the_launch_waits_for_resume(scene: Scene) -> None:
+    """Only this one pauses a launch; the quick one pauses a job that runs."""
     await scene.admin.hold("ensure_placed")
     job = await scene.submitted(body("early"))
     await scene.admin.wait_held()
@@ -215,7 +227,9 @@ async def test_a_pause_during_the_launch_waits_for_resume(scene: Scene) -> None:
     assert report["status"] == "Completed"
 
 
+@pytest.mark.long
 async def test_a_job_paused_twice_at_once_is_paused_once(scene: Scene) -> None:
+    """Only this one pauses a paused job."""
     job = await scene.running(body("twice"))
     await tell(job, "pause")
     assert "paused already" in await refusal(job, "pause", {})
@@ -315,15 +329,6 @@ WRONG_PATCHES = {
 }
 
 
-async def test_wrong_patches_are_refused_and_harm_nothing(scene: Scene) -> None:
-    job = await scene.running(body("wrong"))
-    for field, patch in WRONG_PATCHES.items():
-        assert field in await refusal(job, "hot_update", {"patch": patch, "when": "now"})
-    report = await scene.end(job)
-
-    assert (report["status"], restarts_of(report)) == ("Completed", [])
-
-
 # -- Once and only once -------------------------------------------------------------------------
 
 
@@ -348,15 +353,6 @@ async def test_a_command_with_an_id_is_applied_once_however_often_it_is_sent(
     report = await scene.end(job)
 
     assert len(restarts_of(report)) == 1
-
-
-async def test_a_refused_command_may_be_sent_again_with_the_same_id(scene: Scene) -> None:
-    job = await scene.running(body("refused"))
-    wrong = {"id": "mine", "patch": {"nods": 3}}
-    assert "nods" in await refusal(job, "hot_update", wrong)
-    answer = await tell(job, "hot_update", id="mine", patch={"env": {"STEPS": "50"}})
-    assert answer["again"] is False
-    await scene.end(job)
 
 
 # -- Refusals -----------------------------------------------------------------------------------
@@ -393,6 +389,7 @@ REFUSALS: list[tuple[str, Any, str]] = [
     ),
     ("hot_update", {}, "hot_update: patch is a fragment of the document's spec"),
     ("hot_update", {"patch": []}, "hot_update: patch may not be []"),
+    *(("hot_update", {"patch": patch, "when": "now"}, key) for key, patch in WRONG_PATCHES.items()),
     (
         "hot_update",
         {"patch": {"nodes": 2}, "when": "later"},
@@ -437,6 +434,10 @@ async def test_every_refusal_is_a_sentence_and_harms_nothing(scene: Scene) -> No
         if expected not in sentence
     }
     assert wrong == {}
+    patch = {"id": "mine", "patch": {"nods": 3}}
+    assert "nods" in await refusal(job, "hot_update", patch)
+    answer = await tell(job, "hot_update", id="mine", patch={"env": {"STEPS": "50"}})
+    assert answer["again"] is False, "a refused command may be sent again with the same id"
     report = await scene.end(job)
 
     assert (report["status"], restarts_of(report)) == ("Completed", [])

@@ -27,8 +27,12 @@ def body(name: str, **phase: Any) -> dict[str, Any]:
     return {"trainer": trainers, "everstep": section, "metadata": {"name": name}}
 
 
-async def test_a_hot_update_of_a_phase_changes_that_phase_alone(scene: Scene) -> None:
+async def test_a_hot_update_of_a_phase_changes_that_phase_alone_which_has_no_budgets(
+    scene: Scene,
+) -> None:
     job = await scene.running(body("trainers"))
+    error = await refusal(job, "set_budget", {"name": "max_num_restarts", "limit": 9})
+    assert error.endswith("no budget 'max_num_restarts'; this phase has none")
     later = {"name": "phase-2", "env": {"STEPS": "90"}}
     await tell(job, "hot_update", patch={"phases": [later]})
     now = {"name": "phase-1", "env": {"STEPS": "80"}}
@@ -52,10 +56,14 @@ class Slow:
         return LocalActivities().patch(document, fragment)
 
 
+@pytest.mark.long
 async def test_a_hot_update_that_the_end_of_a_phase_overtakes_restarts_nothing(
     client: Client,
 ) -> None:
-    """The next phase starts with the changed document anyway."""
+    """The next phase starts with the changed document anyway.
+
+    Only this one ends a phase while a change of the document is under way.
+    """
     backend, slow, local = FakeBackend(FakeSettings(nodes=6)), Slow(), LocalActivities()
     clock = StandingClock(backend)
     thinks = thinker(client, local.compile, slow.patch, local.decide)
@@ -75,8 +83,12 @@ async def test_a_hot_update_that_the_end_of_a_phase_overtakes_restarts_nothing(
     assert [phase["restarts"] for phase in report["phases"]] == [[], []]
 
 
+@pytest.mark.long
 async def test_the_restarts_without_a_checkpoint_are_changed_by_a_hot_update(scene: Scene) -> None:
-    """Where the trainer allows one."""
+    """Where the trainer allows one.
+
+    Only this one counts the restarts that a changed limit allows.
+    """
     crashes = {"CRASH_AT_STEP": "0:15:1"}
     job = await scene.running(body("patient", env={"STEPS": "60", **crashes}), until_s=8.0)
     more = {"name": "phase-1", "recovery": {"no_progress_restarts": 3}}
@@ -93,10 +105,3 @@ async def test_a_budget_is_set_for_the_phase_that_runs(scene: Scene) -> None:
     assert first["budgets"]["nights"]["limit"] == 9
     report = await scene.end(job)
     assert [phase["budgets"]["nights"]["limit"] for phase in report["phases"]] == [9, 5]
-
-
-async def test_a_trainer_without_budgets_says_that_it_has_none(scene: Scene) -> None:
-    job = await scene.running(body("none"))
-    error = await refusal(job, "set_budget", {"name": "max_num_restarts", "limit": 9})
-    assert error.endswith("no budget 'max_num_restarts'; this phase has none")
-    await scene.end(job)
