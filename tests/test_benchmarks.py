@@ -45,7 +45,13 @@ def test_a_benchmark_that_is_terminated_clears_away_what_is_its_own() -> None:
     assert benchmark.returncode != 0
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "smallest_job", "validate"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("smallest_job", "validate")),
+    ],
+)
 def test_a_terminated_benchmark_leaves_no_file_and_no_process(name: str, tmp_path: Path) -> None:
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(

@@ -77,8 +77,12 @@ async def test_busy():
 """
 
 
+@pytest.mark.long
 async def test_a_terminated_run_whose_test_never_yields_is_killed(tmp_path: Path) -> None:
-    """asyncio cancels a test at its next `await`, and there may be none."""
+    """asyncio cancels a test at its next `await`, and there may be none.
+
+    Only this one has a test that cannot be cancelled.
+    """
     file, begun = tmp_path / "test_busy.py", tmp_path / "pid"
     file.write_text(NEVER_YIELDS)
     options = ["-c", str(ROOT / "pyproject.toml"), "-p", "tests.conftest", "-p", "no:cacheprovider"]

@@ -32,11 +32,13 @@ POLL_S = 20.0
 """How long an undisturbed poll takes: an answer that comes sooner was woken."""
 
 
-def until(holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG_S) -> None:
+def until(
+    holds: Callable[[], bool], *, what: str = "it", within_s: float = HUNG_S, look_s: float = 0.01
+) -> None:
     deadline = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.01)  # neither a process nor a file tells; it is looked at again soon
+        time.sleep(look_s)  # neither a process nor a file tells; it is looked at again soon
 
 
 def is_running(pid: int) -> bool:

@@ -20,8 +20,9 @@ STANDBYS = (
     "test_a_slot_does_not_get_a_pod_whose_node_was_isolated",
     "test_a_pod_whose_node_is_lost_stands_by_no_more",
     "test_a_job_that_waits_for_places_comes_before_a_pod_that_stands_by",
+    "test_a_pod_stands_by_while_all_others_go_on",
 )
-"""Quick: a pod is made, is given to its slot, and ends with its job. The placer that decides the rest has
+"""Quick: a pod is given to its slot, and ends with its job. The placer that decides the rest has
 quick tests of its own (test_placer.py)."""
 
 STOPS = (
@@ -30,6 +31,7 @@ STOPS = (
     "test_a_slot_on_a_node_proven_lost_counts_as_stopped",
     "test_an_end_with_grace_can_be_asked_of_a_whole_job",
     "test_a_later_run_of_a_gone_job_is_refused_nothing",
+    "test_leftovers_names_the_jobs_that_have_anything",
 )
 """Quick: a stop at once, one with grace, one without an answer, evidence, and the end of a job with its
 leftovers."""
@@ -39,9 +41,10 @@ PLACES = (
     "test_pods_of_slots_not_named_are_removed",
     "test_what_runs_on_a_node_goes_on_when_it_is_isolated",
     "test_restarted_jobs_are_served_first_then_priority_then_the_order_of_asking",
+    "test_a_waiting_order_is_served_when_there_is_room",
 )
-"""Quick: new pods for all slots and for some, a waiting order, isolated nodes and devices. The order of the
-queue is decided by the placer."""
+"""Quick: new pods for all slots and for some, an order without room, isolated nodes and devices. The order
+of the queue is decided by the placer."""
 
 STARTS = (
     "test_a_slot_that_runs_the_generation_is_left_alone",
@@ -49,15 +52,24 @@ STARTS = (
     "test_pods_show_what_their_processes_were_told",
     "test_nothing_is_set_aside_while_ranks_of_the_generation_run",
     "test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers",
+    "test_a_checkpoint_that_was_set_aside_is_told_no_more",
 )
-"""Quick: starts, restarts in place, commands that fail; checkpoints that are listed, set aside, resumed."""
+"""Quick: starts, restarts in place, commands that fail; checkpoints that are listed and resumed. Those that
+are set aside are in local/test_one_request.py."""
+
+FENCES = ("test_without_a_place_for_the_fence_only_proof_counts",)
+"""Quick: a fence that holds at once, by proof, and once its time is over."""
+
+GENERATIONS = ("test_generations_stay_known_after_the_job_is_gone",)
+"""Quick: an order of an older generation, and a job that begins above a fence."""
 
 OBSERVING = (
     "test_observe_returns_when_its_time_has_come",
     "test_the_clock_never_goes_back",
     "test_a_silent_slot_is_shown_as_last_heard_of",
+    "test_the_same_cursor_brings_the_same_facts_in_the_same_order",
 )
-"""Quick: news of ranks and nodes, cursors, a cluster out of reach."""
+"""Quick: news of ranks and nodes, a cluster out of reach."""
 
 REPAIRS = (
     "test_a_new_fault_is_asked_anew_whether_it_heals",
@@ -70,8 +82,24 @@ OTHER_BOOKS = (
     "test_a_job_that_says_which_books_it_is_in_is_refused_nothing",
     "test_an_order_of_a_generation_never_given_is_refused",
     "test_an_adoption_changes_nothing_for_a_job_of_these_books",
+    "test_after_an_adoption_the_fence_takes_its_time_once",
 )
-"""Quick: a job of another database is refused every verb, and an adopted one is fenced once."""
+"""Quick: a job of another database is refused every verb."""
+
+RUNS_OF_A_JOB = (
+    "test_a_run_that_was_overtaken_may_end_the_job_only_as_its_owner",
+    "test_leftovers_are_ended_in_the_name_of_the_run_that_asked_last",
+)
+"""Quick: a run that was overtaken owns the job again with a new key."""
+
+CLEARING = (
+    "test_a_new_pod_is_made_so_long_after_the_old_processes_though_clearing_lasts",
+    "test_a_place_that_is_cleared_in_time_is_not_waited_for_any_longer",
+    "test_the_node_whose_place_is_still_being_cleared_takes_the_new_pod",
+    "test_what_is_being_cleared_is_cleared_whatever_comes_and_nothing_is_left",
+    "test_a_node_lost_while_its_place_is_being_cleared_disturbs_nothing",
+)
+"""Quick: a new pod and the end of a job wait for a place that is being cleared, and its devices do not."""
 
 ROWS: Mapping[str, tuple[str, ...]] = {
     "contract/test_standbys.py": STANDBYS,
@@ -80,7 +108,11 @@ ROWS: Mapping[str, tuple[str, ...]] = {
     "contract/test_starts.py": STARTS,
     "contract/test_observing.py": OBSERVING,
     "contract/test_repairs.py": REPAIRS,
+    "contract/test_fences.py": FENCES,
+    "contract/test_generations.py": GENERATIONS,
     "test_other_books.py": OTHER_BOOKS,
+    "test_runs_of_a_job.py": RUNS_OF_A_JOB,
+    "local/test_clearing.py": CLEARING,
 }
 
 

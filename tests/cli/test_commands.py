@@ -57,7 +57,16 @@ def test_a_mistyped_command_is_shown_one_that_is_alike(capsys: pytest.CaptureFix
     assert "Did you mean 'status'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", ["schema", "explain examples/two_phases.yaml", "--version"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "schema",
+        *(
+            pytest.param(w, marks=pytest.mark.long)
+            for w in ("explain examples/two_phases.yaml", "--version")
+        ),
+    ],
+)
 def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
     """Of `everstep watch` a 1 would say that the job failed."""
     reader, writer = os.pipe()

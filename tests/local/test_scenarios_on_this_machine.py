@@ -20,7 +20,7 @@ from tests.support.playing.scenario import read
 from tests.support.playing.sense import sense
 from tests.support.playing.shares import dealt
 
-QUICK = ("crash", "node_lost")
+QUICK = ("node_lost",)
 """Played by `make test` too; each of the others takes some seconds of two cores as well."""
 
 FOLDER = Path(__file__).parents[1] / "scenarios"

@@ -28,7 +28,7 @@ async def reported(job: Handle, what: str, *, at_s: float) -> None:
     await tell(job, "report_fault", kind=f"device.{what}", at=EPOCH + at_s, **SWITCH)
 
 
-@pytest.mark.parametrize("lasts_s", [299.0, 301.0])
+@pytest.mark.parametrize("lasts_s", [pytest.param(299.0, marks=pytest.mark.long), 301.0])
 async def test_a_switch_that_is_down_for_300_s_moves_its_pod(
     server: DevServer, namespace: str, tmp_path: Path, *, lasts_s: float
 ) -> None:

@@ -74,7 +74,9 @@ def test_a_sloppy_pattern_is_read_on_in_long_lines() -> None:
     assert steps.StepReader(search).newest(b"loss 1 step 3\n") == 3
 
 
+@pytest.mark.long
 def test_an_agent_gives_up_the_pattern_and_counts_every_sign_of_life_as_a_step(pod: Pod) -> None:
+    """Only here an agent needs its whole patience with a pattern; quick ones give up slower ones sooner."""
     # One piece of output is matched from its end: the step has to be read before the rest is written.
     script = (
         "import os, time\nprint('a=1', flush=True)\n"

@@ -127,7 +127,8 @@ def test_a_stopped_warden_is_replaced_and_harms_nobody_when_it_goes_on(
     until(lambda: _was_read_again(file, read), what="a reading")
     first = warden_of(pod)
     signal_to(first, signal.SIGSTOP)
-    until(lambda: _has_warden(pod, other_than=first), what="another warden")
+    # Each look reads all processes of the machine.
+    until(lambda: _has_warden(pod, other_than=first), what="another warden", look_s=0.1)
     signal_to(first, signal.SIGCONT)
     until(lambda: not is_running(first), what="the end of the first one")
     assert is_running(rank)

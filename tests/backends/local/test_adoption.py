@@ -152,16 +152,17 @@ async def test_an_adoption_is_refused_while_a_process_cannot_be_ended(
     "is_away",
     [
         pytest.param(False, id="there"),
-        pytest.param(True, id="away at the adoption", marks=pytest.mark.long),
+        pytest.param(True, id="away at the adoption"),
     ],
 )
+@pytest.mark.long
 @pytest.mark.short_fence
 async def test_the_folder_of_an_adopted_job_is_free_once_it_has_ended(
     local_lab: LocalLab, other: LocalLab, tmp_path: Path, is_away: bool
 ) -> None:
     """After restarts too, each of which removes older fences there.
 
-    Only the long row has a folder that is away.
+    Only this one restarts an adopted job and ends it. In one row its folder is away.
     """
     first = await begun(local_lab)
     await local_lab.leave()

@@ -169,7 +169,7 @@ async def test_a_folder_of_a_job_of_another_state_directory_is_not_given_away(
     await second.fence(model_dir=first.model_dir, checkpoints_path=None)
 
 
-@pytest.mark.parametrize("way", ["link", "mount"])
+@pytest.mark.parametrize("way", ["link", pytest.param("mount", marks=pytest.mark.long)])
 async def test_a_folder_of_another_state_directory_is_known_by_another_name_too(
     local_lab: LocalLab, elsewhere: LocalLab, tmp_path: Path, way: str
 ) -> None:
@@ -204,9 +204,11 @@ def _also_as(folder: str, name: Path, way: str) -> Iterator[str]:
         subprocess.run(["umount", "--lazy", str(name)], check=True)
 
 
+@pytest.mark.long
 async def test_of_two_jobs_that_come_at_once_the_second_to_write_is_refused(
     local_lab: LocalLab, elsewhere: LocalLab
 ) -> None:
+    """Only this one has two pods before the first fence is written."""
     first, second = Run(local_lab, slots=(0,)), Run(elsewhere, slots=(0,))
     await second.new_generation("launch")
     await second.place()

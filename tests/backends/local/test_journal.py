@@ -116,9 +116,11 @@ async def test_an_agent_on_its_way_out_still_writes(
     assert by_us == []
 
 
+@pytest.mark.long
 async def test_an_agent_that_does_not_know_us_is_one_that_does_not_answer(
     job: Run, by_us: list[wire.JournalCommand]
 ) -> None:
+    """Only this one has an agent of another token."""
     await job.launch()
     assert isinstance(job.lab, LocalLab)
     for pod in (await job.look()).pods:
@@ -129,9 +131,11 @@ async def test_an_agent_that_does_not_know_us_is_one_that_does_not_answer(
     assert await job.lab.recorded(job.id) == ["line 1"]
 
 
+@pytest.mark.long
 async def test_a_journal_that_hangs_holds_up_no_restart_and_is_written_later(
     job: Run, by_us: list[wire.JournalCommand]
 ) -> None:
+    """Only this one has a real agent whose write hangs."""
     await job.launch()
     await job.backend.ensure_recorded(job.ref, entries(job, 1))
     (folder,) = Path(job.model_dir).glob("*_restartable")

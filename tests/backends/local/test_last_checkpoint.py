@@ -136,9 +136,11 @@ async def lab_with_time(tmp_path: Path) -> AsyncIterator[LocalLab]:
     await lab.end()
 
 
+@pytest.mark.long
 async def test_what_a_rank_out_of_reach_wrote_until_it_read_the_fence_may_be_cut_off(
     lab_with_time: LocalLab,
 ) -> None:
+    """Only this one has a rank that writes until its warden ends it."""
     job = Run(lab_with_time, slots=(0, 1))
     folder = Path(job.checkpoints_path)
     folder.mkdir(parents=True)

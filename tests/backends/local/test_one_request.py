@@ -75,9 +75,10 @@ async def test_what_is_found_behind_the_fence_is_what_the_job_s_checkpoints_are(
     assert (state.listing.checkpoints, state.listing.set_aside) == (saved, ())
 
 
+@pytest.mark.long
 @pytest.mark.short_fence
 async def test_nothing_is_read_before_the_older_ranks_are_proven_gone(local_lab: LocalLab) -> None:
-    """They save on, out of reach, until the fence ends them."""
+    """They save on, out of reach, until the fence ends them. Only this one has such ranks."""
     job = Run(local_lab, slots=(0, 1), env={"STEPS": "1000000"})
     await job.launch()
     await job.step(11)

@@ -84,9 +84,11 @@ async def test_a_worker_that_goes_meanwhile_begins_none_twice_and_loses_none(
     assert (tries.begun(), prefetch_results(job)) == (["2", "1"], BOTH)
 
 
+@pytest.mark.long
 async def test_what_ends_while_nobody_serves_is_told_to_the_next_worker(
     job: Run, tries: Tries, local_lab: LocalLab
 ) -> None:
+    """Only this one has a try that ends while no worker lives."""
     await local_lab.leave()
     tries.may_end()
     await tries.until(lambda begun: begun == ["2", "1"])
@@ -95,7 +97,13 @@ async def test_what_ends_while_nobody_serves_is_told_to_the_next_worker(
     assert (tries.begun(), prefetch_results(job)) == (["2", "1"], BOTH)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "worker gone in the middle"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, id="undisturbed"),
+        pytest.param(True, id="worker gone in the middle", marks=pytest.mark.long),
+    ],
+)
 async def test_a_job_that_is_cleared_away_leaves_nothing_of_it(
     killed: bool, job: Run, local_lab: LocalLab
 ) -> None:

@@ -39,9 +39,11 @@ async def totals(client: Client) -> FleetSum:
     return fleet_totals
 
 
+@pytest.mark.long
 async def test_each_question_is_answered_by_one_command(
     served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one has six incidents of one job; test_with_a_worker.py has two."""
     body = document(env={"STEPS": "100000000"})
     async with Stage(server, namespace, tmp_path, env=METRICS) as stage:
         for line in FAULTS:

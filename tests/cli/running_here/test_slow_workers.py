@@ -106,7 +106,7 @@ def test_the_log_of_a_second_worker_stays_only_where_something_failed(
     assert log.exists() == is_kept
 
 
-@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("is_alone", [pytest.param(True, marks=pytest.mark.long), False])
 async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -53,11 +53,20 @@ async def heartbeat_of_a_monitor_killed_afterwards(client: Client, saved: Checkp
     await client.workflow_service.record_activity_task_heartbeat(beat)
 
 
-@pytest.mark.parametrize("end", ["no worker takes the monitor again", "a command ends the watch"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("no worker takes the monitor again", marks=pytest.mark.long),
+        "a command ends the watch",
+    ],
+)
 async def test_a_checkpoint_that_only_a_heartbeat_had_is_known_to_the_next_restart(
     client: Client, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """A restart that has seen a checkpoint waits for it and does not begin without."""
+    """A restart that has seen a checkpoint waits for it and does not begin without.
+
+    The long row waits until the server gives up the monitor.
+    """
     if end.startswith("no worker"):  # within this time the one that is killed has to take it
         monkeypatch.setitem(options.FIRST_STEP, "schedule_to_start_timeout", timedelta(seconds=5))
     backend = FakeBackend(FakeSettings(nodes=6))

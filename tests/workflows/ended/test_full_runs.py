@@ -26,17 +26,19 @@ To send as many as the usual ones allow takes minutes beside many other processe
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "signals"),
     [
         pytest.param(SMALL, 280, id="small"),
-        pytest.param({}, 9_900, id="usual", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+        pytest.param({}, 9_900, id="usual", marks=pytest.mark.timeout(900)),
     ],
 )
-@pytest.mark.parametrize("state", ["running", pytest.param("paused", marks=pytest.mark.long)])
+@pytest.mark.parametrize("state", ["running", "paused"])
 async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
     settings: dict[str, str], signals: int, state: str
 ) -> None:
+    """Only a server with these limits ends a run; the quick floods of signals stay below them."""
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)
     async with await DevServer.start(settings=settings) as server:

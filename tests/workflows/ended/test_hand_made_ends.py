@@ -95,9 +95,11 @@ async def test_a_recovery_ended_by_hand_is_repeated_free_of_charge(
         assert len(set(began)) == len(began), began
 
 
+@pytest.mark.long
 async def test_a_recovery_ended_after_every_slot_had_started_was_a_success(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one ends a Recovery that has nothing left to do."""
     async with at(server, namespace, tmp_path, NODE, ALL_STARTED) as (stage, job):
         await terminate(stage.client.get_workflow_handle(await recovery(stage.client, job)))
         await stage.admin.release()
@@ -168,7 +170,9 @@ async def test_a_cancelled_job_stops_in_order_and_never_restarts(
         assert await starts(stage) == before
 
 
-@pytest.mark.parametrize("verb", ["ensure_placed", "ensure_started"])
+@pytest.mark.parametrize(
+    "verb", ["ensure_placed", pytest.param("ensure_started", marks=pytest.mark.long)]
+)
 async def test_a_job_cancelled_during_its_launch_leaves_nothing(
     server: DevServer, namespace: str, tmp_path: Path, verb: str
 ) -> None:
@@ -245,30 +249,15 @@ async def test_one_janitor_lives_and_comes_by_itself(
         assert (description.run_id, description.status) == (first, WorkflowExecutionStatus.RUNNING)
 
 
+@pytest.mark.long
 async def test_the_janitor_leaves_living_jobs_alone(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one sweeps while a restart of a living job is held."""
     async with at(server, namespace, tmp_path, NODE, ALL_STARTED, env=BY_HAND) as (stage, job):
         assert await sweep(stage) == []
         await stage.admin.release()
         assert restarts_of(await job.result()) == [("pod", "success", {"hardware": 1})]
-
-
-async def test_a_stop_during_a_recovery_completes_the_job_as_terminated(
-    server: DevServer, namespace: str, tmp_path: Path
-) -> None:
-    async with at(server, namespace, tmp_path, *STEPS["place"]) as (stage, job):
-        before = await starts(stage)
-        await job.execute_update("stop", {"reason": "enough"})
-        row = await recovery(stage.client, job)
-        assert await closed(stage, row) is WorkflowExecutionStatus.CANCELED
-        await stage.admin.release()
-        report = await job.result()
-
-        assert report["status"] == "Terminated"
-        assert restarts_of(report) == [("pod", "terminated", {"hardware": 1})]
-        assert await starts(stage) == before
-        assert await stage.fake.leftovers() == ()
 
 
 @pytest.mark.parametrize("when", rows(JOB_MOMENTS))
@@ -284,10 +273,12 @@ async def test_a_job_reset_to_its_beginning_takes_over_what_runs(
         await assert_one_life(stage, report)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("when", rows(JOB_MOMENTS))
 async def test_a_job_reset_to_its_newest_task_adopts_the_world(
     server: DevServer, namespace: str, tmp_path: Path, when: str
 ) -> None:
+    """Its reset is the shortest one; the quick one beside it resets a job to its beginning."""
     incident, moment = JOB_MOMENTS[when]
     async with at(server, namespace, tmp_path, incident, moment) as (stage, job):
         await reset(job, to=LAST)
@@ -299,7 +290,10 @@ async def test_a_job_reset_to_its_newest_task_adopts_the_world(
         assert await isolated_nodes(stage) == (["n2"] if incident is NODE else [])
 
 
-@pytest.mark.parametrize(("updates", "status"), [(True, "Terminated"), (False, "Completed")])
+@pytest.mark.parametrize(
+    ("updates", "status"),
+    [(True, "Terminated"), pytest.param(False, "Completed", marks=pytest.mark.long)],
+)
 async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_are_left_out(
     server: DevServer, namespace: str, tmp_path: Path, updates: bool, status: str
 ) -> None:
@@ -314,9 +308,11 @@ async def test_a_stopped_job_that_is_reset_hears_the_stop_again_unless_updates_a
         assert await stage.fake.leftovers() == ()
 
 
+@pytest.mark.long
 async def test_a_restart_that_a_reset_sends_again_before_a_pause_runs_once_with_the_resume(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one resets a job to the beginning whose restart and pause are sent again together."""
     async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
         await stage.admin.release()
         await job.execute_update("restart", {"reason": "a try"})
@@ -344,11 +340,15 @@ async def until_state(job: Handle, state: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("to", [1, pytest.param(LAST, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("to", [1, LAST])
 async def test_signals_that_a_reset_sends_again_have_their_time_and_are_applied(
     server: DevServer, namespace: str, tmp_path: Path, to: int
 ) -> None:
-    """At its first task the job has read nothing yet, not even the time of its cluster."""
+    """At its first task the job has read nothing yet, not even the time of its cluster.
+
+    Only this one reads the times of signals that a reset sends again.
+    """
     async with at(server, namespace, tmp_path, *JOB_MOMENTS["watching"]) as (stage, job):
         await job.signal("hot_update", {"patch": {"env": {"LR": "2"}}, "by": "an operator"})
         await job.signal("set_budget", {"name": "hardware", "limit": 7})

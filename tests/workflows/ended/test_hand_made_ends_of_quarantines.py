@@ -73,7 +73,7 @@ READABLE, UNREADABLE = (True, "demo"), (False, "cluster")
     ("end", "is_readable", "by"),
     [
         (WorkflowHandle.terminate, *READABLE),
-        (WorkflowHandle.cancel, *UNREADABLE),
+        pytest.param(WorkflowHandle.cancel, *UNREADABLE, marks=pytest.mark.long),
         pytest.param(WorkflowHandle.cancel, *READABLE, marks=pytest.mark.long),
         pytest.param(WorkflowHandle.terminate, *UNREADABLE, marks=pytest.mark.long),
     ],
@@ -88,7 +88,7 @@ async def test_a_new_quarantine_reads_the_run_before_or_else_the_marks_of_the_cl
     is_readable: bool,
     by: str,
 ) -> None:
-    """The long rows have the other end of each kind of reading."""
+    """The long rows have the other end, and a run before that cannot be read any more."""
     if not is_readable:
         monkeypatch.setattr(earlier_quarantine, "_earlier_runs", no_runs)
     moment = Call("ensure_generation", "after", 2)
@@ -104,7 +104,10 @@ async def test_a_new_quarantine_reads_the_run_before_or_else_the_marks_of_the_cl
         assert await isolated_nodes(stage) == ["n2", "n3"]
 
 
-@pytest.mark.parametrize("between", [None, "never taken", "reading"])
+@pytest.mark.parametrize(
+    "between",
+    [*(pytest.param(b, marks=pytest.mark.long) for b in (None, "never taken")), "reading"],
+)
 async def test_counts_isolations_and_their_ends_outlive_a_quarantine(
     server: DevServer, namespace: str, tmp_path: Path, *, between: str | None
 ) -> None:
@@ -139,9 +142,11 @@ async def test_counts_isolations_and_their_ends_outlive_a_quarantine(
         assert third["isolated"] == ["n1/1"]
 
 
+@pytest.mark.long
 async def test_a_quarantine_that_is_reset_remembers_everything(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one resets a quarantine."""
     moment = Call("ensure_generation", "after", 2)
     async with at(server, namespace, tmp_path, TWO_NODES, moment) as (stage, job):
         await reset(quarantine(stage))

@@ -61,7 +61,7 @@ async def cancel(job: Handle) -> None:
     await job.cancel()
 
 
-@pytest.mark.parametrize("end", [stop, cancel])
+@pytest.mark.parametrize("end", [stop, pytest.param(cancel, marks=pytest.mark.long)])
 async def test_a_recovery_is_cancelled_once_it_exists(
     client: Client, end: Callable[[Handle], Awaitable[None]]
 ) -> None:
@@ -130,10 +130,14 @@ class RefusesPlacement(FakeBackend):
         raise StaleGeneration(order.job.id, ordered=order.generation, current=order.generation + 1)
 
 
+@pytest.mark.long
 async def test_a_step_that_is_refused_before_the_cancel_comes_leaves_a_cancelled_restart(
     client: Client,
 ) -> None:
-    """The janitor may see that a job has ended before the server cancels its Recovery."""
+    """The janitor may see that a job has ended before the server cancels its Recovery.
+
+    In the quick one the cancel comes first.
+    """
     backend = RefusesPlacement(FakeSettings(nodes=6))
     async with at_work(thinker(client), actor(client, backend)):
         job = await running(client, backend, fault="at 35s node-down n1")

@@ -53,9 +53,11 @@ async def test_the_new_run_wins_whenever_the_old_recovery_asks(
         await assert_one_life(stage, report)
 
 
+@pytest.mark.long
 async def test_a_stop_of_the_new_run_clears_what_the_old_recovery_took(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one stops a job of which two runs have something."""
     async with at(server, namespace, tmp_path, NODE, CALL) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, "ensure_fenced", "before")
@@ -72,7 +74,7 @@ async def test_a_stop_of_the_new_run_clears_what_the_old_recovery_took(
 async def test_the_janitor_removes_what_the_old_recovery_took(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
-    """Only here two runs of one job have left something; the quick one ends it by a stop."""
+    """Only here two runs of one job have left something behind that the janitor removes."""
     async with at(server, namespace, tmp_path, NODE, CALL, env=BY_HAND) as (stage, job):
         await reset(job)
         await new_run_comes_to(stage, "ensure_fenced", "before")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from temporalio import activity
 from temporalio.client import Client
 
@@ -61,7 +62,9 @@ async def test_a_job_whose_decision_fails_again_and_again_can_be_stopped(client:
         assert (report["status"], report["reason"]) == ("Terminated", "enough of it")
 
 
+@pytest.mark.long
 async def test_a_job_whose_decision_fails_again_and_again_can_be_paused(client: Client) -> None:
+    """The quick ones stop such a job, and go on once the rule is mended."""
     async with stuck(client) as job:
         await job.execute_update("pause", {})
         await asyncio.wait_for(until_state(job, "paused"), HUNG_S)

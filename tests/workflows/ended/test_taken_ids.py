@@ -36,7 +36,9 @@ async def test_a_job_under_an_id_of_ours_is_refused(client: Client, job_id: str)
     assert job_id in cause.message
 
 
-@pytest.mark.parametrize("kind", ["SomethingElse", names.RECOVERY])
+@pytest.mark.parametrize(
+    "kind", ["SomethingElse", pytest.param(names.RECOVERY, marks=pytest.mark.long)]
+)
 async def test_a_restart_whose_id_another_workflow_has_takes_the_next_id(
     server: DevServer, namespace: str, tmp_path: Path, kind: str
 ) -> None:

@@ -44,7 +44,7 @@ async def test_a_restart_that_takes_all_pods_away_is_told_before_they_go(
         await job.result()
 
 
-@pytest.mark.parametrize("name", ["stop", "cancel"])
+@pytest.mark.parametrize("name", ["stop", pytest.param("cancel", marks=pytest.mark.long)])
 async def test_the_end_of_a_job_is_told_before_its_pods_go(
     server: DevServer, namespace: str, tmp_path: Path, name: str
 ) -> None:
@@ -62,9 +62,11 @@ async def test_the_end_of_a_job_is_told_before_its_pods_go(
         assert (await stage.admin.recorded("demo"))[-1].startswith("stopped: ")
 
 
+@pytest.mark.long
 async def test_storage_that_hangs_keeps_the_pods_for_a_while_only(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one waits as long as the last lines are tried for."""
     async with Stage(server, namespace, tmp_path) as stage:
         job = await stage.submit(document(env=STEPS))
         await until_written(stage, "generation 1 started")

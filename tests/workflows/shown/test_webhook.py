@@ -89,9 +89,11 @@ LINES = ["generation", "restart", "restart", "generation", "progress:", "phase"]
 """How the lines of run.log begin, of a job with one restart."""
 
 
+@pytest.mark.long
 async def test_a_write_that_hangs_holds_up_nobody_and_loses_nothing(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one holds a line of run.log while messages are sent."""
     async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
         await stage.admin.hold("ensure_recorded", job="demo")
         await stage.admin.fault("at 30s kill demo 2 exit 1")
@@ -121,9 +123,11 @@ async def test_what_was_not_taken_goes_from_run_to_run(
     assert (begun[:2], begun[-1]) == (["generation", "phase"], "stopped:")
 
 
+@pytest.mark.long
 async def test_what_a_restart_answers_is_told_while_it_is_under_way(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one reads a message while its restart is held."""
     async with hooked() as hook, staged(server, namespace, tmp_path, hook) as stage:
         await stage.admin.fault("at 30s preempt demo")
         await stage.admin.hold("ensure_generation", nth=2, job="demo")  # the first is the launch's
@@ -135,9 +139,11 @@ async def test_what_a_restart_answers_is_told_while_it_is_under_way(
     assert hook.events == ["JobPreempted"]
 
 
+@pytest.mark.long
 async def test_a_hook_that_hangs_holds_up_nobody_and_hears_it_all_once_it_is_back(
     server: DevServer, namespace: str, tmp_path: Path
 ) -> None:
+    """Only this one has a hook that hangs; in a quick one it fails."""
     async with hooked("hangs") as hook, staged(server, namespace, tmp_path, hook) as stage:
         job = await stage.submit(LONG)
         await hook.until(lambda h: len(h.received) > 0)

@@ -306,8 +306,10 @@ async def test_an_activity_that_the_worker_does_not_have_is_shown_and_tried_agai
             assert (await job.result())["status"] == "Terminated"
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("short")
 async def test_a_step_of_a_restart_that_no_worker_has_is_shown_by_its_job(client: Client) -> None:
+    """Only this one has a worker that lacks a step of a restart; the quick one lacks one of the launch."""
     backend = FakeBackend(FakeSettings(nodes=6))
     job = await submit(client, document(env=ENDLESS))
     async with at_work(thinker(client)):
@@ -336,17 +338,18 @@ def counted() -> dict[str, Any]:
     return body
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "missing",
-    [
-        pytest.param((), id="takes", marks=pytest.mark.long),
-        pytest.param(("count_faults",), id="has"),
-    ],
+    [pytest.param((), id="takes"), pytest.param(("count_faults",), id="has")],
 )
 async def test_device_faults_that_no_worker_counts_are_shown_until_one_does(
     client: Client, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
 ) -> None:
-    """The long row has no worker at all for what is to be counted."""
+    """One row has no worker at all for what is to be counted.
+
+    Only these have faults that no worker counts; the quick ones have other activities without a worker.
+    """
     monkeypatch.setitem(options.FIRST_CALL, "schedule_to_start_timeout", timedelta(seconds=0.5))
     backend = FakeBackend(FakeSettings(nodes=6))
     clock = StandingClock(backend)
@@ -411,9 +414,11 @@ class Forgetful(FakeBackend):
         return await super().nodes(job)
 
 
+@pytest.mark.long
 async def test_device_faults_that_cannot_be_counted_are_shown_until_they_can(
     client: Client,
 ) -> None:
+    """Only this one has a count that fails; the quick ones have a step and a monitor that fail."""
     backend = Forgetful(FakeSettings(nodes=6))
     await backend.admin.fault(f"at 35s device n1 1 {HBM}")
     async with at_work(thinker(client), actor(client, backend)):
@@ -455,9 +460,11 @@ class Silent:
             raise ConnectionError("no way to the quarantine")
 
 
+@pytest.mark.long
 async def test_isolations_that_cannot_be_handed_over_are_shown_by_the_job_that_ends(
     client: Client,
 ) -> None:
+    """Only this one has isolations whose handing over fails."""
     backend, quarantine = FakeBackend(FakeSettings(nodes=6)), Silent()
     await backend.admin.fault("at 35s node-down n2")
     async with at_work(thinker(client), actor(client, backend, quarantine=quarantine)):
@@ -508,7 +515,9 @@ class Unsound(FakeBackend):
             raise KeyError("no such key")
 
 
+@pytest.mark.long
 async def test_a_cluster_whose_time_cannot_be_read_is_shown_until_it_can(client: Client) -> None:
+    """Only this one has a cluster without a clock."""
     backend = Unsound(FakeSettings(nodes=6))
     backend.is_repaired = False
     async with at_work(thinker(client), actor(client, backend)):
