@@ -1,6 +1,7 @@
-"""Scripts of other frameworks, as their users write them: killed while they train and while they save.
+"""Scripts of frameworks, as their users write them: killed while they train and while they save.
 
-What they go on from is what the framework itself wrote, and no kill costs a bit of the weights.
+What they go on from is what the framework itself wrote, and no kill costs a bit of the weights. Their later
+ranks are forks of a process that has imported the framework.
 """
 
 from __future__ import annotations
@@ -54,9 +55,9 @@ FRAMEWORKS = (
     ),
     Framework(
         name="torch_ddp",
-        longer={'STEPS: "200"': 'STEPS: "100"'},
-        env={"STEPS": "100", "SAVE_EVERY": "10"},
-        last="step-100",
+        longer={},
+        env={"STEPS": "200", "SAVE_EVERY": "10"},
+        last="step-200",
         reads="import torch; from torch.distributed.checkpoint.format_utils import dcp_to_torch_save;"
         "dcp_to_torch_save(path, path + '.pt'); weights = torch.load(path + '.pt')['model']",
     ),
@@ -73,9 +74,12 @@ def test_kills_cost_restarts_and_no_bit(
     with machine.running("run", str(written)) as process:
         lines = until_says(process, "running, generation 1")
         state = trained(machine, generation=0)
+        assert not run_of(state)["prewarmed"]
         until(process, lambda: len(saved(job / "out")) >= SAVED)
+        observed(machine, lambda state: state["helper"] is not None and state["helper"]["ready"])
         kill(state, rank=1)
         state = trained(machine, run_of(state)["generation"])
+        assert run_of(state)["prewarmed"], state["notes"]
         until_more_is_saved(process, job / "out")
         kill(state, rank=0)
         rest, _ = process.communicate(timeout=WITHIN_S)
@@ -83,7 +87,7 @@ def test_kills_cost_restarts_and_no_bit(
     assert process.returncode == 0, output
     restarts = [f"restart {n}: success, from step" in output for n in (1, 2, 3)]
     assert restarts == [True, True, False], output
-    assert weights(framework, job / "out") == weights(framework, alone)
+    assert_same_weights(framework, job / "out", alone)
     assert machine.processes() == []
 
 
@@ -125,18 +129,20 @@ def kill(state: wire.AgentState, *, rank: int) -> None:
     os.kill(process_of(state, rank), signal.SIGKILL)
 
 
-def weights(framework: Framework, out: Path) -> str:
-    """A digest of every weight in the last checkpoint, as the framework reads it."""
+def assert_same_weights(framework: Framework, *folders: Path) -> None:
+    """Every weight in the last checkpoints is the same to the last bit, as the framework reads them."""
     digests = f"""
 import hashlib, sys
-path = sys.argv[1]
-{framework.reads}
-for name in sorted(weights):
-    print(name, hashlib.sha256(weights[name].numpy().tobytes()).hexdigest())
+for path in sys.argv[1:]:
+    {framework.reads}
+    print(*(f"{{name}} {{hashlib.sha256(weights[name].numpy().tobytes()).hexdigest()}}"
+            for name in sorted(weights)), sep=", ")
 """
+    paths = [folder / framework.last for folder in folders]
     read = subprocess.run(
-        [PYTHON, "-c", digests, out / framework.last], capture_output=True, text=True, check=False
+        [PYTHON, "-c", digests, *paths], capture_output=True, text=True, check=False
     )
     assert read.returncode == 0, read.stderr
-    assert read.stdout
-    return read.stdout
+    lines = read.stdout.splitlines()
+    assert lines == [lines[0]] * len(folders)
+    assert lines[0]

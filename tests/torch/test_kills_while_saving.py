@@ -16,16 +16,17 @@ from tests.support.machine import ROOT
 from tests.torch.ranks import PYTHON
 
 SEED = 60
-KILLS = 50
+KILLS = {"torch": 20, "dcp": 15, "transformers": 50, "lightning": 50}
+"""So many that several fall into a save: of 50, 33 do with `torch`, 49 with `dcp`, 6 with `transformers`."""
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("library", ["torch", "dcp", "transformers", "lightning"])
+@pytest.mark.parametrize("library", KILLS)
 def test_what_is_chosen_after_a_kill_while_saving_loads(library: str, tmp_path: Path) -> None:
     script = ROOT / "tests" / "torch" / "saving.py"
     ended = subprocess.run(
-        [PYTHON, "-P", script, library, tmp_path / "saves", str(SEED), str(KILLS)],
+        [PYTHON, "-P", script, library, tmp_path / "saves", str(SEED), str(KILLS[library])],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

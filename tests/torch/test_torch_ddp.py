@@ -1,8 +1,7 @@
-"""examples/torch_ddp with the real PyTorch: after a fault its ranks are forks of what has imported it."""
+"""Forks of a process that has imported the real PyTorch."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -10,40 +9,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from tests.support.machine import Machine, example, until_says
+from tests.support.machine import Machine, example
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
-
-
-def test_a_killed_rank_is_forked_from_the_helper(machine: Machine, tmp_path: Path) -> None:
-    job = document(tmp_path / "job", steps=300)
-    with machine.running("run", str(job)) as process:
-        lines = until_says(process, "step ")
-        first = observed(machine, has_a_helper)
-        assert run_of(first)["prewarmed"] is False
-        os.kill(process_of(first, 1), signal.SIGKILL)
-        second = observed(machine, lambda s: is_after(s, first))
-        assert run_of(second)["prewarmed"] is True, second["notes"]
-        rest, _ = process.communicate(timeout=WITHIN_S)
-    output = "".join(lines) + rest
-    assert process.returncode == 0, output
-    assert "restart 1: success" in output
-    assert "restart 2" not in output
-    assert json.loads((tmp_path / "job" / "out" / "final.json").read_text())["step"] == 300
-    assert machine.processes() == []
-
-
-def document(folder: Path, *, steps: int) -> Path:
-    changes = {'"python3"': f'"{PYTHON}"', 'STEPS: "200"': f'STEPS: "{steps}"'}
-    return example("torch_ddp", folder, **changes)
-
-
-def has_a_helper(state: wire.AgentState) -> bool:
-    """It has saved something, and the helper is ready."""
-    run, helper = state["run"], state["helper"]
-    is_saved = run is not None and run["checkpoint"] is not None
-    return is_saved and helper is not None and helper["ready"]
 
 
 def is_after(state: wire.AgentState, first: wire.AgentState) -> bool:
@@ -54,7 +23,9 @@ def is_after(state: wire.AgentState, first: wire.AgentState) -> bool:
 
 def test_ranks_of_one_helper_draw_different_numbers(machine: Machine, tmp_path: Path) -> None:
     """Of every generator that PyTorch brings, as after a plain start."""
-    job = document(tmp_path / "job", steps=1)
+    imports = ", torch._dynamo, torch.distributed.checkpoint.state_dict"
+    changes = {'"python3"': f'"{PYTHON}"', imports: ""}
+    job = example("torch_ddp", tmp_path / "job", **changes)
     script = tmp_path / "job" / "train.py"
     script.write_text(DRAWS)
     with machine.running("run", str(job)) as process:
