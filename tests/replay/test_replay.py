@@ -111,6 +111,7 @@ async def test_other_rules_and_time_outs_change_nothing_about_what_was_decided(
     monkeypatch.setattr(spec, "DEFAULT_ROWS", upside_down)
     rows = tuple(_called(row, FaultClass.HANG) for row in playbook.PLAYBOOK)
     monkeypatch.setattr(playbook, "PLAYBOOK", rows)
+    monkeypatch.setattr(playbook, "rows_of", playbook.rows_of.__wrapped__)  # without its cache
     monkeypatch.setattr(levels, "STEPS", dict.fromkeys(Level, (Step.STOP, Step.START)))
     for module, name in ((decide, "decide"), (naming, "name_fault"), (playbook, "name")):
         monkeypatch.setattr(module, name, unable)

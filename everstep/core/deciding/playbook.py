@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from everstep.core.deciding.decision import Fault
 from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
@@ -60,8 +61,8 @@ class PlaybookRow:
         """Whether the node of such a fact is broken for certain."""
         return self.is_hardware and self.is_proven
 
-    def matches(self, fact: Fact) -> bool:
-        return any(_kind_matches(kind, fact.kind) for kind in self.kinds) and self.only_if(fact)
+    def has_kind(self, kind: str) -> bool:
+        return any(_kind_matches(pattern, kind) for pattern in self.kinds)
 
 
 def _kind_matches(pattern: str, kind: str) -> bool:
@@ -330,9 +331,19 @@ CATCH_ALL = PlaybookRow(
 )
 
 
+KINDS_CACHED = 256
+"""More than the kinds of facts that we make; a reporter may send any other."""
+
+
 def row_for(fact: Fact) -> PlaybookRow:
     """The first row that matches the fact. Unknown kinds match the last row."""
-    return next((row for row in PLAYBOOK if row.matches(fact)), CATCH_ALL)
+    return next((row for row in rows_of(fact.kind) if row.only_if(fact)), CATCH_ALL)
+
+
+@lru_cache(maxsize=KINDS_CACHED)
+def rows_of(kind: str) -> tuple[PlaybookRow, ...]:
+    """The rows of a kind. A decision reads the row of each of its facts several times."""
+    return tuple(row for row in PLAYBOOK if row.has_kind(kind))
 
 
 def weight(fact: Fact) -> tuple[bool, int, bool, float]:
