@@ -112,9 +112,13 @@ def has_infinite(value: object) -> bool:
     return any(isinstance(one, float) and not math.isfinite(one) for one in _scalars(value))
 
 
+# `json.dumps` with an argument makes an encoder for each call.
+_json_text = json.JSONEncoder(ensure_ascii=False).encode
+
+
 def json_bytes(value: object) -> int:
     """About how many bytes the value takes as JSON."""
-    texts = (json.dumps(one, ensure_ascii=False) for one in _scalars(value))
+    texts = map(_json_text, _scalars(value))
     return sum(len(text.encode(errors="replace")) + 1 for text in texts)
 
 
