@@ -13,7 +13,7 @@ import re
 import signal
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 from functools import partial
 from pathlib import Path
 
@@ -120,10 +120,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 UNMEASURED_S = 0.1
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays for the whole run: no later collection looks through it."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays for the whole run: no garbage collection looks through it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _own_timeout_s(item: pytest.Item) -> float:
