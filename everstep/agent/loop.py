@@ -105,7 +105,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001  # the loop's edge
             if repr(error) != self._fault:
                 self._fault = repr(error)
-                sys.excepthook(type(error), error, error.__traceback__)
+                sys.stderr.write(_traceback(error))
                 sys.stderr.flush()
             time.sleep(AFTER_FAULT_S)
 
@@ -130,3 +130,12 @@ class Loop:
     def _serve_calls(self) -> None:
         for _ in range(len(self._calls)):
             self._calls.popleft().carry_out()
+
+
+def _traceback(error: Exception) -> str:
+    """The traceback with its source lines; the error alone if the module that prints it cannot be read."""
+    try:
+        import traceback  # with a tokenizer: only an agent with a fault needs it
+    except (ImportError, OSError):
+        return f"{error!r}\n"
+    return "".join(traceback.format_exception(type(error), error, error.__traceback__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.patience import HUNG_S
 
@@ -34,6 +35,21 @@ def test_fault_of_ours_is_written_down_once_and_the_loop_goes_on() -> None:
     )
     assert done.stdout == "went on\n"
     assert done.stderr.count("RuntimeError: of ours") == 1
+
+
+def test_a_fault_in_the_archive_is_logged_with_its_source_lines(pyz: Path, tmp_path: Path) -> None:
+    script = f"import sys; sys.path.insert(0, {str(pyz)!r})\n{SCRIPT}"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=HUNG_S,
+        check=True,
+    )
+    (place,) = (line for line in done.stderr.splitlines() if "loop.py" in line)
+    assert place.startswith('  File "everstep/agent/loop.py", line ')
+    assert "\n    do()\n" in done.stderr
 
 
 BUSY = """
