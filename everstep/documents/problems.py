@@ -57,13 +57,13 @@ def path(*parts: PathPart) -> str:
 
 def refusal(problems: Iterable[Problem]) -> InvalidSpec:
     """All problems as one error of one line, without repeats, in a readable length."""
+    distinct = list(dict.fromkeys(problems))
     lines = [
         (one_line(field, FIELD_LENGTH), one_line(message, MESSAGE_LENGTH))
-        for field, message in dict.fromkeys(problems)
+        for field, message in distinct[:PROBLEMS_SHOWN]
     ]
-    more = len(lines) - PROBLEMS_SHOWN
-    if more > 0:
-        lines = [*lines[:PROBLEMS_SHOWN], ("document", f"and {more} more problems like these")]
+    if more := len(distinct) - len(lines):
+        lines.append(("document", f"and {more} more problems like these"))
     return InvalidSpec(lines)
 
 
