@@ -7,9 +7,9 @@ import socket
 import socketserver
 import threading
 import time
-from _operator import (
-    _compare_digest as compare_digest,  # `hmac` has it from there, and imports OpenSSL
-)
+
+# `hmac` has it from there, and imports OpenSSL.
+from _operator import _compare_digest as compare_digest
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple

@@ -83,9 +83,8 @@ class EvidenceCollector:
         }
         deadline, texts = time.monotonic() + within_s, {}
         for number, request in requests.items():
-            with contextlib.suppress(
-                Exception
-            ):  # it fails, or takes too long: no stack of that rank
+            # It fails, or takes too long: no stack of that rank.
+            with contextlib.suppress(Exception):
                 texts[number] = request.result(max(0.0, deadline - time.monotonic()))
         return {number: text for number, text in texts.items() if text}
 
