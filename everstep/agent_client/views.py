@@ -7,7 +7,7 @@ from typing import Protocol
 
 from everstep.agent import bounds, wire
 from everstep.agent_client.watch import WatchedAgent
-from everstep.core.facts import Fact
+from everstep.core.facts import Fact, gone_id
 from everstep.core.world import (
     AgentWork,
     Checkpoint,
@@ -206,7 +206,7 @@ def _fact(pod: PodPlace, agent_fact: wire.FactSeen) -> Fact:
 def agent_gone(pod: PodPlace, *, at: float, generation: int) -> Fact:
     """The fact that the pod's agent ended without an order."""
     return Fact(
-        id=f"{pod.uid}/gone",
+        id=gone_id(pod.uid),
         kind="agent.gone",
         at=at,
         generation=generation,

@@ -105,6 +105,11 @@ PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 """Facts about processes: those of an older generation are late, not news."""
 
 
+def gone_id(uid: str) -> str:
+    """The identity of the fact that the agent in this pod ended without an order."""
+    return f"{uid}/gone"
+
+
 def is_late(fact: Fact, *, generation: int) -> bool:
     """Whether the fact is about processes that were already replaced."""
     return fact.family in PROCESS_FAMILIES and 0 < fact.generation < generation

@@ -105,14 +105,23 @@ async def test_without_its_secret_and_its_worker_a_job_goes_on_in_new_pods(
 
 @pytest.mark.short_fence
 async def test_without_its_record_a_job_is_refused_by_its_name_until_it_is_adopted(
-    lab: KubernetesLab, api: Api, namespace: str
+    lab: KubernetesLab, api: Api, machines: Machines, namespace: str
 ) -> None:
-    """The API server removes what the ConfigMap owned: the pods and the Secret."""
+    """The API server removes what the ConfigMap owned. The new record numbers facts from the beginning."""
+
+    async def report_a_dead_container() -> None:
+        pod = f"record-1-g{placed_in}"
+        await machines.fault("container-kill", namespace=namespace, pod=pod, container="train")
+        assert (await job.fact("agent.gone")).slot == 1
+
     job = KubernetesRun(lab, id="record", env=NEVER_ENDS)
     job.books = await lab.backend.identity()
     await job.launch()
-    await job.again("restart-1")
     await job.step(15)
+    placed_in = 1
+    await report_a_dead_container()
+    await resumed(job, "restart-1", recreate=(1,))
+    await job.step(20)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     await api.delete(f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-record")
 
@@ -132,7 +141,9 @@ async def test_without_its_record_a_job_is_refused_by_its_name_until_it_is_adopt
     await job.fence()
     saved = await job.backend.checkpoints(job.ref)
     await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
-    await job.step(20)
+    await job.step(25)
+    placed_in = 3
+    await report_a_dead_container()
     await job.gone()
 
 

@@ -272,10 +272,14 @@ class JobSession(JobBooks):
                 self.add_fact(end.fact)
 
     def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
-        after = cursors.number(self._identity, cursor)
-        newer = [(number, fact) for number, fact in self._rest.facts if number > after]
-        newest = max([after, *(number for number, _ in newer)])
-        return tuple(fact for _, fact in newer), cursors.token(self._identity, newest)
+        ids = {number: fact.id for number, fact in self._rest.facts}
+        after = cursors.number(
+            self._identity, cursor, newest=self._rest.newest_fact, fact_id=ids.get
+        )
+        newer = {number: fact for number, fact in self._rest.facts if number > after}
+        return tuple(newer.values()), cursors.behind(
+            self._identity, newer, cursor=cursor, after=after
+        )
 
     def present_faults(self) -> tuple[Fact, ...]:
         job_pods = (e for e in self.entries if not (e.is_leaving or e.stands_by))

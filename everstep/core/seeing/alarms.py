@@ -1,4 +1,4 @@
-"""The facts that a watch itself makes when time passes: silence, stillness, a limit of the document.
+"""The facts that a watch itself makes when time passes: a loss, silence, stillness, a limit of the document.
 
 In: the order, an observation with its pods, and the learned pace of the job. Out: an `Alarm` with its time,
 None where there is no reason for one.
@@ -6,15 +6,15 @@ None where there is no reason for one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from everstep.core.facts import Fact
+from everstep.core.facts import Fact, gone_id
 from everstep.core.seeing import hang, suspension
 from everstep.core.seeing.hang import Pods
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodView
+from everstep.core.world import Observation, PodState, PodView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,32 @@ def _still_at(order: WatchOrder, learned: Learned, answering: tuple[PodView, ...
         return max([*step_times, *starts], default=0.0) + patience_s
     signs = [p.moved_at or 0.0 for p in answering if len(p.exits) < p.ranks]
     return max(signs, default=0.0) + order.limits.unreachable_s
+
+
+def loss_alarm(
+    order: WatchOrder, lost_since: Mapping[str, float], observation: Observation
+) -> Alarm | None:
+    """The alarm of pods that are lost although no fact says so: the report of their end did not arrive.
+
+    `lost_since`: when each was first observed as lost, by its uid.
+    """
+    unreported = [
+        (lost_since[pod.uid] + order.limits.unreachable_s, pod)
+        for pod in observation.pods
+        if pod.state is PodState.LOST and gone_id(pod.uid) not in order.seen_ids
+    ]
+    if not unreported:
+        return None
+    first_at = min(at for at, _ in unreported)
+    due = (pod for at, pod in unreported if at <= max(first_at, observation.now))
+    return Alarm(at=first_at, facts=tuple(_loss(order, pod, first_at) for pod in due))
+
+
+def _loss(order: WatchOrder, pod: PodView, at: float) -> Fact:
+    message = (
+        f"the container of slot {pod.slot} on {pod.node} is gone, and its end was not reported"
+    )
+    return replace(pod_fact(order, pod, "agent.gone", at, message), id=gone_id(pod.uid))
 
 
 def hang_alarm(

@@ -7,8 +7,8 @@ waits for silent slots; without facts, `_judge_without_facts` looks for those th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from everstep.core.facts import (
     ALL_ENDED,
@@ -24,6 +24,7 @@ from everstep.core.seeing.alarms import (
     hang_alarm,
     limit_alarm,
     look_again,
+    loss_alarm,
     pod_fact,
     silence_alarm,
     silent_node_fact,
@@ -64,6 +65,8 @@ class Watch:
     facts: tuple[Fact, ...] = ()  # the group that is not reported yet
     has_polled: bool = False  # every agent was polled since the first of these facts
     saved: Checkpoint | None = None  # the newest that was observed, also if it was removed since
+    # Since when pods are observed as lost, by uid.
+    lost_since: Mapping[str, float] = field(default_factory=dict)
 
 
 def look(
@@ -81,6 +84,11 @@ def look(
         learned=learned,
         facts=distinct((*watch.facts, *fresh)),
         saved=observation.checkpoint or watch.saved,
+        lost_since={
+            pod.uid: watch.lost_since.get(pod.uid, observation.now)
+            for pod in observation.pods
+            if pod.state is PodState.LOST
+        },
     )
     verdict = _judge(order, watch, observation, pods)
     if isinstance(verdict, WatchReport) and verdict.news == "facts" and not watch.has_polled:
@@ -193,7 +201,8 @@ def _judge_without_facts(
 
     - all unreachable slots answer again (`back`);
     - something moved after the reported suspicion (`activity_resumed`);
-    - an alarm is due: silence, stillness, a limit of the document, a fact whose time has come (`facts`);
+    - an alarm is due: a loss without a fact, silence, stillness, a limit of the document, a fact whose time
+      has come (`facts`);
     - the warnings changed (`warned`);
     - the report is old, or there is progress (`refresh`);
     - otherwise wait.
@@ -209,7 +218,8 @@ def _judge_without_facts(
         hang = look_again(_look_again_at(order, observation))
     to_come = (Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     silence = silence_alarm(order, watch.learned, observation, pods)
-    possible = (silence, hang, limit_alarm(order), *to_come)
+    loss = loss_alarm(order, watch.lost_since, observation)
+    possible = (loss, silence, hang, limit_alarm(order), *to_come)
     alarms = [alarm for alarm in possible if alarm is not None and not _is_old(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:

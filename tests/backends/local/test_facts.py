@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -125,5 +126,15 @@ async def test_a_fact_is_not_read_back_by_the_transaction_that_stores_it(
     assert [fact is same for fact, same in zip(facts, (one, two), strict=True)] == [True, True]
     assert await books.change("demo", store) == (facts, cursor), "those that were there are read"
     assert await books.change("demo", lambda job: job.facts_after(cursor)) == ((), cursor)
-    other = await books.change("demo", lambda job: job.facts_after("ffffff.999"))
-    assert other == (facts, cursor), "other books number theirs by themselves: it is the beginning"
+    of_these, number, checksum = cursor.split(".")
+
+    def read(job: JobBooks, after: str) -> tuple[tuple[Fact, ...], str]:
+        return job.facts_after(after)
+
+    for other in (
+        f"ffffff.{number}.{checksum}",  # other books number theirs by themselves
+        f"{of_these}.{int(number) + 9}.{checksum}",  # an older copy of these books was restored
+        f"{of_these}.{number}.00000000",  # the same, and it went on in another way
+    ):
+        answer = await books.change("demo", partial(read, after=other))
+        assert answer == (facts, cursor), "it is the beginning"

@@ -36,6 +36,20 @@ def facts_after(db: Db, job: str, cursor: int, *, below: int | None = None) -> d
     return {row["n"]: Fact(**json.loads(row["fact"])) for row in rows}
 
 
+def newest_number(db: Db) -> int:
+    """The newest number that was given to a fact of any job."""
+    row = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'facts'").fetchone()
+    return 0 if row is None else int(row["seq"])
+
+
+def fact_id(db: Db, job: str, number: int) -> str | None:
+    """The fact of this number. None: it was dropped. Empty: it is another job's."""
+    row = db.execute("SELECT job, id FROM facts WHERE n = ?", (number,)).fetchone()
+    if row is None:
+        return None
+    return str(row["id"]) if row["job"] == job else ""
+
+
 # -- Jobs ---------------------------------------------------------------------------------------
 
 RECORDS = TypeAdapter(JobRecord)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from everstep.backends.agents import cursors, ports
@@ -85,12 +86,17 @@ class LocalJobBooks(JobBooks):
 
     def facts_after(self, cursor: str) -> tuple[tuple[Fact, ...], str]:
         own_books = identity.identity(self.db)
-        after = cursors.number(own_books, cursor)
+        after = cursors.number(
+            own_books,
+            cursor,
+            newest=books.newest_number(self.db),
+            fact_id=partial(books.fact_id, self.db, self._record.id),
+        )
         stored = books.facts_after(
             self.db, self._record.id, after, below=min(self._new_facts, default=None)
         )
         facts = stored | self._new_facts
-        return tuple(facts.values()), cursors.token(own_books, max(facts, default=after))
+        return tuple(facts.values()), cursors.behind(own_books, facts, cursor=cursor, after=after)
 
     def present_faults(self) -> tuple[Fact, ...]:
         return nodes.present(self.db, self._record.id)
