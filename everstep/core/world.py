@@ -391,6 +391,7 @@ class FenceState:
     newer: int = 0
     no_folder: bool = False  # something else is in the place of a folder, or its workdir is missing
     listing: CheckpointListing | None = None  # read behind the fence by its writer; None: not read
+    has_saved_before: bool = False  # an earlier submission of this job ID saved checkpoints here
 
     @classmethod
     def refused(cls, why: str, *, no_folder: bool = False) -> FenceState:

@@ -38,7 +38,7 @@ async def resume(step: StepRun) -> StepResult:
     if isinstance(fence, StepResult):
         return fence
     listing = fence.listing or await _list_checkpoints(step)
-    if not listing.checkpoints and _expects_checkpoints(plan):
+    if not listing.checkpoints and _expects_checkpoints(plan, fence):
         if await _renamed_by_killed_try(step, listing):
             return await _result_after_renaming(step, listing, (), None)
         listing = await _wait_for_checkpoints(step)
@@ -111,23 +111,32 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
     return state
 
 
-def _expects_checkpoints(plan: Plan) -> bool:
-    """Whether a checkpoint of this phase was observed before. Kept ranks need none: they have the state."""
+def _expects_checkpoints(plan: Plan, fence: FenceState) -> bool:
+    """Whether a checkpoint was observed, in this phase or for an earlier submission of this job ID.
+
+    Kept ranks need none: they have the state.
+    """
     has_path = plan.phase.checkpoints_path is not None
-    return has_path and plan.saved_as is not None and not plan.keep
+    return has_path and not plan.keep and (plan.saved_as is not None or fence.has_saved_before)
 
 
 async def _wait_for_checkpoints(step: StepRun) -> CheckpointListing:
     """Wait until checkpoints are listed again, at most `requeue_s`: training must not start without."""
     wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
+    waiting_for = _missing(step.order.plan)
     listing = NO_CHECKPOINTS
     while not listing.checkpoints and (deadline is None or step.now < deadline):
-        await step.report_wait("the checkpoints to be there again", until=deadline)
+        await step.report_wait(waiting_for, until=deadline)
         next_look = step.now + STORAGE_POLL_S
         await step.look(next_look if deadline is None else min(deadline, next_look))
         listing = await _list_checkpoints(step)
     return listing
+
+
+def _missing(plan: Plan) -> str:
+    what = f"the checkpoints to be there again: {plan.phase.checkpoints_path} has none"
+    return what if plan.n else f"{what}. To begin without them, submit the job under another ID"
 
 
 async def _list_checkpoints(step: StepRun) -> CheckpointListing:

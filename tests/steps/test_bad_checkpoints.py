@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.loop import lifecycle
 from everstep.core.loop.next_actions import Begun, RunPlan
 from everstep.core.recovering import recovery
-from everstep.core.state import JobState
+from everstep.core.state import JobState, Wait
 from everstep.core.world import Checkpoint, FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
@@ -24,6 +25,7 @@ FOLDER = "ckpt"
 
 Saved = tuple[tuple[int, bool], ...]
 """Steps, and whether each is good."""
+SendWait = Callable[[Wait | None], Awaitable[None]]
 
 
 def backend(saved: Saved, fake: FakeBackend | None = None) -> FakeBackend:
@@ -53,9 +55,13 @@ async def outcome(
     return await carried_out(fake, replace(plan, saved_as=saved_as, remedy=remedy, **changes))
 
 
-async def carried_out(fake: FakeBackend, plan: Plan) -> Outcome:
+async def no_wait(_: Wait | None) -> None:
+    pass
+
+
+async def carried_out(fake: FakeBackend, plan: Plan, wait: SendWait = no_wait) -> Outcome:
     """Each step twice, as if a worker had been killed before it could report the outcome."""
-    context = StepContext(backend=fake, quarantine=QuarantineInMemory())
+    context = StepContext(backend=fake, quarantine=QuarantineInMemory(), send_wait=wait)
     progress = recovery.begin(plan)
     while not isinstance(order := recovery.next_step(progress), Outcome):
         await perform(context, order)
@@ -138,6 +144,34 @@ async def test_what_went_away_with_its_storage_is_waited_for_and_nobody_begins_a
     fake.cluster.state.storage.save(FOLDER, [(10, 0.0)])
     ended = await carried_out(fake, replace(plan, key="again"))
     assert (ended.result, ended.resume and ended.resume.step) == ("success", 10)
+
+
+@pytest.mark.parametrize("moves_back", [True, False])
+async def test_a_job_that_is_submitted_again_waits_for_what_it_saved_before(
+    *, moves_back: bool
+) -> None:
+    """It began at step 1, without a word, where the folder of its checkpoints was missing."""
+    fake = backend(())
+    plan = await first_plan(fake)
+    await carried_out(fake, plan)
+    storage = fake.cluster.state.storage
+    storage.save(FOLDER, [(10, 0.0)])
+    storage.move_away(FOLDER)
+    again = replace(plan, job=replace(plan.job, run="again"), key="again")
+    waits: list[str] = []
+
+    async def note(wait: Wait | None) -> None:
+        waits.append("" if wait is None else wait.what)
+        if moves_back and FOLDER in waits[-1]:
+            storage.move_back(FOLDER)
+
+    ended = await carried_out(fake, again, wait=note)
+    assert any(f"{FOLDER} has none. To begin without them, submit" in what for what in waits)
+    if moves_back:
+        assert (ended.result, ended.resume and ended.resume.step) == ("success", 10)
+    else:
+        assert ended.cause is not None
+        assert ended.cause.kind == "storage.given_up"
 
 
 @pytest.mark.parametrize(

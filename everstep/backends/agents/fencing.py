@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from everstep.agent import wire
@@ -43,6 +43,13 @@ async def ensure_fenced(
     """
     owned = partial(owned_record, ref=order.job, generation=order.generation)
     record = await cluster.books.change(order.job.id, owned)
+    state, holds_at = await _fenced(cluster, order, record)
+    return replace(state, has_saved_before=job_record.has_saved_before(record, order)), holds_at
+
+
+async def _fenced(
+    cluster: AgentCluster, order: FenceOrder, record: JobRecord
+) -> tuple[FenceState, float | None]:
     if record.fenced != order.generation:
         is_proven = await _is_proven_already(cluster, order)
         written = await _write(cluster, order, record, lists_checkpoints=is_proven)
@@ -51,6 +58,7 @@ async def ensure_fenced(
         await _note_written(cluster, order, written, is_proven=is_proven)
         if is_proven:
             return FenceState(done=True, listing=written.listing), None
+        owned = partial(owned_record, ref=order.job, generation=order.generation)
         record = await cluster.books.change(order.job.id, owned)
     if record.fence_holds:
         return FenceState(done=True), None

@@ -37,6 +37,14 @@ class CheckpointPlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlace:
+    """A place in which a checkpoint of the job was observed, and the newest run for which it was."""
+
+    place: CheckpointPlace
+    first_run: str  # the one that was submitted: it is the same over all phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """The durable record of a job ID, over all its runs."""
 
@@ -54,6 +62,7 @@ class JobRecord:
     adoptions: Mapping[str, int] = field(default_factory=dict)
     may_have_unknown_pods: bool = False  # pods in no books; until the next fence holds by its time
     checkpoints: CheckpointPlace = CheckpointPlace()
+    saved: SavedPlace | None = None
     unwritable: Fact | None = None  # the fact that reported its storage as such
     placed: int | None = None  # generation of the newest placement
     fenced: int | None = None  # generation of the newest fence
@@ -141,6 +150,26 @@ def place_in(order: FenceOrder | StartOrder) -> CheckpointPlace:
         pattern=order.checkpoints_pattern,
         phase=order.checkpoints_of,
     )
+
+
+def with_saved(record: JobRecord, ref: JobRef) -> JobRecord:
+    """Record that a complete checkpoint was observed where the job saves."""
+    saved = SavedPlace(place=record.checkpoints, first_run=_submitted(ref))
+    return record if record.saved == saved else replace(record, saved=saved)
+
+
+def has_saved_before(record: JobRecord, order: FenceOrder) -> bool:
+    """Whether an earlier submission of this job ID saved where the order's generation does."""
+    saved = record.saved
+    return (
+        saved is not None
+        and saved.place == place_in(order)
+        and saved.first_run != _submitted(order.job)
+    )
+
+
+def _submitted(ref: JobRef) -> str:
+    return ref.first_run or ref.run
 
 
 def with_fence(

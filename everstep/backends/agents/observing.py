@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 from everstep.agent import wire
 from everstep.agent_client import views
@@ -12,7 +13,7 @@ from everstep.backends.agents import endings, job_record
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.facts import Fact
-from everstep.core.world import JobRef, Observation
+from everstep.core.world import Checkpoint, JobRef, Observation
 
 
 async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observation:
@@ -23,6 +24,8 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
     ) -> tuple[int, list[Pod], tuple[Fact, ...], str, dict[str, wire.AgentState]]:
         newest = record_of(books, job).newest
         states = _store_reports(cluster, books)
+        if _newest_checkpoint(cluster, books.pods()) is not None:
+            books.record = job_record.with_saved(books.record, job)
         facts, after = books.facts_after(cursor)
         return newest, list(books.pods()), facts, after, states
 
@@ -34,10 +37,15 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
         now=cluster.now(),
         cursor=after,
         pods=tuple(views.pod_view(pod, agents.get(pod.uid)) for pod in pods),
-        checkpoint=views.newest_checkpoint([agents[p.uid] for p in pods if p.uid in agents]),
+        checkpoint=_newest_checkpoint(cluster, pods),
         facts=facts,
         generation=newest,
     )
+
+
+def _newest_checkpoint(cluster: AgentCluster, pods: Sequence[Pod]) -> Checkpoint | None:
+    agents = cluster.agents.by_uid
+    return views.newest_checkpoint([agents[pod.uid] for pod in pods if pod.uid in agents])
 
 
 def _store_reports(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentState]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.backends.lab import Run, effects, nodes_of
@@ -49,6 +51,22 @@ async def test_without_a_place_for_the_fence_only_proof_counts(job: Run) -> None
     assert (await job.backend.ensure_fenced(order)).waiting_for
     await job.lab.fault("node-up n1")
     await job.until_done(lambda: job.backend.ensure_fenced(order))
+
+
+async def test_a_later_submission_learns_that_an_earlier_one_saved_in_its_folder(job: Run) -> None:
+    """Where nothing is left of that, a start without it would lose all of the training."""
+    job.env = NEVER_ENDS
+    await job.launch()
+    await job.see(lambda observation: observation.checkpoint is not None)
+    assert not (await job.backend.ensure_fenced(job.fence_order())).has_saved_before
+    await job.gone()
+    later = Run(job.lab, run="run-2", slots=job.slots)
+    await later.new_generation("launch")
+    await later.place()
+    state = await later.until_done(partial(later.backend.ensure_fenced, later.fence_order()))
+    assert state.has_saved_before
+    await later.start()
+    assert (await later.backend.ensure_fenced(later.fence_order())).has_saved_before
 
 
 async def test_a_storage_that_takes_no_fence_says_what_is_wrong_with_it(job: Run) -> None:

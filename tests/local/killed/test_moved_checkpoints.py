@@ -24,7 +24,7 @@ def job_detail(r: Rehearsal, key: str) -> Any:
 
 
 def waits(r: Rehearsal) -> bool:
-    return bool(job_detail(r, "waiting_for") == "the checkpoints to be there again")
+    return str(job_detail(r, "waiting_for")).startswith("the checkpoints to be there again: ")
 
 
 @pytest.mark.long

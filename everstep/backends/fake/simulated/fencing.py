@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from everstep.backends.fake.simulated import pods, processes
 from everstep.backends.fake.simulated.model import FakeFence, Job, Pod
@@ -13,6 +14,7 @@ from everstep.core.world import FenceOrder, FenceState
 
 def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
     """Write the fence, once; then say whether it holds."""
+    _note_submission(state, job, order)
     fence = job.fence
     is_new = fence is None or fence.generation != order.generation
     if fence is None or is_new:
@@ -32,7 +34,18 @@ def ensure(state: FakeState, job: Job, order: FenceOrder) -> FenceState:
     if answer.done:
         job.may_have_unknown_pods = False
         _close(fence)
-    return answer
+    return replace(answer, has_saved_before=job.has_saved_before)
+
+
+def _note_submission(state: FakeState, job: Job, order: FenceOrder) -> None:
+    """At its first fence, note whether an earlier submission saved where this one does."""
+    submitted = order.job.first_run or order.job.run
+    if submitted == job.fenced_for:
+        return
+    place = (order.checkpoints_path, order.checkpoints_of)
+    is_same = bool(job.fenced_for) and place == (job.checkpoints_path, job.checkpoints_of)
+    job.has_saved_before = is_same and any(state.storage.ever_newest_first(*place))
+    job.fenced_for = submitted
 
 
 def _close(fence: FakeFence) -> None:

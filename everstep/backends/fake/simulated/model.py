@@ -231,4 +231,6 @@ class Job:
     fence: FakeFence | None = None
     checkpoints_path: str | None = None
     checkpoints_of: str | None = None
+    fenced_for: str = ""  # the submission of the newest fence
+    has_saved_before: bool = False  # an earlier submission saved where that one does
     unwritable: Fact | None = None  # the fact that reported its storage as unwritable
