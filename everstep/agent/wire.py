@@ -114,6 +114,7 @@ class SavedState(TypedDict):
     at: float
     good: bool
     is_sure: bool  # False: it may have been cut off, so that it counts as no good one
+    doubt: str  # why it is not good, in words, such as `step_20.pt is cut off`; empty: it is
 
 
 class RunSeen(TypedDict):

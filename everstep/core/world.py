@@ -68,6 +68,7 @@ class Checkpoint:
     good: bool = True  # proven to be complete
     is_sure: bool = True  # False: not `good`, but it may be complete all the same
     number: int | None = None  # orders checkpoints; None: the step does, else the time
+    doubt: str = ""  # why it is not `good`, in words; empty: it is, or its agent gives no reason
 
     @property
     def order_number(self) -> int | None:

@@ -33,6 +33,7 @@ def saved(step: int) -> wire.SavedState:
         "at": 1.0,
         "good": True,
         "is_sure": True,
+        "doubt": "",
     }
 
 

@@ -22,6 +22,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,14 @@ FILES_MOST = 100_000
 SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Errors of a process that has run out of something: they say nothing of a file."""
 
-Settled = Callable[[Item], bool]
+Doubt = str
+"""Why a checkpoint does not count as good, in words; empty: it does."""
+CHANGED_JUST_NOW: Doubt = "it changed a moment ago"
+CUT_OFF: Doubt = "its writer ended within moments of the last change"
+NOT_TRACKED: Doubt = "the tracker file beside it names an earlier one"
+
+Settling = Callable[[Item], Doubt]
+"""The doubt about a file whose format does not show that it is complete."""
 
 
 class Judgement(NamedTuple):
@@ -112,7 +120,7 @@ def scan(
     now = time.time()
     checkpoints = _checkpoints(
         Layout(path, format, pattern, phase),
-        lambda item: (is_over or _is_old(item, now)) and not _is_cut_off(item, ended_between),
+        partial(_doubt_by_times, now=now, ended_between=ended_between, is_over=is_over),
         Verdicts() if verdicts is None else verdicts,
     )
     listed: list[wire.SavedState] = []
@@ -123,6 +131,14 @@ def scan(
     checkpoints.close()
     oldest_good = max((n for n, one in enumerate(listed) if one["good"]), default=len(listed))
     return [one for n, one in enumerate(listed) if one["is_sure"] or n < oldest_good]
+
+
+def _doubt_by_times(
+    item: Item, *, now: float, ended_between: Sequence[wire.TimeSpan], is_over: bool
+) -> Doubt:
+    if _is_cut_off(item, ended_between):
+        return CUT_OFF
+    return "" if is_over or _is_old(item, now) else CHANGED_JUST_NOW
 
 
 def _is_cut_off(item: Item, ended_between: Sequence[wire.TimeSpan]) -> bool:
@@ -160,25 +176,26 @@ class CheckpointWatch:
 
         unchanged: dict[Path, tuple[Item, float]] = {}
 
-        def has_settled(item: Item) -> bool:
+        def doubt(item: Item) -> Doubt:
             before = self._unchanged.get(item.path)
             if before is None or before[0] != item:
                 unchanged[item.path] = (item, ticks)
-                return False
+                return CHANGED_JUST_NOW
             unchanged[item.path] = before
-            return ticks - before[1] >= SETTLED_S and not self._is_open(item.path)
+            has_settled = ticks - before[1] >= SETTLED_S and not self._is_open(item.path)
+            return "" if has_settled else CHANGED_JUST_NOW
 
         with (
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
-            contextlib.closing(self._look(has_settled)) as checkpoints,
+            contextlib.closing(self._look(doubt)) as checkpoints,
         ):
             newest = next((saved for saved in checkpoints if saved["good"]), None)
             self._unchanged = unchanged  # files of checkpoints that were not looked at are dropped
             return newest
         return None
 
-    def _look(self, has_settled: Settled) -> Generator[wire.SavedState, None, None]:
-        return _checkpoints(self._layout, has_settled, self._verdicts)
+    def _look(self, settling: Settling) -> Generator[wire.SavedState, None, None]:
+        return _checkpoints(self._layout, settling, self._verdicts)
 
 
 class Pace:
@@ -208,7 +225,7 @@ class Pace:
 
 
 def _checkpoints(
-    layout: Layout, settled: Settled, verdicts: Verdicts
+    layout: Layout, settling: Settling, verdicts: Verdicts
 ) -> Generator[wire.SavedState, None, None]:
     """The checkpoints of the folder, newest first; each is read only when the caller wants it.
 
@@ -220,7 +237,7 @@ def _checkpoints(
         candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
         look = _Look(
-            folder, form, _Trackers.of(folder, pattern), settled, verdicts, is_beside_trainers
+            folder, form, _Trackers.of(folder, pattern), settling, verdicts, is_beside_trainers
         )
     except (FileNotFoundError, NotADirectoryError):
         return
@@ -245,7 +262,7 @@ class _Look(NamedTuple):
     folder: Path
     format: str
     trackers: _Trackers
-    settled: Settled
+    settling: Settling
     verdicts: Verdicts
     is_beside_trainers: bool
 
@@ -279,19 +296,20 @@ class _Look(NamedTuple):
             return Judgement(fingerprint, verdict, size, at)
 
         judgement = self.verdicts.of(entries[0], fingerprint, judge)
-        good = self._is_good(name, judgement.verdict)
-        return _saved(entries[0], name, judgement, good=good)
+        is_sure, doubt = self._doubt(name, judgement.verdict)
+        return _saved(entries[0], name, judgement, doubt, is_sure=is_sure)
 
-    def _is_good(self, name: Name, verdict: Verdict) -> bool | None:
-        """None: files of unknown format have not settled, so it may be cut off."""
+    def _doubt(self, name: Name, verdict: Verdict) -> tuple[bool, Doubt]:
+        """Whether it is sure, and the doubt. Not sure: files of unknown format may be cut off."""
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)
         if is_vouched_for is False or verdict.is_whole is False:
-            return False
+            return True, verdict.why or NOT_TRACKED
         if is_vouched_for or verdict.is_whole:
-            return True
-        # A list: the first call for a file starts its time, so none may be left out after one that is False.
-        have_settled = [self.settled(item) for item in verdict.silent]
-        return True if all(have_settled) else None
+            return True, ""
+        # A list: the first call for a file starts its time, so none may be left out after one with a doubt.
+        doubts = [self.settling(item) for item in verdict.silent]
+        doubt = next(filter(None, doubts), "")
+        return not doubt, doubt
 
 
 def _has_trainers(newest_first: Iterable[Path]) -> bool:
@@ -411,13 +429,16 @@ class _Trackers(NamedTuple):
         return None
 
 
-def _saved(path: Path, name: Name, judgement: Judgement, *, good: bool | None) -> wire.SavedState:
+def _saved(
+    path: Path, name: Name, judgement: Judgement, doubt: Doubt, *, is_sure: bool
+) -> wire.SavedState:
     return {
         "step": name.step,
         "number": name.order_number,
         "path": str(path),
         "bytes": judgement.bytes,
         "at": judgement.at,
-        "good": bool(good),
-        "is_sure": good is not None,
+        "good": not doubt,
+        "is_sure": is_sure,
+        "doubt": doubt,
     }

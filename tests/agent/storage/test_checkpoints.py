@@ -333,6 +333,22 @@ def test_file_that_says_nothing_and_was_touched_just_before_its_writer_ended_nev
     assert [(saved["step"], saved["good"]) for saved in scan_result] == [(2, False), (1, True)]
 
 
+def test_a_checkpoint_that_is_not_good_comes_with_the_reason_in_words(tmp_path: Path) -> None:
+    ended = time.time() - 60
+    for step, changed_at in ((1, ended - 60), (2, ended), (3, time.time())):
+        path = tmp_path / f"step_{step}.weights"
+        path.write_bytes(b"x")
+        os.utime(path, (changed_at, changed_at))
+    cut(zipped(tmp_path / "step_4.pt"))
+    listed = scan(str(tmp_path), ended_between=[(ended, ended)])
+    assert [(saved["step"], saved["good"], saved["doubt"]) for saved in listed] == [
+        (4, False, "step_4.pt is cut off"),
+        (3, False, "it changed a moment ago"),
+        (2, False, "its writer ended within moments of the last change"),
+        (1, True, ""),
+    ]
+
+
 def test_watch_sees_for_itself_what_has_settled(tmp_path: Path) -> None:
     writers: set[Path] = set()
     watch = CheckpointWatch(str(tmp_path), "auto", lambda path: path in writers)
@@ -431,6 +447,7 @@ def saved(step: int) -> wire.SavedState:
         "at": 0.0,
         "good": True,
         "is_sure": True,
+        "doubt": "",
     }
 
 
