@@ -27,10 +27,10 @@ from everstep.core.bounds import (
     seconds,
 )
 from everstep.core.errors import CommandRejected
-from everstep.core.facts import NUMBERS_CHECKED, RESTART_REQUESTED, WORLD_MOVED, Fact
+from everstep.core.facts import MESSAGE_MOST, NUMBERS_CHECKED, RESTART_REQUESTED, WORLD_MOVED, Fact
 from everstep.core.levels import Level
 from everstep.core.loop import waiting_commands
-from everstep.core.loop.waiting_commands import RESTART_LEVELS
+from everstep.core.loop.waiting_commands import RESTART_LEVELS, TIMES
 from everstep.core.state import Command, JobState, Mode
 
 SAME_REPORT_S = 60.0
@@ -57,8 +57,7 @@ def accept(state: JobState, name: str, raw: object, *, now: float = 0.0) -> Comm
     if name in JOB_CHECKS:
         JOB_CHECKS[name](state, args, now)
     command = Command(name=name, args=args)
-    if name not in ALWAYS_ROOM:
-        waiting_commands.check_room(state.commands, command)
+    waiting_commands.check_room(state.commands, command)
     return command
 
 
@@ -120,9 +119,6 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "set_budget": {"name": str, "limit": int},
     "adopt": {"reason": str},
 }
-
-ALWAYS_ROOM = frozenset({"stop", "set_budget", "hot_update"})
-"""Commands that are accepted however many others wait, or that do not wait."""
 
 WHILE_ENDING = frozenset({"adopt"})
 """Commands that an ending job takes: it may wait for books that are gone."""
@@ -322,8 +318,15 @@ def reported_fact(args: Mapping[str, Any], *, at: float, earlier_ids: frozenset[
         node=args.get("node"),
         device=args.get("device"),
         code=args.get("code"),
-        message=str(args.get("message") or "reported by an operator"),
+        message=_report_message(args),
+        details={TIMES: args[TIMES]} if TIMES in args else {},
     )
+
+
+def _report_message(args: Mapping[str, Any]) -> str:
+    times = f" (reported {args[TIMES]} times)" if TIMES in args else ""
+    message = str(args.get("message") or "reported by an operator")
+    return f"{cut(message, MESSAGE_MOST - len(times))}{times}"
 
 
 def _report_id(args: Mapping[str, Any], when: float, earlier_ids: frozenset[str]) -> str:

@@ -49,6 +49,8 @@ def needs_no_decision(state: JobState) -> bool:
 def obey(state: JobState) -> JobState:
     """Apply each command that the mode allows, `stop` and `cancel` first. The others stay queued."""
     for command in sorted(state.commands, key=lambda c: c.name not in _HARD):
+        if command not in state.commands:  # an earlier one did its work, as a resume does
+            continue
         handler = OBEY.get((state.mode, command.name)) or OBEY_ANYWHERE.get(command.name)
         if handler is None:
             continue
@@ -118,8 +120,10 @@ def _note_fault(state: JobState, args: Mapping[str, Any]) -> JobState:
 def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
     """Resume the job where it was paused: with the launch, the open incident, or a planned restart.
 
-    Each of them is also the restart that was requested during the pause, if any.
+    Each of them is also the restart that was requested during the pause, if any, and answers the faults that
+    were reported meanwhile.
     """
+    state = _with_reports(state)
     resumed = replace(state, paused_reason="", unstopped=None, waiting=None)
     state = happened(resumed, Resumed(at=state.now))
     restarts = [command for command in state.commands if command.name == "restart"]
@@ -134,6 +138,16 @@ def _resume(state: JobState, args: Mapping[str, Any]) -> JobState:
         return replace(state, mode=Mode.DECIDING)
     fact = commands.resume_fact(args, at=state.now, generation=state.generation)
     return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, fact))
+
+
+def _with_reports(state: JobState) -> JobState:
+    """The state with the reported faults that waited as facts to be answered."""
+    reports = [command for command in state.commands if command.name == "report_fault"]
+    remaining = tuple(command for command in state.commands if command.name != "report_fault")
+    state = replace(state, commands=remaining)
+    for report in reports:
+        state = _note_fault(state, report.args)
+    return state
 
 
 def without_restarts(state: JobState) -> JobState:
@@ -182,7 +196,6 @@ OBEY: Mapping[tuple[Mode, str], Obey] = {
     **{(mode, "adopt"): _unchanged for mode in Mode if mode is not Mode.WATCHING},
     (Mode.WATCHING, "report_fault"): _report_fault,
     (Mode.DECIDING, "report_fault"): _note_fault,
-    (Mode.PAUSED, "report_fault"): _note_fault,
     (Mode.PAUSED, "resume"): _resume,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -9,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.core.bounds import TEXT_MOST, json_bytes
 from everstep.core.errors import CommandRejected
+from everstep.core.levels import FaultClass
 from everstep.core.loop import commands, operators
-from everstep.core.loop.waiting_commands import WAITING_MOST, queued
+from everstep.core.loop.waiting_commands import REPORTS_BYTES_MOST, REPORTS_MOST, queued
 from everstep.core.state import Command, JobState, Mode
-from tests.support.builders import running
+from tests.support.builders import START, running
 
 Row = tuple[str, dict[str, object]]
 
@@ -32,6 +35,8 @@ def waiting(rows: Iterable[Row]) -> list[Row]:
 
 PAUSE: Row = ("pause", {"reason": "lunch"})
 RESUME: Row = ("resume", {})
+FULL = (Mode.RECOVERING, Mode.LAUNCHING)
+"""Modes in which reported faults wait, as in a pause."""
 REPORT: Row = ("report_fault", {"kind": "node.down", "node": "n1"})
 
 
@@ -63,15 +68,81 @@ def test_restarts_become_one_of_the_hardest_level_with_the_newest_reason() -> No
     assert waiting(rows * 300) == [one]
 
 
-def test_a_full_queue_refuses_all_but_stop() -> None:
-    state = job_in(Mode.RECOVERING)
-    for number in range(WAITING_MOST):
+def full_of_reports(mode: Mode) -> JobState:
+    state = job_in(mode)
+    for number in range(REPORTS_MOST):
         state = commanded(state, "report_fault", {**REPORT[1], "code": f"{number}"})
-    with pytest.raises(CommandRejected, match="100 commands wait already"):
-        commands.accept(state, "restart", {})
-    with pytest.raises(CommandRejected, match="send report_fault again"):
+    return state
+
+
+OPERATORS: list[tuple[Mode, str, dict[str, object]]] = [
+    (Mode.PAUSED, "resume", {}),
+    *((mode, name, {}) for mode in FULL for name in ("pause", "restart", "stop", "adopt")),
+    *((mode, "hot_update", {"patch": {"nodes": 2}}) for mode in FULL),
+]
+
+
+@pytest.mark.parametrize(("mode", "name", "args"), OPERATORS)
+def test_an_operator_finds_room_however_many_faults_are_reported(
+    mode: Mode, name: str, args: dict[str, object]
+) -> None:
+    commands.accept(full_of_reports(mode), name, args)
+
+
+def test_one_more_reported_fault_than_may_wait_is_refused() -> None:
+    state = full_of_reports(Mode.RECOVERING)
+    with pytest.raises(CommandRejected, match="100 reported faults wait for an answer"):
         commands.accept(state, "report_fault", REPORT[1])
-    assert len(commanded(state, "stop", {}).commands) == WAITING_MOST + 1
+
+
+def test_a_report_of_what_waits_already_finds_room_and_is_counted() -> None:
+    state = full_of_reports(Mode.RECOVERING)
+    again = {**REPORT[1], "code": "7", "at": START + 1}
+    state = commanded(state, "report_fault", again)
+    assert len(state.commands) == REPORTS_MOST
+    (folded,) = [command for command in state.commands if command.args["code"] == "7"]
+    fact = commands.reported_fact(folded.args, at=START + 9, earlier_ids=frozenset())
+    assert (fact.at, fact.details) == (START + 1, {"times": 2})
+    assert fact.message.endswith("(reported 2 times)")
+
+
+def test_of_one_fault_ten_reports_wait_as_they_are_and_the_rest_is_counted() -> None:
+    rows: list[Row] = [("report_fault", {**REPORT[1], "at": START + n}) for n in range(300)]
+    left = waiting(rows)
+    assert left[:9] == rows[:9]
+    assert left[9:] == [("report_fault", {**rows[-1][1], "times": 291})]
+    assert waiting([*rows, rows[-1]]) == left, "the same report twice is one"
+
+
+def test_reports_that_wait_are_small_together_however_long_their_texts() -> None:
+    state = job_in(Mode.RECOVERING)
+    long = {"kind": "node.down", "node": "n1", "message": "\N{GRINNING FACE}" * TEXT_MOST}
+    for number in range(REPORTS_MOST):
+        code = "\N{GRINNING FACE}" * 250 + f"{number}"
+        with contextlib.suppress(CommandRejected):
+            state = commanded(state, "report_fault", {**long, "code": code})
+    assert 10 < len(state.commands) < REPORTS_MOST
+    assert json_bytes([dict(command.args) for command in state.commands]) <= REPORTS_BYTES_MOST
+
+
+def test_reports_of_a_long_pause_stay_bounded_and_are_answered_at_the_resume() -> None:
+    job = running()
+    job.command("pause")
+    job.interrupted()
+    job.succeeds()
+    for hour in range(50):
+        for number in range(20):
+            with contextlib.suppress(CommandRejected):
+                job.command("report_fault", **REPORT[1], code=f"{hour}/{number}")
+        job.report("refresh", now=job.state.now + 3_600)
+    assert (job.state.mode, job.state.pending_facts) == (Mode.PAUSED, ())
+    assert len(job.state.commands) == REPORTS_MOST
+    job.command("resume")
+    job.interrupted()
+    assert job.state.commands == ()
+    assert job.decisions[-1].fault.cls is FaultClass.NODE, (
+        "the resume answers the faults of the pause"
+    )
 
 
 def commanded(state: JobState, name: str, args: dict[str, object]) -> JobState:
@@ -93,7 +164,7 @@ def test_no_flood_grows_the_queue_beyond_its_bound_nor_changes_whether_the_job_p
         except CommandRejected:
             continue
         is_paused = {"pause": True, "resume": False}.get(name, is_paused)
-    assert len(state.commands) <= WAITING_MOST + 1  # and a stop
+    assert len(state.commands) <= REPORTS_MOST + len(NAMES) - 1  # and one of each other name
     left = [c.name for c in state.commands if c.name in ("pause", "resume")]
     assert len(left) <= 1
     ends = left[0] == "pause" if left else mode in (Mode.PAUSED, Mode.PAUSING)
