@@ -40,6 +40,10 @@ from workflows import attributes, commanding, opening
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
 
+DEVICES_MOST = 100
+"""Devices of reported faults that may be looked for at once: each takes an activity, and a server that finds
+thousands of them pending fails every task of the workflow."""
+
 WORKERS = ("worker", "earlier")
 """Keys of the signal `taken_over`."""
 
@@ -96,6 +100,7 @@ class JobHandlers:
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
         self._changes = 0  # changes of the document that were accepted and are not made yet
+        self._looked_for = 0  # devices of reported faults
         # By how much the server's clock was ahead of the cluster's as the newest time of that arrived.
         self._clock_lead_s: float | None = None
 
@@ -302,7 +307,15 @@ class JobHandlers:
         return self._answer(again=False)
 
     async def _check_device(self, node: str, device: int) -> None:
-        unknown = await commanding.unknown_device(self.state.spec.cluster, node, device)
+        if self._looked_for >= DEVICES_MOST:
+            raise commanding.rejected(
+                f"report_fault: {DEVICES_MOST} devices are looked for already; send it again"
+            )
+        self._looked_for += 1
+        try:
+            unknown = await commanding.unknown_device(self.state.spec.cluster, node, device)
+        finally:
+            self._looked_for -= 1
         if unknown:
             self._note_refusal(f"report_fault: {unknown}; it counts all the same")
 

@@ -25,6 +25,10 @@ FLOODS: Mapping[str, Flood] = {
     "pauses": [("pause", {}), ("resume", {})] * 50,
     "restarts": [("restart", {"reason": "again"})] * 100,
     "changes": [("hot_update", {"patch": {"limits": {"hang_s": 77}}})] * 30,
+    "devices": [
+        ("report_fault", {"kind": "subhealth.power", "node": "n1", "device": 0, "id": f"{n}"})
+        for n in range(2_100)
+    ],
     "nonsense": [("resume", {}), ("halt", {}), ("restart", {"level": "all"})] * 30,
 }
 COSTLY = ("pauses", "changes")
