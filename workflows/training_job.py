@@ -33,6 +33,7 @@ from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
+from everstep.core.state import Mode
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
 from everstep.steps.counting import CountOrder, count_order
@@ -128,11 +129,12 @@ class TrainingJob(JobHandlers):
             event = await self._do(action)
 
     def _should_renew(self) -> bool:
-        """Between incidents only, so that no Recovery is ever in flight across runs.
+        """Between incidents or in a pause only, so that no Recovery is ever in flight across runs.
 
         A server takes 10,000 signals of one run and suggests a new one long before.
         """
-        return self.state.incident is None and workflow.info().is_continue_as_new_suggested()
+        is_quiet = self.state.incident is None or self.state.mode is Mode.PAUSED
+        return is_quiet and workflow.info().is_continue_as_new_suggested()
 
     async def _do(self, action: next_actions.Action) -> next_actions.Event:
         """Do the action. Returns the event that it ends with."""

@@ -34,9 +34,9 @@ To send as many as the usual ones allow takes minutes beside many other processe
         pytest.param({}, 9_900, id="usual", marks=pytest.mark.timeout(900)),
     ],
 )
-@pytest.mark.parametrize("state", ["running", "paused"])
+@pytest.mark.parametrize("situation", ["running", "paused", "paused in a restart"])
 async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
-    settings: dict[str, str], signals: int, state: str
+    settings: dict[str, str], signals: int, situation: str
 ) -> None:
     """Only a server with these limits ends a run; the quick floods of signals stay below them."""
     backend = FakeBackend(FakeSettings(nodes=6))
@@ -48,6 +48,10 @@ async def test_a_job_is_stopped_by_signal_after_more_than_a_run_may_have(
             job = await clock.hold_with(backend.admin, endless)
             await clock.pass_to(34)
             await until_state(job, "running")
+            if situation == "paused in a restart":
+                await job.signal("restart", {})
+                await until_state(job, "recovering")
+            state = situation.split(maxsplit=1)[0]
             if state == "paused":
                 await job.signal("pause", {})
                 await until_state(job, state)
