@@ -22,7 +22,7 @@ from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
-from everstep.core.world import GoneState
+from everstep.core.world import GoneState, resuming_from
 from workflows import attributes, missing_workers, options
 from workflows.inputs import read, required, typed
 
@@ -176,7 +176,7 @@ def summary(order: StepOrder) -> str:
         "isolate": ", ".join(i.node for i in plan.remedy.isolate),
         "place": f"{len(plan.remedy.recreate)} of {len(order.living)} slots",
         "resume": _from(plan.remedy.older_than_step),
-        "start": f"generation {order.generation}",
+        "start": f"generation {order.generation}{resuming_from(order.resume)}",
     }.get(str(order.step), "")
 
 

@@ -42,6 +42,14 @@ class Start(NamedTuple):
     paused_at: float | None = None  # a pause after the end, before another start
 
 
+class StartOrigin(NamedTuple):
+    """From where a start goes on."""
+
+    step: int | None  # None: unknown
+    path: str | None  # the checkpoint that it loads
+    text: str  # that and what it passes over, in words
+
+
 class PhaseSpan(NamedTuple):
     """When a phase began to wait for its places, and when it ended."""
 
@@ -144,6 +152,8 @@ class Record:
     before: Mapping[int, str] = field(default_factory=dict)
     after: Mapping[int, str] = field(default_factory=dict)
     resume_step: int | None = None
+    resume_path: str | None = None
+    newer_checkpoints: str = ""  # that the start passed over, in words
     evidence: str | None = None  # folder with stacks and logs, collected before the kill
     stages_s: Mapping[str, float] = field(default_factory=dict)
     refused_by: str | None = None  # budget that refused this level
@@ -203,6 +213,7 @@ class Chronicle:
     records: tuple[Record, ...] = ()
     stages_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # totals per phase
     starts: tuple[Start, ...] = ()
+    origin: StartOrigin | None = None  # of the newest start
     exits: Mapping[int, int] = field(default_factory=dict)  # slot -> exit code, of the newest start
     changes: tuple[DocumentChange, ...] = ()  # newest changes of the document
 

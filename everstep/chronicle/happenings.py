@@ -44,7 +44,7 @@ from everstep.core.loop.job_events import (
     WorkerChanged,
 )
 
-TEXT_KEPT = 120
+TEXT_KEPT, START_KEPT = 120, 200  # a start says from which checkpoint it goes on
 REFUSALS_COMPARED = 10
 """A refusal is left out if one of so many newest events has the same text."""
 WORKERS_NAMED = 8
@@ -120,7 +120,8 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
         return replace(chronicle, wanted_events=event.wanted)
     generation = event.generation if isinstance(event, Started) else 0
     for kind, at, text in _texts_of(chronicle, event):
-        chronicle = _append(chronicle, kind, at, _cut(text), generation)
+        most = START_KEPT if generation else TEXT_KEPT
+        chronicle = _append(chronicle, kind, at, _cut(text, most), generation)
     return chronicle
 
 
@@ -145,7 +146,7 @@ def _append(
 def repeats_a_refusal(chronicle: Chronicle, text: str) -> bool:
     """Whether one of the newest events is a refusal with this text."""
     newest = chronicle.happenings[-REFUSALS_COMPARED:]
-    return any((h.kind, h.text) == ("refused", _cut(text)) for h in newest)
+    return any((h.kind, h.text) == ("refused", _cut(text, TEXT_KEPT)) for h in newest)
 
 
 def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
@@ -156,8 +157,8 @@ def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
     return _append(chronicle, "lines_lost", at, text) if lost else chronicle
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= TEXT_KEPT else f"{text[: TEXT_KEPT - 1]}…"
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 # -- Notices ------------------------------------------------------------------------------------

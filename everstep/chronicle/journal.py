@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.chronicle import records
+from everstep.chronicle import record_rows, records
 from everstep.chronicle.chronicle import (
     ENTRIES_KEPT,
     Chronicle,
@@ -235,12 +235,17 @@ UNKNOWN = "an unknown step"
 
 
 def origin(event: Started) -> str:
-    """The checkpoint from which a start resumes, in words."""
-    if event.starting_step == 0:
-        return "the beginning"
-    if event.resume is None:
-        return UNKNOWN
-    return event.resume.name + ("" if event.resume.step is not None else f", {UNKNOWN}")
+    """The checkpoint from which a start resumes, and what it passes over, in words."""
+    newer = event.newer_saved
+    return loaded(event) if newer is None else f"{loaded(event)}; {newer.text}"
+
+
+def loaded(event: Started) -> str:
+    """The checkpoint from which a start resumes, in words: `step 300 (ckpt/step_300.pkl)`."""
+    if event.resume is not None:
+        name = event.resume.name if event.resume.step is not None else UNKNOWN
+        return f"{name} ({record_rows.file_of(event.resume.path)})"
+    return "the beginning" if event.starting_step == 0 else UNKNOWN
 
 
 def _has_ended(phase: PhaseChronicle) -> bool:

@@ -25,6 +25,8 @@ def outcome_values(outcome: Outcome) -> Value:
         "isolated": bool(outcome.isolated),
         "generation_to": outcome.generation if outcome.was_started else None,
         "resume_step": None if outcome.resume is None else outcome.resume.step,
+        "resume_path": None if outcome.resume is None else outcome.resume.path,
+        "newer_checkpoints": None if outcome.newer_saved is None else outcome.newer_saved.text,
         "evidence": outcome.evidence,
         "stages_s": dict(outcome.stages_s),
         "notes": list(outcome.notes),
@@ -53,6 +55,21 @@ def took_s(r: Mapping[str, Any]) -> float | None:
     return sum(stages) if stages else None
 
 
+def resumed_from(r: Mapping[str, Any]) -> str:
+    """From where training went on: `step 40 (ckpt/step_40.pkl); 1 newer one set aside: step 60`."""
+    path, step, newer = r.get("resume_path"), r.get("resume_step"), r.get("newer_checkpoints")
+    if path is None:
+        return "" if newer is None else f"the beginning; {newer}"
+    name = "an unknown step" if step is None else f"step {step}"
+    loaded = f"{name} ({file_of(path)})"
+    return loaded if newer is None else f"{loaded}; {newer}"
+
+
+def file_of(path: str) -> str:
+    """A checkpoint in a sentence: the file and its folder."""
+    return "/".join(path.split("/")[-2:])
+
+
 def story(r: Mapping[str, Any]) -> str:
     """Describe a record in a few lines."""
     fault, took = r["fault"], r["stages_s"]
@@ -66,6 +83,7 @@ def story(r: Mapping[str, Any]) -> str:
         *(f"  not      {line}" for line in r["passed_over"]),
         f"  billed   {bills}",
         f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
+        *([f"  resumed  from {line}"] if (line := resumed_from(r)) else ()),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
         *(f"  note     {line}" for line in r["notes"]),

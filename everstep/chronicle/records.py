@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record
@@ -23,7 +24,8 @@ from everstep.core.loop.job_events import (
 FAILED = "downgrade"
 """The result of a level that failed, as long as another one follows."""
 
-SEEN_LINES, SEEN_CHARACTERS = 4, 110
+NEWER_KEPT, NEWER_RECORDS_KEPT = 200, 5
+SEEN_LINES, SEEN_CHARACTERS = 4, 100
 """Most lines and characters of `Decision.seen` in a record. The history of the decision has all of it."""
 
 
@@ -150,6 +152,8 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         before=event.before,
         after=event.after,
         resume_step=event.resume_step,
+        resume_path=None if event.resume is None else event.resume.path,
+        newer_checkpoints="" if event.newer_saved is None else event.newer_saved.text[:NEWER_KEPT],
         evidence=event.evidence,
         stages_s=stages,
         notes=event.notes,
@@ -214,13 +218,21 @@ def _changed(chronicle: Chronicle, n: int, **changes: Any) -> Chronicle:
 
 
 def _bounded(records: tuple[Record, ...]) -> tuple[Record, ...]:
-    """The newest records. If they hold too many changed places, older ones keep only the count."""
+    """The newest records. If they hold too many changed places, older ones keep only the count.
+
+    What a start passed over is kept in the newest few; the Recovery's own result has it too.
+    """
     newest: list[Record] = []
     left = CHANGES_KEPT
-    for record in reversed(records[-RECORDS_KEPT:]):
+    for record in map(_trimmed, reversed(records[-RECORDS_KEPT:]), count()):
         left -= len(record.after)
         newest.append(record if left >= 0 or not record.after else _without_places(record))
     return tuple(reversed(newest))
+
+
+def _trimmed(record: Record, age: int) -> Record:
+    is_full = age < NEWER_RECORDS_KEPT or not record.newer_checkpoints
+    return record if is_full else replace(record, newer_checkpoints="")
 
 
 def _without_places(record: Record) -> Record:

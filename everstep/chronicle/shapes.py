@@ -43,6 +43,7 @@ STATUS = (
     "still_limit_s",
     "checkpoint_step",
     "checkpoint_path",
+    "resumed_from",
     "waiting_for",
     "waiting_since",
     "waiting_until",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.chronicle import records
-from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, PhaseSpan, Start
+from everstep.chronicle import journal, records
+from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, PhaseSpan, Start, StartOrigin
 from everstep.core.facts import EXAMPLES_KEPT, Fact
 from everstep.core.loop.job_events import (
     FirstStepSeen,
@@ -21,6 +21,7 @@ from everstep.core.loop.job_events import (
 )
 
 WHY_KEPT = 120
+ORIGIN_KEPT = 400
 KILLED = 128
 """A shell's exit code for a process that a signal ended begins here."""
 
@@ -67,11 +68,17 @@ def _begun(chronicle: Chronicle, event: Started) -> Chronicle:
         is_same_place=event.run > 1 and last is not None and not last.places_pods,
         starting_step=event.starting_step,
     )
+    origin = StartOrigin(
+        step=event.starting_step,
+        path=None if event.resume is None else event.resume.path,
+        text=journal.origin(event)[:ORIGIN_KEPT],
+    )
     return replace(
         chronicle,
         starts=(*chronicle.starts, start)[-STARTS_KEPT:],
         started_at=event.at if chronicle.started_at is None else chronicle.started_at,
         exits={},
+        origin=origin,
     )
 
 

@@ -80,6 +80,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "still_limit_s": None,
         "checkpoint_step": state.checkpoint_step,
         "checkpoint_path": None if state.saved is None else state.saved.path,
+        "resumed_from": _resumed_from(chronicle),
         **_wait(state.waiting),
         "recovery": _recovery(state),
         "pods": pods,
@@ -100,6 +101,13 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
             for warning in state.warnings
         ],
     }
+
+
+def _resumed_from(chronicle: Chronicle | None) -> dict[str, Any] | None:
+    """From where the newest start of all processes went on. None: there was none yet."""
+    if chronicle is None or chronicle.origin is None:
+        return None
+    return chronicle.origin._asdict()
 
 
 def step(state: JobState) -> int | None:
@@ -291,6 +299,8 @@ def record(r: Record) -> dict[str, Any]:
         },
         "step": r.step,
         "resume_step": r.resume_step,
+        "resume_path": r.resume_path,
+        "newer_checkpoints": r.newer_checkpoints or None,
         "evidence": r.evidence,
         "stages_s": {name: r.stages_s.get(name) for name in STAGES},
         "seen": list(decision.seen),

@@ -23,6 +23,12 @@ def _checkpoint(value: Value) -> object:
     return path.rpartition("/")[2] if step is None and path else step
 
 
+def _resumed(value: Value) -> str | None:
+    """From which checkpoint the newest start went on. None: from none."""
+    start = value.get("resumed_from") or {}
+    return f"from {start['text']}" if start.get("path") or ";" in start.get("text", "") else None
+
+
 def status(value: Value) -> Page:
     yield facts(
         (
@@ -40,6 +46,7 @@ def status(value: Value) -> Page:
             ("step", _step(value)),
             ("still", _still(value)),
             ("checkpoint", _checkpoint(value)),
+            ("resumed", _resumed(value)),
             ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
             ("restarts", restart_counts(value)),
             ("done again", _done_again(value)),

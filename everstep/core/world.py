@@ -86,6 +86,39 @@ class Checkpoint:
         return self.order_number > other.order_number
 
 
+def resuming_from(checkpoint: Checkpoint | None) -> str:
+    """The end of a sentence about a start: `, from step 40`."""
+    return "" if checkpoint is None else f", from {checkpoint.name}"
+
+
+class PassedOver(NamedTuple):
+    """A checkpoint that a start did not load although it is newer than the one that it loads."""
+
+    name: str
+    why: str  # empty: it may be good, and an older one was wanted
+
+
+NEWER_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewerCheckpoints:
+    """The checkpoints that are newer than the one that a start loads."""
+
+    count: int
+    newest: tuple[PassedOver, ...]  # at most NEWER_NAMED of them
+    why_there: str = ""  # why they could not be set aside; empty: they were
+
+    @property
+    def text(self) -> str:
+        """As the end of a sentence: `2 newer ones set aside: step 30 (cut off), step 20`."""
+        names = [f"{name} ({why})" if why else name for name, why in self.newest]
+        more = f" and {self.count - len(names)} more" if self.count > len(names) else ""
+        done = f"not set aside ({self.why_there})" if self.why_there else "set aside"
+        ones = "1 newer one" if self.count == 1 else f"{self.count} newer ones"
+        return f"{ones} {done}: {', '.join(names)}{more}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExit:
     """How one rank of the current generation ended. Killed by a signal: `code` is None."""

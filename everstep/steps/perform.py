@@ -35,6 +35,7 @@ from everstep.core.world import (
     SlotStart,
     StartOrder,
     StopOrder,
+    resuming_from,
 )
 from everstep.steps.looking import (
     ENDED,
@@ -463,7 +464,8 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
             return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
-        await look_then_report(step, deadline, f"slot {slot} to start its ranks", deadline=deadline)
+        waiting_for = f"slot {slot} to start its ranks{resuming_from(order.resume)}"
+        await look_then_report(step, deadline, waiting_for, deadline=deadline)
 
 
 STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {

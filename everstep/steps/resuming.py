@@ -10,10 +10,13 @@ from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NobodyToAsk
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.world import (
+    NEWER_NAMED,
     Checkpoint,
     CheckpointListing,
     FenceOrder,
     FenceState,
+    NewerCheckpoints,
+    PassedOver,
     SetAside,
     SetAsideOrder,
 )
@@ -183,7 +186,19 @@ async def _result_after_renaming(
         notes.append(f"checkpoints not set aside ({names}): {done.why}")
     if notes and chosen is None:
         notes.insert(0, "the only checkpoint is bad: training starts from the beginning")
-    return replace(step.done(), notes=tuple(notes), newer_remain=remain)
+    newer_saved = _newer_saved(newer, done)
+    return replace(step.done(), notes=tuple(notes), newer_remain=remain, newer_saved=newer_saved)
+
+
+def _newer_saved(newer: tuple[Checkpoint, ...], done: SetAside) -> NewerCheckpoints | None:
+    """What the start passes over. Of those that a killed try renamed only the names are left."""
+    passed_over = [PassedOver(one.name, one.doubt) for one in newer]
+    passed_over = passed_over or [PassedOver(path.rpartition("/")[2], "") for path in done.moved]
+    if not passed_over:
+        return None
+    return NewerCheckpoints(
+        count=len(passed_over), newest=tuple(passed_over[:NEWER_NAMED]), why_there=done.why
+    )
 
 
 async def _renamed_by_killed_try(step: StepRun, listing: CheckpointListing) -> bool:

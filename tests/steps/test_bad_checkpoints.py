@@ -59,12 +59,15 @@ async def no_wait(_: Wait | None) -> None:
     pass
 
 
-async def carried_out(fake: FakeBackend, plan: Plan, wait: SendWait = no_wait) -> Outcome:
+async def carried_out(
+    fake: FakeBackend, plan: Plan, wait: SendWait = no_wait, *, is_repeated: bool = True
+) -> Outcome:
     """Each step twice, as if a worker had been killed before it could report the outcome."""
     context = StepContext(backend=fake, quarantine=QuarantineInMemory(), send_wait=wait)
     progress = recovery.begin(plan)
     while not isinstance(order := recovery.next_step(progress), Outcome):
-        await perform(context, order)
+        if is_repeated:
+            await perform(context, order)
         after = recovery.after(progress, await perform(context, order))
         if isinstance(after, Outcome):
             return after
@@ -106,8 +109,17 @@ async def test_newer_ones_than_the_chosen_are_set_aside_and_the_record_says_wher
     assert sorted(ended.notes) == [
         f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-{step}" for step in (20, 30)
     ]
+    assert ended.newer_saved is not None
+    assert ended.newer_saved.text == "2 newer ones set aside: step-20, step-30", "names are left"
     left = fake.cluster.state.storage.newest_first(FOLDER)
     assert [one.step for one in left] == [10]
+
+
+async def test_each_newer_one_that_is_set_aside_has_its_reason() -> None:
+    fake = backend(((10, True), (20, False), (30, False)))
+    ended = await carried_out(fake, await first_plan(fake), is_repeated=False)
+    assert ended.newer_saved is not None
+    assert ended.newer_saved.text == "2 newer ones set aside: step 30 (damaged), step 20 (damaged)"
 
 
 class Refusing(FakeBackend):

@@ -14,7 +14,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import PhaseSpec
-from everstep.core.world import AgentWork, Checkpoint, JobRef, PodRef
+from everstep.core.world import AgentWork, Checkpoint, JobRef, NewerCheckpoints, PodRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,6 +301,7 @@ class StepEffects:
     facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
     resume: Checkpoint | None = None
+    newer_saved: NewerCheckpoints | None = None  # than `resume`
     evidence: str | None = None
     isolated: tuple[str, ...] = ()
     deferred: tuple[Isolation, ...] = ()

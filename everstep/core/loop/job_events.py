@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.deciding.decision import Decision, Result, Waited
 from everstep.core.facts import Fact
-from everstep.core.world import AgentWork, Checkpoint
+from everstep.core.world import AgentWork, Checkpoint, NewerCheckpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class Started(_Event):
     nodes: tuple[str, ...]
     starting_step: int | None  # None: unknown
     resume: Checkpoint | None
+    newer_saved: NewerCheckpoints | None = None  # than `resume`
     checks_numbers: bool = False
     waited: tuple[Waited, ...] = ()
 
@@ -221,6 +222,7 @@ class RestartEnded(_Event):
     result: str
     resume_step: int | None = None
     resume: Checkpoint | None = None
+    newer_saved: NewerCheckpoints | None = None  # than `resume`
     generation: int | None = None  # that was started
     isolated: bool | None = None  # None: as was decided
     before: Mapping[int, str] = field(default_factory=dict)

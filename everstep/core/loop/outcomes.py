@@ -40,7 +40,7 @@ from everstep.core.state import (
     happened,
     with_ledger,
 )
-from everstep.core.world import Checkpoint, PodState
+from everstep.core.world import Checkpoint, NewerCheckpoints, PodState
 
 
 def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
@@ -134,6 +134,7 @@ def _restart_ended(plan: Plan, outcome: Outcome, before: JobState, after: JobSta
         after=new,
         resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
         resume=after.resume if outcome.was_started else None,
+        newer_saved=outcome.newer_saved,
         evidence=outcome.evidence,
         stages_s=outcome.stages_s,
         notes=outcome.notes,
@@ -167,11 +168,19 @@ def _with_new_processes(before: JobState, state: JobState, outcome: Outcome) -> 
     """The state with the start of the plan's ranks, then the facts of those ranks."""
     is_new = before.generation != state.generation or before.running_since is None
     if is_new and state.running_since is not None:
-        state = started(state, state.running_since, waited=outcome.waited)
+        state = started(
+            state, state.running_since, waited=outcome.waited, newer_saved=outcome.newer_saved
+        )
     return apply_facts(state, (f for f in _facts_of(outcome) if f.generation == outcome.generation))
 
 
-def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> JobState:
+def started(
+    state: JobState,
+    at: float,
+    *,
+    waited: tuple[Waited, ...] = (),
+    newer_saved: NewerCheckpoints | None = None,
+) -> JobState:
     """The state after a start of all processes: one more run."""
     state = replace(state, runs=state.runs + 1)
     start = Started(
@@ -182,6 +191,7 @@ def started(state: JobState, at: float, *, waited: tuple[Waited, ...] = ()) -> J
         nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
         starting_step=starting_step(state, run=state.runs),
         resume=state.resume,
+        newer_saved=newer_saved,
         checks_numbers=state.ledger.checking.is_on,
         waited=waited,
     )

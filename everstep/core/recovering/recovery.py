@@ -148,6 +148,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         facts=(*old.facts, *result.facts),
         pods={**old.pods, **result.pods},
         resume=result.resume or old.resume,
+        newer_saved=result.newer_saved or old.newer_saved,
         stages_s={**old.stages_s, stage: round(spent, 6)},
         evidence=result.evidence or old.evidence,
         isolated=(*old.isolated, *result.isolated),

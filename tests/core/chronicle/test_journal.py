@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.chronicle import happenings
+from everstep.chronicle import happenings, record_rows, views
 from everstep.chronicle.chronicle import ENTRIES_KEPT
 from everstep.chronicle.journal import UNKNOWN
 from everstep.chronicle.publishing import due_now
@@ -14,7 +14,7 @@ from everstep.core.levels import FaultClass, Step
 from everstep.core.loop.next_actions import Watched
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import Mode
-from everstep.core.world import Checkpoint
+from everstep.core.world import Checkpoint, NewerCheckpoints, PassedOver
 from everstep.dialects import responses
 from tests.support.builders import ScriptedJob, job_spec, running, sighting
 
@@ -40,11 +40,11 @@ def test_a_restart_ends_a_run_and_begins_the_next() -> None:
 
 
 ORIGINS: tuple[tuple[str, Checkpoint | None, str, int | None], ...] = (
-    ("a step", Checkpoint(step=30, path="ckpt/30.pt"), "step 30", 30),
+    ("a step", Checkpoint(step=30, path="ckpt/30.pt"), "step 30 (ckpt/30.pt)", 30),
     (
         "an epoch",
         Checkpoint(step=None, number=3, path="ckpt/epoch_3.pth"),
-        "epoch_3.pth, an unknown step",
+        "an unknown step (ckpt/epoch_3.pth)",
         None,
     ),
     ("nothing that is known", None, "an unknown step", None),
@@ -66,6 +66,23 @@ def test_a_restart_says_what_is_known_of_the_step_it_goes_on_from(
     assert happenings.events(job.chronicle)[-1]["message"].endswith(f", from {sentence}")
     note = "no checkpoint names the step from which it resumes"
     assert (note in responses.record(job.record)["notes"]) == (step is None)
+
+
+def test_what_a_start_passes_over_is_named_with_its_reason_wherever_people_look() -> None:
+    job = running()
+    job.see(sighting(FaultClass.CRASH))
+    newest = (PassedOver("step 50", "cut off"), PassedOver("step 40", ""))
+    saved = Checkpoint(step=30, path="out/ckpt/30.pt")
+    job.succeeds(resume=saved, newer_saved=NewerCheckpoints(count=3, newest=newest))
+    newer = "3 newer ones set aside: step 50 (cut off), step 40 and 1 more"
+    sentence = f"step 30 (ckpt/30.pt); {newer}"
+    assert job.chronicle.entries[-1].text.endswith(f", from {sentence}")
+    assert happenings.events(job.chronicle)[-1]["message"].endswith(f", from {sentence}")
+    status = views.status(job.state, job.chronicle)["resumed_from"]
+    assert status == {"step": 30, "path": saved.path, "text": sentence}
+    record = responses.record(job.record)
+    assert (record["resume_path"], record["newer_checkpoints"]) == (saved.path, newer)
+    assert f"  resumed  from {sentence}" in record_rows.story(record)
 
 
 def test_the_first_run_of_a_job_begins_at_the_beginning_even_after_a_restart_of_its_launch() -> (

@@ -21,7 +21,7 @@ from everstep.core.levels import FaultClass
 from everstep.core.loop.next_actions import Ask, RunPlan, next_action
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import COMMAND_IDS_KEPT, FACT_IDS_KEPT, OCCURRENCES_KEPT, Mode
-from everstep.core.world import PodRef
+from everstep.core.world import NewerCheckpoints, PassedOver, PodRef
 from everstep.dialects import job_memo, responses
 from tests.support.builders import ScriptedJob, fact, outcome, running, sighting
 from workflows.opening import Carried
@@ -31,6 +31,10 @@ PODS = 1_000
 LONG = "NCCL watchdog: the collective ALLREDUCE timed out after 600000 ms on rank 17. " * 2
 LONGEST = (LONG * 4)[:MESSAGE_MOST]
 INPUT = TypeAdapter(DecisionInput)
+PASSED_OVER = tuple(
+    PassedOver(f"step {number}", "changed less than 1 s before its writer ended")
+    for number in (1_000_030, 1_000_020, 1_000_010)
+)
 PAYLOADS = DATA_CONVERTER.payload_converter
 
 
@@ -49,7 +53,11 @@ def _worn(restarts: int) -> ScriptedJob:
         job.see(
             *(sighting(FaultClass.NODE, node=node, slot=number, message=LONGEST) for _ in range(5)),
         )
-        job.succeeds(evidence="out/demo/evidence/recovery-3", notes=("isolate: deferred for n1",))
+        job.succeeds(
+            evidence="out/demo/evidence/recovery-3",
+            notes=("isolate: deferred for n1",),
+            newer_saved=NewerCheckpoints(count=9, newest=PASSED_OVER),
+        )
         job.saves(number)
     slots = {n: s._replace(uid=f"{n:036d}") for n, s in job.state.slots.items()}
     facts = tuple(f"agent/{n:036d}/17/{n}" for n in range(FACT_IDS_KEPT))

@@ -108,7 +108,8 @@ class Storage:
         if hidden:
             self._rotten.add((path, step))
         else:
-            self._saved[path][step] = replace(self._saved[path][step], good=False)
+            damaged = replace(self._saved[path][step], good=False, doubt="damaged")
+            self._saved[path][step] = damaged
         return True
 
     def set_aside(self, path: str | None, names: Iterable[str], generation: int) -> tuple[str, ...]:
