@@ -352,11 +352,12 @@ class CheckpointListing(TypedDict):
 
 
 class TakenFolder(TypedDict):
-    """A folder of another job that has not ended."""
+    """A folder of another job that has not ended, or one that contains such a folder or lies in it."""
 
     folder: str
     job: str
     cluster: str
+    owned: str  # the other job's folder
 
 
 class CheckpointsQuestion(TypedDict):

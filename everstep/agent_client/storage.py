@@ -15,7 +15,7 @@ from everstep.agent_client.link import ASK_S
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
-from everstep.core.errors import BackendUnavailable, FolderTaken, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, FolderTaken, NobodyToAsk, Overlap
 from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import to_yaml
 
@@ -68,7 +68,13 @@ async def write_fence(
         is_ours = claim["cluster"] == cluster
         where = "" if is_ours else " of another cluster (its EVERSTEP_HOME is not ours)"
         folder, owner = claim["folder"], f"{claim['job']}{where}"
-        raise FolderTaken(folders[folder], folder, owner, is_ours=is_ours)
+        owned = claim.get("owned", folder)  # an agent of an earlier version has none
+        overlap: Overlap = "is" if owned == folder else "around"
+        if overlap == "around" and not owned.startswith(answer["real"].get(folder, folder)):
+            overlap = "in"
+        raise FolderTaken(
+            folders[folder], folder, owner, overlap=overlap, owned=owned, is_ours=is_ours
+        )
     return answer
 
 

@@ -14,6 +14,8 @@ A dead node, a crashed rank and a failed heal are none of these: they are facts 
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class EverstepError(Exception):
     """The base class, by which an edge distinguishes our errors from others."""
@@ -27,19 +29,39 @@ class InvalidSpec(EverstepError):
         super().__init__("; ".join(f"{field}: {message}" for field, message in problems))
 
 
+Overlap = Literal["is", "in", "around"]
+"""A folder is another one, lies in it, or contains it."""
+
+
 class FolderTaken(EverstepError):
     """A job that may not begin: another one that lives writes to a folder of its document."""
 
-    def __init__(self, field: str, folder: str, owner: str, *, is_ours: bool = True) -> None:
-        """`is_ours`: the owner is a job of the same cluster, which removes what is left of it."""
+    def __init__(
+        self,
+        field: str,
+        folder: str,
+        owner: str,
+        *,
+        overlap: Overlap = "is",
+        owned: str | None = None,
+        is_ours: bool = True,
+    ) -> None:
+        """`overlap`: how the folder lies to the owner's, which is `owned` if that is known.
+
+        `is_ours`: the owner is a job of the same cluster, which removes what is left of it.
+        """
         self.owner = owner
         hint = "what a terminated job leaves is removed within a minute"
         if not is_ours:
-            hint = f"if it is gone for good, remove {folder}/.everstep"
-        super().__init__(
-            f"{field}: job {owner}, which has not ended, writes to {folder}; give this one a folder "
-            f"of its own ({hint})"
-        )
+            hint = f"if it is gone for good, remove {owned or folder}/.everstep"
+        whose = f"job {owner}, which has not ended,"
+        other = "a folder" if owned is None else owned
+        what = {
+            "is": f"{whose} writes to {folder}",
+            "in": f"{folder} lies in {other}, to which {whose} writes",
+            "around": f"{folder} contains {other}, to which {whose} writes",
+        }[overlap]
+        super().__init__(f"{field}: {what}; give this one a folder of its own ({hint})")
 
 
 class CommandRejected(EverstepError):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.storage import files, permissions
+from everstep.agent.storage import files, permissions, surroundings
 
 LOCK_S = 1.0
 """Longest wait for the lock. A stopped process may hold it: then the file for people stays as it is."""
@@ -78,18 +78,22 @@ class Fence(NamedTuple):
 class SpoiledFence(OSError):
     """A file of the fence is damaged: it is unknown which job may write to the folder."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, around: str = "") -> None:
+        """`around`: the folder, where it is one above or below the folder that an error names."""
+        whose = f"the fence of {around}" if around else "its fence"
         super().__init__(
-            f"its fence is damaged: {wire.FENCE_FOLDER}{what}; remove that once no job writes here"
+            f"{whose} is damaged: {wire.FENCE_FOLDER}{what}; remove that once no job writes there"
         )
+        self.what = what
 
 
 class FolderIsTaken(Exception):
-    """The folder belongs to another job, which has not ended."""
+    """The folder belongs to another job, which has not ended, or contains or lies in one of that job."""
 
-    def __init__(self, folder: str, by: Fence) -> None:
-        super().__init__(f"{folder} belongs to job {by.job}, which has not ended")
-        self.by = by
+    def __init__(self, folder: str, by: Fence, *, owned: str) -> None:
+        """`owned`: the folder of the other job."""
+        super().__init__(f"{owned} belongs to job {by.job}, which has not ended: {folder} is taken")
+        self.by, self.owned = by, owned
 
 
 def path_in(folder: str) -> Path:
@@ -266,11 +270,30 @@ def write(folder: str, new: Fence) -> Path:
 
 
 def _claim(fences: Path, folder: str, new: Fence) -> None:
-    """Enter the job; withdraw it if another job is there. Of two jobs at once at least one sees the other."""
+    """Enter the job; withdraw it if another job is there, or in a folder above or below.
+
+    Of two jobs at once at least one sees the other.
+    """
     _enter(fences, new)
-    if by := fence_of_other(_newest(fences), new.owner):
+    try:
+        if by := fence_of_other(_newest(fences), new.owner):
+            raise FolderIsTaken(folder, by, owned=folder)
+        for around in surroundings.fenced_around(folder):
+            if by := fence_of_other(_read_around(around), new.owner):
+                raise FolderIsTaken(folder, by, owned=around)
+    except (FolderIsTaken, SpoiledFence):
         (fences / new.name).unlink(missing_ok=True)
-        raise FolderIsTaken(folder, by)
+        raise
+
+
+def _read_around(folder: str) -> dict[FenceOwner, Fence]:
+    """As `read`, of a folder above or below: one that another user closed keeps no job out."""
+    try:
+        return read(folder)
+    except SpoiledFence as error:
+        raise SpoiledFence(error.what, around=folder) from None
+    except (FileNotFoundError, PermissionError):
+        return {}
 
 
 def outdate(folder: str, new: Fence) -> None:

@@ -110,7 +110,7 @@ def _write_to_each(
             in_time(folder, fence.write, to_write)
         except fence.FolderIsTaken as taken:
             job, cluster = taken.by.owner
-            return {"folder": folder, "job": job, "cluster": cluster}
+            return {"folder": folder, "job": job, "cluster": cluster, "owned": taken.owned}
     return None
 
 

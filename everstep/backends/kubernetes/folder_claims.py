@@ -8,7 +8,8 @@ another job that has just read them as void cannot replace it any more.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from everstep.backends.kubernetes import names
@@ -42,12 +43,9 @@ class FolderClaims:
         for _ in range(ATTEMPTS):
             stored = await self._read()
             entries: Mapping[str, str] = stored.get("data") or {}
-            owners = {place: entries[key] for place in places if (key := _key(place)) in entries}
-            for owner in set(owners.values()) - {job_id}:
-                if not await self.lives(owner):
-                    owners = {place: job for place, job in owners.items() if job != owner}
+            owners = await self._living(entries, places, job_id)
             claimed = ownership.claimed(job_id, claims, owners)
-            changed = {**entries, **{_key(place): job for place, job in claimed.items()}}
+            changed = {**entries, **{_key(place): _entry(place, job_id) for place in claimed}}
             if changed == entries or await self._write(stored, changed):
                 return
             await before_next_attempt()  # another job was first
@@ -61,13 +59,29 @@ class FolderClaims:
         for _ in range(ATTEMPTS):
             stored = await self._read()
             entries: Mapping[str, str] = stored.get("data") or {}
-            rest = {key: job for key, job in entries.items() if job != job_id}
+            rest = {key: entry for key, entry in entries.items() if _job(entry) != job_id}
             if rest == entries or await self.lives(job_id):
                 return
             if await self._write(stored, rest):
                 return
             await before_next_attempt()
         raise never_first(f"ConfigMap {NAME}")
+
+    async def _living(
+        self, entries: Mapping[str, str], places: Collection[FolderPlace], job_id: str
+    ) -> dict[FolderPlace, str]:
+        """Who claims these places, or places that overlap with them, as far as their jobs live."""
+        by_key = {_key(place): place for place in places}
+        claims = ((_place(entry) or by_key.get(key), _job(entry)) for key, entry in entries.items())
+        owners = {
+            claimed: job
+            for claimed, job in claims
+            if claimed is not None and any(claimed.overlap(place) for place in places)
+        }
+        for owner in {*owners.values()} - {job_id}:
+            if not await self.lives(owner):
+                owners = {place: job for place, job in owners.items() if job != owner}
+        return owners
 
     async def _read(self) -> Json:
         """The ConfigMap; empty: there is none."""
@@ -101,6 +115,19 @@ class FolderClaims:
             return True
 
         return await reached(write())
+
+
+def _entry(place: FolderPlace, job_id: str) -> str:
+    return json.dumps([*place, job_id])
+
+
+def _place(entry: str) -> FolderPlace | None:
+    """None: a worker of an earlier version wrote the entry, which is the job alone."""
+    return FolderPlace(*json.loads(entry)[:2]) if entry.startswith("[") else None
+
+
+def _job(entry: str) -> str:
+    return str(json.loads(entry)[2]) if entry.startswith("[") else entry
 
 
 def _key(place: FolderPlace) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
+from everstep.core.errors import FolderTaken, Overlap, StaleGeneration, WrongCluster
 from everstep.core.world import JobRef
 
 # -- Generations ----------------------------------------------------------------------------------
@@ -74,6 +74,20 @@ class FolderPlace(NamedTuple):
     volume: str
     path: str
 
+    def overlap(self, other: FolderPlace) -> Overlap | None:
+        """How this folder lies to the other one. None: they have nothing in common."""
+        if self == other:
+            return "is"
+        if other.contains(self):
+            return "in"
+        return "around" if self.contains(other) else None
+
+    def contains(self, other: FolderPlace) -> bool:
+        """Whether the other folder lies in this one."""
+        top = self.path.rstrip("/")
+        is_below = top in ("", ".") or other.path.startswith(f"{top}/")
+        return self.volume == other.volume and self.path != other.path and is_below
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderClaim:
@@ -88,12 +102,18 @@ class FolderClaim:
 def claimed(
     job: str, claims: Iterable[FolderClaim], owners: Mapping[FolderPlace, str]
 ) -> dict[FolderPlace, str]:
-    """The job by each place of its folders. Raises FolderTaken if one of them is another job's."""
+    """The job by each place of its folders.
+
+    Raises FolderTaken if one of them is another job's, contains such a folder or lies in one: a job takes
+    what is saved in its folders, or below them, for its own.
+    """
+    taken_places = [(place, owner) for place, owner in owners.items() if owner != job]
     places: dict[FolderPlace, str] = {}
     for claim in claims:
         for place in claim.places:
-            if (owner := owners.get(place, job)) != job:
-                raise FolderTaken(claim.field, claim.path, owner)
+            for taken_place, owner in taken_places:
+                if overlap := place.overlap(taken_place):
+                    raise FolderTaken(claim.field, claim.path, owner, overlap=overlap)
             places[place] = job
     return places
 

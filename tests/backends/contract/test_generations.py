@@ -74,6 +74,21 @@ async def test_a_folder_belongs_to_one_living_job(lab: Lab) -> None:
     assert await lab.backend.ensure_generation(second.ref, "launch", folders=shared) > 0
 
 
+async def test_a_folder_in_or_around_one_of_a_living_job_is_refused(lab: Lab) -> None:
+    """A job named `out/a/ckpt`, which lay in the `model_dir` of another one: both trained there."""
+    first = Run(lab, id="first")
+    a, b = f"{lab.storage}/out/a", f"{lab.storage}/out/b"
+    await lab.backend.ensure_generation(first.ref, "launch", folders={a: "model_dir"})
+    for folder, how in ((f"{a}/ckpt", "lies in"), (f"{lab.storage}/out", "contains")):
+        second = Run(lab, id=f"second-{how[0]}")
+        with pytest.raises(FolderTaken, match=rf"checkpoints.path: .*{how}.* job first, which has"):
+            await lab.backend.ensure_generation(
+                second.ref, "launch", folders={folder: "checkpoints.path"}
+            )
+    third = Run(lab, id="third")
+    await lab.backend.ensure_generation(third.ref, "launch", folders={b: "model_dir"})
+
+
 async def test_a_new_job_begins_above_the_fence_it_finds_in_its_folders(lab: Lab) -> None:
     old = Run(lab, id="old", slots=(0,))
     for number in range(4):

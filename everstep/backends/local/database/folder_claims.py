@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from everstep.backends.local.database import books
 from everstep.backends.local.database.store import Db
@@ -13,9 +13,9 @@ from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 def claim(db: Db, job: str, claims: Sequence[FolderClaim]) -> None:
     """Make all of the folders this job's. Raises FolderTaken if one is another's."""
     places = {place for claim in claims for place in claim.places}
-    owners = {place: owner for place in places if (owner := _owner(db, place)) is not None}
+    owners = _owners(db, {place.volume for place in places})
     ownership.claimed(job, claims, owners)
-    if owners.keys() == places:
+    if places <= owners.keys():
         return
     books.store(db, books.job(db, job))  # so that a claim without a generation is a leftover too
     replace(db, job, claims)
@@ -41,6 +41,10 @@ def release(db: Db, job: str) -> None:
     db.execute("DELETE FROM claims WHERE job = ?", (job,))
 
 
-def _owner(db: Db, place: FolderPlace) -> str | None:
-    row = db.execute("SELECT job FROM claims WHERE volume = ? AND path = ?", place).fetchone()
-    return None if row is None else str(row["job"])
+def _owners(db: Db, volumes: Iterable[str]) -> dict[FolderPlace, str]:
+    """The job of each claimed folder on these volumes."""
+    return {
+        FolderPlace(row["volume"], row["path"]): str(row["job"])
+        for volume in volumes
+        for row in db.execute("SELECT volume, path, job FROM claims WHERE volume = ?", (volume,))
+    }
