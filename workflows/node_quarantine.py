@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,8 @@ from workflows.inputs import read, required
 
 LEAST_WAIT_S = 1.0
 """Between two looks at the clock of a cluster."""
+ROWS_SHOWN = 20
+"""Isolated nodes on the workflow's page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +189,9 @@ class NodeQuarantine:
         await workflow.wait_condition(lambda: self._is_known)
         request = quarantine.request_from(argument, now=workflow.time())
         self._quarantine, answer = quarantine.isolate(self._quarantine, request)
+        if answer.verdict == "full" and request.by == quarantine.OPERATOR:
+            # More than one was accepted for the same room. A job goes by the verdict.
+            raise ApplicationError(answer.why, type="CommandRejected", non_retryable=True)
         self._show()
         if answer.verdict == "isolated":
             await self._settle(request.node)
@@ -194,11 +200,10 @@ class NodeQuarantine:
     @workflow.signal(name="isolate", description="the same, for a job that waits for no answer")
     async def isolate_unanswered(self, argument: Any = None) -> None:
         try:
-            quarantine.check_request(argument, now=workflow.time())
-        except CommandRejected as error:
-            workflow.logger.warning("the signal isolate was refused: %s", error)
-        else:
+            self._isolate_is_sensible(argument)
             await self.isolate(argument)
+        except (CommandRejected, ApplicationError) as error:
+            workflow.logger.warning("the signal isolate was refused: %s", error)
 
     @workflow.update(name="release", description="let a node be used again: {node}")
     async def release(self, argument: Any = None) -> dict[str, Any]:
@@ -227,7 +232,9 @@ class NodeQuarantine:
 
     @isolate.validator
     def _isolate_is_sensible(self, argument: Any = None) -> None:
-        quarantine.check_request(argument, now=workflow.time())
+        request = quarantine.checked_request(argument, now=workflow.time())
+        if request.by == quarantine.OPERATOR:
+            quarantine.check_room(self._quarantine, request)
 
     @release.validator
     def _release_is_sensible(self, argument: Any = None) -> None:
@@ -243,5 +250,8 @@ class NodeQuarantine:
 
     def _show(self) -> None:
         entries = ((e.node, e.reason, e.by) for e in self._quarantine.nodes.values())
-        rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in entries]
+        first = list(itertools.islice(entries, ROWS_SHOWN))
+        rows = [f"| {' | '.join(map(in_markdown, entry))} |" for entry in first]
+        if more := len(self._quarantine.nodes) - len(first):
+            rows.append(f"| and {more} more: `everstep nodes` | | |")
         workflow.set_current_details("\n".join(["| node | why | by |", "|---|---|---|", *rows]))

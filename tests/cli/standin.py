@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.core.loop import commands
-from everstep.core.recovering.quarantine import check_request
+from everstep.core.recovering.quarantine import checked_request
 from everstep.dialects import job_memo
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
@@ -298,15 +298,20 @@ class Quarantine:
 
     @workflow.update(name="isolate")
     async def isolate(self, argument: dict[str, Any]) -> dict[str, Any]:
-        check_request(argument, now=workflow.time())  # as the real one reads it
+        checked_request(argument, now=workflow.time())  # as the real one reads it
         self.nodes_known.append(argument["node"])
-        return {"verdict": "isolated", "why": ""}
+        note = NOTE if argument["node"] == ONE_OF_MANY else ""
+        return {"verdict": "isolated", "why": "", "note": note}
 
     @workflow.update(name="release")
     async def release(self, argument: dict[str, Any]) -> dict[str, Any]:
         has_node = argument["node"] in self.nodes_known
         self.nodes_known = [node for node in self.nodes_known if node != argument["node"]]
         return {"released": has_node}
+
+
+ONE_OF_MANY, NOTE = "n1499", "1499 nodes and devices are isolated"
+"""A node, and what the stand-in of the quarantine says as it isolates this one."""
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from temporalio.exceptions import ApplicationError
 from everstep.agent_client import views as agent_views
 from everstep.chronicle import views
 from everstep.converter import DATA_CONVERTER
-from everstep.core.bounds import NUMBER_MOST
+from everstep.core.bounds import NUMBER_MOST, TEXT_MOST
 from everstep.core.deciding.decision import StepResult
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact, bounded
@@ -28,11 +29,13 @@ from everstep.core.levels import FaultClass
 from everstep.core.loop import commands
 from everstep.core.loop.next_actions import RunPlan
 from everstep.core.recovering import quarantine, recovery
+from everstep.core.recovering.isolations import ENTRIES_MOST
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.world import Checkpoint
 from everstep.dialects import responses
 from tests.support.builders import ScriptedJob, running, sighting
 from workflows import attributes
+from workflows.node_quarantine import Opening
 from workflows.opening import Carried
 
 PAYLOADS = DATA_CONVERTER.payload_converter
@@ -300,7 +303,7 @@ REQUESTS = st.dictionaries(
 def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, Any]) -> None:
     book = quarantine.Quarantine(cluster="local")
     with contextlib.suppress(CommandRejected):
-        quarantine.check_request(request, now=1.0)
+        quarantine.checked_request(request, now=1.0)
         book, answer = quarantine.isolate(book, quarantine.request_from(request, now=1.0))
         sent(answer)
     with contextlib.suppress(CommandRejected):
@@ -313,3 +316,62 @@ def test_whatever_the_quarantine_is_told_is_refused_or_kept(request: dict[str, A
         )
         sent(device_answer)
     assert sent(sent(book)) == sent(book)
+
+
+PAYLOAD_MOST = 2 * 1024**2
+"""Bytes of a payload that a Temporal server takes."""
+LONGEST = ("\N{GRINNING FACE}", '"', "\x01")
+"""Characters that JSON writes in four, two and six bytes."""
+
+
+def filled(character: str) -> quarantine.Quarantine:
+    """A quarantine after more requests than it has room for, in texts as long as they may be."""
+    book = quarantine.Quarantine(cluster="local")
+    for number in itertools.count():
+        request = {
+            "node": f"n{number}." + "a" * 240,
+            "reason": character * TEXT_MOST,
+            "by": character * TEXT_MOST,
+            "proven": number % 4 > 0,
+            "cluster_size": 20,
+        }
+        checked = quarantine.checked_request(request, now=1.0)
+        book, answer = quarantine.isolate(book, checked)
+        if answer.verdict == "full":
+            break
+    for start in range(0, 1_200, 200):
+        names = {"node": "n" * 253, "code": character * 253, "job": character * 253}
+        faults = [
+            {**names, "device": number, "at": number, "times": 2, "window_s": 86_400, **lasts}
+            for number in range(start, start + 200)
+            for lasts in ({}, {"longer_than_s": 9})
+        ]
+        for some in (faults[:200], faults[200:]):
+            report = quarantine.device_report_from({"faults": some}, now=1.0)
+            book, _ = quarantine.take_report(book, report)
+    return book
+
+
+@pytest.mark.parametrize("character", LONGEST, ids=ascii)
+def test_a_quarantine_that_is_full_continues_as_a_new_run(character: str) -> None:
+    book = filled(character)
+    assert len(book.nodes) == ENTRIES_MOST
+    assert len(book.faults) > 100
+    assert len(book.spans) > 100
+    assert len(written(Opening(cluster="local", quarantine=book))) < PAYLOAD_MOST
+
+
+def test_a_full_quarantine_says_so_and_takes_nodes_again_once_some_are_released() -> None:
+    book = filled("a")
+    request = quarantine.checked_request({"node": "one-more"}, now=1.0)
+    with pytest.raises(CommandRejected, match="everstep release NODE"):
+        quarantine.check_room(book, request)
+    assert quarantine.isolate(book, request)[1].verdict == "full"
+    assert (
+        quarantine.isolate(book, replace(request, node="n0." + "a" * 240))[1].verdict == "isolated"
+    )
+    for node in list(book.nodes)[:10]:
+        book, _ = quarantine.release(book, node)
+    book, answer = quarantine.isolate(book, request)
+    assert answer.verdict == "isolated"
+    assert answer.note.startswith("1491 nodes and devices are isolated, of at most 1500")

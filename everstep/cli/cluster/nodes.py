@@ -105,6 +105,8 @@ def isolate(
     async def isolated(client: Client) -> dict[str, Any]:
         await _quarantine(client, cluster)
         answer = await tell(client, names.quarantine_id(cluster), "isolate", request)
+        if answer["note"]:
+            print(f"note: {shown(answer['note'])}", file=sys.stderr)
         if await _is_absent(node, cluster):
             note = f"cluster {cluster} has no {node} now; `everstep nodes` shows what it has"
             print(f"note: {shown(note)}", file=sys.stderr)

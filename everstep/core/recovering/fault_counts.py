@@ -14,11 +14,16 @@ from everstep.core.bounds import NAME_MOST, checked_seconds, quoted
 from everstep.core.deciding.decision import FaultCount, Occurrence
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.errors import CommandRejected
+from everstep.core.recovering.isolations import text_bytes
 
 FAULTS_KEPT = 1_000
 """Faults of a cluster, the newest: one that is dropped counts no more."""
 FAULTS_OF_ONE_KEPT = 100
 """Faults of one code on one device: no rule needs more."""
+FAULTS_BYTES_MOST = 400_000
+"""Of all of them as JSON, however long the names in them are."""
+_FIELDS_BYTES = 260
+"""Of one fault without its names."""
 REPORT_MOST = 200
 """Faults in one update."""
 
@@ -122,6 +127,17 @@ def _bounded(faults: tuple[CountedFault, ...], new: CountedFault) -> tuple[Count
     if len(same) > FAULTS_OF_ONE_KEPT:
         faults = tuple(fault for fault in faults if fault is not same[0])
     return faults[-FAULTS_KEPT:]
+
+
+def newest(faults: tuple[CountedFault, ...]) -> tuple[CountedFault, ...]:
+    """The newest faults for which there is room."""
+    left, bytes_left = [], FAULTS_BYTES_MOST
+    for fault in reversed(faults):
+        bytes_left -= _FIELDS_BYTES + text_bytes(fault.node, fault.code, fault.job)
+        if bytes_left < 0:
+            break
+        left.append(fault)
+    return tuple(reversed(left))
 
 
 def standing(faults: tuple[CountedFault, ...], now: float) -> tuple[CountedFault, ...]:

@@ -7,10 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from everstep.core.recovering.fault_counts import FaultReport, SoundReport
+from everstep.core.recovering.isolations import text_bytes
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
 """At most so many, one of each code and device."""
+SPANS_BYTES_MOST = 500_000
+"""Of all of them as JSON, however long the names in them are."""
+_FIELDS_BYTES = 470
+"""Of one span without its names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +85,25 @@ def bounded(spans: Spans) -> tuple[Spans, Spans]:
 
     A new one isolates its device if it lasts. The oldest would only release one that may be sound.
     """
-    if len(spans) <= SPANS_KEPT:
-        return spans, ()
     by_need = sorted(spans, key=lambda span: (span.ended is None, span.ended or span.report.at))
-    needed = sorted(by_need[-SPANS_KEPT:], key=lambda span: span.report.at)
-    return tuple(needed), tuple(by_need[:-SPANS_KEPT])
+    count = _count_with_room(reversed(by_need))
+    if count == len(spans):
+        return spans, ()
+    first = len(spans) - count
+    needed = sorted(by_need[first:], key=lambda span: span.report.at)
+    return tuple(needed), tuple(by_need[:first])
+
+
+def _count_with_room(spans: Iterable[FaultSpan]) -> int:
+    """How many of the first spans there is room for."""
+    count, bytes_left = 0, SPANS_BYTES_MOST
+    for span in spans:
+        report = span.report
+        bytes_left -= _FIELDS_BYTES + text_bytes(report.node, report.code, report.job)
+        if bytes_left < 0 or count == SPANS_KEPT:
+            break
+        count += 1
+    return count
 
 
 def _parts(span: FaultSpan, sound: SoundReport) -> Iterator[FaultSpan]:

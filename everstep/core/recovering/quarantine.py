@@ -18,12 +18,13 @@ from everstep.core.bounds import (
     TEXT_MOST,
     checked_seconds,
     dated,
+    plain_start,
     quoted,
     seconds,
 )
 from everstep.core.deciding.decision import FaultCount
 from everstep.core.errors import CommandRejected
-from everstep.core.recovering import fault_counts, fault_spans
+from everstep.core.recovering import fault_counts, fault_spans, isolations
 from everstep.core.recovering.fault_counts import (
     CountedFault,
     FaultReport,
@@ -32,8 +33,9 @@ from everstep.core.recovering.fault_counts import (
     mark_isolating,
 )
 from everstep.core.recovering.fault_spans import FaultSpan
+from everstep.core.recovering.isolations import ENTRIES_MOST, Entries, IsolatedNode
 
-QuarantineVerdict = Literal["isolated", "held", "only_node"]
+QuarantineVerdict = Literal["isolated", "held", "only_node", "full"]
 
 OPERATOR = "operator"
 """The source of a request that names none."""
@@ -54,17 +56,16 @@ BRAKE_WINDOW_S = 3600.0
 HELD_WINDOWS = 24
 """For so many windows an operator may agree to a suspicion that the brake holds back. Then it is dropped."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsolatedNode:
-    """One isolated node."""
-
-    node: str  # or a device, as `n0/3`
-    reason: str
-    by: str  # a job's ID, OPERATOR, COUNTS, DURATION, UNFOLLOWED or "cluster"
-    since: float
-    until: float | None = None  # None: until it is released
-    proven: bool = True  # False: on suspicion, which the brake counts
+NEARLY_FULL = 0.8
+"""From this share of ENTRIES_MOST on an answer says so."""
+NEARLY = (
+    "{count} nodes and devices are isolated, of at most "
+    f"{ENTRIES_MOST}; release those that are sound"
+)
+FULL = (
+    "{count} nodes and devices are isolated on cluster {cluster}, the most that there may be; "
+    "`everstep nodes` shows them, `everstep release NODE` makes room"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,7 @@ class QuarantineAnswer:
 
     verdict: QuarantineVerdict
     why: str = ""
+    note: str = ""  # what an operator should do about the quarantine itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,8 @@ class Quarantine:
     """All isolations of a cluster, and what was held back until an operator agrees."""
 
     cluster: str
-    nodes: Mapping[str, IsolatedNode] = field(default_factory=dict)
-    held: Mapping[str, IsolatedNode] = field(default_factory=dict)
+    nodes: Entries = field(default_factory=dict)
+    held: Entries = field(default_factory=dict)
     faults: tuple[CountedFault, ...] = ()  # of devices, over all jobs, newest last
     spans: fault_spans.Spans = ()  # of codes that isolate a device once they last too long
 
@@ -121,8 +123,8 @@ class Quarantine:
 # -- Reading what jobs and operators send ------------------------------------------------------------
 
 
-def check_request(raw: object, *, now: float) -> None:
-    """Raises CommandRejected, with a sentence, if a job or an operator may not request this now."""
+def checked_request(raw: object, *, now: float) -> Request:
+    """The request. Raises CommandRejected, with a sentence, if a job or an operator may not make it now."""
     request = request_from(raw, now=now)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     for key, most in _TEXTS.items():
@@ -134,6 +136,7 @@ def check_request(raw: object, *, now: float) -> None:
             f"isolate: until is over already ({quoted(entry['until'])}); leave it out to keep "
             f"{request.node} isolated until somebody releases it"
         )
+    return request
 
 
 def check_now(raw: object) -> None:
@@ -146,7 +149,7 @@ def request_from(raw: object, *, now: float) -> Request:
     """The request that a job or an operator made, as a JSON object.
 
     Raises CommandRejected, with a sentence, if it is none. What was accepted once is read for ever, even if
-    `check_request` would refuse it today.
+    `checked_request` would refuse it today.
     """
     if not isinstance(raw, Mapping) or not isinstance(raw.get("node"), str) or not raw["node"]:
         raise CommandRejected("isolate takes {node, reason, by, until}; node is the name of a node")
@@ -157,8 +160,8 @@ def request_from(raw: object, *, now: float) -> Request:
         )
     return Request(
         node=raw["node"],
-        reason=str(raw.get("reason") or "an operator asked for it"),
-        by=str(raw.get("by") or OPERATOR),
+        reason=plain_start(str(raw.get("reason") or "an operator asked for it"), TEXT_MOST),
+        by=plain_start(str(raw.get("by") or OPERATOR), NAME_MOST),
         until=_time(raw.get("until")),
         proven=raw.get("proven") is not False,
         cluster_size=_size(raw.get("cluster_size")),
@@ -244,15 +247,15 @@ def device_report_from(raw: object, *, now: float) -> DeviceReport:
 
 
 def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, QuarantineAnswer]:
-    """Isolate the node, unless that would take the last one or too many on mere suspicion."""
+    """Isolate the node, unless that would take the last one or too many on mere suspicion.
+
+    Where there is no room for another entry, nothing is isolated either.
+    """
     quarantine = _without_suspicion(quarantine, request)
     entry = quarantine.nodes.get(request.node)
     if entry is not None and request.by == OPERATOR:
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
-        answer = QuarantineAnswer(
-            verdict="isolated", why="it was isolated already; this reason and time hold"
-        )
-        return replace(quarantine, nodes={**quarantine.nodes, request.node: entry}), answer
+        return _entered(quarantine, entry, "it was isolated already; this reason and time hold")
     if entry is not None and (request.cluster_size == 1 or not _outlasts(request, entry)):
         return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
     if request.cluster_size == 1:
@@ -270,13 +273,44 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     if not request.proven and _brake(quarantine, request):
         held_until = request.at + HELD_WINDOWS * request.window_s
         until = held_until if entry.until is None else min(entry.until, held_until)
-        held = {**quarantine.held, request.node: replace(entry, until=until)}
+        entry = isolations.bounded(replace(entry, until=until))
+        held = _held_beside(quarantine.nodes, {**quarantine.held, request.node: entry})
         within = f"within {request.window_s:g} s"
         why = f"too many nodes were isolated on suspicion {within}: an operator must agree"
         return replace(quarantine, held=held), QuarantineAnswer(verdict="held", why=why)
+    return _entered(quarantine, entry)
+
+
+def _entered(
+    quarantine: Quarantine, entry: IsolatedNode, why: str = ""
+) -> tuple[Quarantine, QuarantineAnswer]:
+    """The quarantine with this entry, or as it was if there is no room for it.
+
+    Room is made by dropping the oldest suspicions that are held back, never an isolation.
+    """
+    nodes = {**quarantine.nodes, entry.node: isolations.bounded(entry)}
+    if len(nodes) > ENTRIES_MOST:
+        return quarantine, QuarantineAnswer(verdict="full", why=_fullness(quarantine))
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
-    nodes = {**quarantine.nodes, entry.node: entry}
-    return replace(quarantine, nodes=nodes, held=held), QuarantineAnswer(verdict="isolated")
+    quarantine = replace(quarantine, nodes=nodes, held=_held_beside(nodes, held))
+    note = NEARLY.format(count=len(nodes)) if len(nodes) > NEARLY_FULL * ENTRIES_MOST else ""
+    return quarantine, QuarantineAnswer(verdict="isolated", why=why, note=note)
+
+
+def _held_beside(nodes: Entries, held: Entries) -> Entries:
+    """The newest suspicions that are held back, as many as the isolated nodes leave room for."""
+    most = ENTRIES_MOST - len(nodes)
+    return held if len(held) <= most else isolations.newest(held, most=most)
+
+
+def _fullness(quarantine: Quarantine) -> str:
+    return FULL.format(cluster=quarantine.cluster, count=len(quarantine.nodes))
+
+
+def check_room(quarantine: Quarantine, request: Request) -> None:
+    """Raise CommandRejected if there is no room to isolate this node."""
+    if isolate(quarantine, request)[1].verdict == "full":
+        raise CommandRejected(_fullness(quarantine))
 
 
 def _without_suspicion(quarantine: Quarantine, request: Request) -> Quarantine:
@@ -311,6 +345,7 @@ def take_report(quarantine: Quarantine, report: DeviceReport) -> tuple[Quarantin
         quarantine, report.faults, now=report.now, cluster_size=report.cluster_size
     )
     quarantine = _with_bounded_spans(end_faults(quarantine, report.sound))
+    quarantine = replace(quarantine, faults=fault_counts.newest(quarantine.faults))
     return pass_time(quarantine, report.now), answer
 
 
@@ -504,12 +539,14 @@ def expired_nodes(quarantine: Quarantine, now: float) -> tuple[str, ...]:
 def with_marks_of_cluster(
     quarantine: Quarantine, marks: Mapping[str, str], now: float
 ) -> Quarantine:
-    """Isolate the nodes that are marked on the cluster, too: an isolation is never forgotten."""
-    missing = {
-        node: IsolatedNode(
-            node=node, reason=reason or "marked on the cluster", by="cluster", since=now
-        )
-        for node, reason in marks.items()
-        if node not in quarantine.nodes
-    }
-    return replace(quarantine, nodes={**quarantine.nodes, **missing})
+    """Isolate the nodes that are marked on the cluster, too: an isolation is never forgotten.
+
+    Those for which there is no room stay isolated by their mark.
+    """
+    nodes = dict(quarantine.nodes)
+    missing = sorted(marks.keys() - nodes.keys())
+    for node in missing[: max(ENTRIES_MOST - len(nodes), 0)]:
+        reason = plain_start(marks[node] or "marked on the cluster", TEXT_MOST)
+        entry = IsolatedNode(node=node, reason=reason, by="cluster", since=now)
+        nodes[node] = isolations.bounded(entry)
+    return replace(quarantine, nodes=nodes, held=_held_beside(nodes, quarantine.held))

@@ -12,7 +12,7 @@ from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
 from tests.cli.conftest import AsyncCli
-from tests.cli.standin import COUNT, working
+from tests.cli.standin import COUNT, NOTE, ONE_OF_MANY, working
 
 
 async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
@@ -69,6 +69,15 @@ async def test_a_node_and_a_device_are_isolated_by_hand(served: AsyncCli, client
         listed = (await served("nodes", "--cluster", "new", "--json")).json
         assert {"n1", "n2/3"} <= {node["name"] for node in listed}
         assert (await served("release", "n2/3", "--cluster", "new")).code == 0
+
+
+async def test_what_an_operator_should_do_about_the_quarantine_is_printed(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        end = await served("isolate", ONE_OF_MANY, "--cluster", "many")
+        await client.get_workflow_handle("quarantine/many").terminate()
+    assert (end.code, end.err) == (0, f"note: {NOTE}\n")
 
 
 async def make_nodes() -> None:

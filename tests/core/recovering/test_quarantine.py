@@ -31,7 +31,7 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
 @pytest.mark.parametrize(("arguments", "error"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
 def test_a_time_that_nobody_can_go_by_is_refused(arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(CommandRejected, match=error):
-        quarantine.check_request({"node": "n3", **arguments}, now=NOW)
+        quarantine.checked_request({"node": "n3", **arguments}, now=NOW)
 
 
 FINE: tuple[dict[str, Any], ...] = (
@@ -45,7 +45,7 @@ FINE: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("arguments", FINE, ids=str)
 def test_any_other_is_not(arguments: dict[str, Any]) -> None:
-    quarantine.check_request({"node": "n3", **arguments}, now=NOW)
+    quarantine.checked_request({"node": "n3", **arguments}, now=NOW)
 
 
 @pytest.mark.parametrize("until", [math.inf, -math.inf, math.nan, 1e300, 1_795_295_905_000])

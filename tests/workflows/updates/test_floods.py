@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from temporalio.client import Client
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
+from everstep.core import names
+from everstep.core.recovering.isolations import ENTRIES_MOST
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.floods import Flood, send
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S
-from tests.support.scene import restarts_of, tell, until_state
-from tests.support.stage import document
+from tests.support.scene import refusal, restarts_of, tell, until_state
+from tests.support.stage import Handle, document
 
 FIRST = {"pauses": "paused", "restarts": "recovering"}
 """The state to which the flood leads; time stands still until then."""
@@ -62,3 +64,32 @@ async def test_a_flood_of_signals_costs_one_turn(client: Client, kind: str) -> N
         messages = Counter(event["message"] for event in await job.query("events"))
         assert messages.most_common(1)[0][1] == 1, messages
     assert restarts_of(report) == LEFT.get(kind, [])
+
+
+@pytest.fixture
+async def quarantine(client: Client) -> AsyncIterator[Handle]:
+    """One that no worker has seen yet, with more isolations than it has room for."""
+    handle = await client.start_workflow(
+        names.NODE_QUARANTINE,
+        {"cluster": "local"},
+        id=names.quarantine_id("local"),
+        task_queue=names.TASK_QUEUE,
+    )
+    await send(handle, [("isolate", {"node": f"n{number}"}) for number in range(2_100)])
+    yield handle
+    await handle.terminate()
+
+
+@pytest.mark.long
+async def test_a_flood_of_isolations_wedges_no_quarantine(
+    client: Client, quarantine: Handle
+) -> None:
+    """A server fails each task of a workflow that has thousands of pending activities."""
+    backend = FakeBackend(FakeSettings(nodes=6))
+    async with at_work(thinker(client), actor(client, backend)), asyncio.timeout(HUNG_S):
+        why = await refusal(quarantine, "isolate", {"node": "one-more"})
+        assert "`everstep release NODE` makes room" in why
+        rows = await quarantine.query("nodes")
+        assert len(rows) == ENTRIES_MOST
+        await tell(quarantine, "release", node=rows[0]["name"])
+        assert (await tell(quarantine, "isolate", node="one-more"))["verdict"] == "isolated"
