@@ -253,3 +253,8 @@ def test_both_lists_of_pins_agree() -> None:
     both = usual.keys() & torch.keys()
     assert len(both) > 10
     assert {name: usual[name] for name in both} == {name: torch[name] for name in both}
+
+
+def test_the_notice_names_each_table_that_was_compiled_from_elsewhere() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    assert [path.name for path in (ROOT / "everstep" / "faults").glob("*.csv") if path.name not in notice] == []

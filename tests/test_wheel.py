@@ -51,6 +51,15 @@ def test_the_wheel_holds_every_file_of_the_product_and_no_other(wheel: Path) -> 
     assert {name for name in names if ".dist-info/" not in name} == set(sources())
 
 
+def test_the_wheel_carries_its_licence_and_says_so(wheel: Path) -> None:
+    archive = zipfile.ZipFile(wheel)
+    (info,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    metadata = archive.read(f"{info}/METADATA").decode()
+    assert "License-Expression: Apache-2.0" in metadata
+    for name in ("LICENSE", "NOTICE"):
+        assert archive.read(f"{info}/licenses/{name}") == (ROOT / name).read_bytes()
+
+
 def test_an_installed_wheel_is_imported_without_the_repository(wheel: Path, tmp_path: Path) -> None:
     pip("install", "--no-deps", "--target", tmp_path / "site", wheel)
     tops = {name.split("/")[0].removesuffix(".py") for name in sources() if name.endswith(".py")}
