@@ -2,7 +2,7 @@
 
 API server, scheduler and controllers run on loopback, nodes run containers as processes (tests/testbed), and
 the worker has the rights of deploy/kubernetes. The job has two ranks in two pods. No image is pulled and no
-network is set up, as for the peers in RESULTS.md. The time runs from the fault itself until the last rank of
+network is set up, as for the peers in README.md. The time runs from the fault itself until the last rank of
 the new generation has begun; each rank writes that time into a file. As root:
 `python -m benchmarks.kubernetes_restart [ROW ...]`.
 """

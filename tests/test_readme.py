@@ -1,4 +1,4 @@
-"""Every command of the README is run: in its order, as it stands, against the demo that it starts."""
+"""Every command of README and of the page about jobs is run: in order, as it stands, against the demo of that page."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+JOBS = ROOT / "docs" / "operations" / "jobs.md"
 
 NOT_HERE = {
     "make demo": "the same demo with --keep is run here, and by test_demo.py as it is",
-    "make demo-kubernetes": "it takes a cluster: tests/kubernetes/test_demo.py runs it",
     "make test": "it is what runs this test",
 }
 KEEP = "make demo ARGS=--keep"
@@ -33,9 +33,9 @@ def blocks(page: Path, kind: str = "sh") -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-def commands(page: Path) -> list[str]:
+def commands(*pages: Path) -> list[str]:
     """A line each, continued lines joined."""
-    lines = "\n".join(blocks(page)).replace("\\\n", " ").splitlines()
+    lines = "\n".join(block for page in pages for block in blocks(page)).replace("\\\n", " ").splitlines()
     return [re.sub(r"  +", " ", line).strip() for line in lines if line.strip()]
 
 
@@ -76,7 +76,7 @@ def test_every_command_of_the_readme_works(printed: list[str], tmp_path: Path) -
         "EVERSTEP_HOME": str(tmp_path / "home"),
     }
     exports: list[str] = []  # what somebody who follows it has typed
-    for line in commands(README):
+    for line in commands(README, JOBS):
         if line in NOT_HERE:
             continue
         if line == KEEP:
@@ -115,23 +115,36 @@ def _run(line: str, settings: dict[str, str]) -> subprocess.CompletedProcess[str
 
 def test_every_example_in_the_readme_is_run() -> None:
     """Other fences would be commands without a test. Those of Python are lines of examples, as below."""
-    fences = re.findall(r"^```(\w*)$", README.read_text(), re.MULTILINE)
+    fences = re.findall(r"^```(\w*)$", README.read_text() + JOBS.read_text(), re.MULTILINE)
     assert set(fences[::2]) == {"sh", "python"}
-    assert set(NOT_HERE) | {KEEP} <= set(commands(README))
+    assert set(NOT_HERE) | {KEEP} <= set(commands(README, JOBS))
+
+
+def test_the_lines_for_kubernetes_are_those_of_its_page() -> None:
+    """Tests of a cluster run that page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    section = README.read_text().partition("## Kubernetes\n")[2].partition("\n## ")[0]
+    lines = [
+        part.strip()
+        for line in re.findall(r"^    (.*)$", section, re.MULTILINE)
+        for part in line.split(" && ")
+    ]
+    assert len(lines) == 6
+    assert [line for line in lines if line not in page] == []
 
 
 def test_the_readme_can_be_read_in_a_few_minutes() -> None:
-    assert 60 <= len(README.read_text().splitlines()) <= 200
+    assert len(README.read_text().split()) <= 700
 
 
 DOCUMENTS = [path for path in sorted((ROOT / "examples").glob("*.*")) if path.suffix != ".py"]
 
 
 @pytest.mark.parametrize("example", DOCUMENTS, ids=lambda path: path.name)
-def test_every_example_is_valid_and_named_in_the_readme(example: Path) -> None:
+def test_every_example_is_valid_and_named_on_a_page(example: Path) -> None:
     verdict = validate(example.read_text())
     assert verdict.ok, verdict.errors
-    assert f"examples/{example.name}" in README.read_text()
+    assert f"examples/{example.name}" in README.read_text() + JOBS.read_text()
 
 
 def test_what_changes_in_a_script_is_a_line_of_an_example() -> None:
