@@ -162,6 +162,12 @@ class JobHandlers:
         """Update the search attributes of the job, which the list of the Temporal UI shows."""
         self._listed_as = views.shown_state(self.state)
         workflow.upsert_search_attributes(attributes.updates(self.state, self.chronicle))
+        self._list_avoided()
+
+    def _list_avoided(self) -> None:
+        """Keep the nodes that the job avoids in its memo: `everstep nodes` and `doctor` query no job."""
+        if (avoided := views.avoided_nodes(self.state)) != workflow.memo_value("avoided", []):
+            workflow.upsert_memo({"avoided": avoided})
 
     @workflow.signal(name="unpublished", description="a publication fails again and again")
     async def unpublished(self, what: Any = None) -> None:
@@ -216,6 +222,7 @@ class JobHandlers:
     report_fault = _update("report_fault", "{kind, node, device, code, at, message}")
     set_budget = _update("set_budget", "{name, limit}; limit null: none")
     hot_update = _update("hot_update", "{patch, when: now or next_restart}")
+    release = _update("release", "no longer avoid this node: {node}")
     adopt = _update(
         "adopt", "go on with a cluster database that lacks generations of the job: {reason}"
     )
@@ -227,6 +234,7 @@ class JobHandlers:
     report_fault_signal = _signal("report_fault")
     set_budget_signal = _signal("set_budget")
     hot_update_signal = _signal("hot_update")
+    release_signal = _signal("release")
     adopt_signal = _signal("adopt")
 
     async def obey_update(self, name: str, argument: Any) -> dict[str, Any]:
@@ -304,6 +312,7 @@ class JobHandlers:
             if self._is_applied(args):  # meanwhile
                 return self._answer(again=True)
         self._queue(Command(name=name, args=args))
+        self._list_avoided()
         return self._answer(again=False)
 
     async def _check_device(self, node: str, device: int) -> None:

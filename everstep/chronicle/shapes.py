@@ -57,6 +57,7 @@ STATUS = (
     "failed_levels",
     "lost_steps",
     "isolated_nodes",
+    "avoided_nodes",
     "sizes",
     "ui",
     "time_scale",
@@ -64,7 +65,7 @@ STATUS = (
     "warnings",
 )
 NOTHING_YET: Mapping[str, Any] = {
-    **{key: [] for key in ("phases", "pods", "isolated_nodes", "warnings")},
+    **{key: [] for key in ("phases", "pods", "isolated_nodes", "avoided_nodes", "warnings")},
     **{key: {} for key in ("budgets", "series", "sizes")},
     **dict.fromkeys(("restarts", "reschedules", "failed_levels", "lost_steps"), 0),
 }
@@ -140,6 +141,19 @@ def wait_lines(status: Mapping[str, Any]) -> list[str]:
     lines += [f"  since    {since}"] if since else []
     lines += [f"  until    {until} at most: {AFTER_THE_LIMIT}"] if until else []
     return lines
+
+
+def avoided_lines(status: Mapping[str, Any]) -> list[str]:
+    """A line for each node that the job avoids by its status: why, since when and until when."""
+    return [
+        f"avoids {node['node']} since {node['since']} ({node['why']}), until {node['until']}"
+        for node in status.get("avoided_nodes") or ()
+    ]
+
+
+def present_lines(status: Mapping[str, Any]) -> list[str]:
+    """What a job waits for now, and which nodes it avoids."""
+    return [*wait_lines(status), *avoided_lines(status)]
 
 
 AFTER_THE_LIMIT = "then this try fails, and the job decides what follows"

@@ -14,7 +14,7 @@ from everstep.core.bounds import cut
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import in_markdown
-from everstep.core.recovering import placement
+from everstep.core.recovering import avoiding, placement
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait
 from everstep.core.world import PodState
@@ -92,6 +92,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "failed_levels": failed_levels(state),
         "lost_steps": 0 if chronicle is None else chronicle.totals.lost_steps,
         "isolated_nodes": sorted(state.isolated),
+        "avoided_nodes": avoided_nodes(state),
         "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
         "ui": None,
         "time_scale": state.spec.time_scale,
@@ -108,6 +109,19 @@ def _resumed_from(chronicle: Chronicle | None) -> dict[str, Any] | None:
     if chronicle is None or chronicle.origin is None:
         return None
     return chronicle.origin._asdict()
+
+
+def avoided_nodes(state: JobState) -> list[dict[str, Any]]:
+    """The nodes on which the job is not placed again: why, since when, and what ends that."""
+    return [
+        {
+            "node": avoided.node,
+            "why": avoided.why,
+            "since": moment(avoided.since),
+            "until": avoiding.until(avoided, state.job.id),
+        }
+        for avoided in avoiding.avoided_nodes(state)
+    ]
 
 
 def step(state: JobState) -> int | None:

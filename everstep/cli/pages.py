@@ -362,8 +362,15 @@ def _counts(node: TableRow) -> str | None:
 
 
 def _why(node: TableRow) -> str | None:
-    """Why it is as it is, and which agents there do not answer."""
-    return "; ".join(filter(None, (node["reason"], *(node.get("silent") or ())))) or None
+    """Why it is as it is, which agents there do not answer, and which jobs avoid it for what."""
+    maintenance = node.get("maintenance")
+    parts = [node["reason"], *(node.get("silent") or ())]
+    parts += [maintenance] if maintenance != node["reason"] else []
+    parts += [
+        f"{row['job']} avoids it until {row['until']} ({row['why']})"
+        for row in node.get("avoided_by") or ()
+    ]
+    return "; ".join(filter(None, parts)) or None
 
 
 NODES = (
@@ -396,4 +403,5 @@ def isolated(value: Value) -> Page:
 
 
 def released(value: Value) -> Page:
-    yield f"{value['node']} may be used again on cluster {value['cluster']}"
+    jobs = f" by {', '.join(value['jobs'])}" if value.get("jobs") else ""
+    yield f"{value['node']} may be used again on cluster {value['cluster']}{jobs}"

@@ -53,6 +53,7 @@ def status(value: Value) -> Page:
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
             ("series", {name: count for name, count in value["series"].items() if count}),
             ("isolated", _some(value["isolated_nodes"])),
+            ("avoids", _avoided(value)),
             ("not with", _sizes(value.get("sizes", {}).get("failed"))),
             ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
             ("ui", value["ui"]),
@@ -119,6 +120,12 @@ def _still(value: Value) -> str | None:
 
 def _sizes(failed: list[int] | None) -> str | None:
     return f"{', '.join(map(str, failed))} nodes" if failed else None
+
+
+def _avoided(value: Value) -> list[str]:
+    """`n2 until its cordon or taint is removed (maintenance: the node is drained)`."""
+    nodes = value.get("avoided_nodes") or []
+    return _some([f"{node['node']} until {node['until']} ({node['why']})" for node in nodes])
 
 
 NAMES_SHOWN = 16

@@ -101,6 +101,15 @@ LASTS_UNTIL_HEALED = "lasts"
 LIST_VERSION = "list_version"
 """Detail of a fault from a list of all faults of its node: the version of the list, which grows."""
 
+REPORTED = "report/"
+"""How the IDs of facts begin that an operator or a tool reports to a job. No cluster shows their end."""
+
+
+def is_reported(fact: Fact) -> bool:
+    """Whether an operator or a tool reported it, and not the cluster."""
+    return fact.id.startswith(REPORTED)
+
+
 PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 """Facts about processes: those of an older generation are late, not news."""
 

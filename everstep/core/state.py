@@ -159,6 +159,15 @@ class Wait:
     until: float | None = None  # then it goes on without, or fails; None: it has no limit
 
 
+class AvoidedNode(NamedTuple):
+    """A node on which the job is not placed again. Its own quarantine keeps isolated nodes from all jobs."""
+
+    node: str
+    why: str
+    since: float
+    in_maintenance: bool = False  # only as long as its cordon or taint lasts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspected:
     """A hang that was only noted, and when it was reported."""
@@ -213,7 +222,7 @@ class JobState:
     warnings: tuple[JobWarning, ...] = ()  # what is wrong while it goes on, each until it is over
     isolated: Mapping[str, str] = field(default_factory=dict)  # node -> why, by this job
     deferred: tuple[Isolation, ...] = ()  # isolations still to be sent to the quarantine
-    avoid: tuple[str, ...] = ()  # nodes on which it is not placed again
+    avoided: tuple[AvoidedNode, ...] = ()  # nodes on which it is not placed again
     avoid_devices: tuple[tuple[str, int], ...] = ()
     seen_ids: tuple[str, ...] = ()  # of answered facts
     applied_ids: tuple[str, ...] = ()  # of carried out commands
@@ -233,6 +242,11 @@ class JobState:
     @property
     def phase(self) -> PhaseSpec:
         return self.spec.phases[self.phase_index]
+
+    @property
+    def avoid(self) -> tuple[str, ...]:
+        """The names of the nodes on which it is not placed again."""
+        return tuple(avoided.node for avoided in self.avoided)
 
     @property
     def generation_step(self) -> int | None:

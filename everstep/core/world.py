@@ -216,6 +216,7 @@ class NodeView:
     ready: bool = True
     isolated: bool = False
     reason: str = ""
+    maintenance: str = ""  # why it gets no new pods for now: a cordon, a taint, a notice
     devices: tuple[DeviceView, ...] = ()
     jobs: tuple[str, ...] = ()
     accelerator: Accelerator = "none"

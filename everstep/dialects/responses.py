@@ -63,7 +63,7 @@ def explain(state: JobState | None, chronicle: Chronicle, job: str, argument: An
     n = options["n"] if isinstance(options.get("n"), int) else None
     phase = options["phase"] if isinstance(options.get("phase"), str) else None
     is_newest = n is None and phase is None and state is not None
-    waits = shapes.wait_lines(views.status(state, chronicle)) if is_newest and state else []
+    waits = shapes.present_lines(views.status(state, chronicle)) if is_newest and state else []
     records = [r for r in chronicle.records if n in (None, r.n) and phase in (None, r.phase)]
     if not records:
         which = "no such restart among the newest 50" if chronicle.records else "no restart yet"

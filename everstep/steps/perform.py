@@ -11,6 +11,7 @@ from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.deciding.playbook import log_rules, weight
 from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
 from everstep.core.levels import Level, Step
+from everstep.core.recovering import avoiding
 from everstep.core.recovering.placement import (
     Attempt,
     NoPlace,
@@ -94,7 +95,7 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
 async def _standby(step: StepRun) -> StepResult:
     """Create a pod beside each one that will be left, and wait until it is ready. Nothing is stopped."""
     limit_s = step.order.plan.remedy.standby_s
-    order = _place_order(step, step.order.living)
+    order = _place_order(step, step.order.living, await _avoided_now(step))
     while not (state := await step.context.backend.ensure_standby(order)).placed:
         deadline = await step.deadline(limit_s)
         if step.now >= deadline:
@@ -388,7 +389,11 @@ async def _order(
     step: StepRun, slots: tuple[int, ...], attempt: Attempt | None
 ) -> tuple[PlaceState, Attempt]:
     """Order pods for these slots. Returns how many are placed, and since when the cluster tries."""
-    state = await step.context.backend.ensure_placed(_place_order(step, slots))
+    avoid = await _avoided_now(step)
+    state = await step.context.backend.ensure_placed(_place_order(step, slots, avoid))
+    if state.places is None or state.places < len(slots):
+        what = avoiding.wait_sentence(state.waiting_for, step.order.plan, avoid)
+        state = replace(state, waiting_for=what)
     if attempt is None or attempt.slots != slots:
         attempt = Attempt(slots=slots, since=step.now)
     return state, attempt
@@ -404,7 +409,16 @@ async def _old_pods_end_by(step: StepRun, since: float) -> float:
     return now + min(now - since, OLD_PODS_END_S)
 
 
-def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
+async def _avoided_now(step: StepRun) -> tuple[str, ...]:
+    """The nodes to avoid: without those whose maintenance ended after the plan was made."""
+    serviced = step.order.plan.remedy.in_maintenance
+    if not serviced:
+        return step.order.avoid
+    over = avoiding.maintenance_over(serviced, await step.context.backend.nodes())
+    return tuple(node for node in step.order.avoid if node not in over)
+
+
+def _place_order(step: StepRun, slots: tuple[int, ...], avoid: tuple[str, ...]) -> PlaceOrder:
     order, plan = step.order, step.order.plan
     return PlaceOrder(
         job=plan.job,
@@ -412,7 +426,7 @@ def _place_order(step: StepRun, slots: tuple[int, ...]) -> PlaceOrder:
         generation=step.generation,
         slots=slots,
         recreate=tuple(sorted(set(plan.remedy.recreate) & set(slots))),
-        avoid=order.avoid,
+        avoid=avoid,
         avoid_devices=order.avoid_devices,
         accelerator=plan.phase.accelerator,
         accelerators_per_node=plan.phase.accelerators_per_node,

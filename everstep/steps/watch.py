@@ -6,12 +6,13 @@ The activities of these names call it. What an observation means is judged in `c
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from everstep.core.errors import BackendUnavailable
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
+from everstep.core.recovering.avoiding import maintenance_over
 from everstep.core.recovering.growth import Room
 from everstep.core.seeing import watching
 from everstep.core.seeing.glance import glance
@@ -30,7 +31,8 @@ CHECK_S = 2.0
 """Real seconds for a check of the cluster; after that the report is made without it."""
 
 GROW_POLL_S = 60.0
-"""Longest time between two looks for room, of a job with fewer nodes than it wants: others come with news."""
+"""Longest time between two looks at the nodes, for room that a job lacks or for the end of a maintenance:
+others come with news."""
 
 GROW_SETTLE_S = 10.0
 """Seconds that a job waits for further nodes before it grows: those that return together cost one restart."""
@@ -63,6 +65,7 @@ async def _watched(
     observation: Observation | None = None
     present: tuple[Fact, ...] = ()
     grows_at: float | None = None
+    serviced = _ServicedNodes(context=context, order=order)
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if observation is None:
             # An earlier try may have reported a wait for an observation.
@@ -75,7 +78,10 @@ async def _watched(
             continue
         if isinstance(verdict, WatchReport):
             return await _last_saved(context, order, _with_causes(order, verdict, present))
-        until = verdict.until
+        if over := await serviced.open_again(fresh.now):
+            news = watching.report(order, memory, fresh, "refresh")
+            return replace(news, maintenance_over=over)
+        until = _earliest(verdict.until, serviced.look_at)
         if order.room_for is None or order.is_paused:
             continue
         room = await _room(context, order, fresh)
@@ -87,7 +93,7 @@ async def _watched(
             if room.is_for_all or fresh.now >= grows_at:
                 return watching.report(order, memory, fresh, "facts", extra=(room.fact,))
             look_at = grows_at
-        until = look_at if until is None else min(until, look_at)
+        until = _earliest(until, look_at)
     observation = await _observed_now(context, order, cursor)
     memory, _ = watching.look(order, memory, observation)
     return watching.report(order, memory, observation, "interrupted")
@@ -121,6 +127,31 @@ async def _room(context: StepContext, order: WatchOrder, observation: Observatio
     if not growth.may_grow(order, observation):
         return None
     return growth.room(order, observation, await context.backend.nodes(order.job))
+
+
+def _earliest(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _ServicedNodes:
+    """The nodes that the job avoids for their maintenance, looked at from time to time."""
+
+    context: StepContext
+    order: WatchOrder
+    look_at: float | None = None  # the next time
+
+    async def open_again(self, now: float) -> tuple[str, ...]:
+        """Those in service again, if it is time to look. What cannot be looked at stays avoided."""
+        names = self.order.in_maintenance
+        if not names or (self.look_at is not None and now < self.look_at):
+            return ()
+        self.look_at = now + GROW_POLL_S
+        try:
+            nodes = await self.context.backend.nodes(self.order.job)
+        except BackendUnavailable:
+            return ()
+        return maintenance_over(names, nodes)
 
 
 async def _check_now(context: StepContext, order: WatchOrder) -> tuple[Fact, ...]:

@@ -196,6 +196,22 @@ def test_a_fault_of_a_node_is_read_from_its_conditions_and_taints(
     assert (fact.kind, fact.code, fact.device, fact.node) == (kind, code, device, "n1")
 
 
+@pytest.mark.parametrize(
+    ("node_object", "why"),
+    [
+        (node(), ""),
+        (node(taints=({"key": "nvidia.com/gpu-xid-error"},)), ""),
+        (
+            node(taints=({"key": "karpenter.sh/disrupted"},)),
+            "n1: taint karpenter.sh/disrupted (Karpenter): the node is about to be replaced",
+        ),
+        ({**node(), "spec": {"unschedulable": True}}, "n1 is cordoned"),
+    ],
+)
+def test_maintenance_lasts_as_long_as_a_cordon_or_its_taint(node_object: Json, why: str) -> None:
+    assert node_facts.maintenance(node_object) == why
+
+
 def test_a_node_marked_as_powered_off_is_down_for_that_though_its_kubelet_still_counts() -> None:
     """The cluster calls a node not ready only after 50 s of silence."""
     ready = condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")

@@ -111,6 +111,7 @@ STORIES: Mapping[str, Story] = {
     "suspension": Story(spec={"limits": {"hang_s": 60}}, faults=["at 35s hang JOB 1"]),
     "pod": Story(faults=["at 35s node-down n1"]),
     "job": Story(faults=["at 35s preempt JOB"]),
+    "maintenance": Story(faults=["at 35s maintenance n1", "at 50s clear n1"], nodes=2),
     "elastic": Story(
         spec={"nodes": {"min": 1, "wanted": 2}},
         faults=["at 35s node-down n1", "at 120s add-node n9"],

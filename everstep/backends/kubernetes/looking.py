@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
 from everstep.backends.kubernetes.books import isolations
-from everstep.backends.kubernetes.node_facts import faults_of, node_service
+from everstep.backends.kubernetes.node_facts import faults_of, maintenance, node_service
 from everstep.backends.kubernetes.watch import job_of
 from everstep.backends.rules.nodes import Health, devices_by_node
 from everstep.core.world import DeviceView, NodeView
@@ -65,6 +65,7 @@ def node_view(
         ready=service == "ready",
         isolated=reason is not None,
         reason=reason or ("" if fault is None else fault.message),
+        maintenance=maintenance(node),
         devices=tuple(
             DeviceView(
                 index=index,

@@ -18,6 +18,7 @@ LEASE_AGE_S = 15.0
 """A kubelet renews its lease every 10 s. The cluster itself calls a node not ready after 50 s of silence."""
 
 NOT_READY = "node.not_ready"
+MAINTENANCE = "maintenance.notice"
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
@@ -100,19 +101,19 @@ TAINTS: tuple[TaintRow, ...] = (
     ),
     TaintRow(
         key=r"karpenter\.sh/disrupted",
-        kind="maintenance.notice",
+        kind=MAINTENANCE,
         source="Karpenter",
         why="the node is about to be replaced",
     ),
     TaintRow(
         key=r"ToBeDeletedByClusterAutoscaler",
-        kind="maintenance.notice",
+        kind=MAINTENANCE,
         source="cluster autoscaler",
         why="the node is about to be removed",
     ),
     TaintRow(
         key=r"aws-node-termination-handler/.*|cloud\.google\.com/impending-node-termination",
-        kind="maintenance.notice",
+        kind=MAINTENANCE,
         source="cloud provider",
         why="the machine is about to be taken away",
     ),
@@ -178,6 +179,15 @@ def silent(name: str, *, renewed: str, at: float) -> Fact:
     return Fact(
         id=f"{name}/lease/{renewed}", kind="subhealth.lease", at=at, node=name, message=message
     )
+
+
+def maintenance(node: Json) -> str:
+    """Why the node gets no new pods for now, by its cordon and its taints; empty: it may get some."""
+    name = node["metadata"]["name"]
+    if node["spec"].get("unschedulable"):
+        return f"{name} is cordoned"
+    notices = (fact for fact in _taint_faults(node) if fact.kind == MAINTENANCE)
+    return next((fact.message for fact in notices), "")
 
 
 def _ready(node: Json) -> Mapping[str, str] | None:

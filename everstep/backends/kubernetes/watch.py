@@ -307,10 +307,11 @@ def _keep(newest: dict[str, T], uid: str, value: T, *, most: int) -> None:
         del newest[next(iter(newest))]
 
 
-def _news_key(node: Json) -> tuple[object, frozenset[str]]:
+def _news_key(node: Json) -> tuple[object, str, frozenset[str]]:
     """The part of a node whose change is news to jobs."""
     faults = node_facts.faults_of(node, now=0.0)
-    return node_service(node), frozenset(fact.id for fact in faults)
+    ids = frozenset(fact.id for fact in faults)
+    return node_service(node), node_facts.maintenance(node), ids
 
 
 def _node_of(pod: Json | None) -> str:

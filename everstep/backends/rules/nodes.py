@@ -102,6 +102,7 @@ def view(
         ready=node.service == "ready",
         isolated=isolated is not None,
         reason=isolated or next((fact.message for fact in node.facts), ""),
+        maintenance="" if node.maintenance is None else node.maintenance.message,
         devices=tuple(
             [
                 _device_view(

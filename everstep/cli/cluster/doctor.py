@@ -29,6 +29,7 @@ from everstep.agent.observing import hardware
 from everstep.agent.storage import space
 from everstep.backends.tools import Examined, SilentAgent
 from everstep.cli import machine
+from everstep.cli.cluster.avoidances import avoidances
 from everstep.cli.connection import (
     USUAL,
     UnlessAbsent,
@@ -123,6 +124,7 @@ async def _server(cluster: str) -> list[CheckLine]:
         with rpc_errors_as_failed(server):
             checks.append(await _namespace(server))
             checks += [*await _workers(server, cluster), *await _jobs(server)]
+            checks += await _avoided(server, cluster)
             return [*checks, *await _taken_ids(server, cluster)]
     except Failed as error:
         return [*checks, problem("namespace", str(error), code=error.code)]
@@ -221,6 +223,18 @@ async def _jobs(server: Client) -> list[CheckLine]:
             answers.REQUEUE.format(id=job.id),
         )
         async for job in server.list_workflows(query, limit=JOBS_NAMED)
+    ]
+
+
+async def _avoided(server: Client, cluster: str) -> list[CheckLine]:
+    """Nodes that jobs avoid, and what ends that."""
+    return [
+        note(
+            "job",
+            f"{row['job']} avoids {row['node']} since {row['since']}: {row['why']}",
+            f"that ends with {row['until']}",
+        )
+        for row in (await avoidances(server, cluster))[:JOBS_NAMED]
     ]
 
 

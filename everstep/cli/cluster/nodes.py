@@ -13,9 +13,11 @@ from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import completion, machine, pages
+from everstep.cli.cluster.avoidances import avoidances, by_node
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, ask, tell
+from everstep.cli.jobs.job import of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -24,7 +26,10 @@ from everstep.core.world import NodeView
 ClusterOption = Annotated[str, typer.Option(callback=not_empty, help="The name of the cluster.")]
 
 BLANK: dict[str, Any] = dict.fromkeys(
-    ("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts")
+    (
+        *("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts"),
+        *("maintenance", "avoided_by"),
+    )
 )
 """The pinned keys of a node; null where unknown."""
 
@@ -33,6 +38,7 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """Print the nodes of this machine or, by its kubeconfig, of a cluster, and which of them are isolated.
 
     Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
+    So are nodes that jobs avoid: why, and until when.
     """
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
@@ -40,8 +46,14 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
         isolated: dict[str, dict[str, Any]] = {}
         for row in await _quarantined_nodes(client, cluster, is_alone=not here):
             isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
+        avoided = by_node(await avoidances(client, cluster))
         return [
-            _joined(isolated.get(name, {}), here.get(name, {})) for name in {**here, **isolated}
+            {
+                **_joined(isolated.get(name, {}), here.get(name, {})),
+                "name": name,
+                "avoided_by": avoided.get(name, []),
+            }
+            for name in {**here, **isolated, **avoided}
         ]
 
     show(with_server(all_of), pages.nodes, as_json=as_json)
@@ -79,6 +91,7 @@ def _node_row(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
     devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
     service = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
+    service["maintenance"] = node.maintenance or None
     return {"name": node.name, **service, "devices": devices, "silent": list(map(str, silent))}
 
 
@@ -138,16 +151,51 @@ async def _quarantine(client: Client, cluster: str) -> None:
     )
 
 
-def release(node: IsolatedNode, cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
-    """Let an isolated node or device be used again."""
+def release(
+    node: IsolatedNode,
+    cluster: ClusterOption = "local",
+    job: Annotated[
+        str | None,
+        typer.Option(metavar="JOB", help="Only for this job, which avoids it.", callback=not_empty),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let an isolated node or device be used again, also by the jobs that avoid the node.
+
+    With --job an isolated node stays isolated, and other jobs go on avoiding it.
+    """
+    if job is not None:
+        of_job(job, lambda found_job: found_job.tell("release", {"node": node}))
+        answer = {"node": node, "cluster": cluster, "released": True, "jobs": [job]}
+        show(answer, pages.released, as_json=as_json)
+        return
 
     async def released(client: Client) -> dict[str, Any]:
-        if not await _release(client, cluster, node):
+        was_isolated = await _release(client, cluster, node)
+        jobs = await _release_for_jobs(client, cluster, node)
+        if not was_isolated and not jobs:
             hint = f"`everstep nodes --cluster {cluster}` shows which are"
-            raise Failed(Exit.NOT_FOUND, f"{node} is not isolated on cluster {cluster}; {hint}")
-        return {"node": node, "cluster": cluster, "released": True}
+            what = f"{node} is not isolated on cluster {cluster}, and no job avoids it"
+            raise Failed(Exit.NOT_FOUND, f"{what}; {hint}")
+        return {"node": node, "cluster": cluster, "released": True, "jobs": jobs}
 
     show(with_server(released), pages.released, as_json=as_json)
+
+
+async def _release_for_jobs(client: Client, cluster: str, node: str) -> list[str]:
+    """Have the jobs that avoid the node use it again. Returns those that did avoid it."""
+    jobs = []
+    for avoidance in await avoidances(client, cluster):
+        if avoidance["node"] != node:
+            continue
+        try:
+            await tell(client, avoidance["job"], "release", {"node": node})
+        except Failed as error:
+            if error.code is not Exit.USAGE:
+                raise
+            continue  # it does not avoid the node any more
+        jobs.append(avoidance["job"])
+    return jobs
 
 
 async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:

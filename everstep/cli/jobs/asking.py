@@ -315,7 +315,9 @@ async def explained(job: FoundJob, choice: RestartChoice) -> Value:
     if record is None:
         return await _nothing(job, choice)
     waits = (
-        shapes.wait_lines(await status_of(job)) if choice == RestartChoice() and job.is_open else []
+        shapes.present_lines(await status_of(job))
+        if choice == RestartChoice() and job.is_open
+        else []
     )
     return {"id": job.id, "restart": record, "text": "\n".join([record_rows.story(record), *waits])}
 
@@ -327,7 +329,7 @@ async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
         raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}; {hint}")
     status = await status_of(job)
     reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
-    text = "\n".join([f"no restart yet{reason}", *shapes.wait_lines(status)])
+    text = "\n".join([f"no restart yet{reason}", *shapes.present_lines(status)])
     return {"id": job.id, "restart": None, "text": text}
 
 

@@ -145,6 +145,7 @@ class Remedy:
     steps: tuple[Step, ...] = ()
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()  # nodes that new pods do not get
+    in_maintenance: tuple[str, ...] = ()  # those of them that are avoided while maintenance lasts
     recreate: Slots = ()  # slots that get a new pod
     heal: tuple[DeviceRef, ...] = ()  # devices to reset
     # Facts of these classes end the plan for a new decision.

@@ -13,7 +13,7 @@ from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
-from everstep.core.facts import NONE_OLDER, SCALE_OUT, Fact
+from everstep.core.facts import NONE_OLDER, SCALE_OUT, Fact, is_reported
 from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
@@ -82,7 +82,8 @@ def remedy(
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
         isolate=isolate,
-        avoid=_avoid(fault, level),
+        avoid=(avoid := _avoid(fault, level)),
+        in_maintenance=_in_maintenance(fault, avoid, facts),
         recreate=recreate,
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
@@ -183,6 +184,16 @@ def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     if fault.cls not in OF_SOUND_HARDWARE or level not in RESCHEDULING:
         return ()
     return fault.sound_nodes if fault.is_hardware else fault.nodes
+
+
+def _in_maintenance(
+    fault: Fault, avoid: tuple[str, ...], facts: tuple[Fact, ...]
+) -> tuple[str, ...]:
+    """Those of the nodes whose maintenance the cluster itself shows, so that it also shows its end."""
+    if fault.cls is not FaultClass.MAINTENANCE:
+        return ()
+    reported = {fact.node for fact in facts if is_reported(fact)}
+    return tuple(node for node in avoid if node not in reported)
 
 
 def _space_s(inputs: DecisionInput, fault: Fault) -> float:

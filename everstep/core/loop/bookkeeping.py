@@ -23,6 +23,7 @@ from everstep.core.loop.job_events import (
     WarningBegan,
     WarningOver,
 )
+from everstep.core.recovering.avoiding import without_over
 from everstep.core.seeing.lasting import with_facts
 from everstep.core.seeing.progress import progressed
 from everstep.core.seeing.watch_report import WatchReport
@@ -62,6 +63,7 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
         can=report.can,
         older_ranks=_older_ranks(state, report),
         lost_containers=tuple(slot for slot in report.lost_containers if slot in living),
+        avoided=without_over(state.avoided, report.maintenance_over),
     )
     state = progressed(_first_step(apply_facts(state, report.facts), report))
     return happened(

@@ -27,10 +27,18 @@ from everstep.core.bounds import (
     seconds,
 )
 from everstep.core.errors import CommandRejected
-from everstep.core.facts import MESSAGE_MOST, NUMBERS_CHECKED, RESTART_REQUESTED, WORLD_MOVED, Fact
+from everstep.core.facts import (
+    MESSAGE_MOST,
+    NUMBERS_CHECKED,
+    REPORTED,
+    RESTART_REQUESTED,
+    WORLD_MOVED,
+    Fact,
+)
 from everstep.core.levels import Level
 from everstep.core.loop import waiting_commands
 from everstep.core.loop.waiting_commands import RESTART_LEVELS, TIMES
+from everstep.core.recovering.avoiding import avoided_nodes
 from everstep.core.state import Command, JobState, Mode
 
 SAME_REPORT_S = 60.0
@@ -118,6 +126,7 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "hot_update": {"patch": dict, "when": str, "by": str},
     "set_budget": {"name": str, "limit": int},
     "adopt": {"reason": str},
+    "release": {"node": str},
 }
 
 WHILE_ENDING = frozenset({"adopt"})
@@ -222,7 +231,22 @@ def _check_budget(state: JobState, raw: Mapping[str, Any], _now: float) -> None:
         raise CommandRejected(f"set_budget: limit {NUMBERS['limit'][-1]}")
 
 
+def _check_release_arguments(raw: Mapping[str, Any]) -> None:
+    if "node" not in raw:
+        raise CommandRejected("release: node is the name of a node that the job avoids")
+
+
+def _check_release(state: JobState, raw: Mapping[str, Any], _now: float) -> None:
+    avoided = [each.node for each in avoided_nodes(state)]
+    if raw["node"] not in avoided:
+        names = cut(", ".join(avoided), QUOTED_MOST) or "none"
+        raise CommandRejected(
+            f"release: the job does not avoid {quoted(raw['node'])}; the nodes it avoids: {names}"
+        )
+
+
 ARGUMENT_CHECKS: Mapping[str, ArgumentCheck] = {
+    "release": _check_release_arguments,
     "restart": _check_restart_arguments,
     "report_fault": _check_report_arguments,
     "hot_update": _check_hot_update_arguments,
@@ -245,6 +269,7 @@ def _check_change(state: JobState, args: Mapping[str, Any], _now: float) -> None
 
 
 JOB_CHECKS: Mapping[str, JobCheck] = {
+    "release": _check_release,
     "hot_update": _check_change,
     "pause": _check_pause,
     "resume": _check_resume,
@@ -331,10 +356,10 @@ def _report_message(args: Mapping[str, Any]) -> str:
 
 def _report_id(args: Mapping[str, Any], when: float, earlier_ids: frozenset[str]) -> str:
     if args.get("id"):
-        return f"report/{args['id']}"
+        return f"{REPORTED}{args['id']}"
     what = "/".join(str(args.get(key)) for key in ("kind", "node", "device", "code"))
     if args.get("at") is not None:
-        return f"report/{what}/{when:.3f}"
+        return f"{REPORTED}{what}/{when:.3f}"
     minute = int(when // SAME_REPORT_S)
-    before = f"report/{what}/minute-{minute - 1}"
-    return before if before in earlier_ids else f"report/{what}/minute-{minute}"
+    before = f"{REPORTED}{what}/minute-{minute - 1}"
+    return before if before in earlier_ids else f"{REPORTED}{what}/minute-{minute}"

@@ -9,6 +9,7 @@ from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput, decision_input
 from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.recovering import growth
+from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.seeing.lasting import facts_to_come
@@ -175,6 +176,7 @@ def watch_order(state: JobState) -> WatchOrder:
             state.lasting, state.phase.policy.job_durations, time_scale=state.spec.time_scale
         ),
         time_scale=state.spec.time_scale,
+        in_maintenance=in_maintenance(state),
     )
 
 

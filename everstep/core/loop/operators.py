@@ -11,6 +11,7 @@ from everstep.core.levels import Level
 from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
 from everstep.core.loop.waiting_commands import queued
+from everstep.core.recovering.avoiding import released
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.state import Command, JobState, Mode, happened, remember_ids, with_ledger
@@ -28,8 +29,8 @@ _HARD = frozenset({"stop", "cancel"})
 _WITHOUT_DECISION = _HARD | {"pause"}
 INTERRUPTING: Mapping[Mode, frozenset[str]] = {
     Mode.PENDING: _HARD,
-    Mode.LAUNCHING: _HARD | {"pause", "adopt"},
-    Mode.RECOVERING: _HARD | {"pause", "adopt"},
+    Mode.LAUNCHING: _HARD | {"pause", "adopt", "release"},
+    Mode.RECOVERING: _HARD | {"pause", "adopt", "release"},
     Mode.WATCHING: _HARD | {"pause", "restart", "report_fault", "adopt"},
     Mode.TELLING: _HARD | {"pause", "adopt"},
     Mode.PAUSING: _HARD | {"adopt"},
@@ -169,6 +170,11 @@ def _set_budget(state: JobState, args: Mapping[str, Any]) -> JobState:
     return replace(state, limits={**state.limits, str(args["name"]): args["limit"]})
 
 
+def _release(state: JobState, args: Mapping[str, Any]) -> JobState:
+    """No longer avoid the node. A plan under way was ended for it, and is made again."""
+    return released(state, str(args["node"]))
+
+
 Obey = Callable[[JobState, Mapping[str, Any]], JobState]
 
 
@@ -181,6 +187,7 @@ OBEY_ANYWHERE: Mapping[str, Obey] = {
     "stop": _stop,
     "cancel": _stop,
     "set_budget": _set_budget,
+    "release": _release,
     "note": _unchanged,
 }
 
@@ -209,8 +216,21 @@ def commanded(state: JobState, command: Command) -> JobState:
         state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(command_id),)))
     if command.name in AT_ONCE:
         return OBEY_ANYWHERE[command.name](state, command.args)
+    if command.name == "release":
+        is_of_plan = command.args["node"] in _plan_avoids(state)
+        state = _release(state, command.args)
+        if not is_of_plan:
+            return state
     commands = queued(state.commands, command)
     return state if commands is state.commands else replace(state, commands=commands)
+
+
+def _plan_avoids(state: JobState) -> tuple[str, ...]:
+    """The nodes that pods do not get which are placed now: a launch has its plan from the state."""
+    if state.mode is Mode.LAUNCHING:
+        return state.avoid
+    plan = state.plan if state.mode is Mode.RECOVERING else None
+    return () if plan is None else plan.remedy.avoid
 
 
 PLACED_WITH = ("nodes", "accelerator", "accelerators_per_node", "image", "pod_template")

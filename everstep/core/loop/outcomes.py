@@ -25,6 +25,7 @@ from everstep.core.loop.job_events import (
     RestartEnded,
     Started,
 )
+from everstep.core.recovering import avoiding
 from everstep.core.recovering.placement import usable
 from everstep.core.recovering.plans import NEW_SLOT
 from everstep.core.seeing.progress import found_further, starting_mark
@@ -214,7 +215,7 @@ def isolated_later(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
     return replace(
         _with_isolation_events(state, reasons),
         isolated={**state.isolated, **reasons},
-        avoid=tuple(node for node in state.avoid if node not in reasons),
+        avoided=tuple(each for each in state.avoided if each.node not in reasons),
         deferred=outcome.deferred,
         plan=None,
     )
@@ -310,7 +311,7 @@ def found_done(state: JobState, plan: Plan, before: Mapping[int, Slot]) -> JobSt
         # The quarantine's answer is lost: the request is repeated, which changes nothing there. A plan's
         # isolations include what was deferred before it.
         deferred=plan.remedy.isolate,
-        avoid=tuple(dict.fromkeys((*state.avoid, *plan.remedy.avoid, *isolated))),
+        avoided=avoiding.with_nodes(state, plan, (*plan.remedy.avoid, *isolated)),
         incident=None,
     )
 
@@ -382,7 +383,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         isolated={**_still_isolated(state, outcome), **isolated},
         # The plan's isolations include what was deferred before it: what is left of that is in the outcome.
         deferred=outcome.deferred if carried_out(plan, outcome, Step.ISOLATE) else state.deferred,
-        avoid=tuple(dict.fromkeys((*state.avoid, *_nodes_to_avoid(outcome)))),
+        avoided=avoiding.with_nodes(state, plan, _nodes_to_avoid(outcome)),
         avoid_devices=outcome.avoid_devices,
         running_since=outcome.now if _is_running(plan, outcome) else None,
         alive_until=None,

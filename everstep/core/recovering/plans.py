@@ -10,6 +10,7 @@ from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan, 
 from everstep.core.facts import EXAMPLES_KEPT, SCALE_OUT
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.recovering import growth
+from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import usable
 from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
 from everstep.core.state import JobState, Slot
@@ -30,6 +31,7 @@ def launch_plan(state: JobState) -> Plan:
             steps=steps,
             recreate=slots,
             avoid=state.avoid,
+            in_maintenance=in_maintenance(state),
             gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
             older_than_step=state.ledger.rollbacks.below,
         ),
@@ -142,6 +144,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
             isolate=(*state.deferred, *decision.remedy.isolate),
             # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
             avoid=tuple(dict.fromkeys((*state.avoid, *decision.remedy.avoid))),
+            in_maintenance=in_maintenance(state, decision),
         ),
         since=decision.at,
         slots=_counts(state, slots, decision.remedy.recreate),

@@ -63,6 +63,9 @@ class WatchOrder:
     # Grow after a checkpoint newer than this: it costs little then.
     grows_after: Checkpoint | None = None
     grows_from: float | None = None  # time before which a try to grow would be in vain
+    in_maintenance: tuple[
+        str, ...
+    ] = ()  # nodes that the job avoids until their maintenance is over
     to_come: tuple[Fact, ...] = ()  # facts that become true at their time, unless they end before
     time_scale: float = 1.0
 
@@ -115,6 +118,7 @@ class WatchReport:
     # Ranks whose process an earlier generation started, each with that generation.
     older_ranks: BySlot[int] = field(default_factory=dict)
     warnings: tuple[JobWarning, ...] = ()
+    maintenance_over: tuple[str, ...] = ()  # nodes of the order's `in_maintenance`
 
 
 def all_started(report: WatchReport) -> Slots:

@@ -37,6 +37,8 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "devices": None,
             "silent": None,
             "counts": None,
+            "maintenance": None,
+            "avoided_by": [],
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0

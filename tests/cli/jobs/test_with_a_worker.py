@@ -149,6 +149,49 @@ async def test_a_node_that_was_released_is_isolated_for_no_job(
         assert (await served("stop", "demo")).code == 0
 
 
+async def test_what_a_job_avoids_is_shown_everywhere_and_released(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 35s maintenance n2")
+        await stage.submit(document(env={"STEPS": "100000000"}))
+        while not (status := (await served("status", "demo", "--json")).json)["avoided_nodes"]:
+            await asyncio.sleep(0.05)
+        (avoided,) = status["avoided_nodes"]
+        assert avoided["node"] == "n2"
+        assert avoided["why"] == "maintenance: n2 is about to be serviced"
+        assert avoided["until"] == "its cordon or taint is removed"
+        assert "n2 until its cordon or taint" in (await served("status", "demo")).out
+        assert "avoids n2 since" in (await served("why", "demo")).out
+        (row,) = (await served("nodes", "--json")).json
+        assert (row["name"], [of["job"] for of in row["avoided_by"]]) == ("n2", ["demo"])
+        assert "demo avoids it until" in (await served("nodes")).out
+        checks = (await served("doctor", "--json")).json["checks"]
+        assert any(check["what"].startswith("demo avoids n2") for check in checks)
+        await until_state(served, "running")
+        assert (await served("release", "n2", "--job", "demo")).code == 0
+        assert (await served("status", "demo", "--json")).json["avoided_nodes"] == []
+        assert (await served("nodes", "--json")).json == []
+        refusal = await served("release", "n2", "--job", "demo")
+        assert (refusal.code, "does not avoid 'n2'" in refusal.sentence) == (2, True)
+        assert (await served("stop", "demo")).code == 0
+
+
+async def test_a_release_of_a_node_is_one_for_the_jobs_that_avoid_it(
+    served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    async with Stage(server, namespace, tmp_path) as stage:
+        await stage.admin.fault("at 35s maintenance n2")
+        await stage.submit(document(env={"STEPS": "100000000"}))
+        while not (await served("nodes", "--json")).json:
+            await asyncio.sleep(0.05)
+        await until_state(served, "running")
+        released = (await served("release", "n2", "--json")).json
+        assert (released["released"], released["jobs"]) == (True, ["demo"])
+        assert (await served("status", "demo", "--json")).json["avoided_nodes"] == []
+        assert (await served("stop", "demo")).code == 0
+
+
 async def test_a_fault_of_a_device_that_no_node_has_is_refused(
     served: AsyncCli, server: DevServer, namespace: str, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands
 from everstep.core.loop.commands import KEYS
 from everstep.core.spec import Budget, Policy
+from everstep.core.state import AvoidedNode
 from tests.support.builders import running
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -24,6 +25,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "hot_update": {"patch": {"nodes": 2}},
     "set_budget": {"name": "any", "limit": 1},
     "adopt": {},
+    "release": {"node": "n1"},
 }
 """The least that each of them has to say."""
 
@@ -40,6 +42,9 @@ def test_null_says_nothing(name: str, key: str) -> None:
     job = running(Policy(budgets=(Budget(name="any", limit=9),)))
     if name == "resume":
         job.command("pause")
+    if name == "release":
+        avoided = AvoidedNode(node="n1", why="precheck", since=0.0)
+        job.state = replace(job.state, avoided=(avoided,))
     commands.accept(job.state, name, {**ARGUMENTS[name], key: None})
 
 
