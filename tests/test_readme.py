@@ -1,4 +1,4 @@
-"""Every command of README and of the page about jobs is run: in order, as it stands, against the demo of that page."""
+"""Every command of README and of the page about jobs is run, in order, against the demo of that page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,11 @@ def blocks(page: Path, kind: str = "sh") -> list[str]:
 
 def commands(*pages: Path) -> list[str]:
     """A line each, continued lines joined."""
-    lines = "\n".join(block for page in pages for block in blocks(page)).replace("\\\n", " ").splitlines()
+    lines = (
+        "\n".join(block for page in pages for block in blocks(page))
+        .replace("\\\n", " ")
+        .splitlines()
+    )
     return [re.sub(r"  +", " ", line).strip() for line in lines if line.strip()]
 
 
