@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from kubernetes.aio.config import ConfigException
 
+from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable, _decode
+from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
@@ -23,11 +25,11 @@ class Refusing:
         raise self.answer
 
 
-def placer(api: Any) -> PodPlacer:
+def placer(api: Any, watch: Any = None) -> PodPlacer:
     unused: Any = None
-    parts = ("books", "watch", "pods", "agents", "settings", "groups", "withdrawals", "reconciler")
+    parts = ("books", "pods", "agents", "settings", "groups", "withdrawals", "reconciler")
     others = dict.fromkeys((*parts, "queues", "agent"), unused)
-    return PodPlacer(api=api, namespace="jobs", home="jobs", **others)
+    return PodPlacer(api=api, namespace="jobs", home="jobs", watch=watch, **others)
 
 
 NO_ACCOUNT = (
@@ -71,6 +73,58 @@ async def test_a_pod_that_may_be_taken_later_waits_for_that(status: int, message
 async def test_a_pod_that_is_never_taken_ends_its_job(status: int, message: str) -> None:
     with pytest.raises(InvalidSpec, match="the API server refuses the pod"):
         await placer(Refusing(status, message))._create_one({})
+
+
+class RefusingRules:
+    """An API server that refuses a pod which is to keep off one of these nodes, and all `bad` pods."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.nodes, self.created = nodes, list[Any]()
+
+    async def create(self, _path: str, body: Any, query: Any) -> Any:
+        if "bad" in body or {*self.nodes} & {*body["keeps off"]}:
+            raise Refused(status=422, reason="Invalid", message="no", retry_after_s=0.0)
+        if "dryRun" not in query:
+            self.created.append(body)
+        return body
+
+
+class WatchOfNodes:
+    def all_nodes(self) -> list[Any]:
+        return [{"metadata": {"name": "there", "labels": {HOSTNAME: "there"}}}]
+
+
+def pod_that_avoids(nodes: NodesToAvoid) -> Any:
+    return {"metadata": {"name": "p", "annotations": {}}, "keeps off": [*nodes.hosts]}
+
+
+BOTH = NodesToAvoid(hosts={"there", "absent"})
+
+
+async def test_a_rule_of_ours_that_is_refused_names_only_nodes_that_are_there() -> None:
+    """The pod is not made again because of that: its first mark is that of all nodes to avoid."""
+    api = RefusingRules("absent")
+    await placer(api, watch=WatchOfNodes())._create_avoiding(pod_that_avoids, BOTH)
+    (pod,) = api.created
+    assert pod["keeps off"] == ["there"]
+    there = NodesToAvoid(hosts={"there"})
+    assert pod["metadata"]["annotations"] == {names.KEEPS_OFF: f"{BOTH.mark} {there.mark}"}
+
+
+async def test_a_pod_whose_rule_of_ours_is_never_taken_waits_and_does_not_end_its_job() -> None:
+    api = RefusingRules("there")
+    answer = await placer(api, watch=WatchOfNodes())._create_avoiding(pod_that_avoids, BOTH)
+    assert isinstance(answer, Refused)
+    assert "keeping off nodes" in str(answer)
+    assert api.created == []
+
+
+async def test_a_pod_that_is_refused_without_our_rule_too_ends_its_job() -> None:
+    def bad_pod(nodes: NodesToAvoid) -> Any:
+        return {**pod_that_avoids(nodes), "bad": True}
+
+    with pytest.raises(InvalidSpec, match="refuses the pod"):
+        await placer(RefusingRules("absent"))._create_avoiding(bad_pod, BOTH)
 
 
 @pytest.mark.parametrize(("status", "message"), UNAVAILABLE)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from everstep.backends.kubernetes import names, object_fields
-from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off, patch_of_held
+from everstep.backends.kubernetes.avoided_nodes import (
+    NodesToAvoid,
+    keep_off,
+    patch_of_held,
+    rule_for,
+)
 from everstep.backends.kubernetes.room import may_take
 from everstep.core.recovering.placement import Need, fits
 from tests.backends.verbs import NEVER_ENDS
@@ -53,6 +59,27 @@ OWN_FIELD = affinity(
 )
 """Of the template."""
 EMPTY_OR_POOL = affinity({"matchExpressions": []}, expression("pool", "Exists"))
+
+LONG = ".".join(["n" * 60] * 2)
+"""A name that a node may have and a label may not."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rule"),
+    [
+        ({"n1": {HOST: "h1"}}, NodesToAvoid(hosts={"h1"}, names=set())),
+        ({"n1": {"pool": "a"}}, NodesToAvoid(hosts=set(), names={"n1"})),
+        ({"n1": None}, NodesToAvoid(hosts={"n1"}, names=set())),
+        ({LONG: None}, NodesToAvoid(hosts=set(), names={LONG})),
+        ({LONG: {HOST: "h1"}}, NodesToAvoid(hosts={"h1"}, names=set())),
+        ({"bad name!": None, "": None, "x" * 254: None}, NodesToAvoid(hosts=set(), names=set())),
+    ],
+)
+def test_a_node_is_kept_off_in_words_that_the_api_server_takes(
+    nodes: Mapping[str, Mapping[str, str] | None], rule: NodesToAvoid
+) -> None:
+    assert rule_for(nodes) == rule
+
 
 GPU = ("dedicated", "gpu", "NoSchedule")
 

@@ -272,6 +272,17 @@ async def test_pods_of_a_job_prefer_to_share_a_domain(
         await job.gone()
 
 
+async def test_an_absent_node_with_the_longest_name_ends_no_job(lab: KubernetesLab) -> None:
+    """It was isolated while the cluster had it. A label may be far shorter than its name."""
+    name = ".".join(["n" * 50] * 4 + ["x" * 49])
+    await lab.backend.ensure_isolated(name, reason="broken")
+    job = KubernetesRun(lab, id="long", slots=(0,))
+    await job.new_generation("launch")
+    await job.place(avoid=("no name of a node!",))
+    await job.gone()
+    await lab.backend.ensure_released(name)
+
+
 async def test_a_node_without_labels_is_avoided_by_its_name(
     lab: KubernetesLab, api: Api, namespace: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -34,6 +35,30 @@ class NodesToAvoid:
             return ""
         words = (*sorted(self.hosts), *(f"{name}/" for name in sorted(self.names)))
         return hashlib.sha256(",".join(words).encode()).hexdigest()[:16]
+
+
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+"""What the API server takes as the value of a label."""
+_PART = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+NODE_NAME = re.compile(rf"(?=.{{1,253}}$){_PART}(\.{_PART})*")
+
+
+def rule_for(nodes: Mapping[str, Mapping[str, str] | None]) -> NodesToAvoid:
+    """The nodes as affinity names them, by the labels of each; None: the cluster has no such node now.
+
+    A node that is absent may come back with the host name that most nodes have, its own name. The name of a
+    node may be longer than a label: then only a field can name it. No node can have any other name.
+    """
+    labels = {
+        name: ({HOSTNAME: name} if LABEL.fullmatch(name) else {}) if of is None else of
+        for name, of in nodes.items()
+    }
+    return NodesToAvoid(
+        hosts={of[HOSTNAME] for of in labels.values() if HOSTNAME in of},
+        names={
+            name for name, of in labels.items() if HOSTNAME not in of and NODE_NAME.fullmatch(name)
+        },
+    )
 
 
 def keep_off(spec: Json, nodes: NodesToAvoid) -> None:

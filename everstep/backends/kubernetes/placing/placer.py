@@ -8,6 +8,7 @@ Any worker may repeat any of it, as the record has everything.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from everstep.backends.kubernetes import (
 )
 from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
-from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid
+from everstep.backends.kubernetes.avoided_nodes import HOSTNAME, NodesToAvoid, rule_for
 from everstep.backends.kubernetes.books import (
     ConfigMapBooks,
     JobSession,
@@ -61,6 +62,9 @@ from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import PlaceOrder, PlaceState
 
+logger = logging.getLogger(__name__)
+
+_NO_QUERY: Mapping[str, str] = {}
 _MOMENT_S = 0.1
 _QUEUE_S = 5.0
 """Between looks at why a queue holds pods back, and at which nodes are isolated."""
@@ -288,13 +292,21 @@ class PodPlacer:
 
     def _nodes_to_avoid(self, node_names: Iterable[str]) -> NodesToAvoid:
         """These nodes as affinity names them."""
-        labels = {
-            name: {HOSTNAME: name} if node is None else node["metadata"].get("labels", {})
-            for name, node in ((name, self.watch.node(name)) for name in node_names)
-        }
+        nodes = {name: self.watch.node(name) for name in node_names}
+        return rule_for(
+            {
+                name: None if node is None else node["metadata"].get("labels", {})
+                for name, node in nodes.items()
+            }
+        )
+
+    def _of_nodes_there(self, avoided: NodesToAvoid) -> NodesToAvoid:
+        """Those of the nodes that the cluster has now. An absent one gets no pod before it is back."""
+        nodes = [node["metadata"] for node in self.watch.all_nodes()]
+        hosts = {metadata.get("labels", {}).get(HOSTNAME) for metadata in nodes}
+        names_there = {metadata["name"] for metadata in nodes}
         return NodesToAvoid(
-            hosts={of[HOSTNAME] for of in labels.values() if HOSTNAME in of},
-            names={name for name, of in labels.items() if HOSTNAME not in of},
+            hosts=hosts.intersection(avoided.hosts), names=names_there.intersection(avoided.names)
         )
 
     async def _ensure_group(
@@ -354,17 +366,21 @@ class PodPlacer:
 
         async def create(entry: PodEntry) -> Answer:
             new_group = gang if is_created_in(entry, order.job.id, order.generation) else None
-            body = manifest.pod(
-                order,
-                entry.slot,
-                owner=owner(stored),
-                settings=self.settings,
-                nodes_to_avoid=avoided,
-                gang=joined_group(entry) or new_group,
-            )
-            body["metadata"]["name"] = entry.name
+
+            def pod_that_avoids(nodes: NodesToAvoid) -> Json:
+                body = manifest.pod(
+                    order,
+                    entry.slot,
+                    owner=owner(stored),
+                    settings=self.settings,
+                    nodes_to_avoid=nodes,
+                    gang=joined_group(entry) or new_group,
+                )
+                body["metadata"]["name"] = entry.name
+                return body
+
             try:
-                return await self._create_one(body)
+                return await self._create_avoiding(pod_that_avoids, avoided)
             except BackendUnavailable as error:
                 return error
 
@@ -393,11 +409,38 @@ class PodPlacer:
         refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
         return stored, next(refusals, "")
 
-    async def _create_one(self, body: Json) -> Json | Refused:
+    async def _create_avoiding(
+        self, pod_that_avoids: Callable[[NodesToAvoid], Json], avoided: NodesToAvoid
+    ) -> Json | Refused:
+        """The pod that keeps off these nodes, or the refusal. Raises InvalidSpec for one of the document.
+
+        The rule that keeps a pod off nodes is ours. Where the API server refuses the pod for it, the rule
+        names only nodes that are there; where it refuses that too, the pod waits.
+        """
+        try:
+            return await self._create_one(pod_that_avoids(avoided))
+        except InvalidSpec as error:
+            if not avoided:
+                raise
+            await self._create_one(pod_that_avoids(NodesToAvoid()), {"dryRun": "All"})
+            logger.warning("the rule that keeps pods off nodes is refused: %s", error)
+            refusal = Refused(
+                status=422, reason="", message=f"keeping off nodes: {error}", retry_after_s=0.0
+            )
+        body = pod_that_avoids(nodes_there := self._of_nodes_there(avoided))
+        # The first mark: of the nodes that the pod was to keep off. It is not made again for those.
+        marks = " ".join(filter(None, (avoided.mark, nodes_there.mark)))
+        body["metadata"]["annotations"][names.KEEPS_OFF] = marks
+        try:
+            return await self._create_one(body)
+        except InvalidSpec:
+            return refusal
+
+    async def _create_one(self, body: Json, query: Mapping[str, str] = _NO_QUERY) -> Json | Refused:
         """The pod; or the refusal, where it may be taken later. Raises InvalidSpec where it never is."""
         path = f"{self._path}/pods"
         try:
-            return await self.api.create(path, body, {"fieldValidation": "Strict"})
+            return await self.api.create(path, body, {"fieldValidation": "Strict", **query})
         except Unreachable as error:
             raise BackendUnavailable(str(error)) from None
         except Refused as error:
