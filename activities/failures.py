@@ -9,6 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from everstep.core.errors import (
     BackendUnavailable,
+    ClusterRefused,
     CommandRejected,
     FolderTaken,
     InvalidSpec,
@@ -35,7 +36,7 @@ def translated() -> Iterator[None]:
         raise ApplicationError(str(error), fields, type="InvalidSpec", non_retryable=True) from None
     except FolderTaken as error:
         raise ApplicationError(str(error), type="InvalidSpec", non_retryable=True) from None
-    except (StaleGeneration, CommandRejected) as error:
+    except (StaleGeneration, CommandRejected, ClusterRefused) as error:
         raise ApplicationError(str(error), type=type(error).__name__, non_retryable=True) from None
     except WrongCluster as error:
         raise ApplicationError(str(error), type=WRONG_CLUSTER) from None

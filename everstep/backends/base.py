@@ -198,6 +198,7 @@ class Backend(Protocol):
 
         Of several reasons the newest one is kept.
         `NODE/3` is device 3 of that node: no new pod gets it, and the node's others are used as before.
+        `ClusterRefused` if the cluster can store no isolation of this name, or not with this reason.
         """
 
     async def ensure_released(self, node: str) -> None:

@@ -5,6 +5,7 @@
     ├── FolderTaken          a folder of the job is another living job's: as a wrong document
     ├── CommandRejected      an operator's command makes no sense now: say why
     ├── StaleGeneration      a newer generation owns the job: stop, touch nothing
+    ├── ClusterRefused       the cluster takes no such request, however often: report it, never retry
     ├── BackendUnavailable   the path to the cluster is broken: try again later
     │   └── WrongCluster     the cluster lacks what the job has seen: change nothing, report it
     └── LifecycleBug         a pair of state and event without a row: a bug of ours
@@ -75,6 +76,10 @@ class StaleGeneration(EverstepError):
         super().__init__(
             f"generation {ordered} of {job} is over: generation {current} owns the job"
         )
+
+
+class ClusterRefused(EverstepError):
+    """The cluster can be reached and refuses a request for what it is: it would refuse the same one again."""
 
 
 class BackendUnavailable(EverstepError):

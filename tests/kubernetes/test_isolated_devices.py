@@ -11,6 +11,7 @@ import pytest
 
 from everstep.backends.kubernetes.books import isolated_nodes, isolations
 from everstep.backends.kubernetes.looking import node_view
+from everstep.core.errors import ClusterRefused
 from everstep.core.recovering.placement import Need, fits
 from tests.kubernetes.jobs import KubernetesLab
 
@@ -85,3 +86,17 @@ async def test_a_node_with_the_longest_name_is_isolated_and_released(
         assert await isolations(lab.backend._api, namespace) == {what: "broken\nlink"}
         await lab.backend.ensure_released(what)
         assert await isolations(lab.backend._api, namespace) == {}
+
+
+@pytest.mark.parametrize("name", ["bad name!", "n1"], ids=["name", "size"])
+async def test_what_the_cluster_cannot_store_is_refused_for_good(
+    lab: KubernetesLab, namespace: str, name: str
+) -> None:
+    """A ConfigMap has room for 1 MiB."""
+    large = "x" * 600_000
+    await lab.backend.ensure_isolated("n2", reason=large)
+    with pytest.raises(ClusterRefused):
+        await lab.backend.ensure_isolated(name, reason=large)
+    for each in (name, "n2"):
+        await lab.backend.ensure_released(each)
+    assert await isolations(lab.backend._api, namespace) == {}

@@ -64,7 +64,7 @@ from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
 from everstep.backends.kubernetes.pod_facts import created_at
 from everstep.backends.kubernetes.pods import KubernetesPods
-from everstep.backends.kubernetes.reaching import all_at_once, allowing, reached
+from everstep.backends.kubernetes.reaching import accepted, all_at_once, allowing, reached
 from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.backends.kubernetes.room import may_take
 from everstep.backends.kubernetes.settings import KubernetesSettings
@@ -481,7 +481,7 @@ class KubernetesBackend(AgentBackend):
         return state
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:
-        await reached(set_isolated(self._api, self._settings.namespace, node, reason))
+        await accepted(set_isolated(self._api, self._settings.namespace, node, reason))
 
     async def ensure_released(self, node: str) -> None:
         await reached(set_isolated(self._api, self._settings.namespace, node, None))

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from everstep.backends.kubernetes.api import Refused, Unreachable
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, ClusterRefused
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,6 +28,10 @@ _TAKEN_LATER = (
 account, a role that is replaced grants its rights again, and a deleted namespace may be made again."""
 
 
+_NEVER_TAKEN = frozenset({400, 413, 422})
+"""Statuses of an object that is wrong by itself or too large."""
+
+
 def may_be_taken_later(refusal: Refused) -> bool:
     """Whether the API server may create the same object later."""
     return refusal.status == 403 and any(words in str(refusal) for words in _TAKEN_LATER)
@@ -38,6 +42,17 @@ async def reached(request: Awaitable[T]) -> T:
     try:
         return await request
     except (Refused, Unreachable) as error:
+        raise BackendUnavailable(str(error)) from None
+
+
+async def accepted(request: Awaitable[T]) -> T:
+    """As `reached`; ClusterRefused where the API server would refuse the same object again."""
+    try:
+        return await request
+    except Refused as error:
+        kind = ClusterRefused if error.status in _NEVER_TAKEN else BackendUnavailable
+        raise kind(str(error)) from None
+    except Unreachable as error:
         raise BackendUnavailable(str(error)) from None
 
 
