@@ -59,8 +59,8 @@ class FolderTaken(EverstepError):
         other = "a folder" if owned is None else owned
         what = {
             "is": f"{whose} writes to {folder}",
-            "in": f"{folder} lies in {other}, to which {whose} writes",
-            "around": f"{folder} contains {other}, to which {whose} writes",
+            "in": f"{folder} lies in {other} to which {whose} writes",
+            "around": f"{folder} contains {other} to which {whose} writes",
         }[overlap]
         super().__init__(f"{field}: {what}; give this one a folder of its own ({hint})")
 

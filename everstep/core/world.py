@@ -111,8 +111,12 @@ class NewerCheckpoints:
 
     @property
     def text(self) -> str:
-        """As the end of a sentence: `2 newer ones set aside: step 30 (cut off), step 20`."""
-        names = [f"{name} ({why})" if why else name for name, why in self.newest]
+        """As the end of a sentence: `3 newer ones set aside: step 30, step 20 (cut off), step 10`."""
+        reasons = [why for _, why in self.newest]
+        names = [
+            f"{name} ({why})" if why and why != following else name
+            for (name, why), following in zip(self.newest, [*reasons[1:], ""], strict=True)
+        ]
         more = f" and {self.count - len(names)} more" if self.count > len(names) else ""
         done = f"not set aside ({self.why_there})" if self.why_there else "set aside"
         ones = "1 newer one" if self.count == 1 else f"{self.count} newer ones"

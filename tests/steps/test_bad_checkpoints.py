@@ -119,7 +119,7 @@ async def test_each_newer_one_that_is_set_aside_has_its_reason() -> None:
     fake = backend(((10, True), (20, False), (30, False)))
     ended = await carried_out(fake, await first_plan(fake), is_repeated=False)
     assert ended.newer_saved is not None
-    assert ended.newer_saved.text == "2 newer ones set aside: step 30 (damaged), step 20 (damaged)"
+    assert ended.newer_saved.text == "2 newer ones set aside: step 30, step 20 (damaged)"
 
 
 class Refusing(FakeBackend):

@@ -252,6 +252,8 @@ def write(folder: str, new: Fence) -> Path:
 
     A newer generation leaves it as it is, without an error: `superseded_by` has refused before.
     """
+    if not Path(folder).is_dir():
+        _refuse_around(folder, new.owner)  # before the folder is made: it may be another job's
     permissions.users_folder(Path(folder, wire.FENCE_FOLDER))
     with _opened(folder) as fences:
         own_fence = _newest(fences).get(new.owner)
@@ -278,12 +280,16 @@ def _claim(fences: Path, folder: str, new: Fence) -> None:
     try:
         if by := fence_of_other(_newest(fences), new.owner):
             raise FolderIsTaken(folder, by, owned=folder)
-        for around in surroundings.fenced_around(folder):
-            if by := fence_of_other(_read_around(around), new.owner):
-                raise FolderIsTaken(folder, by, owned=around)
+        _refuse_around(folder, new.owner)
     except (FolderIsTaken, SpoiledFence):
         (fences / new.name).unlink(missing_ok=True)
         raise
+
+
+def _refuse_around(folder: str, owner: FenceOwner) -> None:
+    for around in surroundings.fenced_around(folder):
+        if by := fence_of_other(_read_around(around), owner):
+            raise FolderIsTaken(folder, by, owned=around)
 
 
 def _read_around(folder: str) -> dict[FenceOwner, Fence]:

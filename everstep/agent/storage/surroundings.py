@@ -20,19 +20,27 @@ limit: a job that enters a folder deep below another one finds that."""
 
 
 def fenced_around(folder: str) -> Iterator[str]:
-    """Folders above and below this one that have a fence. What may not be read is left out."""
+    """Folders above and below this one, which need not be there, that have a fence.
+
+    What may not be read is left out.
+    """
     top = os.path.realpath(folder)
+    yield from _above(Path(top))
     with contextlib.suppress(FileNotFoundError, PermissionError):
-        volume = os.stat(top).st_dev  # noqa: PTH116
-        yield from _above(Path(top), volume)
-        yield from _below(top, volume)
+        yield from _below(top, os.stat(top).st_dev)  # noqa: PTH116
 
 
-def _above(top: Path, volume: int) -> Iterator[str]:
-    for folder in top.parents:
-        if folder.stat().st_dev != volume:
+def _above(top: Path) -> Iterator[str]:
+    volume: int | None = None
+    for folder in (top, *top.parents):
+        try:
+            device = folder.stat().st_dev
+        except FileNotFoundError:
+            continue
+        if volume not in (None, device):
             return
-        if _is_fenced(str(folder)):
+        volume = device
+        if folder != top and _is_fenced(str(folder)):
             yield str(folder)
 
 
