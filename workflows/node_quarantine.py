@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 
 from everstep.chronicle import shapes
 from everstep.core import names
+from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.errors import CommandRejected
 from everstep.core.escaping import in_markdown
 from everstep.core.recovering import fault_counts, quarantine
+from everstep.core.recovering.isolations import ENTRIES_MOST, IsolatedNode
+from everstep.core.recovering.node_names import check_place
 from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options
@@ -32,6 +36,7 @@ class Opening:
 
     cluster: str
     quarantine: Quarantine | None = None
+    unsettled: tuple[str, ...] = ()  # nodes whose mark may not agree with the quarantine yet
 
 
 @workflow.defn(name=names.NODE_QUARANTINE)
@@ -46,16 +51,25 @@ class NodeQuarantine:
         self._quarantine = opening.quarantine or Quarantine(cluster=opening.cluster)
         self._is_known = opening.quarantine is not None
         self._cluster_time = 0.0  # as it was reported last
-        self._marking: dict[str, asyncio.Lock] = {}  # one call about a node's mark at a time
+        # One call about a node's mark at a time. A task of it ends once the mark agrees with the book.
+        self._settling: dict[str, asyncio.Task[str]] = {}
+        self._failing: dict[str, str] = {}  # node -> why the call about its mark failed last
+        self._unsettled_before = opening.unsettled
 
     @workflow.run
     async def run(self, *_raw: Any) -> None:
         required(self._input)
         await self._learn()
+        for node in self._unsettled_before:
+            await self._settle(node)
         while not self._is_full():
             await self._wait_until_due()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        opening = Opening(cluster=self._quarantine.cluster, quarantine=self._quarantine)
+        opening = Opening(
+            cluster=self._quarantine.cluster,
+            quarantine=self._quarantine,
+            unsettled=self._unsettled(),
+        )
         workflow.continue_as_new(opening)
 
     def _is_full(self) -> bool:
@@ -106,28 +120,73 @@ class NodeQuarantine:
         return sorted(before.nodes.keys() - self._quarantine.nodes.keys())
 
     async def _settle_changed(self, before: Quarantine) -> None:
-        """Bring the marks of all nodes in line that changed since."""
+        """Bring the marks of all nodes in line that changed since, or begin to."""
         self._show()
         for node in quarantine.changed_marks(before, self._quarantine):
             await self._settle(node)
 
-    async def _settle(self, node: str) -> None:
+    async def _settle(self, node: str, *, to_the_end: bool = False) -> str:
         """Make the cluster's mark agree with the book, which may change meanwhile.
 
-        The book is changed first and at once; here one call after the other follows it.
+        The book is changed first and at once; here one call after the other follows it. Returns why the
+        cluster refuses the isolation for good, else nothing. Once the calls fail they go on without this one;
+        `to_the_end` waits for them until this run ends.
         """
-        async with self._marking.setdefault(node, asyncio.Lock()):
-            while True:
-                entry = self._quarantine.nodes.get(node)
+        task = self._settling.get(node)
+        if task is None or task.done():
+            task = self._settling[node] = asyncio.create_task(self._follow(node))
+        await workflow.wait_condition(
+            lambda: task.done() or (node in self._failing and (not to_the_end or self._is_full()))
+        )
+        if task.done():
+            return task.result()
+        if to_the_end:
+            why = f"the cluster does not store it yet ({self._failing[node]}); send it again"
+            raise ApplicationError(why, type="CommandRejected", non_retryable=True)
+        return ""
+
+    async def _follow(self, node: str) -> str:
+        """Order calls about a node's mark until it agrees with the book. Returns why it cannot."""
+        how = options.FIRST_MARK
+        while True:
+            entry = self._quarantine.nodes.get(node)
+            try:
                 if entry is None:
-                    await self._call("release_mark", node, summary=f"release {node}")
+                    await self._call("release_mark", node, how=how, summary=f"release {node}")
                 else:
-                    await self._call("mark", node, entry.reason, summary=f"isolate {node}")
+                    await self._call("mark", node, entry.reason, how=how, summary=f"isolate {node}")
+            except ActivityError as error:
+                cause = error.cause
+                why = cut(getattr(cause, "message", None) or str(error), TEXT_MOST)
+                if isinstance(cause, ApplicationError) and cause.type == "ClusterRefused":
+                    return self._give_up(node, entry, why)
+                self._failing[node], how = why, options.LATER_MARK
+            else:
                 if self._quarantine.nodes.get(node) == entry:
-                    return
+                    self._failing.pop(node, None)
+                    return ""
+
+    def _give_up(self, node: str, entry: IsolatedNode | None, why: str) -> str:
+        """Forget an isolation that the cluster refuses, unless the book has another one by now."""
+        workflow.logger.warning("the cluster refuses to isolate or release %s: %s", node, why)
+        self._failing.pop(node, None)
+        if entry is not None and self._quarantine.nodes.get(node) == entry:
+            self._quarantine, _ = quarantine.release(self._quarantine, node)
+            self._show()
+        return why
+
+    def _unsettled(self) -> tuple[str, ...]:
+        """The nodes whose mark may not agree with the book yet."""
+        nodes = (node for node, task in self._settling.items() if not task.done())
+        return tuple(sorted(nodes)[:ENTRIES_MOST])
 
     async def _call(
-        self, name: str, *args: Any, result_type: type | None = None, summary: str
+        self,
+        name: str,
+        *args: Any,
+        result_type: type | None = None,
+        how: Mapping[str, Any] = options.CALL,
+        summary: str,
     ) -> Any:
         return await workflow.execute_activity(
             name,
@@ -135,7 +194,7 @@ class NodeQuarantine:
             result_type=result_type,
             task_queue=names.cluster_queue(self._quarantine.cluster),
             summary=summary,
-            **options.CALL,
+            **how,
         )
 
     @workflow.query(
@@ -176,6 +235,7 @@ class NodeQuarantine:
                 "by": entry.by,
                 "since": shapes.moment(entry.since),
                 "until": shapes.moment(entry.until),
+                "failing": self._failing.get(entry.node),
             }
             for state, before, entries in (
                 ("isolated", "", self._quarantine.nodes),
@@ -194,7 +254,9 @@ class NodeQuarantine:
             raise ApplicationError(answer.why, type="CommandRejected", non_retryable=True)
         self._show()
         if answer.verdict == "isolated":
-            await self._settle(request.node)
+            why = await self._settle(request.node, to_the_end=True)
+            if why and request.node not in self._quarantine.nodes:
+                raise ApplicationError(why, type="CommandRejected", non_retryable=True)
         return answer
 
     @workflow.signal(name="isolate", description="the same, for a job that waits for no answer")
@@ -238,7 +300,11 @@ class NodeQuarantine:
 
     @release.validator
     def _release_is_sensible(self, argument: Any = None) -> None:
-        quarantine.node_from(argument)
+        node = quarantine.node_from(argument)
+        if (
+            node not in self._quarantine.nodes
+        ):  # an isolation that was accepted is ended, whatever its name
+            check_place(node, command="release")
 
     @note_faults.validator
     def _faults_are_sensible(self, argument: Any = None) -> None:

@@ -363,8 +363,9 @@ def _counts(node: TableRow) -> str | None:
 
 def _why(node: TableRow) -> str | None:
     """Why it is as it is, which agents there do not answer, and which jobs avoid it for what."""
-    maintenance = node.get("maintenance")
+    maintenance, failing = node.get("maintenance"), node.get("failing")
     parts = [node["reason"], *(node.get("silent") or ())]
+    parts += [f"its cluster does not store this yet: {failing}"] if failing else []
     parts += [maintenance] if maintenance != node["reason"] else []
     parts += [
         f"{row['job']} avoids it until {row['until']} ({row['why']})"

@@ -291,7 +291,14 @@ class Quarantine:
     @workflow.query(name="nodes")
     def nodes(self, argument: Any = None) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = [
-            {"name": node, "state": "isolated", "reason": "XID 79", "by": "demo", "since": None}
+            {
+                "name": node,
+                "state": "isolated",
+                "reason": "XID 79",
+                "by": "demo",
+                "since": None,
+                "failing": "no route to host" if node == SLOW else None,
+            }
             for node in self.nodes_known
         ]
         return [*rows, *([{"name": "n0", "counts": [COUNT]}] if argument else ())]
@@ -300,6 +307,8 @@ class Quarantine:
     async def isolate(self, argument: dict[str, Any]) -> dict[str, Any]:
         checked_request(argument, now=workflow.time())  # as the real one reads it
         self.nodes_known.append(argument["node"])
+        if argument["node"] == SLOW:
+            await workflow.wait_condition(lambda: False)
         note = NOTE if argument["node"] == ONE_OF_MANY else ""
         return {"verdict": "isolated", "why": "", "note": note}
 
@@ -310,7 +319,9 @@ class Quarantine:
         return {"released": has_node}
 
 
-ONE_OF_MANY, NOTE = "n1499", "1499 nodes and devices are isolated"
+SLOW = "slow"
+"""A node whose isolation the stand-in stores nowhere."""
+ONE_OF_MANY, NOTE = "n1249", "1249 nodes and devices are isolated"
 """A node, and what the stand-in of the quarantine says as it isolates this one."""
 
 

@@ -20,7 +20,7 @@ from everstep.cli.jobs.answers import NobodyAnswered, ask, tell
 from everstep.cli.jobs.job import of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
-from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.errors import BackendUnavailable, CommandRejected, InvalidSpec
 from everstep.core.world import NodeView
 
 ClusterOption = Annotated[str, typer.Option(callback=not_empty, help="The name of the cluster.")]
@@ -28,7 +28,7 @@ ClusterOption = Annotated[str, typer.Option(callback=not_empty, help="The name o
 BLANK: dict[str, Any] = dict.fromkeys(
     (
         *("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts"),
-        *("maintenance", "avoided_by"),
+        *("maintenance", "avoided_by", "failing"),
     )
 )
 """The pinned keys of a node; null where unknown."""
@@ -113,11 +113,12 @@ def isolate(
 
     It stays so until it is released, whatever becomes of the node meanwhile.
     """
+    _check_name(node)
     request = {"node": node, **{k: v for k, v in (("reason", reason), ("until", until)) if v}}
 
     async def isolated(client: Client) -> dict[str, Any]:
         await _quarantine(client, cluster)
-        answer = await tell(client, names.quarantine_id(cluster), "isolate", request)
+        answer = await _tell(client, cluster, "isolate", request)
         if answer["note"]:
             print(f"note: {shown(answer['note'])}", file=sys.stderr)
         if await _is_absent(node, cluster):
@@ -126,6 +127,42 @@ def isolate(
         return {"node": node, "cluster": cluster, "isolated": True, "why": answer["why"]}
 
     show(with_server(isolated), pages.isolated, as_json=as_json)
+
+
+def _check_name(node: str) -> None:
+    # Loads the rules, for `isolate` alone.
+    from everstep.core.recovering.node_names import check_place
+
+    try:
+        check_place(node, command="isolate")
+    except CommandRejected as error:
+        raise Failed(Exit.USAGE, str(error)) from None
+
+
+async def _tell(client: Client, cluster: str, update: str, request: dict[str, Any]) -> Any:
+    """The quarantine's answer. Where it waits for the cluster, `Failed` says so: its worker is there."""
+    try:
+        return await tell(client, names.quarantine_id(cluster), update, request)
+    except NobodyAnswered as silence:
+        rows = await _rows_without_answer(client, cluster, silence)
+    node = request["node"]
+    why = next((row["failing"] for row in rows if row["name"] == node and row.get("failing")), "")
+    because = f" ({why})" if why else ""
+    raise Failed(
+        Exit.UNREACHABLE,
+        f"{update} {node} waits for cluster {cluster}{because}: it is noted and tried again; `everstep "
+        f"nodes --cluster {cluster}` shows it, `everstep release {node} --cluster {cluster}` withdraws it",
+    )
+
+
+async def _rows_without_answer(
+    client: Client, cluster: str, silence: NobodyAnswered
+) -> list[dict[str, Any]]:
+    """The rows of a quarantine that gave an update no answer; `silence` if it answers no query either."""
+    try:
+        return await quarantined_nodes(client, cluster)
+    except NobodyAnswered:
+        raise silence from None
 
 
 async def _is_absent(node: str, cluster: str) -> bool:
@@ -223,6 +260,6 @@ async def _quarantined_nodes(
 
 async def _release(client: Client, cluster: str, node: str) -> bool:
     with UnlessAbsent():
-        answer = await tell(client, names.quarantine_id(cluster), "release", {"node": node})
+        answer = await _tell(client, cluster, "release", {"node": node})
         return bool(answer["released"])
     return False

@@ -15,12 +15,13 @@ from everstep.core.deciding.decision import FaultCount, Occurrence
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.errors import CommandRejected
 from everstep.core.recovering.isolations import text_bytes
+from everstep.core.recovering.node_names import check_place
 
 FAULTS_KEPT = 1_000
 """Faults of a cluster, the newest: one that is dropped counts no more."""
 FAULTS_OF_ONE_KEPT = 100
 """Faults of one code on one device: no rule needs more."""
-FAULTS_BYTES_MOST = 400_000
+FAULTS_BYTES_MOST = 330_000
 """Of all of them as JSON, however long the names in them are."""
 _FIELDS_BYTES = 260
 """Of one fault without its names."""
@@ -194,7 +195,7 @@ def _sound(raw: object, path: str) -> SoundReport:
     if not isinstance(raw, Mapping):
         raise CommandRejected(f"note_faults: {path} is a device {{node, device, at}}")
     return SoundReport(
-        node=_name(raw, "node", path),
+        node=_node(raw, path),
         device=int(_number(raw, "device", path, whole=True)),
         at=_time(raw.get("at"), f"{path}.at"),
         code=None if raw.get("code") is None else _name(raw, "code", path),
@@ -206,7 +207,7 @@ def _report(raw: object, path: str) -> FaultReport:
         raise CommandRejected(f"note_faults: {path} is a fault {{node, device, code, at, ...}}")
     release_s, longer_s = raw.get("release_s"), raw.get("longer_than_s")
     return FaultReport(
-        node=_name(raw, "node", path),
+        node=_node(raw, path),
         code=_name(raw, "code", path),
         job=_name(raw, "job", path, default=""),
         device=int(_number(raw, "device", path, whole=True)),
@@ -220,6 +221,12 @@ def _report(raw: object, path: str) -> FaultReport:
         sound_for_s=_number(raw, "sound_for_s", path, default=0.0),
         cluster_shows=raw.get("cluster_shows") is True,
     )
+
+
+def _node(raw: Mapping[str, Any], path: str) -> str:
+    name = _name(raw, "node", path)
+    check_place(name, command=f"note_faults: {path}")
+    return name
 
 
 def _name(raw: Mapping[str, Any], key: str, path: str, *, default: str | None = None) -> str:

@@ -12,7 +12,7 @@ from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
 """At most so many, one of each code and device."""
-SPANS_BYTES_MOST = 500_000
+SPANS_BYTES_MOST = 450_000
 """Of all of them as JSON, however long the names in them are."""
 _FIELDS_BYTES = 470
 """Of one span without its names."""

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-ENTRIES_MOST = 1_500
+ENTRIES_MOST = 1_250
 """Nodes and devices that are isolated, with the suspicions that are held back. Fewer than the activities, one
 for each mark, that a server lets a workflow have pending: 2,000."""
 ENTRY_BYTES_MOST = 700
@@ -41,10 +41,9 @@ Entries = Mapping[str, IsolatedNode]
 
 def bounded(entry: IsolatedNode) -> IsolatedNode:
     """The entry with its sender and its reason shortened to their room."""
-    by = _shortened(entry.by, _SENDER_BYTES_MOST)
-    room = (
-        ENTRY_BYTES_MOST - _FIELDS_BYTES - 2 * text_bytes(entry.node)
-    )  # its name is the key as well
+    bytes_of_name = 2 * text_bytes(entry.node)  # it is the key as well
+    room = ENTRY_BYTES_MOST - _FIELDS_BYTES - bytes_of_name
+    by = _shortened(entry.by, min(room, _SENDER_BYTES_MOST))
     return replace(entry, by=by, reason=_shortened(entry.reason, room - text_bytes(by)))
 
 

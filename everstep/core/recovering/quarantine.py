@@ -34,6 +34,7 @@ from everstep.core.recovering.fault_counts import (
 )
 from everstep.core.recovering.fault_spans import FaultSpan
 from everstep.core.recovering.isolations import ENTRIES_MOST, Entries, IsolatedNode
+from everstep.core.recovering.node_names import check_place
 
 QuarantineVerdict = Literal["isolated", "held", "only_node", "full"]
 
@@ -130,6 +131,7 @@ def checked_request(raw: object, *, now: float) -> Request:
     for key, most in _TEXTS.items():
         if len(str(entry.get(key) or "")) > most:
             raise CommandRejected(f"isolate: {key} has more than {most} characters")
+    check_place(request.node, command="isolate")
     at, until = (_checked_time("isolate", key, entry.get(key)) for key in ("at", "until"))
     if until is not None and until <= (at or now):
         raise CommandRejected(
@@ -170,7 +172,7 @@ def request_from(raw: object, *, now: float) -> Request:
     )
 
 
-_TEXTS: Mapping[str, int] = {"node": NAME_MOST, "by": TEXT_MOST, "reason": TEXT_MOST}
+_TEXTS: Mapping[str, int] = {"by": TEXT_MOST, "reason": TEXT_MOST}
 """Most characters: all isolations go into one answer, and on to the next run."""
 
 _KEYS = frozenset({"node", "reason", "by", "until", "proven", "cluster_size", "at", "window_s"})

@@ -11,8 +11,8 @@ from temporalio.client import Client
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from tests.cli.conftest import AsyncCli
-from tests.cli.standin import COUNT, NOTE, ONE_OF_MANY, working
+from tests.cli.conftest import AsyncCli, Cli
+from tests.cli.standin import COUNT, NOTE, ONE_OF_MANY, SLOW, working
 
 
 async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
@@ -39,6 +39,7 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "counts": None,
             "maintenance": None,
             "avoided_by": [],
+            "failing": None,
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0
@@ -82,6 +83,23 @@ async def test_what_an_operator_should_do_about_the_quarantine_is_printed(
     assert (end.code, end.err) == (0, f"note: {NOTE}\n")
 
 
+async def test_a_name_that_no_node_has_is_refused_before_it_is_sent(cli: Cli) -> None:
+    end = cli("isolate", "bad name!")
+    assert (end.code, end.sentence.count("'bad name!' is no name of a node")) == (2, 1)
+
+
+async def test_an_isolation_that_waits_for_its_cluster_is_told_from_one_that_no_worker_took(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "2")
+    async with working(client):
+        end = await served("isolate", SLOW, "--cluster", "gone")
+        await client.get_workflow_handle("quarantine/gone").terminate()
+    assert end.code == 4
+    assert end.sentence.startswith(f"isolate {SLOW} waits for cluster gone (no route to host): ")
+    assert f"`everstep release {SLOW} --cluster gone` withdraws it" in end.sentence
+
+
 async def make_nodes() -> None:
     """Three nodes of this machine and gpu-07, which the stand-in of the quarantine isolates."""
     settings = LocalSettings(home=Path(os.environ["EVERSTEP_HOME"]), nodes=3, devices=1)
@@ -119,16 +137,13 @@ async def test_a_node_that_the_cluster_does_not_have_is_isolated_with_a_note(
     """It may join later; but a name that is mistyped leaves the one that was meant in use."""
     await make_nodes()
     async with working(client):
-        ends = {
-            name: await served("isolate", name) for name in ("n1", "n2/0", "n11", "n2/7", "n2/")
-        }
+        ends = {name: await served("isolate", name) for name in ("n1", "n2/0", "n11", "n2/7")}
         await client.get_workflow_handle("quarantine/local").terminate()
     assert {name: (end.code, end.err) for name, end in ends.items()} == {
         "n1": (0, ""),
         "n2/0": (0, ""),
         "n11": (0, "note: cluster local has no n11 now; `everstep nodes` shows what it has\n"),
         "n2/7": (0, "note: cluster local has no n2/7 now; `everstep nodes` shows what it has\n"),
-        "n2/": (0, "note: cluster local has no n2/ now; `everstep nodes` shows what it has\n"),
     }
 
 

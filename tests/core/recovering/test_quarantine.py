@@ -13,6 +13,19 @@ from everstep.core.recovering import quarantine
 
 NOW = 1_767_225_600.0
 
+NO_NAMES = (
+    "bad name!",
+    "N1",
+    "n_1",
+    "-n1",
+    "n1.",
+    "n1..a",
+    "n2/",
+    "n2/x",
+    "n2/3/4",
+    "/3",
+    "n\u0661",
+)
 WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("milliseconds", {"until": 1_795_295_905_000}, "until is a time .* are these milliseconds?"),
     ("before the year 1", {"until": "0001-01-01T00:00:00+23:00"}, "until is a time from 1970"),
@@ -21,6 +34,7 @@ WRONG: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("over already", {"until": NOW - 1}, "until is over already .*leave it out to keep n3"),
     ("a long reason", {"reason": "x" * 2_001}, "reason has more than 2000 characters"),
     ("a long node", {"node": "n" * 254}, "node has more than 253 characters"),
+    *((name, {"node": name}, "is no name of a node") for name in NO_NAMES),
     ("over when it was asked", {"at": NOW - 50, "until": NOW - 60}, "until is over already"),
     ("asked at no time", {"at": math.inf}, "at is a time from 1970 to 9999"),
     ("words", {"until": "noon"}, "'noon' is no time"),
@@ -40,6 +54,7 @@ FINE: tuple[dict[str, Any], ...] = (
     {"until": NOW + 1},
     {"until": "2026-01-01T00:00:01Z"},
     {"at": NOW - 60, "until": NOW - 50},  # by the clock of a cluster that is behind ours
+    *({"node": name} for name in ("gpu-07", "10.0.0.7", "n2/3", "a" * 253, "a" * 253 + "/0")),
 )
 
 

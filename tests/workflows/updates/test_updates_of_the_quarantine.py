@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import Client
+from temporalio.common import RetryPolicy
 
+from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.gates import Side
+from everstep.backends.fake.settings import FakeSettings
 from everstep.core import names
+from everstep.core.errors import ClusterRefused
 from everstep.core.recovering.quarantine import Quarantine
+from tests.support.at_work import actor, at_work, thinker
 from tests.support.patience import HUNG_S
 from tests.support.scene import Scene, refusal, tell, unreadable
 from tests.support.stage import Handle
+from workflows import options
 from workflows.node_quarantine import Opening
 
 
@@ -34,6 +42,7 @@ async def quarantine(shared: Scene) -> AsyncIterator[Handle]:
 BEGAN, OVER = "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z"  # by the clock of the cluster
 LATE = 1767225600.0 + 600
 
+FAULT = {"node": "bad name!", "device": 0, "code": "a", "at": 1, "times": 3, "window_s": 60}
 WRONG: list[list[Any]] = [[], [None], ["n1"], [{}], [[1]], [{"when": 1}], [unreadable()]]
 REFUSALS: list[tuple[str, list[Any]]] = [
     *((name, w) for name in ("isolate", "release", "note_faults", "expire") for w in WRONG),
@@ -45,6 +54,9 @@ REFUSALS: list[tuple[str, list[Any]]] = [
     ("isolate", [unreadable(b'{"node": "n1", "at": NaN}')]),
     ("expire", [unreadable(b'{"now": 1e999}')]),
     ("isolate", [{"node": 3}]),
+    ("isolate", [{"node": "bad name!"}]),
+    ("release", [{"node": "bad name!"}]),
+    ("note_faults", [{"faults": [FAULT]}]),
     ("release", [{"node": ""}]),
     ("note_faults", [{"faults": "all"}]),
     ("expire", [{"now": "soon"}]),
@@ -135,3 +147,50 @@ async def _accepted_updates(quarantine: Handle) -> list[str]:
         for event in history.events
         if event.HasField("workflow_execution_update_accepted_event_attributes")
     ]
+
+
+async def test_an_isolation_that_the_cluster_refuses_is_over_and_its_sender_reads_why(
+    client: Client,
+) -> None:
+    quarantine = await client.start_workflow(
+        names.NODE_QUARANTINE,
+        {"cluster": "local"},
+        id=names.quarantine_id("local"),
+        task_queue=names.TASK_QUEUE,
+    )
+    async with at_work(thinker(client), actor(client, Full(FakeSettings(nodes=2)))):
+        why = await refusal(quarantine, "isolate", {"node": "n1"})
+        assert why == "CommandRejected: the cluster has no room for n1"
+        await quarantine.signal("isolate", {"node": "n0"})
+        assert await tell(quarantine, "expire", now=LATE) == {"released": []}
+        async with asyncio.timeout(HUNG_S):
+            while await quarantine.query("nodes"):
+                await asyncio.sleep(0.05)
+    await quarantine.terminate()
+
+
+class Full(FakeBackend):
+    """A cluster that can store no isolation."""
+
+    async def ensure_isolated(self, node: str, *, reason: str) -> None:  # noqa: ARG002
+        raise ClusterRefused(f"the cluster has no room for {node}")
+
+
+async def test_a_release_ends_the_tries_to_isolate(
+    shared: Scene, quarantine: Handle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_attempts=2)
+    for name in ("FIRST_MARK", "LATER_MARK"):
+        monkeypatch.setattr(options, name, {**options.FIRST_MARK, "retry_policy": soon})
+    await shared.admin.unavailable()
+    isolating = asyncio.create_task(tell(quarantine, "isolate", node="n1"))
+    async with asyncio.timeout(HUNG_S):
+        while not [row for row in await quarantine.query("nodes") if row["failing"]]:
+            await asyncio.sleep(0.05)
+    (row,) = await quarantine.query("nodes")
+    assert row["failing"] == "the fake cluster was made unavailable"
+    assert await tell(quarantine, "release", node="n1") == {"released": True, "node": "n1"}
+    assert await quarantine.query("nodes") == []
+    await shared.admin.unavailable(on=False)
+    await isolating
+    assert [node.name for node in await shared.stage.fake.nodes() if node.isolated] == []
