@@ -281,8 +281,13 @@ RESTARTS = (
 )
 
 
-def restarts(value: list[Value], *, is_brief: bool = False) -> Page:
-    yield table(value, RESTARTS, is_brief=is_brief) if value else "no restarts"
+LIFE = Column("LIFE", "life", is_pinned=True)
+"""Shown where the ID of a job was used several times."""
+
+
+def restarts(value: list[Value], *, is_brief: bool = False, has_lives: bool = False) -> Page:
+    columns = (LIFE, *RESTARTS) if has_lives else RESTARTS
+    yield table(value, columns, is_brief=is_brief) if value else "no restarts"
 
 
 EVENTS = (
@@ -294,8 +299,9 @@ EVENTS = (
 )
 
 
-def events(value: list[Value]) -> Page:
-    yield table(value, EVENTS) if value else "no events"
+def events(value: list[Value], *, has_lives: bool = False) -> Page:
+    columns = (LIFE, *EVENTS) if has_lives else EVENTS
+    yield table(value, columns) if value else "no events"
 
 
 CHANGES = (

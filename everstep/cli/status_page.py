@@ -42,6 +42,7 @@ def status(value: Value) -> Page:
             ("recovery", value["recovery"]),
             ("phases", [f"{phase['name']} {phase['state']}" for phase in value["phases"]]),
             ("started", _started(value)),
+            ("submitted", _submitted(value)),
             ("generation", value["generation"]),
             ("step", _step(value)),
             ("still", _still(value)),
@@ -84,6 +85,12 @@ def _started(value: Value) -> str | None:
     what = "took" if value.get("ended_at") else "here for"
     passed = "" if duration_s is None else f", {what} {age(duration_s)}"
     return f"{_shown_time(at)}{passed}"
+
+
+def _submitted(value: Value) -> str | None:
+    """`3 times`; None for a job that was submitted once."""
+    times = value.get("submissions") or 1
+    return f"{times} times" if times > 1 else None
 
 
 def _shown_time(at: str) -> str:

@@ -14,6 +14,7 @@ from temporalio.common import SearchAttributeKey
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from everstep.chronicle.shapes import moment
 from everstep.core.loop import commands
 from everstep.core.recovering.quarantine import checked_request
 from everstep.dialects import job_memo
@@ -24,12 +25,18 @@ JOB = SearchAttributeKey.for_keyword("TrainJob")
 RESTARTS = SearchAttributeKey.for_int("Restarts")
 
 
-def document(name: str = "demo", *, end: str = "", phases: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A native document; the stand-in ends as its label says, or waits to be stopped."""
+def document(
+    name: str = "demo", *, end: str = "", phases: tuple[str, ...] = (), steps: str = ""
+) -> dict[str, Any]:
+    """A native document; the stand-in ends as its label says, or waits to be stopped.
+
+    `steps`, as in `40-60`, are those of its run: the first one and the newest.
+    """
     spec: dict[str, Any] = {"command": ["python", "train.py"]}
     if phases:
         spec["phases"] = [{"name": phase} for phase in phases]
-    metadata = {"name": name, "labels": {"end": end} if end else {}}
+    labels = {key: value for key, value in (("end", end), ("steps", steps)) if value}
+    metadata = {"name": name, "labels": labels}
     return {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
 
 
@@ -102,6 +109,32 @@ def status(job_id: str, state: str) -> dict[str, Any]:
     }
 
 
+def run_of(document: dict[str, Any], began: str | None) -> dict[str, Any]:
+    """The run of all processes, with the steps of the label."""
+    first, _, newest = document["metadata"]["labels"].get("steps", "-").partition("-")
+    return {
+        "phase": "main",
+        "generation": 3,
+        "started_at": began,
+        "first_step_at": began,
+        "ended_at": began,
+        "nodes": 1,
+        "starting_step": int(first) if first else None,
+        "step": int(newest) if newest else None,
+        "why": None,
+        "paused_at": None,
+    }
+
+
+EVENT = {
+    "number": 1,
+    "time": "2026-01-31T12:00:00.000Z",
+    "level": "Info",
+    "source": "Job",
+    "event": "JobStarted",
+    "message": "started",
+}
+
 CHANGE = {
     "at": "2026-01-31T12:00:07.000Z",
     "what": ["limits.hang_s=600"],
@@ -166,10 +199,16 @@ class StandIn:
 
     def _close(self, document: dict[str, Any]) -> dict[str, Any]:
         state = self.end
+        began = moment(workflow.info().start_time.timestamp())
         report = {
             "status": ENDS[state],
             "start_phase": document["spec"].get("start_phase"),
+            "reason": "because",
+            "created_at": began,
+            "started_at": began,
             "phases": [{"name": "main", "restarts": [record(1), record(2)]}],
+            "events": [EVENT],
+            "runs": [run_of(document, began)],
         }
         workflow_id = workflow.info().workflow_id
         memo = {
@@ -195,6 +234,10 @@ class StandIn:
     @workflow.query(name="restarts")
     def restarts(self) -> list[dict[str, Any]]:
         return [record(3), record(4, result="recovering")]
+
+    @workflow.query(name="events")
+    def events(self) -> list[dict[str, Any]]:
+        return [EVENT]
 
     @workflow.query(name="explain")
     def explain(self, argument: Any = None) -> dict[str, Any]:

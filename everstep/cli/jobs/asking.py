@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
 
 from everstep.chronicle import record_rows, shapes
 from everstep.cli import pages, status_page
@@ -20,6 +23,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, ask, newest_answer
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
+from everstep.cli.jobs.lives import lives_of, rows_of_lives
 from everstep.cli.output import AsJson
 from everstep.cli.output import show as print_value
 from everstep.core import names
@@ -45,7 +49,7 @@ def status(
 
     If no worker answers, print what the server has, and how old that is.
     """
-    shape = of_job(job_id, as_modelarts if modelarts else status_known)
+    shape = of_job(job_id, as_modelarts if modelarts else status_with_submissions)
     print_value(shape, status_page.status, as_json=as_json or modelarts)
 
 
@@ -60,25 +64,37 @@ def restarts(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the restarts of a job: cause, level, result, cost."""
-    rows = of_job(job_id, all_restarts if every else newest_restarts)
+    """Print the restarts of a job: cause, level, result, cost; first those of earlier lives of its ID."""
+    records_of = all_restarts if every else newest_restarts
     if mindcluster:
         from everstep.dialects.mindcluster.view import reschedule_reason  # for this shape alone
 
-        print(json.dumps(reschedule_reason(job_id, rows), indent=2))
-    else:
-        print_value(rows, pages.restarts, as_json=as_json)
+        print(json.dumps(reschedule_reason(job_id, of_job(job_id, records_of)), indent=2))
+        return
+    rows, has_lives = of_job(job_id, lambda job: _of_all_lives(job, records_of))
+    print_value(rows, partial(pages.restarts, has_lives=has_lives), as_json=as_json)
 
 
 def events(
     job_id: JobId,
     offset: Annotated[int, typer.Option(min=0, help="Leave out so many of the oldest.")] = 0,
-    limit: Annotated[int, typer.Option(min=1, max=100, help="Print so many at most.")] = 50,
+    limit: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Print so many at most; else all.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened to a job, oldest first: the newest 50 things are kept."""
-    rows = of_job(job_id, all_events)
-    print_value(rows[offset : offset + limit], pages.events, as_json=as_json)
+    """Print what happened to a job, oldest first: of each life of its ID the newest 50 things are kept."""
+    rows, has_lives = of_job(job_id, lambda job: _of_all_lives(job, all_events))
+    chosen_rows = rows[offset:][:limit]
+    print_value(chosen_rows, partial(pages.events, has_lives=has_lives), as_json=as_json)
+
+
+async def _of_all_lives(
+    job: FoundJob, rows_of: Callable[[FoundJob], Awaitable[list[Value]]]
+) -> tuple[list[Value], bool]:
+    """The rows of all lives of this job's ID, and whether there are several."""
+    lives = await lives_of(job)
+    return await rows_of_lives(lives, rows_of), len(lives) > 1
 
 
 def why(
@@ -91,11 +107,18 @@ def why(
         str | None,
         typer.Option(metavar="NAME", help="The phase it counts in; else the newest that has it."),
     ] = None,
+    life: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K", min=1, help="The life of the ID; else the newest that has the restart."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Explain a restart: what was seen, what was decided and why, what it cost. Or what a job waits for."""
     choice = RestartChoice(n=n, phase=phase)
-    print_value(of_job(job_id, lambda job: explained(job, choice)), pages.why, as_json=as_json)
+    value = of_job(job_id, lambda job: explained_of_lives(job, choice, life))
+    print_value(value, pages.why, as_json=as_json)
 
 
 def show(job_id: JobId, as_json: AsJson = False) -> None:
@@ -104,6 +127,20 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 
 
 # -- status -------------------------------------------------------------------------------------
+
+
+async def status_with_submissions(job: FoundJob) -> Value:
+    """The status, and how often a job was submitted under this ID, as far as the server has it."""
+    status, submissions = await asyncio.gather(status_known(job), _submissions(job))
+    return {**status, "submissions": submissions}
+
+
+async def _submissions(job: FoundJob) -> int | None:
+    """The number of lives; None if the server lists no runs, as without the right to that."""
+    try:
+        return len(await lives_of(job))
+    except RPCError:
+        return None
 
 
 async def status_known(job: FoundJob) -> Value:
@@ -307,27 +344,42 @@ class RestartChoice:
         return f"restart{number}" + (f" of phase {self.phase}" if self.phase else "")
 
 
-async def explained(job: FoundJob, choice: RestartChoice) -> Value:
-    """The shape of the query `explain`, over records of any age."""
+async def explained_of_lives(job: FoundJob, choice: RestartChoice, number: int | None) -> Value:
+    """The shape of the query `explain`, from the newest life that has the restart, or from this one."""
+    lives = await lives_of(job)
+    chosen = [life for life in lives if number in (None, life.number)]
+    if not chosen:
+        problem = f"{job.id} has no life {number}; it has {len(lives)}"
+        raise Failed(Exit.NOT_FOUND, f"{problem}: `everstep restarts {job.id}` lists them")
+    if choice == RestartChoice():
+        chosen = chosen[-1:]
+    for life in reversed(chosen):
+        explanation = await explained(life.job, choice)
+        if explanation is not None:
+            heading = [f"life {life.number} of {len(lives)}"] if len(lives) > 1 else []
+            text = "\n".join([*heading, explanation["text"]])
+            return {**explanation, "life": life.number, "text": text}
+    where = "" if number is None else f" in life {number}"
+    hint = f"`everstep restarts {job.id} --all` lists all"
+    raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}{where}; {hint}")
+
+
+async def explained(job: FoundJob, choice: RestartChoice) -> Value | None:
+    """The shape of the query `explain`, over records of any age. None if this job has no such restart."""
     record = choice.of(await newest_restarts(job))
     if record is None and choice != RestartChoice():
         record = choice.of(await all_records(job, newest=[]))
+        if record is None:
+            return None
+    status = await status_of(job) if choice == RestartChoice() else None
     if record is None:
-        return await _nothing(job, choice)
-    waits = (
-        shapes.present_lines(await status_of(job))
-        if choice == RestartChoice() and job.is_open
-        else []
-    )
+        return _nothing(job, status or {})
+    waits = shapes.present_lines(status) if status is not None and job.is_open else []
     return {"id": job.id, "restart": record, "text": "\n".join([record_rows.story(record), *waits])}
 
 
-async def _nothing(job: FoundJob, choice: RestartChoice) -> Value:
+def _nothing(job: FoundJob, status: Value) -> Value:
     """Without a restart there is still the end to explain if it has come, or what the job waits for."""
-    if choice != RestartChoice():
-        hint = f"`everstep restarts {job.id} --all` lists all"
-        raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}; {hint}")
-    status = await status_of(job)
     reason = f"; {status['state']}: {status['reason']}" if status.get("reason") else ""
     text = "\n".join([f"no restart yet{reason}", *shapes.present_lines(status)])
     return {"id": job.id, "restart": None, "text": text}

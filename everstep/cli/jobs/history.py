@@ -12,7 +12,6 @@ from typing import Any
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.chronicle.record_rows import with_outcome
-from everstep.cli.connection import UnlessAbsent
 from everstep.cli.jobs.job import FoundJob
 from everstep.core import names
 
@@ -47,13 +46,12 @@ def _key(record: Value) -> Key:
 
 
 async def _filter(job: FoundJob) -> str:
-    """The Recoveries of this job since it was submitted: an ID may have been used before."""
+    """The Recoveries of this job, from its submission until the next one of the same ID."""
+    began = await job.began()
+    times = {">=": began, "<": job.until}
+    bounds = [f"StartTime {sign} '{at.isoformat()}'" for sign, at in times.items() if at]
     recoveries = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
-    first = job.description.raw_info.first_run_id or job.description.run_id
-    with UnlessAbsent():
-        begun = await job.client.get_workflow_handle(job.id, run_id=first).describe()
-        return f"{recoveries} AND StartTime >= '{begun.start_time.isoformat()}'"
-    return recoveries  # forgotten by the server, and whatever was before it too
+    return " AND ".join([recoveries, *bounds])
 
 
 def quoted(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -54,6 +55,8 @@ class FoundJob:
 
     client: Client
     description: WorkflowExecutionDescription
+    until: datetime | None = None
+    """When the next job of this ID was submitted; None for the newest."""
 
     @property
     def id(self) -> str:
@@ -62,6 +65,20 @@ class FoundJob:
     @property
     def is_open(self) -> bool:
         return self.description.status is _S.RUNNING
+
+    @property
+    def first_run_id(self) -> str:
+        """The run that was submitted. Runs that continued as new, or were reset, go on from it."""
+        return self.description.raw_info.first_run_id or self.description.run_id
+
+    async def began(self) -> datetime | None:
+        """When the job was submitted; None if the server has forgotten its first run."""
+        if self.first_run_id == self.description.run_id:
+            return self.description.start_time
+        with UnlessAbsent():
+            first = self.client.get_workflow_handle(self.id, run_id=self.first_run_id)
+            return (await first.describe()).start_time
+        return None
 
     @property
     def closed_as(self) -> str:
@@ -144,11 +161,11 @@ async def find(client: Client, job_id: str) -> FoundJob:
     return job
 
 
-async def look_up(client: Client, job_id: str) -> FoundJob | None:
-    """The same, or None."""
+async def look_up(client: Client, job_id: str, *, run_id: str | None = None) -> FoundJob | None:
+    """The newest run of this job, or the one with this run ID; None if there is none."""
     description: WorkflowExecutionDescription | None = None
     with UnlessAbsent():
-        description = await client.get_workflow_handle(job_id).describe()
+        description = await client.get_workflow_handle(job_id, run_id=run_id).describe()
     if description is None:
         return None
     if description.workflow_type != names.TRAINING_JOB:

@@ -1,0 +1,90 @@
+"""The lives of a job's ID: one for each time that a job was submitted under it, oldest first.
+
+A life is a chain of runs. A run that continues as new, or is reset, goes on in its life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus
+
+from everstep.cli.connection import of_each
+from everstep.cli.jobs.history import quoted
+from everstep.cli.jobs.job import FoundJob, look_up
+from everstep.core import names
+
+Value = dict[str, Any]
+
+LIVES_LISTED = 20
+RUNS_LISTED = 100
+"""The newest runs of an ID that are read. A life has several where it was reset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """One life of an ID, as its newest run shows it. The oldest that is listed is number 1."""
+
+    number: int
+    job: FoundJob
+
+
+async def lives_of(newest: FoundJob) -> list[Life]:
+    """The newest lives of the ID of this job, which is in the last one."""
+    run_ids = await _other_runs(newest)
+    if not run_ids:
+        return [Life(number=1, job=newest)]
+    other_jobs = await of_each(
+        run_ids, lambda run_id: look_up(newest.client, newest.id, run_id=run_id)
+    )
+    jobs = newest_of_chains([*filter(None, other_jobs), newest])
+    bounded = await with_ends(jobs[-LIVES_LISTED:])
+    return [Life(number=number, job=job) for number, job in enumerate(bounded, 1)]
+
+
+async def _other_runs(newest: FoundJob) -> list[str]:
+    """The IDs of the other runs that ended a life or were reset."""
+    runs = (
+        f"WorkflowId = {quoted(newest.id)} AND WorkflowType = '{names.TRAINING_JOB}' "
+        "AND ExecutionStatus != 'ContinuedAsNew'"
+    )
+    listed = newest.client.list_workflows(runs, limit=RUNS_LISTED)
+    run_ids = [row.run_id async for row in listed]
+    return [run_id for run_id in run_ids if run_id != newest.description.run_id]
+
+
+def newest_of_chains(jobs: Iterable[FoundJob]) -> list[FoundJob]:
+    """The newest run of each chain, oldest first.
+
+    A run that continued as new is left out: the server's list lags behind and may still name it.
+    """
+    by_chain: dict[str, FoundJob] = {}
+    for job in sorted(jobs, key=lambda job: job.description.start_time):
+        if job.description.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            by_chain.pop(job.first_run_id, None)
+            by_chain[job.first_run_id] = job
+    return list(by_chain.values())
+
+
+async def with_ends(jobs: Sequence[FoundJob]) -> list[FoundJob]:
+    """The jobs of one ID, oldest first, each with the time at which the next one was submitted."""
+    began = await of_each(jobs[1:], lambda job: job.began())
+    return [
+        *(replace(job, until=until) for (job, _), until in zip(pairwise(jobs), began, strict=True)),
+        *jobs[-1:],
+    ]
+
+
+async def rows_of_lives(
+    lives: Sequence[Life], rows_of: Callable[[FoundJob], Awaitable[list[Value]]]
+) -> list[Value]:
+    """The rows of each life, oldest life first, with its number as `life`."""
+    all_rows = await of_each(lives, lambda life: rows_of(life.job))
+    return [
+        {**row, "life": life.number}
+        for life, rows in zip(lives, all_rows, strict=True)
+        for row in rows
+    ]
