@@ -39,6 +39,9 @@ STATUS = (
     "step",
     "last_step",
     "step_at",
+    "step_age_s",
+    "seen_age_s",
+    "unseen_why",
     "still_s",
     "still_limit_s",
     "checkpoint_step",
@@ -114,16 +117,33 @@ def is_virtual(cluster_time: float, now: float, *, run_began: float) -> bool:
 
 
 def with_age(status: Mapping[str, Any], now: float, *, run_began: float) -> dict[str, Any]:
-    """The status of a job that has not ended, with its duration until now, by the server's clock.
+    """The status of a job that has not ended, with its duration and ages until now, by the server's clock.
 
-    A job that waits for its places reads no newer time of its cluster.
+    A job that waits for its places reads no newer time of its cluster. While a job runs, what is shown of it
+    is as old as the newest look of its monitor, and its step older than that.
     """
     as_of, created_at = status.get("as_of"), status.get("created_at")
     if not as_of or not created_at:
         return {**status}
     if is_virtual(seconds(as_of), now, run_began=run_began):
         return {**status}
-    return {**status, "duration_s": round(max(0.0, now - seconds(created_at)), 3)}
+    aged = {**status, "duration_s": _age_s(created_at, now)}
+    if status.get("state") not in SEEN_STATES:
+        return aged
+    step_at = status.get("step_at")
+    return {
+        **aged,
+        "step_age_s": _age_s(step_at, now) if step_at else None,
+        "seen_age_s": _age_s(as_of, now),
+    }
+
+
+SEEN_STATES = frozenset({"running", "unreachable"})
+"""States in which a monitor looks at the job every few seconds."""
+
+
+def _age_s(at: str, now: float) -> float:
+    return round(max(0.0, now - seconds(at)), 3)
 
 
 def with_failing(status: Mapping[str, Any], *failing: str) -> dict[str, Any]:

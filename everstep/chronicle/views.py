@@ -76,6 +76,9 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "step": step(state),
         "last_step": phase.last_step,  # at which the phase is over, where the document says so
         "step_at": None,  # this and what follows is in the heartbeat of the watch
+        "step_age_s": None,
+        "seen_age_s": None,  # the age of the newest look at the job
+        "unseen_why": None,  # why there was none since
         "still_s": None,
         "still_limit_s": None,
         "checkpoint_step": state.checkpoint_step,

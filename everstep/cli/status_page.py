@@ -45,6 +45,7 @@ def status(value: Value) -> Page:
             ("submitted", _submitted(value)),
             ("generation", value["generation"]),
             ("step", _step(value)),
+            ("not seen", _age_of_look(value)),
             ("still", _still(value)),
             ("checkpoint", _checkpoint(value)),
             ("resumed", _resumed(value)),
@@ -99,11 +100,26 @@ def _shown_time(at: str) -> str:
 
 
 def _step(value: Value) -> str | None:
-    """`120, 3 s ago`."""
+    """`120, 3 s ago`: the age of the step, not of the look that saw it."""
     step, at, as_of = value["step"], value.get("step_at"), value.get("as_of")
     if step is None or not at or not as_of:
         return step if step is None else str(step)
-    return f"{step}, {age(max(0.0, seconds(as_of) - seconds(at)))} ago"
+    age_s = value.get("step_age_s")
+    if age_s is None:  # of a job that has ended, or one in virtual time
+        age_s = max(0.0, seconds(as_of) - seconds(at))
+    return f"{step}, {age(age_s)} ago"
+
+
+UNSEEN_LEAST_S = 10.0
+
+
+def _age_of_look(value: Value) -> str | None:
+    """`for 52s: API server ...`: since when no look at the job succeeded, if that is long ago."""
+    age_s = value.get("seen_age_s")
+    if age_s is None or age_s < UNSEEN_LEAST_S or value.get("silence"):
+        return None
+    why = f": {value['unseen_why']}" if value.get("unseen_why") else ""
+    return f"for {age(age_s)}{why}"
 
 
 def _done_again(value: Value) -> str | None:

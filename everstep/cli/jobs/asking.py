@@ -205,7 +205,20 @@ async def _with_live_state(job: FoundJob, answer: Value) -> Value:
     run_began = job.description.start_time.timestamp()
     glanced = shapes.with_glance(status, await glance(job))
     aged = shapes.with_age(glanced, time.time(), run_began=run_began)
-    return with_failing(aged, job.description.raw_description.pending_activities)
+    pending = job.description.raw_description.pending_activities
+    return with_failing({**aged, "unseen_why": _monitor_failure(pending)}, pending)
+
+
+def _monitor_failure(pending: Iterable[PendingActivityInfo]) -> str | None:
+    """How the newest attempt of the monitor failed; None if none did."""
+    return next(
+        (
+            each.last_failure.message
+            for each in pending
+            if each.activity_type.name == MONITOR and each.HasField("last_failure")
+        ),
+        None,
+    )
 
 
 FAILURES_TOLERATED = 3

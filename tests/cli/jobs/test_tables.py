@@ -251,6 +251,26 @@ def test_the_live_page_fits_the_terminal_and_shows_the_newest_restarts(
     assert all("XID 79 on gpu-07/3" in line for line in lines[-newest:])
 
 
+@pytest.mark.parametrize(
+    ("seen_age_s", "row"),
+    [(3.0, None), (52.0, "not seen for 52s: the API server does not answer")],
+)
+def test_a_status_says_how_old_the_step_is_and_since_when_nothing_was_seen(
+    seen_age_s: float, row: str | None
+) -> None:
+    times = {"as_of": "2026-01-31T12:01:00.000Z", "step_at": "2026-01-31T12:01:00.000Z"}
+    ages = {"step_age_s": seen_age_s, "seen_age_s": seen_age_s}
+    why = {"unseen_why": "the API server does not answer"}
+    value = {**status("demo", "running"), **times, **ages, **why}
+    there = console()
+    with there.capture() as capture:
+        for part in status_page.status(value):
+            there.print(part)
+    lines = [" ".join(line.split()) for line in capture.get().splitlines()]
+    assert f"step 41, {seen_age_s:.0f}s ago" in lines
+    assert [line for line in lines if line.startswith("not seen")] == ([row] if row else [])
+
+
 def test_a_status_says_when_it_stepped_and_how_long_a_silence_may_last() -> None:
     times = {
         "as_of": "2026-01-31T12:01:00.000Z",
@@ -267,6 +287,7 @@ def test_a_status_says_when_it_stepped_and_how_long_a_silence_may_last() -> None
             there.print(part)
     lines = [" ".join(line.split()) for line in capture.get().splitlines()]
     assert "step 41, 45s ago" in lines
+    assert not [line for line in lines if line.startswith("not seen")]
     assert "still for 45 s of 300 s, then it counts as a hang" in lines
     assert "started 2026-01-31 12:00:00Z, here for 1m" in lines
     assert "restarts 3 (2 rescheduled, 1 failed)" in lines

@@ -43,6 +43,20 @@ def test_a_clock_is_virtual_if_it_was_never_near_that_of_the_server(
     assert is_virtual(cluster_time, now, run_began=CREATED) == is_expected
 
 
+@pytest.mark.parametrize(
+    ("state", "step_age_s", "seen_age_s"),
+    [("running", 55.0, 52.0), ("unreachable", 55.0, 52.0), ("launching", None, None)],
+)
+def test_a_step_is_as_old_as_it_is_and_not_as_the_look_that_saw_it(
+    state: str, step_age_s: float | None, seen_age_s: float | None
+) -> None:
+    """Its cluster has not answered for 52 s: it was shown as `running, step 12, 0s ago`."""
+    times = {"created_at": moment(CREATED), "as_of": moment(CREATED + 38)}
+    status = {**times, "state": state, "step": 12, "step_at": moment(CREATED + 35)}
+    aged = with_age(status, CREATED + 90, run_began=CREATED)
+    assert (aged.get("step_age_s"), aged.get("seen_age_s")) == (step_age_s, seen_age_s)
+
+
 def test_a_job_of_which_nothing_is_known_has_no_duration() -> None:
     status = {"as_of": None, "created_at": None, "duration_s": None}
     assert with_age(status, CREATED, run_began=CREATED) == status
