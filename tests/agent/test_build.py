@@ -10,10 +10,12 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
 import everstep.agent
+import everstep.agent.build
 from everstep.agent.build import build, ensure
 from tests.agent.pod import PYTHON, Pod, until
 from tests.support.sources import parsed
@@ -30,6 +32,24 @@ def test_a_small_one_fits_into_a_config_map_twice(tmp_path: Path) -> None:
     assert pyz.stat().st_size < 512 * 1024
     assert pyz.read_bytes() == build(tmp_path / "b.pyz", is_small=True).read_bytes()
     assert "--credentials" in usage_of(pyz)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_compiled_code_has_the_lines_of_its_source_without_columns(source: Path) -> None:
+    def check(before: CodeType, after: CodeType) -> None:
+        assert lines(after) == lines(before)
+        pairs = zip(before.co_consts, after.co_consts, strict=True)
+        for one, other in pairs:
+            if isinstance(one, CodeType):
+                check(one, other)
+        assert len(after.co_linetable) <= len(before.co_linetable)
+
+    def lines(code: CodeType) -> list[int | None]:
+        """The line of each unit of the code."""
+        return [line for begin, end, line in code.co_lines() for _ in range(begin, end, 2)]
+
+    code = compile(source.read_text(), str(source), "exec")
+    check(code, everstep.agent.build._renamed(code, source.name))
 
 
 def test_it_is_built_by_its_module_too(tmp_path: Path) -> None:
