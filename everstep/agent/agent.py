@@ -10,12 +10,13 @@ import contextlib
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everstep.agent import bounds, clock, wire
 from everstep.agent.facts import Facts
@@ -28,9 +29,15 @@ from everstep.agent.processes.run import Run, kept_rank_mismatch
 from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import earlier_runs, files, reading
 
+if TYPE_CHECKING:
+    from everstep.agent.observing.save_watch import SaveWatch
+
 STATE_FILE = "state.json"
 EVIDENCE = "evidence"
 
+
+SAVES_RECORDED_S = 0.5
+"""Longest wait of an ending for the record of what its ranks saved: their storage may hang."""
 
 KILLED_WITHIN_S = 1.0
 """Longest wait for a killed process to end: a driver may hold it for ever."""
@@ -69,6 +76,7 @@ class Agent:
         self.notes: list[str] = []
         self.facts = Facts(self.boot)
         self.works: list[wire.WorkSeen] = []
+        self.save_watch: SaveWatch | None = None  # of the newest run that saves
         self.polled = time.monotonic()  # when a worker last sent a request
 
         self.before_exit: Callable[[], None] = lambda: None  # called last, by `_exit`
@@ -315,6 +323,8 @@ class Agent:
             for rank in run.ranks:
                 if rank not in going_on and not self.parts.prewarm.fork(run, rank):
                     rank.start(run.command["command"], command["env"], command["workdir"])
+                if self.save_watch is not None and rank.process is not None:
+                    self.save_watch.saw((rank.process,))
         except (OSError, ValueError) as error:
             self.report_failed_start(run, str(error))
         self.parts.ranks.follow(run)
@@ -440,9 +450,20 @@ class Agent:
             ranks=[rank.process for rank in to_end if rank.process is not None],
             collect=partial(self.parts.evidence.keep, run, grace_s) if evidence and run else None,
             grace_s=grace_s,
-            done=self._finish_ending,
+            signals=self._note_signal,
+            done=self._record_saves,
         )
         self._ending.begin()
+
+    def _note_signal(self, number: int) -> None:
+        """A signal is about to be sent to the ranks that are to end."""
+        if self.save_watch is not None:
+            (self.save_watch.killing if number == signal.SIGKILL else self.save_watch.terminating)()
+
+    def note_exit(self, pid: int, status: int) -> None:
+        """A process of the pod was waited for."""
+        if self.save_watch is not None:
+            self.save_watch.exited(pid, status)
 
     def _request_saves(self, ranks: Collection[Rank], grace_s: float) -> None:
         """Write the request to save for scripts that look at a file. SIGTERM follows for all of them."""
@@ -455,6 +476,21 @@ class Agent:
     def _mark_all_stopped(self, below: int) -> None:
         """Record that every process of a generation older than `below` is proven gone."""
         self.stopped_below = max(self.stopped_below, below)
+
+    def _record_saves(self) -> None:
+        """Record which saves of the ended ranks are whole, for the agent that chooses the next checkpoint."""
+        if self.save_watch is None:
+            self._finish_ending()
+            return
+        finish = partial(self._finish_this_ending, self._ending)
+        self.loop.later(SAVES_RECORDED_S, finish)
+        goes_on = any(rank.is_alive and not rank.is_to_end for rank in self._ranks)
+        hand_over = partial(self.loop.hand_over, finish)
+        self.save_watch.ended(is_over=not goes_on, then=hand_over)
+
+    def _finish_this_ending(self, ending: Ending | None) -> None:
+        if self._ending is ending:
+            self._finish_ending()
 
     def _finish_ending(self) -> None:
         self._ending = None

@@ -159,9 +159,12 @@ class Samples:
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 
     def _sample_processes(self) -> Activity:
+        processes = self._agent.population.sample()
+        if self._agent.save_watch is not None:
+            self._agent.save_watch.saw(processes)
         counters = {
             process.pid: (process.cpu, proc.io_bytes(process.pid))
-            for process in self._agent.population.sample()
+            for process in processes
             if process.is_alive
         }
         before, self._counters = self._counters, counters

@@ -35,12 +35,26 @@ class Saves:
         if path is None:
             return
         if self._saves_of_run is None or self._saves_of_run.run is not run:
+            self._watch(run, path)
             self._saves_of_run, self._look = SavesOfRun(self._agent, run, path), None
         if self._look is None or self._look.done():
             if self._look is not None and (error := self._look.exception()) is not None:
                 self._agent.note(f"{path} cannot be searched for checkpoints: {error!r}")
             with contextlib.suppress(reading.StorageHangs):
                 self._look = reading.begin(path, self._saves_of_run.look)
+
+    def _watch(self, run: Run, path: str) -> None:
+        """Watch the files of this run's saves, and no longer those of the run before."""
+        # Only a run that saves needs these modules.
+        from everstep.agent.observing.save_watch import SaveRun, SaveWatch
+
+        agent, pattern = self._agent, run.command["checkpoints_pattern"]
+        if agent.save_watch is not None:
+            agent.save_watch.close()
+        of_run = SaveRun(agent.job, agent.slot, run.generation, Path(path), pattern)
+        agent.save_watch = SaveWatch(of_run, agent.population.spared)
+        with contextlib.suppress(RuntimeError):  # without a thread nothing is known of any save
+            agent.save_watch.begin()
 
 
 class MountedVolume:
@@ -117,7 +131,9 @@ class SavesOfRun:
             self._agent.publish()
 
     def _is_open(self, path: Path) -> bool:
-        """Whether a process of the pod may still write to it."""
+        """Whether a process of the pod may still write to it, or ended while it did."""
+        if (watch := self._agent.save_watch) is not None and watch.is_open(path):
+            return True
         real = str(path.resolve())
         try:
             pod = self._agent.population.descendants()

@@ -130,11 +130,15 @@ class Family:
         self._strangers: set[int] = set()
 
     def now(self) -> dict[int, Process]:
-        try:
-            present = set(_numbers())
-            table = _looked_at(present - self._strangers)
-        except OSError:
-            return {}
+        """Those that are there; none if they cannot be read."""
+        with contextlib.suppress(OSError):
+            return self.look()
+        return {}
+
+    def look(self) -> dict[int, Process]:
+        """Those that are there. Raises OSError."""
+        present = set(_numbers())
+        table = _looked_at(present - self._strangers)
         self._strangers &= present
         descendants = below(self._root, table)
         # A process whose parent ended meanwhile may be a descendant: it is read again next time.
@@ -176,6 +180,13 @@ def command_line(pid: int) -> list[bytes]:
         return _raw(f"{pid}/cmdline").removesuffix(b"\0").split(b"\0")
     except (*NO_SUCH_PROCESS, PermissionError):
         return []
+
+
+def program(pid: int) -> str:
+    """The path of the program that the process executes; empty if it has ended or may not be read."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"{PROC}/{pid}/exe")  # noqa: PTH115  # read for every process again and again
+    return ""
 
 
 def _is_executing(pid: int) -> bool:
@@ -301,6 +312,14 @@ def written_files(pid: int) -> set[str]:
 def _is_for_writing(info: str) -> bool:
     flags = next(line for line in info.splitlines() if line.startswith("flags:"))
     return int(flags.split()[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def has_memory(pid: int) -> bool:
+    """Whether the process has not begun to end: the kernel takes its memory first, then its files."""
+    try:
+        return not _raw(f"{pid}/statm").startswith(b"0 ")
+    except OSError:
+        return False
 
 
 def rss_bytes(pid: int) -> int:

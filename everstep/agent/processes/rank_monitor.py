@@ -101,6 +101,7 @@ class RankMonitor:
             if pid == 0:
                 break
             any_ended = True
+            self._agent.note_exit(pid, os.waitstatus_to_exitcode(status))
             rank = self._agent.run.living_with_pid(pid) if self._agent.run is not None else None
             if self._agent.run is not None and rank is not None:
                 self._record_exit(self._agent.run, rank, os.waitstatus_to_exitcode(status))

@@ -12,6 +12,7 @@ import os
 import sched
 import signal
 from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 
 from everstep.agent.loop import Loop
 from everstep.agent.processes import proc
@@ -99,6 +100,11 @@ class Population:
         return [process for pid, process in table.items() if pid not in helpers]
 
 
+def is_shell(process: proc.Process) -> bool:
+    """Whether it is a shell, also one that a script names as its interpreter."""
+    return process.name in SHELLS or Path(proc.program(process.pid)).name in SHELLS
+
+
 def to_terminate(
     ranks: Collection[proc.Process], pod: Iterable[proc.Process]
 ) -> list[proc.Process]:
@@ -135,9 +141,11 @@ class Ending:
         ranks: list[proc.Process],
         collect: Callable[[Callable[[], None]], None] | None,  # evidence; calls its argument then
         grace_s: float,
+        signals: Callable[[int], None],  # called before the first signal of a kind
         done: Callable[[], None],
     ) -> None:
         self._loop = loop
+        self._signals = signals
         self._population = population
         self._ranks = ranks  # leaders of process groups
         self._done = done
@@ -148,6 +156,7 @@ class Ending:
         self._unsignalled: set[tuple[int, int]] | None = None
         self._collect = collect  # None once the evidence was collected
         self._kills = False
+        self._is_done = False
 
     def begin(self) -> None:
         """Collect the evidence, else begin with the grace."""
@@ -166,7 +175,7 @@ class Ending:
 
     def child_ended(self) -> None:
         """A child was waited for; it may have been the last."""
-        if self._kills:
+        if self._kills and not self._is_done:
             self._set_timer(0.0, self._kill)
 
     def _set_timer(self, after_s: float, do: Callable[[], None]) -> None:
@@ -186,6 +195,7 @@ class Ending:
             self._kill()
             return
         self._set_timer(self._grace_s, self._kill)
+        self._signals(signal.SIGTERM)
         self._look()
 
     def _look(self) -> None:
@@ -209,6 +219,7 @@ class Ending:
         """Kill what is left, again and again until it is proven that nothing is."""
         if not self._kills:
             self._kills = True
+            self._signals(signal.SIGKILL)
             for rank in self._ranks:
                 proc.send(rank, signal.SIGKILL, to_group=True)
         left = self._population.to_end()
@@ -222,4 +233,5 @@ class Ending:
     def _finish(self) -> None:
         if self._timer is not None:
             self._loop.cancel(self._timer)
+        self._is_done = True
         self._done()

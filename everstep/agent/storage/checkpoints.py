@@ -22,14 +22,22 @@ import os
 import stat
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from everstep.agent import wire
-from everstep.agent.storage import checkpoint_formats, checkpoint_names, files, phase_mark
+from everstep.agent.storage import (
+    checkpoint_formats,
+    checkpoint_names,
+    files,
+    phase_mark,
+    save_records,
+    save_sizes,
+)
 from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
 from everstep.agent.storage.checkpoint_names import Name
+from everstep.agent.storage.save_states import CLOSED, OPEN, RENAMED
 
 SETTLED_S = 1.0
 """A file of unknown format is complete after so long without a change."""
@@ -51,9 +59,13 @@ SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 Doubt = str
 """Why a checkpoint does not count as good, in words; empty: it does."""
+LEFT_OPEN: Doubt = "it was not closed before its writer ended"
 CHANGED_JUST_NOW: Doubt = "it changed a moment ago"
 CUT_OFF: Doubt = "its writer ended within moments of the last change"
 NOT_TRACKED: Doubt = "the tracker file beside it names an earlier one"
+
+RecordedState = Callable[[Path, save_records.Print], Optional[str]]
+"""The state of a file or folder with this content, as recorded while it was written; None: unknown."""
 
 Settling = Callable[[Item], Doubt]
 """The doubt about a file whose format does not show that it is complete."""
@@ -122,6 +134,7 @@ def scan(
         Layout(path, format, pattern, phase),
         partial(_doubt_by_times, now=now, ended_between=ended_between, is_over=is_over),
         Verdicts() if verdicts is None else verdicts,
+        _recorded_states(Path(path)),
     )
     listed: list[wire.SavedState] = []
     for saved in checkpoints:
@@ -131,6 +144,12 @@ def scan(
     checkpoints.close()
     oldest_good = max((n for n, one in enumerate(listed) if one["good"]), default=len(listed))
     return [one for n, one in enumerate(listed) if one["is_sure"] or n < oldest_good]
+
+
+def _recorded_states(folder: Path) -> RecordedState:
+    """The states of saves, as their agents recorded them. They are read when one is needed."""
+    read = cache(partial(save_records.read, folder))
+    return lambda top, content: save_records.state(read().values(), top.name, content)
 
 
 def _doubt_by_times(
@@ -225,7 +244,10 @@ class Pace:
 
 
 def _checkpoints(
-    layout: Layout, settling: Settling, verdicts: Verdicts
+    layout: Layout,
+    settling: Settling,
+    verdicts: Verdicts,
+    recorded: RecordedState = lambda _top, _content: None,
 ) -> Generator[wire.SavedState, None, None]:
     """The checkpoints of the folder, newest first; each is read only when the caller wants it.
 
@@ -237,15 +259,21 @@ def _checkpoints(
         candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
         look = _Look(
-            folder, form, _Trackers.of(folder, pattern), settling, verdicts, is_beside_trainers
+            folder,
+            form,
+            _Trackers.of(folder, pattern),
+            settling,
+            recorded,
+            verdicts,
+            is_beside_trainers,
         )
     except (FileNotFoundError, NotADirectoryError):
         return
     try:
-        older = [entries[0] for _, entries in candidates[1:]]
-        for (name, entries), before in itertools.zip_longest(candidates, older):
+        for number, (name, entries) in enumerate(candidates):
+            next_ones = candidates[number + 1 : number + 1 + save_sizes.ELDERS_MOST]
             try:
-                saved = look.read(name, entries, before)
+                saved = look.read(name, entries, [paths for _, paths in next_ones])
             except OSError as error:
                 if error.errno in SPENT:
                     raise
@@ -263,15 +291,16 @@ class _Look(NamedTuple):
     format: str
     trackers: _Trackers
     settling: Settling
+    recorded: RecordedState
     verdicts: Verdicts
     is_beside_trainers: bool
 
     def read(
-        self, name: Name, entries: Sequence[Path], before: Path | None
+        self, name: Name, entries: Sequence[Path], older: Sequence[Sequence[Path]]
     ) -> wire.SavedState | None:
         """Read one checkpoint. None if nothing has that name. Raises OSError.
 
-        `entries`: the files and folders of that name; `before`: the first one of the next older name.
+        `entries`: the files and folders of that name; `older`: those of the next older names.
         """
         tops = [_follow_link(entry, self.folder) for entry in entries]
         listed = _listed(tops, self.folder)
@@ -289,27 +318,49 @@ class _Look(NamedTuple):
                 items=items,
                 is_tracked=self.trackers.are_there,
                 is_beside_trainers=self.is_beside_trainers,
-                before=before,
+                before=older[0][0] if older else None,
             )
             verdict = checkpoint_formats.look(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
             return Judgement(fingerprint, verdict, size, at)
 
         judgement = self.verdicts.of(entries[0], fingerprint, judge)
-        is_sure, doubt = self._doubt(name, judgement.verdict)
-        return _saved(entries[0], name, judgement, doubt, is_sure=is_sure)
-
-    def _doubt(self, name: Name, verdict: Verdict) -> tuple[bool, Doubt]:
-        """Whether it is sure, and the doubt. Not sure: files of unknown format may be cut off."""
+        verdict, saved = judgement.verdict, partial(_saved, entries[0], name, judgement)
         is_vouched_for = self.trackers.vouch_for(name.step, self.format)
         if is_vouched_for is False or verdict.is_whole is False:
-            return True, verdict.why or NOT_TRACKED
+            return saved(verdict.why or NOT_TRACKED, is_sure=True)
         if is_vouched_for or verdict.is_whole:
-            return True, ""
-        # A list: the first call for a file starts its time, so none may be left out after one with a doubt.
+            return saved("", is_sure=True)
+        states = {self._state(top, listed) for top in tops}
+        if older and len(entries) < len(older[0]):
+            states.add(None)  # the ranks whose files are missing may not have saved yet
+        doubt = self._doubt(verdict, states) or self._doubt_by_size(tops, states, older)
+        return saved(doubt, is_sure=not doubt)
+
+    def _doubt(self, verdict: Verdict, states: set[str | None]) -> Doubt:
+        """The doubt about files that do not show whether they are whole: by recorded states and times."""
+        # A list: the first call for a file starts its time, so none may be left out after a doubt.
         doubts = [self.settling(item) for item in verdict.silent]
-        doubt = next(filter(None, doubts), "")
-        return not doubt, doubt
+        if OPEN in states:
+            return LEFT_OPEN
+        return "" if states <= {CLOSED, RENAMED} else next(filter(None, doubts), "")
+
+    @staticmethod
+    def _doubt_by_size(
+        tops: Sequence[Path], states: set[str | None], older: Sequence[Sequence[Path]]
+    ) -> Doubt:
+        """A script that fails to save closes its file too, but it does not rename it."""
+        return "" if states == {RENAMED} else save_sizes.doubt(tops, older)
+
+    def _state(self, top: Path, listed: Sequence[_Listed]) -> str | None:
+        """The recorded state of this file or folder."""
+        below = f"{top}/"
+        own_files = [one for one in listed if one.path == str(top) or one.path.startswith(below)]
+        if top.parent != self.folder or any(one.is_elsewhere for one in own_files):
+            return None
+        changed_ns = max((one.changed[0] for one in own_files), default=0)
+        size = sum(one.size for one in own_files)
+        return self.recorded(top, save_records.Print(len(own_files), size, changed_ns))
 
 
 def _has_trainers(newest_first: Iterable[Path]) -> bool:

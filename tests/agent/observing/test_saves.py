@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -41,16 +41,8 @@ def test_a_look_that_fails_is_noted_and_the_next_one_is_taken(
 ) -> None:
     save(tmp_path, 1)
     notes: list[str] = []
-    checkpoint_options: dict[str, Any] = {
-        "checkpoints_path": str(tmp_path),
-        "checkpoints_format": "auto",
-        "checkpoints_pattern": None,
-        "checkpoints_of": None,
-    }
-    run: Any = SimpleNamespace(command=checkpoint_options, checkpoint=None, has_folder=False)
-    loop = SimpleNamespace(hand_over=lambda do: do())
-    agent: Any = SimpleNamespace(loop=loop, note=notes.append, publish=lambda: None)
-    saves = Saves(agent)
+    run = run_that_saves_to(tmp_path)
+    saves = Saves(agent_with(notes))
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints.CheckpointWatch, "newest", lambda *_: 1 / 0)
         follow(saves, run)
@@ -66,19 +58,36 @@ def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> 
     folder = tmp_path / "saves"
     folder.mkdir()
     save(folder, 1)
+    run = run_that_saves_to(folder)
+    saves = Saves(agent_with([]))
+    follow(saves, run)
+    folder.rename(tmp_path / "moved")
+    follow(saves, run)
+    assert vars(run)["checkpoint"]["step"] == 1
+
+
+def run_that_saves_to(folder: Path) -> Any:
     checkpoint_options: dict[str, Any] = {
         "checkpoints_path": str(folder),
         "checkpoints_format": "auto",
         "checkpoints_pattern": None,
         "checkpoints_of": None,
     }
-    run: Any = SimpleNamespace(command=checkpoint_options, checkpoint=None, has_folder=False)
-    loop = SimpleNamespace(hand_over=lambda do: do())
-    saves = Saves(cast("Any", SimpleNamespace(loop=loop, publish=lambda: None)))
-    follow(saves, run)
-    folder.rename(tmp_path / "moved")
-    follow(saves, run)
-    assert vars(run)["checkpoint"]["step"] == 1
+    return SimpleNamespace(
+        command=checkpoint_options, checkpoint=None, has_folder=False, generation=1
+    )
+
+
+def agent_with(notes: list[str]) -> Any:
+    return SimpleNamespace(
+        loop=SimpleNamespace(hand_over=lambda do: do()),
+        note=notes.append,
+        publish=lambda: None,
+        job="demo",
+        slot=0,
+        population=SimpleNamespace(spared=()),
+        save_watch=None,
+    )
 
 
 def follow(saves: Saves, run: Any) -> None:

@@ -76,6 +76,7 @@ def test_a_later_order_shortens_what_is_left_of_the_grace_and_never_prolongs_it(
         ranks=[],
         collect=None,
         grace_s=60.0,
+        signals=lambda _: None,
         done=lambda: killed.append(loop.now),
     )
     ending.begin()

@@ -1,0 +1,360 @@
+"""Watches the folder of checkpoints while a run writes there, and records which saves are whole.
+
+A thread of its own does all that storage may hold up. The agent's loop puts marks between the events: before
+it sends a signal, and when a process has ended. So the order of signals, events and ends is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from everstep.agent.processes import proc
+from everstep.agent.processes.termination import is_shell
+from everstep.agent.storage import checkpoint_names, inotify, save_records
+from everstep.agent.storage.save_records import SaveRecord, SlotRecord
+from everstep.agent.storage.save_states import LEFT, OPEN, RENAMED, Identity, Look, SaveStates
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+PAUSE_S = 0.02
+"""Pause after events of mere writing, which come in thousands."""
+FOLDER_S = 0.5
+"""Pause between two looks for a folder that is not there yet."""
+FOLDERS_MOST = 256
+"""So many folders of checkpoints are watched at most, those that were made in this run."""
+
+Mark = Callable[[], object]
+
+
+class SaveRun(NamedTuple):
+    """The run whose saves are watched."""
+
+    job: str
+    slot: int
+    generation: int
+    folder: Path
+    pattern: str | None
+
+
+class Timeline:
+    """Events of the kernel, and marks of the agent's loop between them, in their order. For any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: list[inotify.Event | Mark] = []
+        self._woken, self._wake = os.pipe()
+        for handle in (self._woken, self._wake):
+            os.set_blocking(handle, False)
+        self.events: inotify.Inotify | None = None
+        with contextlib.suppress(OSError):  # without it nothing is known of any save
+            self.events = inotify.Inotify()
+
+    def mark(self, mark: Mark) -> None:
+        """Put the mark behind all that has happened."""
+        self.mark_looked(lambda: mark)
+
+    def mark_looked(self, look: Callable[[], Mark]) -> None:
+        """Look, and put the mark that `look` returns behind what had happened before the look."""
+        with self._lock:
+            self._read()
+            self._items.append(look())
+            with contextlib.suppress(BlockingIOError):  # full of wake-ups
+                if self._wake >= 0:
+                    os.write(self._wake, b"\0")
+
+    def take(self) -> list[inotify.Event | Mark]:
+        """All that has happened since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._woken, 4096)
+        with self._lock:
+            self._read()
+            items, self._items = self._items, []
+        return items
+
+    def wait(self, timeout_s: float | None, *, for_events: bool = True) -> None:
+        """Wait for a mark, and for an event if `for_events`."""
+        poll = select.poll()
+        poll.register(self._woken, select.POLLIN)
+        if for_events and self.events is not None:
+            poll.register(self.events.handle, select.POLLIN)
+        poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self._woken)
+            os.close(self._wake)
+            self._woken = self._wake = -1
+            if self.events is not None:
+                self.events.close()
+                self.events = None
+
+    def _read(self) -> None:
+        if self.events is not None:
+            self._items += self.events.read()
+
+
+class SaveWatch:
+    """Watches the saves of one run, from before its ranks start."""
+
+    def __init__(self, run: SaveRun, spared: Collection[int]) -> None:
+        self.run = run
+        self._spared = spared  # processes of the agent, which save nothing
+        self._timeline = Timeline()
+        self._family = proc.Family(os.getpid())
+        self._family_lock = threading.Lock()
+        self._reported_writers: frozenset[Identity] = frozenset()
+        self._open: frozenset[str] = frozenset()
+        self._is_closed = False
+        # Of the thread alone:
+        self._kernel = ""
+        self._states = SaveStates()
+        self._paths: dict[int, str] = {}  # below the folder, by the number of their watch
+        self._prints: dict[str, save_records.Print | None] = {}
+        self._inherited: dict[str, SaveRecord] = {}
+        self._recorded: SlotRecord | None = None
+        self._is_over = False
+        self._afterwards: list[Callable[[], object]] = []
+
+    def begin(self) -> None:
+        """Start the thread. Raises RuntimeError if the machine has none left."""
+        threading.Thread(target=self._work, daemon=True).start()
+
+    # -- for the agent's loop ---------------------------------------------------------------------
+
+    def saw(self, processes: Iterable[proc.Process]) -> None:
+        """These processes of the pod may save."""
+        identities = frozenset(one.identity for one in processes if one.pid not in self._spared)
+        if not identities <= self._reported_writers:
+            self._reported_writers = identities
+            self._timeline.mark(lambda: self._states.saw(identities))
+
+    def terminating(self) -> None:
+        """SIGTERM is about to be sent."""
+        self._timeline.mark(self._states.terminating)
+
+    def killing(self) -> None:
+        """SIGKILL is about to be sent: what was closed before, was not closed by it."""
+
+        def look() -> Mark:
+            processes = self._look()
+            return (lambda: None) if processes is None else (lambda: self._states.looked(processes))
+
+        self._timeline.mark_looked(look)
+
+    def exited(self, pid: int, status: int) -> None:
+        """A process was waited for; the status of one that a signal ended is negative."""
+        self._timeline.mark(lambda: self._states.exited(pid, status))
+
+    def ended(self, *, is_over: bool, then: Callable[[], object]) -> None:
+        """Processes were ended: all of the pod, if `is_over`. `then` is called once that is recorded."""
+
+        def end() -> None:
+            if is_over:
+                self._states.end()
+                self._is_over = True
+            self._afterwards.append(then)
+
+        self._timeline.mark(end)
+
+    def is_open(self, path: Path) -> bool:
+        """Whether a file of this save may be open, or was when its writer ended. For any thread."""
+        with contextlib.suppress(ValueError):
+            return path.relative_to(self.run.folder).parts[0] in self._open
+        return False
+
+    def close(self) -> None:
+        """End the thread."""
+
+        def end() -> None:
+            self._is_closed = True
+
+        self._timeline.mark(end)
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while not self._is_closed:
+                self._step()
+        finally:
+            self._timeline.close()
+
+    def _step(self) -> None:
+        """Take what has happened, record it, and wait for more."""
+        if self._recorded is None:
+            self._begin_to_watch()
+        items = self._timeline.take()
+        changes = [item for item in items if isinstance(item, inotify.Event)]
+        is_saving = [self._carry_out(item) for item in items]
+        if any(is_saving) and (look := self._look()) is not None:
+            self._states.looked(look)
+        self._states.pass_time(time.monotonic())
+        self._publish()
+        if changes and all(change.mask == inotify.MODIFY for change in changes):
+            self._timeline.wait(PAUSE_S, for_events=False)
+        else:
+            self._timeline.wait(self._wait_s())
+
+    def _wait_s(self) -> float | None:
+        if self._recorded is None:
+            return FOLDER_S
+        due = self._states.next_look
+        return None if due is None else due - time.monotonic()
+
+    def _begin_to_watch(self) -> None:
+        """Watch the folder, if it is there, then take over what the earlier agents of this slot recorded."""
+        events, folder = self._timeline.events, self.run.folder
+        with contextlib.suppress(OSError):
+            if not folder.is_dir():
+                return
+            self._kernel = self._kernel or BOOT.read_text().strip()
+            if events is not None and not self._paths:
+                self._paths[events.watch(folder)] = ""
+                self._note_open_files()
+        if folder.is_dir():
+            self._inherited = self._inherit()
+            self._record(self._record_now())
+
+    def _inherit(self) -> dict[str, SaveRecord]:
+        """The saves of this slot's record, as all records show them. Their writers have ended."""
+        records = save_records.read(self.run.folder)
+        own_record = records.get(self.run.slot)
+        inherited = {}
+        for name in own_record.saves if own_record is not None else ():
+            content = save_records.print_of(self.run.folder / name)
+            state = save_records.state(records.values(), name, content)
+            if content is not None and state is not None:
+                inherited[name] = SaveRecord(LEFT if state == OPEN else RENAMED, content)
+        return inherited
+
+    def _carry_out(self, item: inotify.Event | Mark) -> bool:
+        """Apply an event or a mark. Returns whether a save was written or closed."""
+        if not isinstance(item, inotify.Event):
+            item()
+            return False
+        if item.mask & inotify.OVERFLOW:
+            self._states.lost()
+        if item.mask & inotify.IGNORED and not self._paths.pop(item.watch, "-"):
+            self._recorded = None  # the folder itself is gone: begin again once it is back
+            self._states.lost()
+        path = self._path_of(item)
+        if self._is_over or path is None:
+            return False
+        if item.is_folder:
+            self._change_folder(path, item)
+            return False
+        self._change_file(path, item, time.monotonic())
+        return bool(item.mask & (inotify.MODIFY | inotify.CLOSE_WRITE))
+
+    def _path_of(self, event: inotify.Event) -> str | None:
+        """The path below the folder of checkpoints; None if it belongs to none."""
+        folder = self._paths.get(event.watch)
+        if folder is None or not event.name:
+            return None
+        path = f"{folder}/{event.name}" if folder else event.name
+        return path if self._is_save(path) else None
+
+    def _is_save(self, path: str) -> bool:
+        return checkpoint_names.read(path.partition("/")[0], self.run.pattern) is not None
+
+    def _change_file(self, path: str, event: inotify.Event, now: float) -> None:
+        if event.mask & inotify.MODIFY:
+            self._states.modified(path, now)
+        elif event.mask & inotify.CLOSE_WRITE:
+            self._states.closed(path, now)
+            self._take_print(path)
+        elif event.mask & inotify.MOVED_TO:
+            self._states.renamed(path)
+            self._take_print(path)
+        elif event.mask & (inotify.MOVED_FROM | inotify.DELETE):
+            self._states.removed(path)
+
+    def _change_folder(self, path: str, event: inotify.Event) -> None:
+        if event.mask & (inotify.MOVED_FROM | inotify.DELETE):
+            self._states.removed(path)
+            self._unwatch_below(path)
+        elif event.mask & inotify.MOVED_TO:
+            self._states.renamed(path)
+            self._watch_below(path)
+            self._take_print(path)
+        elif event.mask & inotify.CREATE:
+            self._watch_below(path)
+
+    def _watch_below(self, path: str) -> None:
+        """Watch a new folder of a checkpoint, and those in it."""
+        events = self._timeline.events
+        with contextlib.suppress(OSError):
+            for parent, _, _ in os.walk(self.run.folder / path):
+                if events is not None and len(self._paths) < FOLDERS_MOST:
+                    below = str(Path(parent).relative_to(self.run.folder))
+                    self._paths[events.watch(Path(parent))] = below
+        self._note_open_files()
+
+    def _note_open_files(self) -> None:
+        """Note the saves that are open already, as where a folder is watched a moment after it was made."""
+        top = f"{os.path.realpath(self.run.folder)}/"
+        with contextlib.suppress(OSError), self._family_lock:
+            for pid in self._family.look():
+                for path in proc.written_files(pid):
+                    if path.startswith(top) and self._is_save(path[len(top) :]):
+                        self._states.modified(path[len(top) :], time.monotonic())
+
+    def _unwatch_below(self, path: str) -> None:
+        """Forget a folder that went away: what happens to it at its new place is nothing of this one."""
+        for number, folder in [*self._paths.items()]:
+            if folder == path or folder.startswith(f"{path}/"):
+                del self._paths[number]
+                if self._timeline.events is not None:
+                    self._timeline.events.unwatch(number)
+
+    def _take_print(self, path: str) -> None:
+        """Note the content of the save. A change that comes later is an event that comes later."""
+        top = path.partition("/")[0]
+        self._prints[top] = save_records.print_of(self.run.folder / top)
+
+    def _look(self) -> Look | None:
+        """The processes of the pod now; None: they cannot be read."""
+        with contextlib.suppress(OSError), self._family_lock:
+            family = self._family.look().values()
+            return Look(
+                there=frozenset(one.identity for one in family),
+                living=frozenset(one.identity for one in family if proc.has_memory(one.pid)),
+                writers=frozenset(one.identity for one in family if one.pid not in self._spared),
+                shells=frozenset(one.identity for one in family if is_shell(one)),
+            )
+        return None
+
+    # -- the record -------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Record what has changed, then call what waits for that."""
+        names = self._states.names()
+        self._open = frozenset(name for name in names if self._states.is_open(name))
+        self._prints = {name: self._prints[name] for name in names if name in self._prints}
+        if self._recorded is not None and (record := self._record_now()) != self._recorded:
+            self._record(record)
+        afterwards, self._afterwards = self._afterwards, []
+        for do in afterwards:
+            do()
+
+    def _record_now(self) -> SlotRecord:
+        run = self.run
+        saves = {name: self._save(name, state) for name, state in self._states.of_all().items()}
+        saves = {**{n: s for n, s in self._inherited.items() if n not in saves}, **saves}
+        return SlotRecord(run.job, run.generation, self._kernel, self._is_over, saves)
+
+    def _save(self, name: str, state: str) -> SaveRecord:
+        content = None if state == OPEN else self._prints.get(name)
+        return SaveRecord(OPEN if state == LEFT and content is None else state, content)
+
+    def _record(self, record: SlotRecord) -> None:
+        """Write the record. One that cannot be written is tried again with the next change."""
+        with contextlib.suppress(OSError):
+            save_records.write(self.run.folder, self.run.slot, record)
+            self._recorded = record

@@ -1,0 +1,161 @@
+"""What the order of writes, closes, signals and ends says of a save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED, Look, SaveStates
+
+RANK, CHILD, SHELL = (10, 1), (11, 2), (12, 3)
+FILE = "step_5.bin"
+Happening = Callable[[SaveStates], object]
+
+
+def writes(at: float = 0.0, path: str = FILE) -> Happening:
+    return lambda states: states.modified(path, at)
+
+
+def closes(at: float = 0.0, path: str = FILE) -> Happening:
+    return lambda states: states.closed(path, at)
+
+
+def exits(status: int, pid: int = RANK[0]) -> Happening:
+    return lambda states: states.exited(pid, status)
+
+
+def looked_at(*living: tuple[int, int]) -> Happening:
+    processes = frozenset(living)
+    look = Look(there=processes, living=processes, writers=processes, shells=processes & {SHELL})
+    return lambda states: states.looked(look)
+
+
+def renames(path: str = FILE) -> Happening:
+    return lambda states: states.renamed(path)
+
+
+def time_passes(until: float) -> Happening:
+    return lambda states: states.pass_time(until)
+
+
+TERM: Happening = SaveStates.terminating
+END: Happening = SaveStates.end
+BOTH_LIVE = looked_at(RANK, CHILD)
+BY_SIGNAL, BY_SIGTERM = -9, -15
+
+
+def after(*happenings: Happening) -> str | None:
+    states = SaveStates()
+    states.saw([RANK])
+    for happening in happenings:
+        happening(states)
+    return states.of_all().get(FILE)
+
+
+@pytest.mark.parametrize(
+    ("happenings", "state"),
+    [
+        ((writes(),), OPEN),
+        ((writes(), closes()), OPEN),
+        ((writes(), closes(), looked_at(RANK)), None),
+        ((writes(), closes(), looked_at(RANK), time_passes(3.0)), CLOSED),
+        ((writes(), closes(), looked_at(RANK), exits(BY_SIGNAL)), CLOSED),
+        ((writes(), closes(), exits(BY_SIGNAL)), LEFT),
+        ((writes(), closes(), exits(BY_SIGTERM)), LEFT),
+        ((writes(), closes(), exits(0)), CLOSED),
+        ((writes(), closes(), looked_at(RANK), exits(143)), CLOSED),
+        ((TERM, writes(), closes(), exits(143)), CLOSED),
+        ((TERM, writes(), closes(), looked_at(RANK), exits(143)), CLOSED),
+        ((writes(), looked_at(), closes(), exits(BY_SIGNAL)), LEFT),
+        ((renames(), exits(BY_SIGNAL)), RENAMED),
+        ((renames(), exits(1)), RENAMED),
+    ],
+)
+def test_a_close_counts_once_its_writer_lived_after_it_or_ended_by_itself(
+    happenings: Sequence[Happening], state: str | None
+) -> None:
+    assert after(*happenings) == state
+
+
+@pytest.mark.parametrize(
+    "happenings",
+    [
+        (writes(), TERM, closes(), exits(143)),
+        (writes(), TERM, closes(), looked_at(RANK), exits(143)),
+        (writes(), TERM, closes(), looked_at(RANK), exits(BY_SIGNAL)),
+        (writes(), closes(), looked_at(RANK), exits(1)),
+        (writes(), closes(), exits(1)),
+        (writes(), closes(), exits(143)),
+    ],
+)
+def test_a_close_that_an_exception_may_have_made_says_nothing(
+    happenings: Sequence[Happening],
+) -> None:
+    assert after(*happenings) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "state"), [(BY_SIGTERM, CLOSED), (3, None)], ids=["SIGTERM", "exit code 3"]
+)
+def test_a_shell_that_a_signal_ends_before_its_command_cuts_off_nothing(
+    status: int, state: str | None
+) -> None:
+    both = looked_at(RANK, SHELL)
+    assert after(both, writes(), closes(), exits(status, SHELL[0]), exits(0)) == state
+
+
+def test_an_exception_long_after_the_close_says_nothing_against_it() -> None:
+    assert after(writes(), closes(), looked_at(RANK), time_passes(3.0), exits(1)) == CLOSED
+
+
+@pytest.mark.parametrize(
+    ("happenings", "state"),
+    [
+        ((BOTH_LIVE, TERM, writes(), closes(), exits(143)), OPEN),
+        ((BOTH_LIVE, TERM, writes(), closes(), exits(143), END), None),
+        ((BOTH_LIVE, TERM, writes(), closes(at=6.0), exits(143), END), LEFT),
+        ((BOTH_LIVE, writes(), closes(at=6.0), looked_at(RANK), time_passes(9.0)), None),
+        ((BOTH_LIVE, writes(), closes(), exits(BY_SIGNAL, CHILD[0])), LEFT),
+        ((BOTH_LIVE, writes(), closes(), BOTH_LIVE, time_passes(3.0)), CLOSED),
+    ],
+)
+def test_the_end_of_a_child_that_was_not_reported_leaves_its_close_unknown(
+    happenings: Sequence[Happening], state: str | None
+) -> None:
+    assert after(*happenings) == state
+
+
+@pytest.mark.parametrize("first", [renames(), closes()], ids=["renamed", "closed"])
+def test_a_file_that_is_written_again_is_open_again(first: Happening) -> None:
+    whole = (first, looked_at(RANK), time_passes(3.0))
+    assert after(*whole) in (RENAMED, CLOSED)
+    assert after(*whole, writes(at=9.0)) == OPEN
+    assert after(*whole, writes(at=9.0), renames()) == RENAMED
+
+
+def test_what_is_open_once_all_have_ended_is_open_in_another_pod() -> None:
+    assert after(writes(), exits(BY_SIGNAL), END) is None
+
+
+def test_a_folder_is_open_as_long_as_a_file_in_it_is_and_whole_if_it_was_renamed() -> None:
+    states = SaveStates()
+    states.saw([RANK])
+    for name in ("a", "b"):
+        states.modified(f"step-5/{name}", 0.0)
+        states.closed(f"step-5/{name}", 0.0)
+    assert states.of_all() == {"step-5": OPEN}
+    looked_at(RANK)(states)
+    states.pass_time(3.0)
+    assert states.of_all() == {}, "more files may have been to come"
+    states.renamed("step-5")
+    assert states.of_all() == {"step-5": RENAMED}
+
+
+def test_lost_events_leave_everything_unknown() -> None:
+    assert after(renames(), SaveStates.lost) is None
+    assert after(writes(), SaveStates.lost) is None
+
+
+def test_what_was_removed_has_no_state() -> None:
+    assert after(renames(), lambda states: states.removed(FILE)) is None
