@@ -9,6 +9,7 @@ from typing import Any
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.time_use import Run
 from everstep.report.accounting import Account, Restart, account
+from everstep.report.lives import LifeSource, life_rows, lives_sentence
 from everstep.report.sentences import ENDS, summary
 
 Value = Mapping[str, Any]
@@ -26,18 +27,24 @@ class JobSource:
     # By node, as `everstep nodes` returns it.
     isolation: Mapping[str, Value] = field(default_factory=dict)
     gaps: Sequence[str] = ()  # sentences about what could not be read
+    lives: Sequence[LifeSource] = ()  # of the ID, oldest first; this job is in the last one
+
+    @property
+    def life(self) -> int:
+        return self.lives[-1].number if self.lives else 1
 
 
 def job_report(source: JobSource) -> dict[str, Any]:
     """Plain JSON values; what is not known is null."""
     status, report = source.status, source.report
     time = account(report, source.records, now=source.now)
+    lives = life_rows(source.lives, now=source.now)
     return {
         "id": status["id"],
         "state": status["state"],
         "is_final": status["state"] in ENDS,
         "as_of": moment(source.now),
-        "summary": summary(status, report, time),
+        "summary": [*summary(status, report, time), *filter(None, [lives_sentence(lives)])],
         "reason": report.get("reason"),
         "created_at": report.get("created_at"),
         "started_at": report.get("started_at"),
@@ -48,7 +55,8 @@ def job_report(source: JobSource) -> dict[str, Any]:
         "causes": causes(time.restarts),
         "phases": [_phase(phase, status) for phase in report.get("phases", ())],
         "runs": [_run(run, status) for run in time.runs],
-        "restarts": [_restart(restart) for restart in time.restarts],
+        "restarts": [{**_restart(restart), "life": source.life} for restart in time.restarts],
+        "lives": lives,
         "nodes": _nodes(source),
         "budgets": status.get("budgets"),
         "document": source.document,

@@ -24,11 +24,13 @@ from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.history import all_records, recovery_records, with_newest
 from everstep.cli.jobs.job import FoundJob, find, look_up
+from everstep.cli.jobs.lives import Life, lives_of
 from everstep.cli.output import AsJson, not_empty, show
 from everstep.core import names
 from everstep.dialects import job_memo
 from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource, job_report
+from everstep.report.lives import LifeSource
 
 Value = dict[str, Any]
 
@@ -191,11 +193,16 @@ async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
 
 
 async def source_of(job: FoundJob) -> JobSource:
-    """The data of a job from the server, the worker and the quarantine."""
+    """The data of a job and of the earlier lives of its ID, from server, worker and quarantine."""
     gaps: list[str] = []
-    status, report, records, document = await asyncio.gather(
-        asking.status_known(job), _report_of(job, gaps), recovery_records(job), job.document()
+    status, report, records, document, lives = await asyncio.gather(
+        asking.status_known(job),
+        _report_of(job, gaps),
+        recovery_records(job),
+        job.document(),
+        lives_of(job),
     )
+    newest = LifeSource(number=lives[-1].number, status=status, report=report)
     if status["silence"]:
         gaps.insert(0, NO_WORKER.format(why=status["silence"]))
     return JobSource(
@@ -206,7 +213,14 @@ async def source_of(job: FoundJob) -> JobSource:
         document=document,
         isolation=await _isolation(job, status, gaps),
         gaps=gaps,
+        lives=[*await of_each(lives[:-1], _earlier_life), newest],
     )
+
+
+async def _earlier_life(life: Life) -> LifeSource:
+    """The data of a life that is over: what it left, else what the server has."""
+    status = await asking.status_of(life.job)
+    return LifeSource(number=life.number, status=status, report=await _report_of(life.job, []))
 
 
 async def _report_of(job: FoundJob, gaps: list[str]) -> Value:

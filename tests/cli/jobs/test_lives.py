@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
 from tests.cli.conftest import AsyncCli, ended, submitted, until
-from tests.cli.standin import JOB, document, record, working
+from tests.cli.standin import JOB, PHASE, document, record, working
 
 ENDED = "WorkflowType = 'TrainingJob' AND ExecutionStatus != 'Running'"
 
@@ -139,6 +139,36 @@ async def test_a_reset_stays_in_its_life(served: AsyncCli, client: Client) -> No
     await until_listed(client, 2)
     rows = (await served("restarts", "demo", "--json")).json
     assert [(row["life"], row["n"]) for row in rows] == [(1, 1), (1, 2)]
+
+
+@pytest.mark.usefixtures("worker")
+async def test_the_report_has_what_became_of_each_life_and_the_steps_done_again(
+    served: AsyncCli, client: Client
+) -> None:
+    assert (await submitted(served, document(end="stopped", steps="0-117"))).code == 0
+    await until_listed(client, 1)
+    assert (await submitted(served, document(), "--again")).code == 0
+    handle = client.get_workflow_handle("demo")
+
+    async def is_in_its_phase() -> bool:
+        return (await handle.describe()).typed_search_attributes.get(PHASE) is not None
+
+    await until(is_in_its_phase)
+    await handle.terminate(reason="by hand")
+    await until_listed(client, 2)
+    last = document(end="stopped", steps="100-200")
+    assert (await submitted(served, last, "--again")).code == 0
+    await until_listed(client, 3)
+    made = (await served("report", "demo", "--json")).json
+    assert [
+        (row["life"], row["state"], row["reason"], row["lost_steps"]) for row in made["lives"]
+    ] == [
+        (1, "stopped", "because", None),
+        (2, "stopped", "terminated: by hand", None),
+        (3, "stopped", "because", 0),
+    ]
+    assert {row["life"] for row in made["restarts"]} == {3}
+    assert "2 lives of this ID came before, with 4 restarts" in made["summary"][-1]
 
 
 @pytest.mark.usefixtures("worker")
