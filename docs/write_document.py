@@ -30,10 +30,10 @@ SECTIONS: tuple[tuple[str, str, str], ...] = (
     (
         "Phase",
         "spec.phases",
-        "Besides its name, a phase may say what `spec` says; that is not listed again.",
+        "Besides its name, a phase takes the keys of `spec` down to `recovery`.",
     ),
     ("NodeRange", "spec.nodes", "One number, or:"),
-    ("FromWorker", "spec.env", "For each name a text, or, for what nobody else is to read:"),
+    ("FromWorker", "spec.env", "For each name a text, or, for a secret:"),
     ("Checkpoints", "spec.checkpoints", ""),
     ("Progress", "spec.progress", ""),
     ("Limits", "spec.limits", ""),

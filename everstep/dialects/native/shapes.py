@@ -84,35 +84,36 @@ Ladders = Annotated[dict[v.Class, Ladder], AfterValidator(_possible)]
 
 class Budget(Shape):
     limit: Annotated[int, Field(ge=0, le=1_000_000)] | None
-    """So many units at most; null counts without a limit."""
+    """Largest number of units. Null: no limit; units are counted all the same."""
     levels: Annotated[list[v.LevelName], Field(min_length=1), AfterValidator(_billed)] | None = None
-    """Only these levels are billed; else all."""
+    """Levels that are billed. Default: all."""
     owners: Annotated[list[v.OwnerName], Field(min_length=1), AfterValidator(v.unique)] | None = (
         None
     )
-    """Only faults of these owners are billed; else all."""
+    """Owners whose faults are billed. Default: all."""
     when: Billing = "executed"
-    """What is billed: a level that was executed, or only one that succeeded."""
+    """Whether each executed level is billed, or only one that succeeded."""
 
 
 class Match(Shape):
     exit_code: Annotated[list[v.ExitCode], Field(min_length=1), AfterValidator(v.unique)] | None = (
         None
     )
-    """Any of these exit codes."""
+    """Exit codes. One of them has to be the rank's."""
     signal: Annotated[list[v.Signal], Field(min_length=1), AfterValidator(v.unique)] | None = None
-    """Ended by any of these signals."""
+    """Signal numbers. One of them has to have ended the rank."""
     exception: v.Regex | None = None
-    """A regular expression that takes linear time (RE2), found in the last line of a traceback, or in
-    what the rank wrote to the file that `TORCHELASTIC_ERROR_FILE` names, as PyTorch's `record` does."""
+    """Regular expression (RE2) that is searched in the last line of a traceback, and in what the rank wrote
+    to the file that `TORCHELASTIC_ERROR_FILE` names, as PyTorch's `record` does."""
     log: v.Regex | None = None
-    """The same, in the last 200 lines of the rank; a rule added after its start sees the last 20."""
+    """Regular expression (RE2) that is searched in the last 200 lines of the rank. A rule that is added after
+    the start of the rank sees the last 20."""
     kind: v.ShortText | None = None
-    """The kind of fact, such as `process.exit`."""
+    """Kind of the fact, such as `process.exit`."""
     code: v.ShortText | None = None
-    """The fault code, such as `XID 79`."""
+    """Fault code, such as `XID 79`."""
     cls: v.Class | None = Field(default=None, alias="class")
-    """The class that our playbook gives the fault."""
+    """Class that the playbook gives the fault."""
 
     @model_validator(mode="after")
     def _has_a_condition(self) -> Match:
@@ -126,7 +127,7 @@ class Rename(Shape):
     """The action `{class: NAME}`: answer as if it were a fault of that class."""
 
     cls: Annotated[v.Class, AfterValidator(_may_be_called)] = Field(alias="class")
-    """The class whose ladder answers."""
+    """Class whose ladder answers the fault."""
 
 
 Action = Annotated[
@@ -139,40 +140,40 @@ Action = Annotated[
 
 class Rule(Shape):
     match: Match
-    """All keys of it must hold."""
+    """Conditions. All keys that are given have to hold."""
     action: Action
-    """`fail`, `note`, `ignore`, `resize` (go on with another number of nodes), a list of levels, or
-    `{class: NAME}`."""
+    """Answer to a fault that matches: `fail`, `note`, `ignore`, `resize` (another number of nodes), a list of
+    levels, or `{class: NAME}`."""
     why: Annotated[str, Field(max_length=500)] = ""
-    """Why, for people: it is in the record."""
+    """Reason in words. The restart record shows it."""
 
 
 class Recovery(Shape):
     ladders: Ladders = Field(default_factory=dict)
-    """For a class of fault the levels that are tried, one after the other; else those of the playbook."""
+    """Levels to try for a class of fault, in order. Default: the ladder of the playbook."""
     budgets: Annotated[dict[v.BudgetName, Budget], Field(max_length=20)] = Field(
         default_factory=dict
     )
-    """What restarts may cost; a level bills every budget that matches."""
+    """Limits of what restarts may cost. A level bills each budget that matches it."""
     no_progress_restarts: Annotated[int, Field(ge=0, le=1000)] | None = 3
-    """So many restarts without progress before the phase fails; null: no end."""
+    """Number of restarts without progress after which the phase fails. Null: no limit."""
     rollbacks: Annotated[int, Field(ge=0, le=1000)] | None = Policy().rollbacks
-    """So often in a row a job may resume from an older checkpoint although a newer one is complete; 0: never;
-    null: no end."""
+    """Number of times in a row that a job may resume from an older checkpoint although a newer one is
+    complete. 0: never. Null: no limit."""
     rules: Annotated[list[Rule], Field(max_length=100)] = Field(default_factory=list)
-    """Tried before our playbook, the first match wins."""
+    """Rules that are tried before the playbook, in order. The first match wins."""
 
 
 # --- What runs where -------------------------------------------------------------------------------
 
 
 class NodeRange(Shape):
-    """Between how few and how many nodes the script can work on."""
+    """Range of the number of nodes on which the script can train."""
 
     min: v.NodeCount
-    """The job starts and goes on with so few."""
+    """Smallest number of nodes with which the job starts and goes on."""
     wanted: v.NodeCount
-    """The job runs on so many where there are."""
+    """Number of nodes that the job uses where they are available."""
 
     @model_validator(mode="after")
     def _in_order(self) -> NodeRange:
@@ -183,21 +184,21 @@ class NodeRange(Shape):
 
 class Checkpoints(Shape):
     path: v.Path
-    """The folder in which the script saves."""
+    """Folder in which the script saves."""
     format: Annotated[str, v.Matches(v.PHASE_NAME, "be the name of a format, for example auto")] = (
         "auto"
     )
-    """How a checkpoint is known to be complete; `auto` finds out."""
+    """Format by which a checkpoint is checked. `auto` detects it."""
     pattern: v.NamePattern | None = None
-    """A regular expression with a group `step`, found in the names of checkpoints; other names are none.
-    Of two saves of one step, the one with the greater number in a group `again` is the newer."""
+    """Regular expression with a group `step` that is searched in the names of checkpoints. Other names are
+    none. Of two saves of one step the one with the greater number in a group `again` is newer."""
 
 
 class Progress(Shape):
     log_pattern: v.StepRegex | None = None
-    """A regular expression that takes linear time, with a group `step`, found in what ranks print."""
+    """Regular expression (RE2) with a group `step` that is searched in what ranks print."""
     last_step: Annotated[int, Field(ge=1, le=2**53)] | None = None
-    """The step at which training is over, for the time left that `everstep watch` shows."""
+    """Step at which training is over. `everstep watch` shows the time that is left."""
 
 
 Hang = Annotated[
@@ -207,29 +208,30 @@ Hang = Annotated[
 
 
 class Limits(Shape):
-    """Times in seconds; null where there may be none."""
+    """Time limits in seconds."""
 
     queue_s: v.Seconds | None = Defaults().queue_s
-    """A launch waits so long for places; null: without end."""
+    """Seconds that a launch may wait for places. Null: no limit."""
     requeue_s: v.Seconds | None = Defaults().requeue_s
-    """A restart waits so long for places, devices or storage; null: without end."""
+    """Seconds that a restart may wait for places, devices or storage. Null: no limit."""
     spare_s: v.AtMostADay = Defaults().spare_s
-    """So long a spare node is waited for before a job goes on with fewer."""
+    """Seconds to wait for a spare node before the job goes on with fewer."""
     start_s: Annotated[v.SomeSeconds, Field(le=v.DAY_S)] = Defaults().start_s
-    """So long processes may take to start."""
+    """Seconds that processes may take to start."""
     hang_s: Hang = "auto"
-    """So long a step may take; `auto` learns it from the steps seen, and allows ten times as long (at most 30
-    minutes) while output or I/O goes on."""
+    """Seconds that a step may take. `auto` learns the limit from earlier steps, and allows ten times as long
+    (at most 30 minutes) while output or I/O goes on."""
     grace_s: v.AtMostADay = Defaults().grace_s
-    """So long processes may take to end and to save when they are stopped in order."""
+    """Seconds between SIGTERM and SIGKILL, in which ranks may save, when they are stopped in order."""
     unreachable_s: Annotated[v.SomeSeconds, Field(le=v.DAY_S)] = Defaults().unreachable_s
-    """So long a pod is silent before its node counts as lost, if the answering pods make no step either."""
+    """Seconds of silence after which the node of a pod counts as lost, if the other pods make no step
+    either."""
     settle_s: v.AtMostAMinute = Defaults().settle_s
-    """So long facts are gathered before a fault is named."""
+    """Seconds to gather facts before a fault is named, where some agent does not answer."""
     healthy_s: v.SomeSeconds = Defaults().healthy_s
-    """So long a job without steps and checkpoints runs until that counts as progress."""
+    """Seconds of running that count as progress of a job that shows neither steps nor checkpoints."""
     run_s: v.SomeSeconds | None = Defaults().run_s
-    """So long the phase may take from the begin of its launch, waits included; null: without end."""
+    """Seconds that the phase may take from the begin of its launch, waits included. Null: no limit."""
 
 
 Command = Annotated[
@@ -254,7 +256,7 @@ Accelerators = Annotated[
 
 class FromWorker(Shape):
     from_: Annotated[v.Variable, AfterValidator(v.handed_out)] = Field(alias="from")
-    """A variable of the worker, read where ranks are started: its value is in no history."""
+    """Variable of the worker, read when ranks are started. Its value is in no history."""
 
 
 Environment = Annotated[
@@ -270,48 +272,48 @@ Environment = Annotated[
 
 
 class Settings(Shape):
-    """What a job says for all its phases, and a phase for itself."""
+    """Settings of a job for all its phases, and of a phase for itself."""
 
     command: Command | None = None
-    """What to run: a list, or one text for `/bin/sh -c`."""
+    """Program and arguments as a list, or one text for `/bin/sh -c`."""
     workdir: v.Path = "."
-    """Where it begins; relative paths of the job begin there too."""
+    """Working directory of the command. Other relative paths begin there too."""
     image: v.ShortText | None = None
-    """The container image, on Kubernetes."""
+    """Container image. Kubernetes only."""
     pod_template: dict[str, Any] = Field(default_factory=dict)
-    """Merged into our pods, on Kubernetes."""
+    """Fields of a pod template that are merged into each pod. Kubernetes only."""
     nodes: Nodes = 1
-    """On how many machines: a number, or from how few to how many."""
+    """Number of nodes, or a range of it."""
     processes_per_node: Annotated[int, Field(ge=1, le=v.PER_NODE)] = 1
-    """So many ranks on each."""
+    """Number of ranks on each node."""
     accelerators_per_node: Accelerators = 0
-    """So many devices of each machine are the job's."""
+    """Number of devices that the job takes of each node."""
     accelerator: Accelerator = "none"
-    """Of this kind."""
+    """Kind of these devices."""
     env: Environment = Field(default_factory=dict)
-    """Variables of every process: a text, or where the worker has it from."""
+    """Environment variables of each rank: a text, or the variable of the worker to take."""
     model_dir: v.Path | None = None
-    """Where records are written; else `$EVERSTEP_HOME/jobs/<id>`."""
+    """Folder for records, run.log and the fence. Default: `$EVERSTEP_HOME/jobs/<id>`; none on Kubernetes."""
     checkpoints: Checkpoints | None = None
-    """Where the job saves: from there it resumes, and a new one is progress."""
+    """Where the script saves. Restarts resume from there, and a new checkpoint is progress."""
     prewarm: Annotated[list[v.Module], Field(max_length=100), AfterValidator(v.unique)] = Field(
         default_factory=list
     )
-    """Modules that a helper imports ahead, so that restarts need not."""
+    """Python modules that a helper process imports ahead. Restarted ranks are forked from it."""
     prefetch: Command | None = None
-    """A command that runs beside the training, for each of the next two smaller numbers of nodes (not below
-    `nodes.min`), with the number in `NNODES`. If it exits with 1 to 125, the number is not used."""
+    """Command that runs beside the training, for each of the next two smaller numbers of nodes (not below
+    `nodes.min`), with the number in `NNODES`. A number for which it exits with 1 to 125 is not used."""
     progress: Progress = Field(default_factory=Progress)
-    """How steps are seen."""
+    """How steps are recognised."""
     limits: Limits = Field(default_factory=Limits)
-    """Times, in seconds."""
+    """Time limits."""
     recovery: Recovery = Field(default_factory=Recovery)
-    """What is done about faults."""
+    """Answers to faults."""
 
 
 class Phase(Settings):
     name: v.PhaseName
-    """Small letters, digits and `-`."""
+    """Name of the phase: small letters, digits and `-`."""
 
 
 def _named_apart(phases: list[Phase]) -> list[Phase]:
@@ -324,20 +326,21 @@ def _named_apart(phases: list[Phase]) -> list[Phase]:
 
 class Spec(Settings):
     cluster: v.PhaseName = "local"
-    """Where it runs; `local` is this machine."""
+    """Cluster that runs the job. `local` is this machine."""
     namespace: v.Namespace | None = None
-    """Where its pods are made, on Kubernetes; else where the cluster's workers are."""
+    """Namespace of the pods. Default: that of the workers. Kubernetes only."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 0
-    """Higher ones get places first."""
+    """Priority in the queue for places. The highest one comes first."""
     start_phase: str | None = None
-    """Begin with this phase."""
+    """Phase to begin with. Default: the first one."""
     phases: (
         Annotated[
             list[Phase], Field(min_length=1, max_length=v.PHASES), AfterValidator(_named_apart)
         ]
         | None
     ) = None
-    """One after the other, each with its budgets and records; what a phase says is laid over the job's."""
+    """Phases that run one after the other, each with budgets and records of its own. Keys of a phase replace
+    those of the job."""
 
     @model_validator(mode="after")
     def _starts_somewhere(self) -> Spec:
@@ -349,19 +352,19 @@ class Spec(Settings):
 
 class Metadata(Shape):
     name: v.JobName
-    """The job's ID, unless another one is given."""
+    """ID of the job, unless a command gives another one."""
     labels: Annotated[
         dict[v.Label, Annotated[str, Field(max_length=253)]], Field(max_length=100)
     ] = Field(default_factory=dict)
-    """Yours, to find jobs by: `everstep list --label team=nlp`."""
+    """Labels of your own, to find jobs: `everstep list --label team=nlp`."""
 
 
 class NativeDocument(Shape):
     api_version: Literal["everstep/v1"] = Field(alias="apiVersion")
-    """This version of the document."""
+    """Version of this form."""
     kind: Literal["TrainingJob"]
-    """This kind of document."""
+    """Kind of the document."""
     metadata: Metadata
-    """What the job is called."""
+    """Name and labels of the job."""
     spec: Spec
-    """What it does."""
+    """What to run, where, and how to answer faults."""
