@@ -91,8 +91,7 @@ def page() -> str:
 
 def _rows() -> Iterator[str]:
     yield "## See and name: from facts to a class\n"
-    yield "The first row that matches a fact names it. A kind that ends in a dot stands for its family."
-    yield "(?) the row speaks only where its reason holds; otherwise a later one does.\n"
+    yield "The first row that matches a fact names it. A kind that ends in a dot stands for its family.\n"
     rows = (
         (_kinds(row), f"`{row.cls}`", str(row.owner), _marks(row), row.why)
         for row in (*PLAYBOOK, CATCH_ALL)
@@ -131,7 +130,7 @@ def _pattern(text: str) -> str:
 
 def _kinds(row: PlaybookRow) -> str:
     kinds = " ".join(f"`{kind}`" for kind in row.kinds) or "everything else"
-    return kinds if row.only_if is CATCH_ALL.only_if else f"{kinds} (?)"
+    return kinds if row.only_if is None else f"{kinds} if {row.only_if.text}"
 
 
 def _marks(row: PlaybookRow) -> str:

@@ -29,7 +29,7 @@ FOLDER_S = 0.5
 FOLDERS_MOST = 256
 """So many folders of checkpoints are watched at most, those that were made in this run."""
 
-Mark = Callable[[], object]
+Call = Callable[[], object]
 
 
 class SaveRun(NamedTuple):
@@ -47,7 +47,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._items: list[inotify.Event | Mark] = []
+        self._items: list[inotify.Event | Call] = []
         self._woken, self._wake = os.pipe()
         for handle in (self._woken, self._wake):
             os.set_blocking(handle, False)
@@ -55,11 +55,11 @@ class Timeline:
         with contextlib.suppress(OSError):  # without it nothing is known of any save
             self.events = inotify.Inotify()
 
-    def mark(self, mark: Mark) -> None:
+    def mark(self, mark: Call) -> None:
         """Put the mark behind all that has happened."""
         self.mark_looked(lambda: mark)
 
-    def mark_looked(self, look: Callable[[], Mark]) -> None:
+    def mark_looked(self, look: Callable[[], Call]) -> None:
         """Look, and put the mark that `look` returns behind what had happened before the look."""
         with self._lock:
             self._read()
@@ -68,7 +68,7 @@ class Timeline:
                 if self._wake >= 0:
                     os.write(self._wake, b"\0")
 
-    def take(self) -> list[inotify.Event | Mark]:
+    def take(self) -> list[inotify.Event | Call]:
         """All that has happened since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.read(self._woken, 4096)
@@ -141,7 +141,7 @@ class SaveWatch:
     def killing(self) -> None:
         """SIGKILL is about to be sent: what was closed before, was not closed by it."""
 
-        def look() -> Mark:
+        def look() -> Call:
             processes = self._look()
             return (lambda: None) if processes is None else (lambda: self._states.looked(processes))
 
@@ -233,7 +233,7 @@ class SaveWatch:
                 inherited[name] = SaveRecord(LEFT if state == OPEN else RENAMED, content)
         return inherited
 
-    def _carry_out(self, item: inotify.Event | Mark) -> bool:
+    def _carry_out(self, item: inotify.Event | Call) -> bool:
         """Apply an event or a mark. Returns whether a save was written or closed."""
         if not isinstance(item, inotify.Event):
             item()

@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from everstep.core.deciding.decision import Fault
 from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
@@ -42,6 +43,13 @@ PRECEDENCE: tuple[FaultClass, ...] = (
 """The class that names a group of facts, weightiest first: a lost node explains the crash it caused."""
 
 
+class Condition(NamedTuple):
+    """What has to hold of a fact beside its kind."""
+
+    holds: Callable[[Fact], bool]
+    text: str  # as in `it matches if {text}`
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaybookRow:
     """One row: the kinds it matches (a trailing `.` matches a whole family), and what they are."""
@@ -50,7 +58,7 @@ class PlaybookRow:
     cls: FaultClass
     owner: Owner
     why: str
-    only_if: Callable[[Fact], bool] = lambda _fact: True
+    only_if: Condition | None = None
     is_hardware: bool = False
     is_proven: bool = True
     is_harmless: bool = False  # only noted, whatever the ladder of its class says
@@ -60,6 +68,10 @@ class PlaybookRow:
     def proves_broken(self) -> bool:
         """Whether the node of such a fact is broken for certain."""
         return self.is_hardware and self.is_proven
+
+    def matches(self, fact: Fact) -> bool:
+        """Whether the row names this fact, which has one of its kinds."""
+        return self.only_if is None or self.only_if.holds(fact)
 
     def has_kind(self, kind: str) -> bool:
         return any(_kind_matches(pattern, kind) for pattern in self.kinds)
@@ -117,14 +129,14 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
     # Before the severity: a sub-healthy device must not stop a job that trains, however severe its code is.
     PlaybookRow(
         kinds=("device.fault",),
-        only_if=_is_sub_healthy,
+        only_if=Condition(_is_sub_healthy, "its code means sub-health"),
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
         why="the device works, but not as it should",
     ),
     PlaybookRow(
         kinds=("device.fault",),
-        only_if=_severity("warning"),
+        only_if=Condition(_severity("warning"), "its severity is warning"),
         cls=_C.SUBHEALTH,
         owner=Owner.INFRA,
         is_harmless=True,
@@ -133,14 +145,14 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
     # Devices. Critical faults are not healed; user-induced ones are no hardware faults.
     PlaybookRow(
         kinds=("device.fault",),
-        only_if=_user_induced,
+        only_if=Condition(_user_induced, "its code is one that the user's input causes"),
         cls=_C.DEVICE_USER,
         owner=Owner.USER,
         why="the code is caused by what the device was fed",
     ),
     PlaybookRow(
         kinds=("device.fault",),
-        only_if=_cannot_heal,
+        only_if=Condition(_cannot_heal, "it is critical, or has no severity and does not heal"),
         cls=_C.DEVICE_FATAL,
         owner=Owner.INFRA,
         is_hardware=True,
@@ -186,7 +198,7 @@ PLAYBOOK: tuple[PlaybookRow, ...] = (
     # Checks before the start: faulty hardware is isolated, a bad environment only avoided.
     PlaybookRow(
         kinds=("precheck.",),
-        only_if=_is_hardware,
+        only_if=Condition(_is_hardware, "the check found faulty hardware"),
         cls=_C.PRECHECK,
         owner=Owner.INFRA,
         is_hardware=True,
@@ -337,7 +349,7 @@ KINDS_CACHED = 256
 
 def row_for(fact: Fact) -> PlaybookRow:
     """The first row that matches the fact. Unknown kinds match the last row."""
-    return next((row for row in rows_of(fact.kind) if row.only_if(fact)), CATCH_ALL)
+    return next((row for row in rows_of(fact.kind) if row.matches(fact)), CATCH_ALL)
 
 
 @lru_cache(maxsize=KINDS_CACHED)
