@@ -18,7 +18,7 @@ Value = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSource:
-    """The jobs that ran at some time since `since`."""
+    """The jobs that ran at some time since `since`; of an ID each life, the oldest first."""
 
     jobs: Sequence[JobSource]
     since: float
@@ -32,15 +32,20 @@ def fleet_report(source: FleetSource) -> dict[str, Any]:
     recent = [_since(one.restarts, source.since) for one in accounts]
     restarts = [restart for of_job in recent for restart in of_job]
     total = _sum(accounts)
-    states = Counter(str(job.status["state"]) for job in source.jobs)
+    newest = {job.status["id"]: job for job in source.jobs}  # of each ID its newest life
+    lives = Counter(job.status["id"] for job in source.jobs)
+    states = Counter(str(job.status["state"]) for job in newest.values())
     nodes = _nodes(source.jobs, recent)
     by_cause = causes(restarts)
     return {
         "since": moment(source.since),
         "as_of": moment(source.now),
-        "summary": _summary(states, by_cause, nodes, total),
+        "summary": _summary(states, lives, by_cause, nodes, total),
         "jobs": sorted(
-            map(_job, source.jobs, accounts, recent),
+            (
+                {**_job(*each), "lives": lives[each[0].status["id"]]}
+                for each in zip(source.jobs, accounts, recent, strict=True)
+            ),
             key=lambda row: -(row["lost_s"] + row["down_s"]),
         ),
         "states": dict(states),
@@ -77,6 +82,7 @@ def _job(job: JobSource, time: Account, recent: Sequence[Restart]) -> dict[str, 
     values = time_values(time)
     return {
         "id": job.status["id"],
+        "life": job.life,
         "state": job.status["state"],
         "restarts": sum(r.record["refused_by"] is None for r in recent),
         **{key: values[key] for key in ("total_s", "down_s", "lost_s", "ettr")},
@@ -112,7 +118,11 @@ def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> li
 
 
 def _summary(
-    states: Counter[str], by_cause: Sequence[Value], nodes: Sequence[Value], time: Account
+    states: Counter[str],
+    lives: Counter[str],
+    by_cause: Sequence[Value],
+    nodes: Sequence[Value],
+    time: Account,
 ) -> list[str]:
     ended = sum(n for state, n in states.items() if state in ENDS)
     listed = ", ".join(f"{n} {state}" for state, n in states.most_common())
@@ -120,8 +130,9 @@ def _summary(
     most = "by" if total == 1 else "most of them by"
     cause = f", {most} {_most(by_cause)['class']}" if total else ""
     node = f" {nodes[0]['node']} broke most, {count(nodes[0]['faults'], 'time')}." if nodes else ""
+    times = f" in {lives.total()} lives" if len(lives) < lives.total() else ""
     return [
-        f"{count(states.total(), 'job')} ran, of which {ended} ended{f' ({listed})' if listed else ''}.",
+        f"{count(len(lives), 'job')} ran{times}, of which {ended} ended{f' ({listed})' if listed else ''}.",
         f"There {'was' if total == 1 else 'were'} {count(total, 'restart')}{cause}.{node}",
         f"The jobs trained for {percent(time.ettr)} of the time since their first steps: {losses(time)}.",
     ]

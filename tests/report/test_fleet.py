@@ -7,6 +7,7 @@ from dataclasses import replace
 from everstep.report import render
 from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource
+from everstep.report.lives import LifeSource
 from tests.report.job import CREATED, record, run, source
 
 
@@ -57,6 +58,29 @@ def test_work_of_an_unknown_length_that_was_done_again_is_named() -> None:
     assert made["summary"][2].endswith(
         "0 s of work was done again, and an unknown part of the work."
     )
+
+
+def life(number: int, made: JobSource) -> JobSource:
+    lives = [LifeSource(number=number, status=made.status, report=made.report)]
+    return replace(made, lives=lives)
+
+
+def test_a_job_with_several_lives_is_one_job_with_the_restarts_of_all() -> None:
+    made = fleet_report(
+        fleet(
+            life(1, job("a", (20, "node", "n2"))),
+            life(2, job("a", (40, "node", "n2"), (50, "device", "n1"))),
+            life(1, job("b")),
+        )
+    )
+    assert made["states"] == {"completed": 2}
+    assert made["summary"][0] == "2 jobs ran in 3 lives, of which 2 ended (2 completed)."
+    assert made["summary"][1].startswith("There were 3 restarts")
+    rows = [(row["id"], row["life"], row["lives"], row["restarts"]) for row in made["jobs"]]
+    assert sorted(rows) == [("a", 1, 2, 1), ("a", 2, 2, 2), ("b", 1, 1, 0)]
+    for page in (render.fleet_html(made), render.fleet_markdown(made)):
+        assert "a, life 2" in page
+        assert "b, life" not in page
 
 
 def test_a_fleet_without_jobs_has_a_page() -> None:

@@ -5,12 +5,13 @@ A life is a chain of runs. A run that continues as new, or is reset, goes on in 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from typing import Any
 
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.cli.connection import of_each
 from everstep.cli.jobs.history import quoted
@@ -40,9 +41,34 @@ async def lives_of(newest: FoundJob) -> list[Life]:
     other_jobs = await of_each(
         run_ids, lambda run_id: look_up(newest.client, newest.id, run_id=run_id)
     )
-    jobs = newest_of_chains([*filter(None, other_jobs), newest])
-    bounded = await with_ends(jobs[-LIVES_LISTED:])
-    return [Life(number=number, job=job) for number, job in enumerate(bounded, 1)]
+    jobs = _newest_of_chains([*filter(None, other_jobs), newest])
+    return await _numbered(jobs[-LIVES_LISTED:])
+
+
+async def lives_since(client: Client, since: str | None) -> list[Life]:
+    """The lives of all IDs that are open, or closed since then. The oldest of these of an ID is number 1."""
+    runs = (
+        f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus != 'ContinuedAsNew' "
+        f"AND (CloseTime >= '{since}' OR ExecutionStatus = 'Running')"
+    )
+    rows = [row async for row in client.list_workflows(runs)]
+    by_id: dict[str, list[FoundJob]] = defaultdict(list)
+    for job in filter(None, await of_each(rows, partial(_job_of_row, client))):
+        by_id[job.id].append(job)
+    of_ids = await of_each(by_id.values(), lambda jobs: _numbered(_newest_of_chains(jobs)))
+    return [life for of_id in of_ids for life in of_id]
+
+
+async def _job_of_row(client: Client, row: WorkflowExecution) -> FoundJob | None:
+    """The run of this row; the newest run where it continued as new meanwhile. None if deleted."""
+    job = await look_up(client, row.id, run_id=row.run_id)
+    if job is None or not _is_continued(job):
+        return job
+    return await look_up(client, row.id)
+
+
+def _is_continued(job: FoundJob) -> bool:
+    return job.description.status is WorkflowExecutionStatus.CONTINUED_AS_NEW
 
 
 async def _other_runs(newest: FoundJob) -> list[str]:
@@ -56,25 +82,25 @@ async def _other_runs(newest: FoundJob) -> list[str]:
     return [run_id for run_id in run_ids if run_id != newest.description.run_id]
 
 
-def newest_of_chains(jobs: Iterable[FoundJob]) -> list[FoundJob]:
+def _newest_of_chains(jobs: Iterable[FoundJob]) -> list[FoundJob]:
     """The newest run of each chain, oldest first.
 
     A run that continued as new is left out: the server's list lags behind and may still name it.
     """
     by_chain: dict[str, FoundJob] = {}
     for job in sorted(jobs, key=lambda job: job.description.start_time):
-        if job.description.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW:
+        if not _is_continued(job):
             by_chain.pop(job.first_run_id, None)
             by_chain[job.first_run_id] = job
     return list(by_chain.values())
 
 
-async def with_ends(jobs: Sequence[FoundJob]) -> list[FoundJob]:
-    """The jobs of one ID, oldest first, each with the time at which the next one was submitted."""
-    began = await of_each(jobs[1:], lambda job: job.began())
+async def _numbered(jobs: Sequence[FoundJob]) -> list[Life]:
+    """The jobs of one ID, oldest first, each with its number and the time at which the next one began."""
+    ends = [*await of_each(jobs[1:], lambda job: job.began()), None]
     return [
-        *(replace(job, until=until) for (job, _), until in zip(pairwise(jobs), began, strict=True)),
-        *jobs[-1:],
+        Life(number=number, job=replace(job, until=until))
+        for number, (job, until) in enumerate(zip(jobs, ends, strict=True), 1)
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 
 from everstep.chronicle import shapes
 from everstep.cli import completion
@@ -23,10 +23,9 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.history import all_records, recovery_records, with_newest
-from everstep.cli.jobs.job import FoundJob, find, look_up
-from everstep.cli.jobs.lives import Life, lives_of
+from everstep.cli.jobs.job import FoundJob, find
+from everstep.cli.jobs.lives import Life, lives_of, lives_since
 from everstep.cli.output import AsJson, not_empty, show
-from everstep.core import names
 from everstep.dialects import job_memo
 from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource, job_report
@@ -155,27 +154,17 @@ ANSWER_S = 2.0
 
 
 async def _fleet(client: Client, since: float) -> Value:
-    """Jobs that are open, or closed since then; of an ID that was used again the newest."""
-    began = shapes.moment(since)
-    some = f"WorkflowType = '{names.TRAINING_JOB}' AND "
-    some += f"(CloseTime >= '{began}' OR ExecutionStatus = 'Running')"
-    ids = {
-        row.id: None
-        async for row in client.list_workflows(some)
-        if row.status is not WorkflowExecutionStatus.CONTINUED_AS_NEW
-    }
-    sources = await of_each(ids, lambda job_id: _one_of_many(client, job_id))
-    jobs = [source for source in sources if source is not None]
+    """Each life of a job that is open, or closed since then."""
+    lives = await lives_since(client, shapes.moment(since))
+    jobs = await of_each(lives, _one_of_many)
     silent = sum(bool(source.status["silence"]) for source in jobs)
     gaps = [SILENT_JOBS.format(count=silent)] if silent else []
     return fleet_report(FleetSource(jobs=jobs, since=since, now=time.time(), gaps=gaps))
 
 
-async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
-    """The data of one job: all of it, or what the server has if it does not answer. None if deleted."""
-    job = await look_up(client, job_id)
-    if job is None:
-        return None
+async def _one_of_many(life: Life) -> JobSource:
+    """The data of one life: all of it, or what the server has if it does not answer."""
+    job = life.job
     gaps: list[str] = []
     try:
         async with asyncio.timeout(ANSWER_S if job.is_open else None):
@@ -186,7 +175,8 @@ async def _one_of_many(client: Client, job_id: str) -> JobSource | None:
         status = {**shapes.status_unread(job.id), "state": state, "silence": "no worker answered"}
         report = _of_server(job)
     records = await all_records(job, newest=job_memo.restarts_of(report))
-    return JobSource(status=status, report=report, records=records, now=time.time())
+    lives = [LifeSource(number=life.number, status=status, report=report)]
+    return JobSource(status=status, report=report, records=records, now=time.time(), lives=lives)
 
 
 # -- what a report is made from -------------------------------------------------------------------

@@ -172,6 +172,24 @@ async def test_the_report_has_what_became_of_each_life_and_the_steps_done_again(
 
 
 @pytest.mark.usefixtures("worker")
+async def test_the_report_of_all_jobs_has_every_life_that_ran_in_the_time(
+    served: AsyncCli, client: Client
+) -> None:
+    await lived(served, client, "failed", "stopped", "stopped")
+    await ended(served, client, "stopped", name="other")
+    await until_listed(client, 4)
+    made = (await served("report", "--since", "1h", "--json")).json
+    rows = sorted((row["id"], row["life"], row["state"]) for row in made["jobs"])
+    assert rows == [
+        ("demo", 1, "failed"),
+        ("demo", 2, "stopped"),
+        ("demo", 3, "stopped"),
+        ("other", 1, "stopped"),
+    ]
+    assert made["summary"][0].startswith("2 jobs ran in 4 lives")
+
+
+@pytest.mark.usefixtures("worker")
 async def test_status_says_how_often_a_job_was_submitted(served: AsyncCli, client: Client) -> None:
     await lived(served, client, "failed", "stopped", "stopped")
     assert (await served("status", "demo", "--json")).json["submissions"] == 3
