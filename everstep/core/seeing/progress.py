@@ -136,9 +136,16 @@ def step_of(pods: tuple[PodView, ...]) -> int | None:
 
 
 def first_step_at(pods: tuple[PodView, ...]) -> float | None:
-    """When the last slot made its first step of this generation, by what pods report."""
-    firsts = [p.first_step_at for p in pods if p.first_step_at is not None]
-    return max(firsts) if pods and len(firsts) == len(pods) else None
+    """When the last slot made its first step of this generation, by what pods report.
+
+    In many scripts rank 0 alone prints. Once a slot has made another step, a slot that showed none yet is not
+    waited for: a collective step is one of all ranks.
+    """
+    stepping = [p for p in pods if p.first_step_at is not None]
+    goes_on = any((p.step_at or 0.0) > (p.first_step_at or 0.0) for p in stepping)
+    if not stepping or not (goes_on or len(stepping) == len(pods)):
+        return None
+    return max(p.first_step_at or 0.0 for p in stepping)
 
 
 def is_awaited(ledger: Ledger) -> bool:

@@ -25,6 +25,14 @@ def test_it_is_reported_once_every_slot_made_one() -> None:
     assert (report.news, report.first_step_at) == ("refresh", 9.5)
 
 
+def test_where_rank_0_alone_prints_its_first_step_is_the_job_s_once_it_made_another() -> None:
+    """A job of two nodes had none, and a training ratio of 99 % where 17 of 36 s were down."""
+    again = pod(0, step=2, step_at=8.5, first_step_at=8.0)
+    report = look(AWAITS, again, pod(1), now=9.0)
+    assert isinstance(report, WatchReport)
+    assert (report.news, report.first_step_at, report.step) == ("refresh", 8.0, 2)
+
+
 def test_one_that_the_job_knows_is_no_news() -> None:
     order = watch_order(0)
     assert look(order, TRAINS, now=10.0) == WaitFor(until=order.since + order.refresh_s)
