@@ -62,8 +62,10 @@ class EvidenceCollector:
             for number, lines in lines_by_rank.items():
                 files.replace(folder / f"r{number}.log", "\n".join(lines) + "\n", within=home)
             ending = [rank for rank in run.ranks if rank.is_alive and rank.is_to_end]
-            for number, text in self._stacks(run, ending, KEPT_S, may_end=may_end).items():
-                files.replace(folder / f"r{number}.stacks", text, within=home)
+            stacks = self._stacks(run, ending, KEPT_S, may_end=may_end)
+            for rank in ending:
+                text = stacks.get(rank.number) or _without_stack(rank)
+                files.replace(folder / f"r{rank.number}.stacks", text, within=home)
         except OSError:
             return str(folder) if folder.is_dir() else None
         return str(folder)
@@ -98,6 +100,8 @@ class EvidenceCollector:
         if spy is not None and (text := _by_spy(spy, rank.pid, within_s)):
             return text
         number = _signal_of(run, rank, may_end=may_end)
+        if number == signal.SIGABRT:
+            _prevent_core(rank.pid)
         return self._by_signal(rank, process, number, within_s) if number is not None else ""
 
     def _by_signal(self, rank: Rank, process: proc.Process, number: int, within_s: float) -> str:
@@ -112,6 +116,26 @@ class EvidenceCollector:
             elif written != before and time.monotonic() - changed > QUIET_S:
                 break
         return rank.log.newest(written - before).decode(errors="replace")
+
+
+def _prevent_core(pid: int) -> None:
+    """The signal would write the memory of the process to disk."""
+    import resource
+
+    with contextlib.suppress(OSError, ValueError):
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+
+
+def _without_stack(rank: Rank) -> str:
+    """What is known of a rank whose stack cannot be read."""
+    where = ""
+    with contextlib.suppress(OSError):
+        where = (proc.PROC / str(rank.pid) / "wchan").read_text().strip("0\n")
+    waits = f", which waits in the kernel's {where}" if where else ""
+    return (
+        f"no stack of process {rank.pid}{waits}: install py-spy where it runs, or have its Python"
+        " code call faulthandler.enable()\n"
+    )
 
 
 def _by_spy(spy: str, pid: int, within_s: float) -> str:

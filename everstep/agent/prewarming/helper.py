@@ -22,6 +22,8 @@ _LOG = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 LOG_MOST = 1024 * 1024
 FORK_S = 2.0
 """A helper that has not forked by then never will."""
+FATAL = b"Fatal Python error: "
+"""How Python begins the stack that it prints when it crashes."""
 
 
 class Helper:
@@ -82,7 +84,11 @@ class Helper:
             output = os.read(self._start_pipe, 4096)
         if not output:
             with contextlib.suppress(OSError):
-                output = b"".join(files.read(self.log, LOG_MOST).splitlines()[-1:])
+                lines = files.read(self.log, LOG_MOST).splitlines()
+                stack = next((n for n, line in enumerate(lines) if line.startswith(FATAL)), 0)
+                output = b"".join(
+                    lines[: stack or None][-1:]
+                )  # what was printed before Python's stack
         return output.decode(errors="replace")[-LAST_LINE:] or "it was ended"
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent import wire
-from everstep.agent.processes.rank import Rank
+from everstep.agent.processes.rank import PRINTS_STACKS, Rank
 from everstep.agent.processes.run import Run
 
 START_VARIABLES = frozenset(
@@ -87,7 +87,8 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
             raise Unfit(f"{script} is no file of Python source")
         script_folder = script.resolve().parent
     excluded = start_variables(command)
-    env = tuple(sorted((k, v) for k, v in command["env"].items() if k not in excluded))
+    shared = {**PRINTS_STACKS, **command["env"]}
+    env = tuple(sorted((k, v) for k, v in shared.items() if k not in excluded))
     modules = tuple(command["prewarm"])
     return HelperSpec(python.interpreter, str(script_folder), command["workdir"], modules, env)
 

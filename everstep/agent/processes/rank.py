@@ -93,6 +93,10 @@ class RankFolder:
             self.path.rmdir()
 
 
+PRINTS_STACKS = {"PYTHONFAULTHANDLER": "1"}
+"""Python prints the stack of each thread when it crashes, and on the signal before a hung rank is killed."""
+
+
 class Rank:
     """One training process. `start` or `start_forked` starts it; the loop calls the other methods."""
 
@@ -136,7 +140,7 @@ class Rank:
     def environment(self, shared: dict[str, str]) -> dict[str, str]:
         """The environment of the rank. A document may set another file for last words."""
         words = str(self.folder.path / wire.LAST_WORDS)
-        return {wire.LAST_WORDS_FILE: words, **shared, **self.env}
+        return {wire.LAST_WORDS_FILE: words, **PRINTS_STACKS, **shared, **self.env}
 
     # -- starting ---------------------------------------------------------------------------------
 

@@ -124,14 +124,22 @@ def test_last_lines_of_a_rank_that_crashed_are_kept_too(pod: Pod) -> None:
     assert "no such thing" in (Path(str(state["evidence"])) / "r0.log").read_text()
 
 
-def test_rank_with_a_fault_handler_tells_where_it_was(pod: Pod) -> None:
+def test_a_rank_of_python_prints_where_it_was_without_a_change_of_its_script(pod: Pod) -> None:
     pod.runs(
-        f"{TELL}\nimport faulthandler, time\nfaulthandler.enable()\n"
+        f"{TELL}\nimport time\n"
         "def waits_for_ever():\n    tell('up', 1)\n    time.sleep(600)\nwaits_for_ever()"
     )
     pod.file("up")
     state = pod.stopped(2, evidence=True)
     assert "waits_for_ever" in (Path(str(state["evidence"])) / "r0.stacks").read_text()
+
+
+def test_a_rank_without_a_stack_leaves_a_sentence_about_it(pod: Pod) -> None:
+    pod.runs(FOREVER, env={"PYTHONFAULTHANDLER": ""})
+    state = pod.stopped(2, evidence=True)
+    text = (Path(str(state["evidence"])) / "r0.stacks").read_text()
+    assert text.startswith("no stack of process")
+    assert "install py-spy where it runs" in text
 
 
 def test_stacks_are_told_by_the_signal_that_was_named_and_the_rank_lives_on(pod: Pod) -> None:

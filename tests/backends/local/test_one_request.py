@@ -13,7 +13,8 @@ from tests.backends.resuming import commands_to, resumed
 
 CRASHES = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:34:1"}
 SAVES = (
-    "mkdir -p {folder}; echo first > {folder}/a.opaque; echo weights > {folder}/step-7.opaque; "
+    "mkdir -p {folder}; echo first > {folder}/a.opaque; exec 9> {folder}/step-7.opaque; "
+    "echo weights >&9; "
     "test $RANK = 0 && exit 3; exec sleep 1000"
 )
 
