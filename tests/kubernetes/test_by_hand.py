@@ -314,3 +314,86 @@ async def test_a_worker_whose_books_are_others_by_now_changes_nothing_until_it_i
     finally:
         await api.patch(path, {"data": {"identity": identity}})
     await lab.backend.clock()
+
+
+async def test_a_finalizer_of_others_that_holds_a_stop_is_named(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="guarded", env=NEVER_ENDS)
+    await job.launch()
+    pod = f"/api/v1/namespaces/{namespace}/pods/guarded-1-g1"
+    await api.patch(pod, {"metadata": {"finalizers": ["example.com/guard"]}})
+    try:
+
+        async def is_named() -> bool:
+            state = await lab.backend.ensure_gone(job.ref)
+            assert not state.done
+            what = "guarded-1-g1, which the finalizer example.com/guard of others holds, to go"
+            return state.waiting_for == what
+
+        await until(is_named)
+    finally:
+        await api.patch(pod, {"metadata": {"finalizers": None}})
+    await job.gone()
+
+
+MARKS = {
+    "the label of the books": {"labels": {names.BOOKS: None}},
+    "the annotation of the job": {"annotations": {names.JOB: None}},
+    "both": {"labels": {names.BOOKS: None}, "annotations": {names.JOB: None}},
+}
+
+
+@pytest.mark.parametrize("what", MARKS)
+async def test_a_pod_whose_marks_were_taken_away_gets_them_back_and_trains_on(
+    lab: KubernetesLab, api: Api, namespace: str, what: str
+) -> None:
+    job = KubernetesRun(lab, id="unmarked", env=NEVER_ENDS)
+    await job.launch()
+    before = await job.step(5)
+    path = f"/api/v1/namespaces/{namespace}/pods/unmarked-1-g1"
+    marks = {kind: (await api.get(path))["metadata"][kind] for kind in ("labels", "annotations")}
+    await api.patch(path, {"metadata": MARKS[what]})
+
+    async def has_marks() -> bool:
+        await lab.backend.look(job.ref, job.cursor)
+        metadata = (await api.get(path))["metadata"]
+        return {kind: metadata[kind] for kind in marks} == marks
+
+    await until(has_marks)
+    saved = max(pod.step or 0 for pod in before.pods)
+    assert uids_of(await job.step(saved + 20), job.slots) == uids_of(before, job.slots)
+    await job.gone()
+
+
+@pytest.mark.short_fence
+async def test_an_old_copy_of_its_record_removes_no_pod_that_is_newer(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """What lives proves that the copy is old. The job waits until a person has it adopted."""
+    job = KubernetesRun(lab, id="restored", env=NEVER_ENDS)
+    job.books = await lab.backend.identity()
+    await job.launch()
+    await job.step(15)
+    record = f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-restored"
+    old = (await api.get(record))["data"]
+    await resumed(job, "restart-1", recreate=job.slots)
+    before = await job.step(20)
+    await api.patch(record, {"data": old})
+    for _ in range(3):
+        with pytest.raises(WrongCluster, match=r"old copy: .* everstep adopt restored"):
+            await lab.backend.look(job.ref, job.cursor)
+    pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    of_job = [pod["metadata"] for pod in pods if pod["metadata"]["name"].startswith("restored")]
+    assert {pod["uid"] for pod in of_job} == {*uids_of(before, job.slots).values()}
+    assert not any("deletionTimestamp" in pod for pod in of_job)
+    assert await lab.backend.ensure_adopted(job.ref, generation=2) == job.books
+    job.generation = await lab.backend.ensure_generation(job.ref, "restart-2", above=2)
+    assert job.generation == 3
+    await job.stop()
+    await job.place()
+    await job.fence()
+    saved = await job.backend.checkpoints(job.ref)
+    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
+    await job.step(25)
+    await job.gone()

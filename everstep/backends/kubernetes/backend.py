@@ -62,7 +62,7 @@ from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals
-from everstep.backends.kubernetes.pod_facts import created_at
+from everstep.backends.kubernetes.pod_facts import created_at, held_by
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import accepted, all_at_once, allowing, reached
 from everstep.backends.kubernetes.releasing import FolderReleaser
@@ -88,6 +88,7 @@ from everstep.faults.meanings import with_meaning
 logger = logging.getLogger(__name__)
 
 _OPEN_S = 30.0
+_HOLDS = "of others holds"
 _HANDSHAKES = 32
 """With agents, at once. Each takes this process a millisecond, on a busy machine ten: so many are done
 within the second that an agent has for one."""
@@ -500,12 +501,22 @@ class KubernetesBackend(AgentBackend):
         stored = await namespace.reconciler.sync(job.id)
         if left := stored.document.removable:
             self.news.add_later(job.id, 0.2)
-            return [entry.name for entry in left]
+            words = (self._left_of(entry) for entry in left)
+            return sorted(words, key=lambda word: _HOLDS not in word)
         if namespace.placer.settings.has_pod_groups:
             await namespace.placer.groups.remove(job.id)
         await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
         namespace.pods.forget(job.id)
         return ()
+
+    def _left_of(self, entry: PodEntry) -> str:
+        """The pod that is not gone yet, and whose finalizer holds it up, if one does."""
+        pod = self.watch.pod(entry.uid)
+        holder = "" if pod is None or not self._has_ended(entry) else held_by(pod)
+        return f"{entry.name}, which the finalizer {holder} {_HOLDS}," if holder else entry.name
+
+    def _has_ended(self, entry: PodEntry) -> bool:
+        return not entry.node or entry.uid in self.watch.ended
 
     async def release_folders(self, job: JobRef, end: JobEnd) -> str:
         wait = await self._of(job).releaser.release(end.command)

@@ -23,9 +23,15 @@ POD: Fields = {
         **_IDENTITY,
         "creationTimestamp": _ALL,
         "deletionTimestamp": _ALL,
-        "labels": {names.ROLE: _ALL, KUEUE_QUEUE: _ALL, KUEUE_GROUP: _ALL},
+        "labels": {
+            names.ROLE: _ALL,
+            names.GENERATION: _ALL,
+            KUEUE_QUEUE: _ALL,
+            KUEUE_GROUP: _ALL,
+        },
         "annotations": {names.JOB: _ALL, names.KEEPS_OFF: _ALL, KUEUE_SIZE: _ALL},
         "finalizers": _ALL,
+        "ownerReferences": {"uid": _ALL},
     },
     "spec": {
         "nodeName": _ALL,

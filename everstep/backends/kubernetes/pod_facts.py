@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from everstep.backends.kubernetes.manifest import CONTAINER
+from everstep.backends.kubernetes import names
+from everstep.backends.kubernetes.manifest import CONTAINER, KUEUE_FINALIZER
 
 Json = Mapping[str, Any]
 """An object of the API, as the server wrote it."""
 
+_PASSING = frozenset({KUEUE_FINALIZER, "foregroundDeletion", "orphan"})
+"""Finalizers that we, or the cluster itself, take away."""
 _FINAL = frozenset({"Succeeded", "Failed"})
 _SHUTDOWN = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
 _CANNOT_START = ("Err", "Image", "Create", "Invalid", "CrashLoop", "RunContainer", "PostStart")
@@ -315,6 +318,19 @@ def is_owned(pod: Json, uid: str) -> bool:
     """Whether the object of this uid owns the pod: that of a job's record does."""
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(owner["uid"] == uid for owner in owners)
+
+
+def generation_of(pod: Json) -> int:
+    """The generation that created the pod; 0 where its label is not as it was written."""
+    text = str(pod["metadata"].get("labels", {}).get(names.GENERATION, ""))
+    return int(text) if text.isdecimal() and text.isascii() else 0
+
+
+def held_by(pod: Json) -> str:
+    """The finalizer of others that keeps the object of a deleted pod; empty: none does."""
+    metadata = pod["metadata"]
+    finalizers = metadata.get("finalizers") or () if "deletionTimestamp" in metadata else ()
+    return next((one for one in finalizers if one not in _PASSING), "")
 
 
 def created_at(pod: Json) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from everstep.agent_client.watch import Agents
 from everstep.backends.kubernetes import gangs
 from everstep.backends.kubernetes.books import PodEntry
-from everstep.backends.kubernetes.pod_facts import trouble
+from everstep.backends.kubernetes.pod_facts import held_by, trouble
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.world import PlaceState, PodRef
 
@@ -38,7 +38,9 @@ def place_state(
             refs[slot] = PodRef(node=node, uid=entry.uid)
         else:
             # A pod whose place is given back ends for that reason.
-            says_why = why and not entry.is_withdrawn
+            if holder := held_by(pod):
+                why = f"the finalizer {holder} of others holds it"
+            says_why = why and (holder or not entry.is_withdrawn)
             if problem := f"pod {entry.name}: {why}" if says_why else failure_of(entry):
                 problems.append(problem)
             next_event = "its agent to answer" if node else "the scheduler to choose a node"

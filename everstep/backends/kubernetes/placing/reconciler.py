@@ -7,6 +7,7 @@ of the others. Any worker may do it at any time, and again.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.job_record import JobRecord
-from everstep.backends.kubernetes import kueue, listed_faults, node_facts
+from everstep.backends.kubernetes import kueue, listed_faults, names, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
 from everstep.backends.kubernetes.listed_faults import Ended
@@ -24,14 +25,17 @@ from everstep.backends.kubernetes.pod_facts import (
     PodReport,
     created_at,
     end_of,
+    generation_of,
     is_owned,
     trouble,
 )
 from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing, both, reached
-from everstep.backends.kubernetes.watch import ClusterWatch
-from everstep.core.errors import BackendUnavailable
+from everstep.backends.kubernetes.watch import ClusterWatch, job_of
+from everstep.core.errors import BackendUnavailable, WrongCluster
 from everstep.core.facts import Fact
+
+logger = logging.getLogger(__name__)
 
 _DELETED = "it was deleted"
 _LEAST_GRACE_S = 1
@@ -89,6 +93,7 @@ class PodReconciler:
         `sight`: a look of a moment ago, where the caller has one; its record may be newer than its pods.
         """
         pods, stored = await self.look(job_id) if sight is None else sight
+        _refuse_older(stored, pods)
         deletions = self._strays(stored, pods)
         for stray in deletions:
             self.agents.forget(stray.uid)
@@ -128,6 +133,8 @@ class PodReconciler:
         pod = self.watch.pod(entry.uid)
         if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
             pod = await self._pod_on_server(entry, stored)
+        if pod is not None:
+            await self._mend_marks(pod, stored.document.record.id)
         if pod is not None and not entry.uid:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         if entry.is_withdrawn:
@@ -232,6 +239,23 @@ class PodReconciler:
             return None
         return pod if entry.uid in {"", pod["metadata"]["uid"]} else None
 
+    async def _mend_marks(self, pod: Json, job_id: str) -> None:
+        """Put back the labels and the annotation by which a watch finds the pod and its job.
+
+        Another person's tool may take them away. The pod itself is known by its uid.
+        """
+        metadata = pod["metadata"]
+        labels = names.labels(self.books.identity, job_id)
+        # The copy of a watch has the annotation, and no label that the watch selects by.
+        is_selected = self.watch.pod(metadata["uid"]) is not None
+        has_labels = is_selected or labels.items() <= (metadata.get("labels") or {}).items()
+        if has_labels and job_of(pod) == job_id:
+            return
+        logger.warning("pod %s of job %s lacks marks of ours: put back", metadata["name"], job_id)
+        marks = {"uid": metadata["uid"], "labels": labels, "annotations": {names.JOB: job_id}}
+        path = f"{self._path}/pods/{metadata['name']}"
+        await allowing(self.api.patch(path, {"metadata": marks}), 404, 409)
+
     async def _delete(self, pod: PodDeletion) -> None:
         options = {"gracePeriodSeconds": pod.grace_s, "preconditions": {"uid": pod.uid}}
         deletion = self.api.delete(f"{self._path}/pods/{pod.name}", options)
@@ -329,6 +353,20 @@ class PodReconciler:
             is_there = entry.uid and not entry.is_withdrawn
             if is_there and (entry.has_answered or has_address):
                 self.agents.watch(entry.uid, has_answered=entry.has_answered)
+
+
+def _refuse_older(stored: Stored, pods: Collection[Json]) -> None:
+    """Raise WrongCluster where a pod of the job is newer than its record: that is an old copy of it.
+
+    A generation is in the record before a pod of it is made. By an older record the pod would be a stray.
+    """
+    record = stored.document.record
+    job_pods = (pod for pod in pods if is_owned(pod, stored.uid))
+    newest = max(map(generation_of, job_pods), default=0)
+    if newest > record.newest:
+        where = f"ConfigMap {names.record(record.id)}"
+        what = f"{where} is an old copy: it ends at generation {record.newest}, and pods of {newest} live"
+        raise WrongCluster(record.id, what)
 
 
 def _first_deletion(entry: PodEntry, pod: Json, grace_s: int) -> PodDeletion | None:
