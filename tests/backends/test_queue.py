@@ -107,6 +107,19 @@ async def test_a_job_that_can_never_fit_says_so_at_once_and_blocks_no_other(lab:
     assert await queue_reason(too_large, reissued=True) == wait
 
 
+async def test_a_job_passes_a_new_one_that_only_a_release_lets_start(lab: Lab) -> None:
+    for name in ("n3", "n4"):
+        await lab.backend.ensure_isolated(name, reason="it smokes")
+    large, small = Run(lab, id="large", slots=(0, 1, 2, 3), devices="all"), waiting(lab, "small")
+    wait = "room for 1 more pod (n3, n4 are isolated: everstep release n3)"
+    assert await queue_reason(large) == wait
+    await small.launch()
+    await small.gone()
+    await lab.backend.ensure_released("n4")
+    async with observed(small):
+        await large.launch()
+
+
 # -- A whole job --------------------------------------------------------------------------------
 
 

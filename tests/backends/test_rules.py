@@ -167,12 +167,14 @@ WANTS: dict[str, tuple[PlaceOrder, list[NodeView], int, str]] = {
 @pytest.mark.parametrize("name", WANTS)
 def test_who_waits_is_told_for_what(name: str) -> None:
     place_request, nodes, places, wait = WANTS[name]
-    state = asking(place_request, *nodes).waiting_state("demo")
+    state = asking(place_request, *nodes).waiting_state()
     assert (state.placed, state.places, state.waiting_for) == (False, places, wait)
 
 
 def test_who_is_not_the_first_waits_for_its_turn_whatever_there_is_room_for() -> None:
-    state = asking(order((0,)), node("n0")).waiting_state("another")
+    ahead = order(job=JobRef(id="another", run="r1"), accelerators_per_node="all")
+    another = asking(ahead, node("n0"), node("n1"))
+    state = replace(asking(order((0,)), node("n0")), claims=(another,)).waiting_state()
     assert (state.places, state.waiting_for) == (0, "its turn behind another")
 
 
@@ -193,7 +195,7 @@ def test_an_old_pod_is_in_the_way_until_its_place_is_free(name: str) -> None:
     place_request = asking(place_order, node("n0"), node("n1"), leaving=(old,))
     assert nodes_of(place_request) == expected
     if expected is None:
-        assert place_request.waiting_state("demo").waiting_for == "old on n0 to go"
+        assert place_request.waiting_state().waiting_for == "old on n0 to go"
 
 
 def test_an_old_pod_stops_being_in_the_way_so_long_after_its_end() -> None:

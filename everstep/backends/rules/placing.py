@@ -1,20 +1,32 @@
 """Places for pods: who waits for them, in which order, and who gets them. All of them, or none.
 
-The queue is strict: re-issued jobs first, then priority, then the order of asking. No job overtakes the
-first one, even if there is room for a smaller job; only one that can never fit here is passed over. Who fits
-where is `everstep.core.recovering.placement`.
+The turns: re-issued jobs first, then priority, then the order of asking. A job that waits claims each node
+that it could use once other jobs there have ended: how long these run is unknown. A job behind it goes ahead
+only on nodes that no claim includes, and on those that have room for its pods and all claims at once. So,
+unless something else breaks, no job starts later than it would without those that went ahead of it.
+
+Two kinds of jobs claim nothing and are passed over: one that can never fit here, and a new one that isolated
+nodes keep from starting, whichever jobs end; an operator may release these in an hour or never. A re-issued
+one keeps its claim: its wait has a limit. Who fits where is `everstep.core.recovering.placement`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TypeVar
 
 from everstep.core.recovering.placement import (
     Need,
     broken_devices,
     choose,
+    could_hold,
+    fits,
     free_devices,
+    is_open,
+    isolated_places,
+    isolation_hint,
     room_sentence,
     shortage,
 )
@@ -36,10 +48,32 @@ def slots_to_remove(order: PlaceOrder, made_in: Mapping[int, int]) -> tuple[int,
     return tuple(sorted(going))
 
 
-def first_in_turn(waiting: Iterable[PlaceRequest]) -> str:
-    """The job that is served next, of those that wait in this order: one that can fit, if there is any."""
-    names = [(request.order.job.id, request.never_fits) for request in waiting]
-    return next((name for name, never_fits in names if not never_fits), names[0][0])
+def claims_before(job: str, waiting: Iterable[PlaceRequest]) -> tuple[PlaceRequest, ...]:
+    """The requests that claim nodes before this job has its turn. `waiting`: all, in that order."""
+    before = takewhile(lambda request: request.order.job.id != job, waiting)
+    return tuple(request for request in before if request.claims_nodes)
+
+
+Job = TypeVar("Job")
+
+
+def serve(
+    waiting: Iterable[Job],
+    *,
+    nodes: Callable[[], Sequence[NodeView]],
+    request_of: Callable[[Job, Sequence[NodeView]], PlaceRequest],
+    grant: Callable[[Job, Mapping[int, Place]], None],
+) -> None:
+    """Grant places to the jobs that wait, each in its turn and beside the claims of those before it."""
+    claims: list[PlaceRequest] = []
+    views = nodes()
+    for job in waiting:
+        request = replace(request_of(job, views), claims=claims)
+        if (places := request.granted()) is not None:
+            grant(job, places)
+            views = nodes()
+        elif request.claims_nodes:
+            claims.append(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +156,13 @@ class PlaceRequest:
     leaving: Sequence[OldPod]
     nodes: Sequence[NodeView]
     now: float
+    claims: Sequence[PlaceRequest] = ()  # of jobs whose turn is before
+    has_removed_old: bool = True  # False: it has yet to give back pods, and waits until then
 
     def granted(self) -> Mapping[int, Place] | None:
         """A place for every slot that has no pod; None if not all of them can have one now."""
+        if not self.has_removed_old:
+            return None
         chosen = self._chosen()
         if self._removable() or len(chosen) < len(self._missing()):
             return None
@@ -134,16 +172,30 @@ class PlaceRequest:
             for slot, name in chosen.items()
         }
 
-    def waiting_state(self, first: str) -> PlaceState:
-        """The answer to an order that got no places. `first`: the job that is served next."""
-        missing = len(self._missing())
-        with_pod = len(self.order.slots) - missing
-        if first != self.order.job.id and not self.never_fits:
-            wait = f"its turn behind {first}"
-            return PlaceState(placed=False, places=with_pod, waiting_for=wait)
-        free = len(self._chosen())
-        wait = self._next_need(with_pod + free)
-        return PlaceState(placed=False, places=with_pod + free, waiting_for=wait)
+    def waiting_state(self) -> PlaceState:
+        """The answer to an order that got no places."""
+        places = len(self.order.slots) - len(self._missing()) + len(self._chosen())
+        if self.claims and self.claims_nodes:
+            wait = f"its turn behind {self.claims[0].order.job.id}"
+        else:
+            wait = self._next_need(places)
+        return PlaceState(placed=False, places=places, waiting_for=wait)
+
+    @property
+    def claims_nodes(self) -> bool:
+        """Whether jobs behind this one have to leave it the nodes that it could use."""
+        return not self.never_fits and (self.order.reissued or not self._needs_release)
+
+    @property
+    def _needs_release(self) -> bool:
+        """Whether isolated nodes keep the job from starting, whichever other jobs end."""
+        open_nodes = {node.name for node in self.nodes if is_open(node, self._need)}
+        return len(open_nodes | {*self.job_nodes.values()}) < self._least
+
+    def _includes(self, node: NodeView) -> bool:
+        """Whether a claim of this request includes the node."""
+        is_other = node.name not in self.order.avoid and node.name not in self.job_nodes.values()
+        return is_other and could_hold(node, self._need)
 
     @property
     def never_fits(self) -> bool:
@@ -166,7 +218,21 @@ class PlaceRequest:
     def _chosen(self) -> dict[int, str]:
         # At most one pod of a job on a node: losing the node shall cost one slot.
         occupied = {*self.job_nodes.values(), *(pod.node for pod in self._in_the_way())}
-        return choose(self._missing(), self.nodes, self._need, busy=occupied)
+        return choose(self._missing(), self._unclaimed(), self._need, busy=occupied)
+
+    def _unclaimed(self) -> Iterable[NodeView]:
+        """The nodes with room for a slot that leaves all claims what they have there."""
+        return (n for n in self.nodes if fits(n, self._need) and self._leaves_claims(n))
+
+    def _leaves_claims(self, node: NodeView) -> bool:
+        node = _with_pod(node, self._need)
+        for claim in self.claims:
+            if not claim._includes(node):
+                continue
+            if not fits(node, claim._need):
+                return False
+            node = _with_pod(node, claim._need)
+        return True
 
     def _in_the_way(self) -> Iterable[OldPod]:
         for pod in self.leaving:
@@ -190,8 +256,11 @@ class PlaceRequest:
         if removable := self._removable():
             return f"{removable[0]} to go"
         if broken := broken_devices(self.nodes, self._need):
-            return f"device {broken[0]}"
-        return needs
+            return f"device {broken[0]}{isolation_hint(self._isolated_at(broken[0]))}"
+        return f"{needs}{isolation_hint(isolated_places(self.nodes, self._need))}"
+
+    def _isolated_at(self, device: str) -> tuple[str, ...]:
+        return tuple(name for name in isolated_places(self.nodes, self._need) if name == device)
 
 
 def _need(order: PlaceOrder) -> Need:
@@ -200,6 +269,15 @@ def _need(order: PlaceOrder) -> Need:
         avoid=frozenset(order.avoid),
         avoid_devices=frozenset(order.avoid_devices),
     )
+
+
+def _with_pod(node: NodeView, need: Need) -> NodeView:
+    """The node with one more pod of this need, if it has room for that."""
+    if need.accelerators == 0:
+        return replace(node, slots_free=node.slots_free - 1)
+    indexes = {*_devices(node, need)}
+    devices = (replace(d, job="other") if d.index in indexes else d for d in node.devices)
+    return replace(node, devices=tuple(devices))
 
 
 def _devices(node: NodeView, need: Need) -> tuple[int, ...]:

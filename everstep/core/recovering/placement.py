@@ -68,6 +68,42 @@ def could_hold(node: NodeView, need: Need) -> bool:
     return len(node.devices) >= (1 if need.accelerators == "all" else need.accelerators)
 
 
+def is_open(node: NodeView, need: Need) -> bool:
+    """Whether a slot could live on the node if all of it were sound and free that is not isolated."""
+    usable = [d for d in node.devices if (node.name, d.index) not in need.avoid_devices]
+    sound = [device for device in usable if device.isolated is None]
+    if node.isolated or node.name in need.avoid:
+        return False
+    if need.accelerators == "all":
+        return bool(usable) and len(sound) == len(usable)
+    return len(sound) >= need.accelerators
+
+
+def isolated_places(nodes: Iterable[NodeView], need: Need) -> tuple[str, ...]:
+    """What has to be released for a slot to live there: nodes, and devices of nodes that are not isolated."""
+    names: list[str] = []
+    for node in nodes:
+        if is_open(node, need) or node.name in need.avoid or not could_hold(node, need):
+            continue
+        devices = [f"{node.name}/{d.index}" for d in node.devices if d.isolated is not None]
+        names += [node.name] if node.isolated else devices
+    return tuple(names)
+
+
+ISOLATED_NAMED = 3
+"""So many isolated nodes are named in a wait."""
+
+
+def isolation_hint(names: Sequence[str]) -> str:
+    """What a wait says of isolated nodes and devices that are in its way: the command that ends that."""
+    if not names:
+        return ""
+    more = len(names) - ISOLATED_NAMED
+    listed = ", ".join(names[:ISOLATED_NAMED]) + (f" and {more} more" if more > 0 else "")
+    verb = "is" if len(names) == 1 else "are"
+    return f" ({listed} {verb} isolated: everstep release {names[0]})"
+
+
 def room_sentence(least: int, most: int) -> str:
     """How many more pods need a place: so many at least, so many at most."""
     span = f"{least} to {most} more pods" if 0 < least < most else _count(most, "more pod")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
 from everstep.backends.fake import views
 from everstep.backends.fake.simulated import pods
 from everstep.backends.fake.simulated.model import Job, Placement, Pod, WaitingJob
@@ -63,8 +67,9 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
     ]
     pods.remove(state, unusable)
     missing = [slot for slot in order.recreate if slot not in job.standbys]
-    # Jobs that wait for a place are served first, except those that can have none.
-    if missing and all(_waiting_request(state, other).never_fits for other in _waiting_jobs(state)):
+    # Jobs that wait for a place are served first, except those that claim none.
+    waiting = (_waiting_request(state, other, all_views) for other in _waiting_jobs(state))
+    if missing and not any(request.claims_nodes for request in waiting):
         all_pods = (*job.pods.values(), *job.leaving, *job.standbys.values())
         in_use = {pod.node.name for pod in all_pods}
         all_views = node_views(state)
@@ -104,15 +109,13 @@ def capacity_changed(state: FakeState) -> None:
 
 
 def serve_queue(state: FakeState) -> None:
-    """Give places to the jobs that wait, until there is none for one that could have them some day."""
-    for job in _waiting_jobs(state):
-        if not _grant(state, job):
-            if _waiting_request(state, job).never_fits:
-                continue
-            break
-        # Only now: an order that is repeated in vain must not wake its own worker.
-        for changed in (job, *_waiting_jobs(state)):
-            state.touch(changed)
+    """Give places to the jobs that wait."""
+    placing.serve(
+        _waiting_jobs(state),
+        nodes=partial(node_views, state),
+        request_of=partial(_waiting_request, state),
+        grant=partial(_grant, state),
+    )
 
 
 def _waiting_jobs(state: FakeState) -> list[Job]:
@@ -123,12 +126,9 @@ def _waiting_jobs(state: FakeState) -> list[Job]:
     return [job for _, job in sorted(waiting, key=lambda one: one[0])]
 
 
-def _grant(state: FakeState, job: Job) -> bool:
+def _grant(state: FakeState, job: Job, places: Mapping[int, placing.Place]) -> None:
     assert job.waiting is not None
     order = job.waiting.order
-    places = _request(state, job, order).granted() if job.waiting.has_removed_old else None
-    if places is None:
-        return False
     for slot, place in places.items():
         node = state.nodes[place.node]
         devices = tuple(node.devices[index] for index in place.devices)
@@ -136,20 +136,27 @@ def _grant(state: FakeState, job: Job) -> bool:
     refs = {slot: _ref(job, slot) for slot in sorted(order.slots)}
     job.placement = Placement(generation=order.generation, pods=refs)
     job.waiting = None
-    return True
+    # Only now: an order that is repeated in vain must not wake its own worker.
+    for changed in (job, *_waiting_jobs(state)):
+        state.touch(changed)
 
 
-def _waiting_request(state: FakeState, job: Job) -> placing.PlaceRequest:
+def _waiting_request(
+    state: FakeState, job: Job, all_views: Sequence[NodeView]
+) -> placing.PlaceRequest:
     assert job.waiting is not None
-    return _request(state, job, job.waiting.order)
+    request = _request(state, job, job.waiting.order, all_views)
+    return replace(request, has_removed_old=job.waiting.has_removed_old)
 
 
-def _request(state: FakeState, job: Job, order: PlaceOrder) -> placing.PlaceRequest:
+def _request(
+    state: FakeState, job: Job, order: PlaceOrder, all_views: Sequence[NodeView]
+) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
         job_nodes={slot: pod.node.name for slot, pod in job.pods.items()},
         leaving=_leaving(job),
-        nodes=node_views(state),
+        nodes=all_views,
         now=state.now,
     )
 
@@ -171,8 +178,10 @@ def _ref(job: Job, slot: int) -> PodRef:
 def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     placement = job.placement
     if placement is None or placement.generation != order.generation:
-        waiting = (_waiting_request(state, other) for other in _waiting_jobs(state))
-        return _request(state, job, order).waiting_state(placing.first_in_turn(waiting))
+        all_views = node_views(state)
+        waiting = (_waiting_request(state, other, all_views) for other in _waiting_jobs(state))
+        claims = placing.claims_before(job.id, waiting)
+        return replace(_request(state, job, order, all_views), claims=claims).waiting_state()
     if not placement.is_ready:
         unready = _unready(job, placement)
         if unready:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pydantic import TypeAdapter
 
@@ -91,7 +92,7 @@ def ensure_standbys(
     standbys = pods.standing_by(db, job.id)
     missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
     # A job that waits comes before a pod that only stands by.
-    if not missing or any(not _request(transaction, other).never_fits for other in queue(db)):
+    if not missing or any(_request(transaction, other, views).claims_nodes for other in queue(db)):
         return standbys
     all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
     in_use = {pod.node for pod in all_pods}
@@ -133,10 +134,13 @@ def _join(db: Db, order: PlaceOrder) -> None:
 
 
 def serve_queue(transaction: Transaction) -> None:
-    """Give places to the jobs that wait, until there is none for one that could have them some day."""
-    for order in queue(transaction.db):
-        if not _grant(transaction, order) and not _request(transaction, order).never_fits:
-            break
+    """Give places to the jobs that wait."""
+    placing.serve(
+        queue(transaction.db),
+        nodes=transaction.nodes,
+        request_of=partial(_request, transaction),
+        grant=partial(_grant, transaction),
+    )
 
 
 def queue(db: Db) -> list[PlaceOrder]:
@@ -146,10 +150,9 @@ def queue(db: Db) -> list[PlaceOrder]:
     return [order for order, _ in sorted(waiting, key=lambda one: placing.queue_key(*one))]
 
 
-def _grant(transaction: Transaction, order: PlaceOrder) -> bool:
-    places = _request(transaction, order).granted()
-    if places is None:
-        return False
+def _grant(
+    transaction: Transaction, order: PlaceOrder, places: Mapping[int, placing.Place]
+) -> None:
     db, job_id = transaction.db, order.job.id
     cluster = identity.identity(db)
     for slot, place in places.items():
@@ -164,7 +167,6 @@ def _grant(transaction: Transaction, order: PlaceOrder) -> bool:
         )
     books.store(db, replace(books.job(db, job_id), placed=order.generation))
     db.execute("DELETE FROM queue WHERE job = ?", (job_id,))
-    return True
 
 
 def pod_name(job_id: str, slot: int, generation: int) -> str:
@@ -183,12 +185,14 @@ def _folder_name(job_id: str) -> str:
     return safe if safe == job_id else f"{safe}-{hashlib.sha256(job_id.encode()).hexdigest()[:8]}"
 
 
-def _request(transaction: Transaction, order: PlaceOrder) -> placing.PlaceRequest:
+def _request(
+    transaction: Transaction, order: PlaceOrder, views: Sequence[NodeView]
+) -> placing.PlaceRequest:
     return placing.PlaceRequest(
         order=order,
         job_nodes={pod.slot: pod.node for pod in pods.of_job(transaction.db, order.job.id)},
         leaving=_leaving(transaction.db, order),
-        nodes=transaction.nodes(),
+        nodes=views,
         now=transaction.now,
     )
 
@@ -210,8 +214,10 @@ def opens_at(transaction: Transaction, order: PlaceOrder) -> float | None:
 def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
     db = transaction.db
     if books.job(db, order.job.id).placed != order.generation:
-        waiting = (_request(transaction, other) for other in queue(db))
-        return _request(transaction, order).waiting_state(placing.first_in_turn(waiting))
+        views = transaction.nodes()
+        waiting = (_request(transaction, other, views) for other in queue(db))
+        claims = placing.claims_before(order.job.id, waiting)
+        return replace(_request(transaction, order, views), claims=claims).waiting_state()
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
     return PlaceState(placed=True, pods=refs, places=len(refs))
