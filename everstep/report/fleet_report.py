@@ -11,6 +11,7 @@ from everstep.chronicle.shapes import moment
 from everstep.chronicle.views import STAGES
 from everstep.report.accounting import Account, Restart, account, seconds
 from everstep.report.job_report import JobSource, causes, time_values
+from everstep.report.node_faults import is_of_node
 from everstep.report.sentences import ENDS, count, losses, percent
 
 Value = Mapping[str, Any]
@@ -90,14 +91,14 @@ def _job(job: JobSource, time: Account, recent: Sequence[Restart]) -> dict[str, 
 
 
 def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> list[dict[str, Any]]:
-    """Nodes with faults, those that broke most first. A fault that took two levels counts once."""
+    """Nodes with faults of their own, the worst first. A fault that took two levels counts once."""
     rows: dict[str, dict[str, Any]] = {}
     for job, restarts in zip(jobs, recent, strict=True):
         incidents = {(r.record["phase"], r.record["incident"]): r for r in reversed(restarts)}
         # The first record of an incident has all of its down time.
         for restart in incidents.values():
             fault = restart.record["fault"]
-            if fault["node"] is None:
+            if fault["node"] is None or not is_of_node(restart.record):
                 continue
             empty: dict[str, Any] = {"node": fault["node"], "faults": 0, "down_s": 0.0}
             row = rows.setdefault(fault["node"], {**empty, "causes": Counter(), "jobs": set()})

@@ -10,6 +10,7 @@ from everstep.chronicle.shapes import moment
 from everstep.chronicle.time_use import Run
 from everstep.report.accounting import Account, Restart, account
 from everstep.report.lives import LifeSource, life_rows, lives_sentence
+from everstep.report.node_faults import is_of_node
 from everstep.report.sentences import ENDS, summary
 
 Value = Mapping[str, Any]
@@ -137,12 +138,12 @@ def _restart(restart: Restart) -> dict[str, Any]:
 
 
 def _nodes(source: JobSource) -> list[dict[str, Any]]:
-    """Each node the job was on or has isolated: its slots over time, faults, isolation."""
+    """Each node that the job was on or has isolated: its slots over time, its own faults, isolation."""
     spans = _places(source)
     faults: dict[str, int] = {}
     for record in source.records:
         if (node := record["fault"]["node"]) is not None:
-            faults[node] = faults.get(node, 0) + 1
+            faults[node] = faults.get(node, 0) + is_of_node(record)
     isolated = set(source.status.get("isolated_nodes") or ())
     names = sorted({*spans, *faults, *isolated})
     return [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from everstep.report import render
 from everstep.report.fleet_report import FleetSource, fleet_report
-from everstep.report.job_report import JobSource
+from everstep.report.job_report import JobSource, job_report
 from everstep.report.lives import LifeSource
 from tests.report.job import CREATED, record, run, source
 
@@ -39,6 +39,22 @@ def test_nodes_that_break_most_come_first_over_all_jobs() -> None:
         "device": 2,
         "crash": 1,
     }
+
+
+def test_faults_of_the_script_are_no_faults_of_the_node_they_were_seen_on() -> None:
+    crashes = job("a", *((n, cls, "n0") for n, cls in enumerate(("crash", "hang", "numeric"), 20)))
+    checked = replace(
+        job("b"),
+        records=[
+            record(1, 20, cls="precheck", node="n1"),
+            {**record(2, 30, cls="precheck", node="n2"), "isolated": True},
+        ],
+    )
+    made = fleet_report(fleet(crashes, checked))
+    assert [(row["node"], row["faults"]) for row in made["nodes"]] == [("n2", 1)]
+    assert "n0 broke" not in made["summary"][1]
+    faults = {row["node"]: row["faults"] for row in job_report(crashes)["nodes"]}
+    assert faults == {"n0": 0}
 
 
 def test_only_restarts_since_then_count() -> None:

@@ -102,7 +102,9 @@ def test_what_the_drawings_show_is_in_words_too(page: Callable[[dict[str, Any]],
     """Each generation, the slots of each node, and until when a node is isolated."""
     entry = {"reason": "XID 79", "by": "demo", "since": at(60), "until": at(90_000)}
     job_status = {"isolated_nodes": ["n1"], "pods": [{"slot": 3, "node": "n2"}]}
-    made = job_report(replace(crashed(), isolation={"n1": entry}, status=status(**job_status)))
+    made = job_report(
+        replace(crashed(cls="node"), isolation={"n1": entry}, status=status(**job_status))
+    )
     rows = table_rows(page(made))
     day = "2026-05-28"
     for n, clock, steps in (
@@ -206,6 +208,7 @@ def large() -> JobSource:
         record(
             n,
             100.0 * n,
+            cls="node",
             step=10 * n,
             resume_step=10 * n - 1,
             nodes={"before": {str(n): f"n{n}"}, "after": {str(n): f"spare{n}"}},
