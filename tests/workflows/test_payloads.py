@@ -19,7 +19,8 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 
 from everstep.agent_client import views as agent_views
-from everstep.chronicle import views
+from everstep.chronicle import fleet_totals, views
+from everstep.chronicle.chronicle import JobTotals
 from everstep.converter import DATA_CONVERTER
 from everstep.core.bounds import NUMBER_MOST, TEXT_MOST
 from everstep.core.deciding.decision import StepResult
@@ -376,3 +377,23 @@ def test_a_full_quarantine_says_so_and_takes_nodes_again_once_some_are_released(
     book, answer = quarantine.isolate(book, request)
     assert answer.verdict == "isolated"
     assert answer.note.startswith("1241 nodes and devices are isolated, of at most 1250")
+
+
+@pytest.mark.parametrize("character", LONGEST, ids=ascii)
+def test_the_totals_of_a_fleet_continue_as_a_new_run_whatever_is_sent(character: str) -> None:
+    fleet = fleet_totals.FleetTotals()
+    for number in range(1_500):
+        long = f"{number}" + character * 1_000
+        totals = JobTotals(
+            restarts={f"{long}/{long}": 1},
+            stages={long: {number: (1, 0.5)}},
+            time_s={long: math.inf},
+            budgets={long: 10**300},
+            ended="" if number % 2 else long,
+        )
+        report = fleet_totals.JobReport(key=long, at=float(number), totals=totals)
+        fleet = fleet_totals.with_report(fleet, report)
+    assert len(fleet.jobs) > 10
+    assert len(written(fleet)) < PAYLOAD_MOST
+    total = fleet_totals.FleetSum(totals=fleet_totals.summed(fleet), ends=fleet_totals.ends(fleet))
+    assert len(written(total)) < PAYLOAD_MOST

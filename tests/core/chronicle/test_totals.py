@@ -13,6 +13,8 @@ from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.counters import BUCKETS_S
 from everstep.chronicle.fleet_totals import (
     ENDED_KEPT,
+    JOBS_KEPT,
+    NAMES_KEPT,
     FleetTotals,
     JobReport,
     ends,
@@ -179,3 +181,24 @@ def test_the_sum_is_that_of_the_newest_of_each_job(sent: list[tuple[str, int]]) 
         totals = with_report(with_report(totals, report), replace(report, at=at - 0.5))
         newest[name] = crashes
     assert sum(summed(totals).restarts.values()) == sum(newest.values())
+
+
+def test_jobs_that_never_report_their_end_are_bounded_and_counted_once() -> None:
+    totals = FleetTotals()
+    for n in range(JOBS_KEPT + 50):
+        totals = with_report(totals, job(f"terminated-{n}", float(n), 1))
+    assert len(totals.jobs) == JOBS_KEPT
+    assert summed(totals).restarts == {"crash/in_place/success": JOBS_KEPT + 50}
+    again = with_report(totals, job("terminated-0", 9e9, 5))
+    assert summed(again).restarts == {"crash/in_place/success": JOBS_KEPT + 50}
+
+
+def test_names_without_end_are_counted_as_other() -> None:
+    totals = FleetTotals()
+    for n in range(3 * ENDED_KEPT + NAMES_KEPT):
+        report = JobTotals(budgets={f"budget-{n}": 1}, restarts={f"a/{n}/b": 2}, ended=f"end {n}")
+        totals = with_report(totals, JobReport(key=f"{n}", at=float(n), totals=report))
+    earlier = totals.earlier
+    assert (len(earlier.budgets), earlier.budgets["other"]) == (NAMES_KEPT + 1, 2 * ENDED_KEPT)
+    assert earlier.restarts["other/other/other"] == 4 * ENDED_KEPT
+    assert sum(ends(totals).values()) == 3 * ENDED_KEPT + NAMES_KEPT
