@@ -40,6 +40,8 @@ SWEPT_EVERY_S = 3.0
 
 A sweep gives each job as long again; what is not gone by then is the next one's.
 """
+REMOVED_MOST = 1_000
+"""Jobs in an answer: more would not fit into what a server takes."""
 EXPIRED_EVERY = 20
 """Sweeps, a minute of them, between two looks at what was isolated until some time."""
 ANSWER = timedelta(seconds=3)
@@ -81,7 +83,7 @@ class JanitorActivities:
         async with heartbeating() as heartbeat:
             for time in itertools.count():
                 if removed := await self._sweep(heartbeat):
-                    return removed
+                    return removed[:REMOVED_MOST]
                 if time % EXPIRED_EVERY == 0:
                     await self._expire(cluster)
                 await _while_serving(SWEPT_EVERY_S)

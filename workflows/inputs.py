@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from everstep.converter import Unreadable
+from everstep.core.bounds import NAME_MOST, quoted
 
 T = TypeVar("T")
 
@@ -45,6 +46,19 @@ def required(value: T | ApplicationError) -> T:
     if isinstance(value, ApplicationError):
         raise value
     return value
+
+
+def checked_cluster(name: str) -> str:
+    """The name of a cluster. Raises the failure if no task queue can be named after it.
+
+    The server would fail each task of the workflow that orders an activity there.
+    """
+    if name.strip() and name.isprintable() and len(name) <= NAME_MOST:
+        return name
+    problem = (
+        f"input: {quoted(name)} is no name of a cluster: 1 to {NAME_MOST} printable characters"
+    )
+    raise ApplicationError(problem, type="InvalidSpec", non_retryable=True)
 
 
 def _parsed(raw: tuple[Any, ...], kind: type[T]) -> T:

@@ -7,9 +7,13 @@ from typing import Any
 from temporalio import workflow
 
 from everstep.core import names
+from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.escaping import in_markdown
 from workflows import options
-from workflows.inputs import read, required
+from workflows.inputs import checked_cluster, read, required
+
+JOBS_SHOWN = 100
+"""Removed jobs on the workflow's page."""
 
 
 @workflow.defn(name=names.JANITOR)
@@ -18,7 +22,7 @@ class Janitor:
 
     @workflow.run
     async def run(self, *raw: Any) -> None:
-        cluster = required(read(raw, str))
+        cluster = checked_cluster(required(read(raw, str)))
         while not workflow.info().is_continue_as_new_suggested():
             removed = await workflow.execute_activity(
                 "keep_swept",
@@ -28,5 +32,6 @@ class Janitor:
                 summary="look for what jobs that no longer exist left behind",
                 **options.STEP,
             )
-            workflow.set_current_details(f"removed last: {in_markdown(', '.join(removed))}")
+            jobs = cut(", ".join(removed[:JOBS_SHOWN]), TEXT_MOST)
+            workflow.set_current_details(f"removed last: {in_markdown(jobs)}")
         workflow.continue_as_new(cluster)

@@ -22,7 +22,7 @@ from everstep.core.recovering.node_names import check_place
 from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options
-from workflows.inputs import read, required
+from workflows.inputs import checked_cluster, read, required
 
 LEAST_WAIT_S = 1.0
 """Between two looks at the clock of a cluster."""
@@ -58,7 +58,7 @@ class NodeQuarantine:
 
     @workflow.run
     async def run(self, *_raw: Any) -> None:
-        required(self._input)
+        checked_cluster(required(self._input).cluster)
         await self._learn()
         for node in self._unsettled_before:
             await self._settle(node)

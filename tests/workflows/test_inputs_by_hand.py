@@ -30,6 +30,12 @@ NONSENSE: Mapping[str, Row] = {
     "another encoding": ([unreadable(encoding=b"binary/other")], "input: not readable JSON"),
 }
 """What was given, and how the sentence begins."""
+LONG_NAME = "x" * 5_000
+NO_CLUSTERS: Mapping[str, list[Any]] = {
+    names.NODE_QUARANTINE: [{"cluster": LONG_NAME}, {"cluster": ""}, {"cluster": "a\0b"}],
+    names.JANITOR: [LONG_NAME, " ", "a\nb"],
+}
+"""Names after which a server has no task queue."""
 FIELDS: Mapping[str, Row] = {
     names.RECOVERY: ([{"title": 5}], "input.key: Field required"),
     names.NODE_QUARANTINE: ([{"cluster": 7}], "input.cluster: Input should be a valid string"),
@@ -58,6 +64,16 @@ async def test_an_input_that_is_none_fails_the_workflow_in_one_line(
             error = await refusal(client, kind, arguments)
             assert (error.type, "\n" in error.message) == ("InvalidSpec", False)
             assert error.message.startswith(sentence), (arguments, error.message)
+
+
+@pytest.mark.parametrize("kind", NO_CLUSTERS)
+async def test_a_cluster_without_a_name_fails_the_workflow_in_one_line(
+    client: Client, kind: str
+) -> None:
+    async with at_work(thinker(client)):
+        for argument in NO_CLUSTERS[kind]:
+            error = await refusal(client, kind, [argument])
+            assert (error.type, "is no name of a cluster" in error.message) == ("InvalidSpec", True)
 
 
 @workflow.defn(name="Parent")
