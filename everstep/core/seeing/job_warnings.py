@@ -114,12 +114,14 @@ def _no_room(signs: WarningSigns) -> Sign:
 
 
 def _overdue(signs: WarningSigns) -> Sign:
-    started = [pod.started_at for pod in signs.pods if pod.started_at is not None]
+    # Before its first step a run imports and compiles, however long that takes.
+    begun = [pod.first_step_at if signs.steps_seen else pod.started_at for pod in signs.pods]
+    begins = [at for at in begun if at is not None]
     every_s = signs.save_every_s
-    if every_s is None or not started:
+    if every_s is None or not begins:
         return Sign()
     saved = [pod.saved_at for pod in signs.pods if pod.saved_at is not None]
-    last = max((*saved, *started))
+    last = max((*saved, *begins))
     due = last + max(OVERDUE * every_s, OVERDUE_S_LEAST)
     if signs.now < due:
         return Sign(is_so=False, due=due)

@@ -47,7 +47,8 @@ def printing(since: float, **details: object) -> PodView:
 
 
 def stepping(now: float, **details: object) -> PodView:
-    return pod(0)._replace(step=9, step_at=now, **details)  # type: ignore[arg-type]  # fields of a pod
+    steps = {"step": 9, "step_at": now, "first_step_at": 1.0}
+    return pod(0)._replace(**{**steps, **details})  # type: ignore[arg-type]  # fields of a pod
 
 
 def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
@@ -137,9 +138,17 @@ def test_no_checkpoint_for_three_times_the_usual_interval_is_told() -> None:
 
 
 def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
-    waits = look(stepping(500.0, started_at=400.0), now=500.0)
+    waits = look(stepping(500.0, started_at=300.0, first_step_at=400.0), now=500.0)
     assert isinstance(waits, WaitFor)
     assert waits.until == 700.0
+
+
+def test_the_time_for_a_checkpoint_begins_with_the_first_step() -> None:
+    """Until then it imports and compiles, which may take longer than three intervals."""
+    imports = pod(0)._replace(started_at=400.0, step=None, step_at=None)
+    assert isinstance(look(imports, now=900.0), WaitFor)
+    (text,) = warned(look(imports, now=900.0, learned=replace(PACE, steps_seen=False)))
+    assert text.startswith("no complete checkpoint for 500 s"), "no step is ever seen of this job"
 
 
 def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
