@@ -54,9 +54,9 @@ def test_three_faults_cost_the_demo_no_bit_of_its_weights(tmp_path: Path) -> Non
     rows = [line.split() for line in table.splitlines() if line[:1].isdigit()]
     assert [row[:2] for row in rows] == [["1", "main"], ["2", "main"], ["3", "main"]]
     for words in (
-        "crash on n2  in_place    success",
-        "suspension  success",
-        "node on n2   pod         success",
+        "crash on n2  in_place    started",
+        "suspension  started",
+        "node on n2   pod         started",
         "They are equal, to the last bit.",
     ):
         assert words in output, output
@@ -121,7 +121,7 @@ def test_a_signal_ends_every_process(tmp_path: Path, moment: str, number: signal
 def test_nothing_outlives_a_demo_that_is_killed(tmp_path: Path) -> None:
     """Server and worker end with it; agents and ranks after a while without requests."""
     with demo(DEMO, tmp_path) as process:
-        until_says(process, "restart 1: success")
+        until_says(process, "restart 1: started")
         started = children(process.pid)
         process.kill()
         assert len(started) >= 2

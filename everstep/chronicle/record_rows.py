@@ -44,9 +44,19 @@ def with_outcome(record: Value, values: Value) -> Value:
     }
 
 
+def result_word(recover_result: str) -> str:
+    """The result in words. A restart that succeeded started all ranks; its first step is still to come."""
+    return "started" if recover_result == "success" else recover_result
+
+
 def result(r: Mapping[str, Any]) -> str:
     """The result of a restart, and how far its run came if that ended early."""
     return f"{r['recover_result']}, {r['ended']}" if r.get("ended") else str(r["recover_result"])
+
+
+def result_in_words(r: Mapping[str, Any]) -> str:
+    """The same for people."""
+    return result({**r, "recover_result": result_word(r["recover_result"])})
 
 
 def took_s(r: Mapping[str, Any]) -> float | None:
@@ -82,7 +92,7 @@ def story(r: Mapping[str, Any]) -> str:
         f"  decided  {r['level']}: {r['reason']}",
         *(f"  not      {line}" for line in r["passed_over"]),
         f"  billed   {bills}",
-        f"  result   {result(r)}" + (f" in {cost}" if cost else ""),
+        f"  result   {result_in_words(r)}" + (f" in {cost}" if cost else ""),
         *([f"  resumed  from {line}"] if (line := resumed_from(r)) else ()),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),

@@ -258,9 +258,22 @@ def jobs(value: list[Value], *, left: int = 0, is_choosing: bool = False) -> Pag
 
 def cause(record: TableRow) -> str:
     fault = record["fault"]
+    return f"{fault['code'] or fault['class']}{_where(fault)}"
+
+
+def _where(fault: TableRow) -> str:
     device = f"/{fault['device']}" if fault["device"] is not None else ""
-    where = f" on {fault['node']}{device}" if fault["node"] else ""
-    return f"{fault['code'] or fault['class']}{where}"
+    return f" on {fault['node']}{device}" if fault["node"] else ""
+
+
+def cause_and_end(record: TableRow) -> str:
+    """`crash of rank 0 on n2: signal 9`: of one rank also how it ended, with which the reason begins."""
+    fault = record["fault"]
+    if fault["rank"] is None or fault["code"]:
+        return cause(record)
+    rank = f"{fault['class']} of rank {fault['rank']}"
+    label, _, end = record["reason"].partition("; ")[0].partition(": ")
+    return f"{rank}{_where(fault)}" + (f": {end}" if label == rank and end else "")
 
 
 def _took(record: TableRow) -> str:
@@ -274,7 +287,7 @@ RESTARTS = (
     Column("AT", _time("at")),
     Column("CAUSE", cause, is_pinned=True),
     Column("LEVEL", "level", is_pinned=True),
-    Column("RESULT", record_rows.result, is_pinned=True),
+    Column("RESULT", record_rows.result_in_words, is_pinned=True),
     Column("TOOK", _took),
     Column("FROM STEP", "resume_step"),
     Column("WHY", "reason", wraps=True),

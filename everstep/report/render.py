@@ -63,6 +63,7 @@ def _environment(*, autoescape: bool) -> Environment:
         plain=_plain,
         md=lambda value: in_markdown("-" if value is None else str(value)),
         fenced=as_markdown,
+        result=_result,
         story=_story,
         clock=_clock,
         lost=_lost,
@@ -76,6 +77,10 @@ def _environment(*, autoescape: bool) -> Environment:
 def _plain(value: Any) -> str:
     """A value without control characters; `-` where it is unknown."""
     return "-" if value is None else for_terminal(str(value))
+
+
+def _result(restart: Value) -> str:
+    return record_rows.result_word(restart["recover_result"])
 
 
 def _story(restart: Value) -> str:

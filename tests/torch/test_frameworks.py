@@ -85,7 +85,7 @@ def test_kills_cost_restarts_and_no_bit(
         rest, _ = process.communicate(timeout=WITHIN_S)
     output = "".join(lines) + rest
     assert process.returncode == 0, output
-    restarts = [f"restart {n}: success, from step" in output for n in (1, 2, 3)]
+    restarts = [f"restart {n}: started, from step" in output for n in (1, 2, 3)]
     assert restarts == [True, True, False], output
     assert_same_weights(framework, job / "out", alone)
     assert machine.processes() == []

@@ -224,12 +224,16 @@ class Lines(JobScreen):
         for record in glance.restarts:
             n, result = record["n"], record["recover_result"]
             what = f"restart {n} of {record['phase']}"
-            yield what, True, f"restart {n}: {pages.cause(record)} -> {record['level']}"
+            yield what, True, f"restart {n}: {pages.cause_and_end(record)} -> {record['level']}"
             if result != "recovering":
                 step = record["resume_step"]
                 origin = "an unknown step" if step is None else f"step {step}"
                 end = "" if step is None and result != "success" else f", from {origin}"
-                yield f"{what} ended", result, f"restart {n}: {result}{end}"
+                yield (
+                    f"{what} ended",
+                    result,
+                    f"restart {n}: {record_rows.result_word(result)}{end}",
+                )
         status = glance.status
         if not status:
             return
@@ -261,12 +265,12 @@ def _budgets_left(status: Value) -> str:
 
 
 def last_restart(record: Value, status: Value) -> str:
-    """`5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s`."""
+    """`5m ago: XID 79 on gpu-07/3 -> pod, started in 3.5 s`."""
     now = status.get("as_of")
     ago = f"{pages.age(max(0.0, seconds(now) - seconds(record['at'])))} ago: " if now else ""
     took_s = record_rows.took_s(record)
     took = "" if took_s is None else f" in {took_s:.1f} s"
-    return f"{ago}{pages.cause(record)} -> {record['level']}, {record_rows.result(record)}{took}"
+    return f"{ago}{pages.cause(record)} -> {record['level']}, {record_rows.result_in_words(record)}{took}"
 
 
 def _pods(status: Value) -> str:

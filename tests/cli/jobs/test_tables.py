@@ -94,7 +94,7 @@ def test_at_80_and_200_columns_nothing_of_a_restart_is_lost(width: int) -> None:
     (heading, *lines) = drawn(pages.restarts(restarts()), width)
     first = next(line for line in lines if line.startswith("1 "))
     assert first.split("  ")[0] == "1"
-    for word in ("XID 79 on gpu-07/3", "pod", "success"):
+    for word in ("XID 79 on gpu-07/3", "pod", "started"):
         assert word in first
     squeezed_lines = squeezed(lines)
     for word in ("2026-01-3112:00:01Z", "3.5s", "40", "thedevicecannotrepairitself"):
@@ -106,7 +106,7 @@ def test_at_80_and_200_columns_nothing_of_a_restart_is_lost(width: int) -> None:
 def test_a_restart_that_ended_before_a_step_says_so_on_its_row(width: int) -> None:
     early = {**record(1), "ended": "ended before a step"}
     lines = drawn(pages.restarts([early, record(2)]), width)
-    assert ["success, ended before a step" in line for line in lines].count(True) == 1
+    assert ["started, ended before a step" in line for line in lines].count(True) == 1
 
 
 def test_the_cause_is_cut_with_an_ellipsis_where_there_is_no_room() -> None:

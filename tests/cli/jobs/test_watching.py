@@ -92,9 +92,26 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
         "main recovering",
         "waits for device n0/3",
         "no worker answered",
-        "restart 3: success, from step 40",
+        "restart 3: started, from step 40",
         "main running, generation 3 on gpu-01",
     ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("crash of rank 3: signal 9; in_place is", "crash of rank 3 on gpu-07: signal 9 -> pod"),
+        ("in_place failed; pod is the next", "crash of rank 3 on gpu-07 -> pod"),
+    ],
+)
+def test_the_line_of_a_restart_names_the_rank_and_how_it_ended(
+    capsys: pytest.CaptureFixture[str], reason: str, line: str
+) -> None:
+    made = record(3, result="recovering")
+    fault = {**made["fault"], "class": "crash", "rank": 3, "device": None, "code": None}
+    crashed = {**made, "fault": fault, "reason": reason}
+    lines = printed_lines(capsys, Glance(at=10, status={}, restarts=(crashed,)))
+    assert lines == [f"restart 3: {line}"]
 
 
 def test_steps_are_told_now_and_then_with_their_rate(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +173,7 @@ def test_a_rate_is_of_times_by_one_clock() -> None:
 def test_the_last_restart_says_when_why_and_how_it_ended() -> None:
     newest = {**record(3), "at": "2026-01-31T12:00:00Z"}
     last_restart = watching.last_restart(newest, {"as_of": "2026-01-31T12:05:00Z"})
-    assert last_restart == "5m ago: XID 79 on gpu-07/3 -> pod, success in 3.5 s"
+    assert last_restart == "5m ago: XID 79 on gpu-07/3 -> pod, started in 3.5 s"
 
 
 def test_the_page_shows_the_last_restart_the_time_left_and_what_is_left_of_budgets(
@@ -173,7 +190,7 @@ def test_the_page_shows_the_last_restart_the_time_left_and_what_is_left_of_budge
     page.close()
     assert "1 steps/s, 4m left to step 400" in screen.getvalue()
     assert "last restart " in screen.getvalue()
-    assert "XID 79 on gpu-07/3 -> pod, success in 3.5 s" in screen.getvalue()
+    assert "XID 79 on gpu-07/3 -> pod, started in 3.5 s" in screen.getvalue()
     assert "pod 2 of 3, 1 left" in screen.getvalue()
 
 
