@@ -194,10 +194,22 @@ def _setting(text: str) -> dict[str, Any]:
     if not equals or not all(keys):
         hint = "write KEY=VALUE, for example limits.hang_s=60"
         raise Failed(Exit.USAGE, f"--set {text}: {hint}")
-    (setting,) = fragment(f"value: {value}".encode(), called=f"--set {text}").values()
+    setting: Any = value
+    if not (_is_variable(keys) and _is_plain(value)):
+        (setting,) = fragment(f"value: {value}".encode(), called=f"--set {text}").values()
     for key in reversed(keys):
         setting = {key: setting}
     return dict(setting)
+
+
+def _is_variable(keys: Sequence[str]) -> bool:
+    """Whether the place is a variable of the environment, which is text: `env.LR=3e-5` is no number."""
+    return len(keys) > 1 and keys[-2] == "env"
+
+
+def _is_plain(value: str) -> bool:
+    """Whether it has no quotes around it."""
+    return value[:1] not in ("'", '"')
 
 
 def set_budget(

@@ -43,7 +43,15 @@ UPDATES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
         ("hot-update", "demo", "--set", "nodes={min: 2, wanted: 4}", "--set", "env.LR=1e-4"),
         {
             "update": "hot_update",
-            "patch": {"nodes": {"min": 2, "wanted": 4}, "env": {"LR": 1e-4}},
+            "patch": {"nodes": {"min": 2, "wanted": 4}, "env": {"LR": "1e-4"}},
+            "when": "next_restart",
+        },
+    ),
+    (
+        ("hot-update", "demo", "--set", "env.A='7'", "--set", "env.B=a: b # c"),
+        {
+            "update": "hot_update",
+            "patch": {"env": {"A": "7", "B": "a: b # c"}},
             "when": "next_restart",
         },
     ),
