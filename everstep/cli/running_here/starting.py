@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 import typer
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
@@ -23,7 +25,7 @@ from everstep.cli.authoring.documents import (
 )
 from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.job import look_up
+from everstep.cli.jobs.job import FoundJob, look_up
 from everstep.cli.output import AsJson, show
 from everstep.core import names
 from everstep.dialects import registry
@@ -52,7 +54,8 @@ def submit(
     """Start a job. Nothing is sent before the document has been validated.
 
     An ID is used once: a second submit of it is refused, so that nothing runs twice. With --again a
-    job that failed or was stopped starts again under its ID, hence with its checkpoints.
+    job that failed or was stopped starts again under its ID, hence with its checkpoints; one that is
+    about to end is waited for.
     """
     job = _beginning_with(job_here(file, command=command), from_phase)
     chosen = checked(job.spec.name if job_id is None else job_id)
@@ -157,14 +160,39 @@ def _summary(job: JobDocument) -> str:
     return f"phases {phases}" + (f" and {more} more" if more > 0 else "")
 
 
+CLOSING = frozenset({"stopping", "completed", "failed", "stopped"})
+"""States of a job that is about to close: its pods are removed, or what happened is published."""
+CLOSING_S = 30.0
+"""The longest wait for such a job."""
+
+
+async def _once_closed(job: FoundJob) -> FoundJob | None:
+    """The job once it has closed; as it is if that takes longer than `CLOSING_S`."""
+    with suppress(TimeoutError, WorkflowFailureError):
+        async with asyncio.timeout(CLOSING_S):
+            await job.client.get_workflow_handle(job.id).result()
+    return await look_up(job.client, job.id)
+
+
+def _is_closing(job: FoundJob) -> bool:
+    return job.attribute("TrainState") in CLOSING
+
+
+def _open_sentence(job: FoundJob) -> str:
+    if _is_closing(job):
+        return f"{job.id} has not closed yet; `everstep status {job.id}` says what that waits for"
+    return f"{job.id} is running; `everstep stop {job.id}` ends it, --id starts another"
+
+
 async def _reuse(client: Client, job_id: str) -> WorkflowIDReusePolicy:
     """How the ID may be taken over; `Failed` if its job runs or is done."""
     earlier = await look_up(client, job_id)
+    if earlier is not None and earlier.is_open and _is_closing(earlier):
+        earlier = await _once_closed(earlier)
     if earlier is None:
         return WorkflowIDReusePolicy.REJECT_DUPLICATE
     if earlier.is_open:
-        hint = f"`everstep stop {job_id}` ends it"
-        raise Failed(Exit.USAGE, f"{job_id} is running; {hint}, --id starts another")
+        raise Failed(Exit.USAGE, _open_sentence(earlier))
     if await earlier.end() == "completed":
         raise Failed(Exit.USAGE, f"{job_id} is completed; submit under another ID with --id")
     return WorkflowIDReusePolicy.ALLOW_DUPLICATE  # one that was stopped in order completed too

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 
-from tests.cli.conftest import AsyncCli, Cli, ended, submitted
-from tests.cli.standin import document, working
+from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
+from tests.cli.standin import STATE, document, working
 from tests.support.devserver import DevServer
 
 
@@ -103,6 +103,24 @@ async def test_again_refuses_a_completed_job_and_takes_over_the_others(
             assert (await submitted(served, document(state), "--again")).code == 0
         await client.get_workflow_handle("failed").terminate()
         assert (await submitted(served, document("failed"), "--again")).code == 0
+
+
+async def test_again_waits_for_a_job_that_has_stopped_to_close(
+    served: AsyncCli, client: Client
+) -> None:
+    body = document(end="stopped")
+    body["metadata"]["labels"]["closes"] = "late"
+    async with working(client):
+        await submitted(served, body)
+        handle = client.get_workflow_handle("demo")
+
+        async def has_stopped() -> bool:
+            return (await handle.describe()).typed_search_attributes.get(STATE) == "stopped"
+
+        await until(has_stopped)
+        run_id = (await submitted(served, document(), "--again", "--json")).json["run_id"]
+        newest = await handle.describe()
+        assert (newest.run_id, newest.status) == (run_id, WorkflowExecutionStatus.RUNNING)
 
 
 async def test_again_is_a_plain_submit_where_nothing_was(served: AsyncCli) -> None:
