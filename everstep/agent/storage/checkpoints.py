@@ -30,6 +30,7 @@ from everstep.agent import wire
 from everstep.agent.storage import (
     checkpoint_formats,
     checkpoint_names,
+    fence,
     files,
     phase_mark,
     save_records,
@@ -132,7 +133,13 @@ def scan(
     now = time.time()
     checkpoints = _checkpoints(
         Layout(path, format, pattern, phase),
-        partial(_doubt_by_times, now=now, ended_between=ended_between, is_over=is_over),
+        partial(
+            _doubt_by_times,
+            now=now,
+            ended_between=ended_between,
+            is_over=is_over,
+            ahead_s=fence.clock_ahead_s(Path(path)),
+        ),
         Verdicts() if verdicts is None else verdicts,
         _recorded_states(Path(path)),
     )
@@ -153,11 +160,21 @@ def _recorded_states(folder: Path) -> RecordedState:
 
 
 def _doubt_by_times(
-    item: Item, *, now: float, ended_between: Sequence[wire.TimeSpan], is_over: bool
+    item: Item,
+    *,
+    now: float,
+    ended_between: Sequence[wire.TimeSpan],
+    is_over: bool,
+    ahead_s: float,
 ) -> Doubt:
-    if _is_cut_off(item, ended_between):
+    """The doubt by the time of the file's last change, as it is and by our clock.
+
+    `ahead_s`: by how much the clock of the storage is ahead. A fence whose storage was slow shows too much.
+    """
+    by_our_clock = item._replace(at=item.at - ahead_s)
+    if any(_is_cut_off(one, ended_between) for one in (item, by_our_clock)):
         return CUT_OFF
-    return "" if is_over or _is_old(item, now) else CHANGED_JUST_NOW
+    return "" if is_over or _is_old(by_our_clock, now) else CHANGED_JUST_NOW
 
 
 def _is_cut_off(item: Item, ended_between: Sequence[wire.TimeSpan]) -> bool:

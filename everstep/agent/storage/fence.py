@@ -53,6 +53,7 @@ class Fence(NamedTuple):
     outdated: bool = False  # the job left the folder, where older processes of it may still live
     # Folders inside this one, by their paths from here, in which other volumes are mounted.
     volumes: tuple[str, ...] = ()
+    written_at: float | None = None  # by the clock of the agent that wrote the file
 
     @property
     def owner(self) -> FenceOwner:
@@ -192,6 +193,7 @@ def _fence(content: Any) -> Fence:
     claims = {name: content.get(name) is True for name in ("holds", "released", "outdated")}
     volumes = content.get("volumes")
     names = volumes if isinstance(volumes, list) else ()
+    written_at = content.get("written_at")
     return Fence(
         job,
         run,
@@ -199,7 +201,30 @@ def _fence(content: Any) -> Fence:
         generation,
         **claims,
         volumes=tuple(n for n in names if isinstance(n, str)),
+        written_at=written_at if isinstance(written_at, float) else None,
     )
+
+
+def clock_ahead_s(folder: Path) -> float:
+    """By how much the clock of this storage is ahead of that of the machines, by the fence there; 0: unknown.
+
+    The fence of a folder inside another one may be that of the outer one, on the same volume.
+    """
+    with contextlib.suppress(OSError):
+        volume = volume_of(str(folder))
+        for path in (folder, *folder.parents):
+            if volume_of(str(path)) != volume:
+                break
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return _clock_ahead_s(path_in(str(path)))
+    return 0.0
+
+
+def _clock_ahead_s(file: Path) -> float:
+    """The difference between the file's time and the time in it. Raises OSError."""
+    info = file.lstat()
+    written_at = _read_fence(file).written_at
+    return 0.0 if written_at is None else info.st_mtime - written_at
 
 
 def missing_volume(folders: Sequence[str], owner: FenceOwner) -> str:
@@ -337,7 +362,7 @@ def release(folder: str, owner: FenceOwner, *, up_to: int) -> None:
 
 def _enter(fences: Path, fence: Fence) -> None:
     """Create the file of this generation, unless it is there."""
-    files.create(fences / fence.name, json.dumps(fence._asdict()), mode=0o644)
+    files.create(fences / fence.name, _content(fence), mode=0o644)
 
 
 def _show(fences: Path, fence: Fence) -> None:
@@ -417,7 +442,12 @@ def _by_owner(fences: Path) -> dict[FenceOwner, list[Fence]]:
 
 
 def _replace(path: Path, fence: Fence) -> None:
-    files.replace(path, json.dumps(fence._asdict()), mode=0o644, is_synced=True)
+    files.replace(path, _content(fence), mode=0o644, is_synced=True)
+
+
+def _content(fence: Fence) -> str:
+    """The content of its file, which is written now."""
+    return json.dumps(fence._replace(written_at=time.time())._asdict())
 
 
 def _sync(fences: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent.storage import checkpoint_formats, checkpoints, space
+from everstep.agent.storage import checkpoint_formats, checkpoints, fence, space
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
@@ -490,3 +490,32 @@ def test_whoever_asks_is_told_what_is_complete_and_not_cut_off(pod: Pod, tmp_pat
     assert steps() == [2, 1]
     assert steps((ended, ended)) == [1]
     assert steps((ended - 100, ended - 50)) == [2], "the whole of the time counts"
+
+
+@pytest.mark.parametrize("ahead_s", [-3.0, 0.0, 60.5, 3_600.0])
+@pytest.mark.parametrize("below", ["", "out/saves"], ids=["in the fenced folder", "below it"])
+def test_the_clock_of_the_storage_is_measured_by_the_fence(
+    tmp_path: Path, ahead_s: float, below: str
+) -> None:
+    """A file that was written when its writer ended may be cut off, whatever the storage says of its time."""
+    written = fence.write(str(tmp_path), fence.Fence("demo", "run", "cluster", 1))
+    fenced_at = json.loads(written.read_text())["written_at"]
+    os.utime(written, (fenced_at + ahead_s,) * 2)
+    folder = tmp_path / below
+    folder.mkdir(parents=True, exist_ok=True)
+    ended = fenced_at - 600
+    for step, at in ((1, ended - 200), (2, ended)):
+        path = folder / f"step_{step}.weights"
+        path.write_bytes(b"x")
+        os.utime(path, (at + ahead_s,) * 2)
+    listed = scan(str(folder), ended_between=[(ended, ended)])
+    assert [(saved["step"], saved["good"]) for saved in listed] == [(2, False), (1, True)]
+
+
+def test_a_fence_without_its_time_leaves_the_clock_of_the_storage_unknown(tmp_path: Path) -> None:
+    written = fence.write(str(tmp_path), fence.Fence("demo", "run", "cluster", 1))
+    content = json.loads(written.read_text())
+    for unknown in (None, "yesterday", True, [1]):
+        written.write_text(json.dumps({**content, "written_at": unknown}))
+        assert fence.clock_ahead_s(tmp_path) == 0.0
+    assert fence.clock_ahead_s(tmp_path.parent / "elsewhere") == 0.0
