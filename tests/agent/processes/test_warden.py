@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,7 @@ def test_fence_is_written_and_only_grows(pod: Pod, tmp_path: Path) -> None:
     answer |= {"listing": None}
     assert pod.ask("POST", wire.FENCE, fence_order) == answer
     fence_file = json.loads(fence.path_in(folders[0]).read_text())
+    assert fence_file.pop("written_at") <= time.time()
     whose = {"job": "demo", "run": "r1", "cluster": ""}
     flags = {"holds": True, "released": False, "outdated": False, "volumes": []}
     assert fence_file == {**whose, "generation": 4, **flags}
@@ -339,6 +341,7 @@ def test_fence_survives_a_writer_stopped_in_the_middle(tmp_path: Path) -> None:
 
 LOOKS = """
 import sys
+import time
 from pathlib import Path
 from everstep.agent.processes.warden import Warden
 
