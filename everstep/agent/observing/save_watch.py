@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,9 +102,9 @@ class Timeline:
 class SaveWatch:
     """Watches the saves of one run, from before its ranks start."""
 
-    def __init__(self, run: SaveRun, spared: Collection[int]) -> None:
+    def __init__(self, run: SaveRun, is_helper: Callable[[proc.Process], bool]) -> None:
         self.run = run
-        self._spared = spared  # processes of the agent, which save nothing
+        self._is_helper = is_helper  # a process of the agent, which saves nothing
         self._timeline = Timeline()
         self._family = proc.Family(os.getpid())
         self._family_lock = threading.Lock()
@@ -129,7 +129,7 @@ class SaveWatch:
 
     def saw(self, processes: Iterable[proc.Process]) -> None:
         """These processes of the pod may save."""
-        identities = frozenset(one.identity for one in processes if one.pid not in self._spared)
+        identities = frozenset(one.identity for one in processes if not self._is_helper(one))
         if not identities <= self._reported_writers:
             self._reported_writers = identities
             self._timeline.mark(lambda: self._states.saw(identities))
@@ -325,7 +325,7 @@ class SaveWatch:
             return Look(
                 there=frozenset(one.identity for one in family),
                 living=frozenset(one.identity for one in family if proc.has_memory(one.pid)),
-                writers=frozenset(one.identity for one in family if one.pid not in self._spared),
+                writers=frozenset(one.identity for one in family if not self._is_helper(one)),
                 shells=frozenset(one.identity for one in family if is_shell(one)),
             )
         return None

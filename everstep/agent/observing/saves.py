@@ -52,7 +52,7 @@ class Saves:
         if agent.save_watch is not None:
             agent.save_watch.close()
         of_run = SaveRun(agent.job, agent.slot, run.generation, Path(path), pattern)
-        agent.save_watch = SaveWatch(of_run, agent.population.spared)
+        agent.save_watch = SaveWatch(of_run, agent.population.is_helper)
         with contextlib.suppress(RuntimeError):  # without a thread nothing is known of any save
             agent.save_watch.begin()
 

@@ -87,6 +87,10 @@ class Population:
         table = proc.all_processes()
         return [table[pid] for pid in proc.below(os.getpid(), table) - self.spared]
 
+    def is_helper(self, process: proc.Process) -> bool:
+        """Whether the agent started it for itself. For any thread."""
+        return process.pid in self.spared or process.session in self.helper_sessions
+
     def sample(self) -> list[proc.Process]:
         """Processes of the run, found cheaply; one that has just started may be missing."""
         table = {

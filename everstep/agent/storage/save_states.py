@@ -57,6 +57,11 @@ class _File:
         return self.closed_at is None or self.was_left or bool(self.suspects)
 
     @property
+    def has_stalled(self) -> bool:
+        """Whether nothing was written for some time before the close."""
+        return self.closed_at is not None and self.closed_at - self.changed_at > STALL_S
+
+    @property
     def is_pending(self) -> bool:
         return self.closed_at is not None and not self.is_whole and not self.was_left
 
@@ -138,7 +143,10 @@ class SaveStates:
             file.suspects -= may_have_closed
             is_interrupted = may_have_closed and status > 0 and not self._is_terminating
             if status == EXCEPTION or is_interrupted or (file.is_tainted and status >= 0):
-                del self._files[path]
+                if may_have_closed and file.has_stalled:
+                    file.was_left = True
+                else:
+                    del self._files[path]
             elif not file.suspects:
                 self._settle(path, file)
 
@@ -165,8 +173,7 @@ class SaveStates:
         self._files = {path: f for path, f in self._files.items() if f.closed_at is not None}
         self._processes.clear()
         for path, file in self._pending():
-            has_stalled = (file.closed_at or 0.0) - file.changed_at > STALL_S
-            if file.suspects and has_stalled:
+            if file.suspects and file.has_stalled:
                 file.was_left = True
             else:
                 self._settle(path, file)

@@ -85,7 +85,7 @@ def agent_with(notes: list[str]) -> Any:
         publish=lambda: None,
         job="demo",
         slot=0,
-        population=SimpleNamespace(spared=()),
+        population=SimpleNamespace(is_helper=lambda _: False),
         save_watch=None,
     )
 

@@ -105,6 +105,12 @@ def test_a_shell_that_a_signal_ends_before_its_command_cuts_off_nothing(
     assert after(both, writes(), closes(), exits(status, SHELL[0]), exits(0)) == state
 
 
+@pytest.mark.parametrize("status", [1, 7])
+def test_a_stalled_save_whose_writer_ends_by_an_exit_is_not_whole(status: int) -> None:
+    """As where another thread gives up a hang, by `os._exit`."""
+    assert after(writes(), closes(at=6.0), exits(status)) == LEFT
+
+
 def test_an_exception_long_after_the_close_says_nothing_against_it() -> None:
     assert after(writes(), closes(), looked_at(RANK), time_passes(3.0), exits(1)) == CLOSED
 
