@@ -21,6 +21,7 @@ from everstep.cli import pages, status_page
 from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NobodyAnswered, ask, newest_answer
+from everstep.cli.jobs.evidence import evidence_lines
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
 from everstep.cli.jobs.lives import lives_of, rows_of_lives
@@ -388,7 +389,8 @@ async def explained(job: FoundJob, choice: RestartChoice) -> Value | None:
     if record is None:
         return _nothing(job, status or {})
     waits = shapes.present_lines(status) if status is not None and job.is_open else []
-    return {"id": job.id, "restart": record, "text": "\n".join([record_rows.story(record), *waits])}
+    lines = [record_rows.story(record), *evidence_lines(record.get("evidence")), *waits]
+    return {"id": job.id, "restart": record, "text": "\n".join(lines)}
 
 
 def _nothing(job: FoundJob, status: Value) -> Value:
