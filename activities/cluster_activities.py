@@ -125,7 +125,12 @@ class ClusterActivities:
         ]
 
     def _context(self, heartbeat: Heartbeat) -> StepContext:
-        return StepContext(backend=self.backend, quarantine=self.quarantine, beat=heartbeat.beat)
+        return StepContext(
+            backend=self.backend,
+            quarantine=self.quarantine,
+            beat=heartbeat.beat,
+            monitored_jobs=lambda: len(self.monitors),
+        )
 
     def _step(self, step: Step) -> Callable[..., Any]:
         """The activity that carries out this step; its name is the step's."""

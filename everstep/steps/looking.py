@@ -72,6 +72,7 @@ class StepContext:
     backend: Backend
     quarantine: QuarantineClient
     beat: Callable[..., None] = _no_beat  # called after every observation
+    monitored_jobs: Callable[[], int] = lambda: 1  # by this worker
     # Called with the current wait of the step when that changes; None: it does not wait.
     send_wait: Callable[[Wait | None], Awaitable[None]] = _no_report
 

@@ -21,11 +21,14 @@ from everstep.core.seeing.watching import PollAll, Watch
 from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.steps.looking import StepContext
 
-QUIET_POLL_S = 3.0
+QUIET_LEAST_S, QUIET_POLL_S = 0.75, 3.0
 """Seconds between two observations of a job without news, whose heartbeat shows its progress.
 
-In a rehearsal, whose limits are short, it is a second.
+In a rehearsal, whose limits are short, it is a second at most.
 """
+
+QUIET_JOBS_PER_S, QUIET_PODS_PER_S = 33, 266
+"""Most jobs and pods that a worker observes for their progress alone: of more, each is observed later."""
 
 CHECK_S = 2.0
 """Real seconds for a check of the cluster; after that the report is made without it."""
@@ -110,7 +113,7 @@ async def _news(
     """The next observation; None as soon as the watch is to end."""
     if leave.is_set():
         return None
-    wait_s = max(QUIET_POLL_S / order.time_scale, 1.0)
+    wait_s = quiet_s(context.monitored_jobs(), len(order.living), order.time_scale)
     looking = asyncio.ensure_future(
         context.backend.observe(order.job, cursor=cursor, until=until, wait_s=wait_s)
     )
@@ -121,6 +124,12 @@ async def _news(
     finally:
         looking.cancel()
         leaving.cancel()
+
+
+def quiet_s(jobs: int, pods: int, time_scale: float) -> float:
+    """How long to wait for news of one of these jobs, which has so many pods."""
+    most_s = max(QUIET_POLL_S / time_scale, 1.0)
+    return min(most_s, max(QUIET_LEAST_S, jobs / QUIET_JOBS_PER_S, pods / QUIET_PODS_PER_S))
 
 
 async def _room(context: StepContext, order: WatchOrder, observation: Observation) -> Room | None:
