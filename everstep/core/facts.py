@@ -39,6 +39,9 @@ START_FAILED = "start.failed"
 NUMBERS_CHECKED = "numeric.checked"
 """A run that checked its numbers came to its end."""
 
+PODS_FAILED = "pod.start_failures"
+"""The pods of a slot failed one after the other before their agent answered."""
+
 NONE_OLDER = "checkpoint.none_older"
 """There is a good checkpoint, but none to go back to."""
 

@@ -227,6 +227,8 @@ class Policy:
     rules: tuple[Rule, ...] = ()
     no_progress_restarts: int | None = 3
     no_progress_owners: tuple[Owner, ...] = LOST_WORK_OWNERS
+    # Pods of a slot in a row may fail before their agent answers; None: any number.
+    start_failures: int | None = 3
     # In a row, from a newest checkpoint that is complete; None: any number.
     rollbacks: int | None = 2
     suspects_checkpoints: bool = True  # two runs in a row that end alike lead to a rollback

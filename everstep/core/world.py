@@ -343,6 +343,9 @@ class PlaceState:
     pods: Mapping[int, PodRef] = field(default_factory=dict)
     places: int | None = 0
     waiting_for: str = ""
+    # Pods of one slot in a row that failed before their agent answered, though their node took them.
+    start_failures: int = 0
+    failure: str = ""  # how the newest of them failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

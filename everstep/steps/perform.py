@@ -9,7 +9,7 @@ from dataclasses import replace
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.naming import ends_at_hang
 from everstep.core.deciding.playbook import log_rules, weight
-from everstep.core.facts import STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
+from everstep.core.facts import PODS_FAILED, STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import avoiding
 from everstep.core.recovering.placement import (
@@ -20,6 +20,7 @@ from everstep.core.recovering.placement import (
     next_order,
     no_place_reason,
     node_ranks,
+    start_failures_reason,
 )
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
@@ -336,6 +337,8 @@ async def _place(step: StepRun) -> StepResult:
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
             return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
+        if why := start_failures_reason(plan.phase.policy.start_failures, state):
+            return step.failed(step.cause(PODS_FAILED, why))
         all_have_nodes = state.places is not None and state.places >= len(slots)
         all_have_nodes_at = (all_have_nodes_at or step.now) if all_have_nodes else None
         if not_before is None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import STORAGE, KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
-from tests.testbed.api import Api
+from tests.kubernetes.site import Site
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api, ApiError
 
 
 def with_first_container(lab: KubernetesLab, script: str) -> dict[str, Any]:
@@ -69,6 +72,72 @@ async def test_pods_that_always_fail_are_named_with_the_reason_and_made_ever_lat
     assert any(wait.endswith("prepare exit code 7") for wait in waits), waits
     assert len(uids) >= 3
     assert await lab.backend.clock() - began > 1.0, "the third one had to wait"
+    await job.gone()
+
+
+async def test_a_failed_pod_leaves_its_last_words_and_is_kept_until_its_successor_is_due(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="kept", slots=(0,))
+    template = with_first_container(lab, "echo no token >&2; exit 7")
+    await job.new_generation("launch")
+    order = job.place_order(pod_template=template)
+    path = f"/api/v1/namespaces/{namespace}/pods/kept-0-g1"
+
+    async def is_kept() -> bool:
+        state = await lab.backend.ensure_placed(order)
+        if state.start_failures < 3:
+            return False
+        assert state.waiting_for.endswith("prepare exit code 7, no token")
+        with contextlib.suppress(ApiError):  # between two pods
+            pod = await api.get(path)
+            is_deleted = "deletionTimestamp" in pod["metadata"]
+            return bool(pod["status"]["phase"] == "Failed" and not is_deleted)
+        return False
+
+    await until(is_kept)
+    await job.gone()
+
+
+async def test_a_job_whose_pods_always_fail_ends_with_their_last_words(
+    site: Site, worker: WorkerProcess
+) -> None:
+    assert worker.pid
+    mounts = [{"name": "storage", "mountPath": STORAGE}]
+    prepare = {
+        "name": "prepare",
+        "image": "machine",
+        "command": ["sh", "-c", "echo no token >&2; exit 7"],
+        "volumeMounts": mounts,
+    }
+    site.submit("never", pod={"initContainers": [prepare]}, train={}, STEPS="10")
+    await until(lambda: site.status("never")["state"] == "failed")
+    reason = site.status("never")["reason"]
+    assert "failed 4 times before its agent answered" in reason
+    assert "prepare exit code 7, no token" in reason
+    assert "no token" in site.everstep("events", "never")
+    assert "no token" in site.everstep("why", "never")
+
+
+async def test_a_pod_that_a_controller_deletes_each_time_counts_as_a_failed_start(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    job = KubernetesRun(lab, id="unwanted", slots=(0,))
+    template = with_first_container(lab, "exec sleep 1000")
+    await job.new_generation("launch")
+    order = job.place_order(pod_template=template)
+    path = f"/api/v1/namespaces/{namespace}/pods/unwanted-0-g1"
+    waits: set[str] = set()
+
+    async def has_failed_twice() -> bool:
+        state = await lab.backend.ensure_placed(order)
+        with contextlib.suppress(ApiError):
+            await api.delete(path, gracePeriodSeconds=1)
+        waits.add(state.waiting_for)
+        return state.start_failures >= 2
+
+    await until(has_failed_twice)
+    assert any("it was deleted" in wait for wait in waits), waits
     await job.gone()
 
 

@@ -320,18 +320,24 @@ def test_a_container_beside_the_ranks_may_be_started_again_by_itself() -> None:
             "spec.pod_template: a value of the wrong kind",
             {"spec": {"containers": [{"name": "train", "volumeMounts": {}}]}},
         ),
-        (
-            "spec.pod_template",
-            {
-                "spec": {
-                    "containers": [
-                        {
-                            "name": "train",
-                            "volumeMounts": [{"name": "data", "mountPath": "/everstep/other"}],
-                        }
-                    ]
-                }
-            },
+        *(
+            (
+                "spec.pod_template.spec.containers.0.volumeMounts.0.mountPath: nothing can be",
+                {
+                    "spec": {
+                        "containers": [
+                            {"name": "train", "volumeMounts": [{"name": "x", "mountPath": path}]}
+                        ]
+                    }
+                },
+            )
+            for path in (
+                "/everstep",
+                "/everstep/",
+                "/everstep/other",
+                "/everstep/agent",
+                "//a/../everstep",
+            )
         ),
     ],
 )
@@ -469,7 +475,11 @@ SIDECAR = {"name": "side", "image": "side:1", "restartPolicy": "Always"}
             "spec.imagePullSecrets",
             [{"name": "registry"}],
         ),
-        ({"spec": {"initContainers": [SIDECAR]}}, "spec.initContainers", [SIDECAR]),
+        (
+            {"spec": {"initContainers": [SIDECAR]}},
+            "spec.initContainers",
+            [{**SIDECAR, "terminationMessagePolicy": "FallbackToLogsOnError"}],
+        ),
         ({"spec": {"containers": [SIDECAR]}}, "spec.containers.side", SIDECAR),
         ({"spec": {"priorityClassName": "high"}}, "spec.priorityClassName", "high"),
         ({"spec": {"schedulerName": "volcano"}}, "spec.schedulerName", "volcano"),

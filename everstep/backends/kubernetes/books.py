@@ -56,6 +56,11 @@ _KEY = "job.json"
 _LONGEST_WAIT_S = 30.0
 
 
+def wait_after(failures: int) -> float:
+    """Seconds between the end of a pod and the creation of its successor, after so many failures."""
+    return 0.0 if failures < 2 else min(2.0 ** (failures - 2), _LONGEST_WAIT_S)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEntry:
     """A pod that a job has, or had and that may still be there."""
@@ -74,7 +79,9 @@ class PodEntry:
     dead_at: float | None = None  # since then no process of it runs, proven
     grace_s: float = 0.0
     failures: int = 0  # pods of this name that ended before their agent answered
-    failed_at: float = 0.0  # when the newest of them was removed
+    start_failures: int = 0  # those of them of which a container failed, or that others deleted
+    failed_at: float = 0.0  # when the newest of them ended
+    is_failed_start: bool = False  # its pod failed, and is kept until its successor is due
     failure: str = ""  # why it ended
     is_withdrawn: bool = False  # its pod gets no place where it waits: it is created again
     group: int = 0  # which group of its generation the pod joins
@@ -84,8 +91,7 @@ class PodEntry:
     @property
     def created_from(self) -> float:
         """When its pod may be created: again at once, then later each time it fails."""
-        wait_s = 0.0 if self.failures < 2 else min(2.0 ** (self.failures - 2), _LONGEST_WAIT_S)
-        return self.failed_at + wait_s
+        return self.failed_at + wait_after(self.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -158,6 +159,7 @@ def _pod(
         "spec": merged(_spec(order, slot, settings), _mapping(template.get("spec", {}), "spec")),
     }
     _refuse_duplicates(made["spec"])
+    _keep_last_words(made["spec"])
     _keep_apart(made["spec"], job, slot)
     _keep_close(made["spec"], job, settings.topology)
     if nodes_to_avoid:
@@ -425,11 +427,20 @@ def _container_problems(container: Json, where: str) -> Problems:
         if name in container
     ]
     mounts = container.get("volumeMounts")
-    return problems + [
-        (f"{where}.volumeMounts.{number}", "a mountPath is needed")
-        for number, mount in enumerate(mounts if isinstance(mounts, list) else ())
-        if isinstance(mount, dict) and "mountPath" not in mount
-    ]
+    for number, mount in enumerate(mounts if isinstance(mounts, list) else ()):
+        place = f"{where}.volumeMounts.{number}"
+        if isinstance(mount, dict) and "mountPath" not in mount:
+            problems.append((place, "a mountPath is needed"))
+        elif isinstance(mount, dict) and _is_of_agent(path := str(mount["mountPath"])):
+            what = f"nothing can be mounted at {path}: the agent lives there"
+            problems.append((f"{place}.mountPath", what))
+    return problems
+
+
+def _is_of_agent(path: str) -> bool:
+    """Whether a mount at the path would hide files of the agent."""
+    parts = posixpath.normpath(path).strip("/").split("/")
+    return parts[0] == ROOT.strip("/")
 
 
 def _init_container_problems(container: Json, where: str) -> Problems:
@@ -469,14 +480,15 @@ def _image_problems(image: Any, where: str) -> Problems:
 def _refuse_duplicates(spec: Json) -> None:
     """The API server does it too; a field of the document is easier to find than one of the pod."""
     mounted = [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]
-    for mount in spec["containers"][0]["volumeMounts"]:
-        path = str(mount["mountPath"]).rstrip("/")
-        if path == ROOT or (path.startswith(f"{ROOT}/") and path not in VOLUMES.values()):
-            raise InvalidSpec(
-                [(_FIELD, f"nothing can be mounted at {path}: the agent lives there")]
-            )
     if len(mounted) != len(set(mounted)):
         raise InvalidSpec([(_FIELD, "two volumes are mounted at one path")])
+
+
+def _keep_last_words(spec: Json) -> None:
+    """Have the kubelet report the end of the log of a container that lets its pod fail, which goes soon."""
+    agent_container, *_ = spec["containers"]
+    for container in (*spec.get("initContainers", ()), agent_container):
+        container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

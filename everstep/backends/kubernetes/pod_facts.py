@@ -18,8 +18,11 @@ Json = Mapping[str, Any]
 
 _PASSING = frozenset({KUEUE_FINALIZER, "foregroundDeletion", "orphan"})
 """Finalizers that we, or the cluster itself, take away."""
+LAST_WORDS_MOST = 200
+"""Characters of the end of the log of a container that failed."""
 _FINAL = frozenset({"Succeeded", "Failed"})
 _SHUTDOWN = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
+_TAKEN_BACK = _SHUTDOWN | {"Preempting", "Evicted"}
 _CANNOT_START = ("Err", "Image", "Create", "Invalid", "CrashLoop", "RunContainer", "PostStart")
 
 
@@ -245,7 +248,8 @@ def _bad_ending(report: PodReport) -> str:
     for one in report.containers:
         ending = one.get("state", {}).get("terminated", {})
         if ending.get("exitCode"):
-            words = (f"{one['name']} exit code {ending['exitCode']}", ending.get("message", ""))
+            last_words = " ".join(str(ending.get("message", "")).split())[-LAST_WORDS_MOST:]
+            words = (f"{one['name']} exit code {ending['exitCode']}", last_words)
             return ", ".join(filter(None, words))
     return ""
 
@@ -324,6 +328,16 @@ def generation_of(pod: Json) -> int:
     """The generation that created the pod; 0 where its label is not as it was written."""
     text = str(pod["metadata"].get("labels", {}).get(names.GENERATION, ""))
     return int(text) if text.isdecimal() and text.isascii() else 0
+
+
+def is_failed_start(pod: Json) -> bool:
+    """Whether a container of the pod ran and ended badly, or a person or a controller deleted the pod.
+
+    A node that refuses the pod runs none. A cluster that takes the place back says so.
+    """
+    report = PodReport(pod=pod)
+    is_taken_back = report.disruption or report.stop or report.reason in _TAKEN_BACK
+    return bool(not is_taken_back and (_bad_ending(report) or report.is_deleted))
 
 
 def held_by(pod: Json) -> str:

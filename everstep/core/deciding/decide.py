@@ -28,6 +28,7 @@ from everstep.core.facts import (
     ALL_ENDED,
     HEAL_FAILED,
     NONE_OLDER,
+    PODS_FAILED,
     STANDBY_NONE,
     STANDBY_OVER,
     START_FAILED,
@@ -290,7 +291,7 @@ POD_OR_DEVICE_LOST = frozenset({"agent.unreachable", "pod.gone", HEAL_FAILED})
 
 def _levels_left(inputs: DecisionInput, last: Decision, failure: Fact) -> tuple[Level, ...]:
     """The levels to try after a step failed: the rest of the ladder, unless the failure needs another one."""
-    never_ran = failure.kind == START_FAILED and not inputs.runs
+    never_ran = failure.kind in (START_FAILED, PODS_FAILED) and not inputs.runs
     # Beside another fault too storage is waited for once, as long as the document allows.
     is_storage = failure.family == "storage" and last.fault.cls is not FaultClass.STORAGE
     if never_ran or is_storage or failure.kind in NO_RESTART_HELPS:

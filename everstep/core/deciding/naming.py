@@ -14,7 +14,15 @@ from everstep.core.deciding.decision import DeviceRef, Fault, Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
-from everstep.core.facts import LASTED_S, START_FAILED, STORAGE_GIVEN_UP, Detail, Fact, is_late
+from everstep.core.facts import (
+    LASTED_S,
+    PODS_FAILED,
+    START_FAILED,
+    STORAGE_GIVEN_UP,
+    Detail,
+    Fact,
+    is_late,
+)
 from everstep.core.levels import (
     HEALS,
     LASTS,
@@ -297,7 +305,7 @@ def _fail_if_it_cannot_begin(inputs: DecisionInput, diagnosis: Diagnosis) -> Dia
 
 def is_start_in_vain(fact: Fact) -> bool:
     """Whether the fact means that the command cannot run at all."""
-    if fact.kind == START_FAILED:
+    if fact.kind in (START_FAILED, PODS_FAILED):
         return True
     _, _, last = str(fact.details.get("log") or "").rstrip().rpartition("\n")
     is_missing = fact.details.get("exit_code") in (NOT_FOUND, NOT_EXECUTABLE)

@@ -142,6 +142,13 @@ def no_place_reason(rules: PlaceRules, state: PlaceState, *, wanted: int, waited
     return f"{outcome} within {round(waited_s, 1):g} s{_least(rules)}{waited}"
 
 
+def start_failures_reason(most: int | None, state: PlaceState) -> str:
+    """Why no further pod is tried: too many in a row failed. Empty: another one may be."""
+    if most is None or state.start_failures <= most:
+        return ""
+    return state.failure or f"{state.start_failures} pods in a row failed before they started"
+
+
 def _least(rules: PlaceRules) -> str:
     """The least number of nodes, for a job that may run on fewer than it wants."""
     if rules.least >= rules.wanted and not rules.bad:

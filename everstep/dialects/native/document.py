@@ -333,7 +333,10 @@ def _policy(recovery: shapes.Recovery, base: Policy) -> Policy:
     )
     budgets = {budget.name: budget for budget in base.budgets}
     budgets |= {name: _budget(name, budget) for name, budget in recovery.budgets.items()}
-    numbers = recovery.model_dump(include={"no_progress_restarts", "rollbacks"}, exclude_unset=True)
+    keys = {"no_progress_restarts", "start_failures", "rollbacks"}
+    numbers = recovery.model_dump(include=keys, exclude_unset=True)
+    if "no_progress_restarts" in numbers:
+        numbers.setdefault("start_failures", numbers["no_progress_restarts"])
     return replace(
         base,
         ladders=(*ladders, *base.ladders),

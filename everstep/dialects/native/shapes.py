@@ -157,6 +157,9 @@ class Recovery(Shape):
     """Limits of what restarts may cost. A level bills each budget that matches it."""
     no_progress_restarts: Annotated[int, Field(ge=0, le=1000)] | None = 3
     """Number of restarts without progress after which the phase fails. Null: no limit."""
+    start_failures: Annotated[int, Field(ge=0, le=1000)] | None = Policy().start_failures
+    """Number of pods of a slot in a row that may fail before their agent answers. Null: no limit. Where only
+    `no_progress_restarts` is given, its number."""
     rollbacks: Annotated[int, Field(ge=0, le=1000)] | None = Policy().rollbacks
     """Number of times in a row that a job may resume from an older checkpoint although a newer one is
     complete. 0: never. Null: no limit."""

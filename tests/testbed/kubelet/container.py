@@ -54,6 +54,7 @@ class Ending:
     at: float
     error: str = ""
     reason: str = ""
+    last_words: str = ""  # the end of its log, where its policy wants them
 
 
 class Container:

@@ -44,6 +44,7 @@ _FINAL_PHASES = ("Succeeded", "Failed")
 _PROBES = {"startupProbe", "livenessProbe", "readinessProbe"}
 _LOOK_S = 0.01
 _RETRY_S = 0.2  # of what a pod waits for; a kubelet takes seconds
+_LAST_WORDS_BYTES = 2_048
 _RESTART_AFTER_S = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 
 
@@ -325,7 +326,7 @@ class PodWorker:
             if isinstance(container, Container) and _PROBES & spec.keys():
                 probing = asyncio.create_task(self._probe(spec, container))
         try:
-            ending = self._explained(name, await container.ended())
+            ending = self._with_last_words(spec, self._explained(name, await container.ended()))
         finally:
             if probing is not None:
                 probing.cancel()
@@ -393,6 +394,14 @@ class PodWorker:
 
     def _explained(self, name: str, ending: Ending) -> Ending:
         return replace(ending, reason="OOMKilled") if name in self._out_of_memory else ending
+
+    def _with_last_words(self, spec: Json, ending: Ending) -> Ending:
+        """The ending of a container that failed, with the end of its log where the policy says so."""
+        if not ending.code or spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+            return ending
+        log = self.log(spec["name"])
+        text = "" if log is None else log.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace")
+        return replace(ending, last_words=text)
 
     async def _start_hollow(self, folder: Path, spec: Json, lookup: Lookup) -> HollowContainer:
         container = HollowContainer(folder)

@@ -140,8 +140,8 @@ def _terminated(started_at: float | None, ending: Ending) -> Json:
         "startedAt": timestamp(ending.at if started_at is None else started_at),
         "finishedAt": timestamp(ending.at),
     }
-    if ending.error:
-        terminated["message"] = ending.error
+    if message := ending.error or ending.last_words:
+        terminated["message"] = message
     return terminated
 
 

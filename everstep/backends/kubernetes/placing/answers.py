@@ -49,7 +49,15 @@ def place_state(
     if len(refs) == len(slots):
         return PlaceState(placed=True, pods=refs, places=len(refs))
     problems.sort(key=gangs.is_of_group)  # one pod says why, the others that it is one too few
-    return PlaceState(placed=False, places=places, waiting_for=[*problems, *waits][0])
+    unanswered = [entries[slot] for slot in slots if slot in entries and slot not in refs]
+    worst = max(unanswered, key=lambda entry: entry.start_failures, default=None)
+    return PlaceState(
+        placed=False,
+        places=places,
+        waiting_for=[*problems, *waits][0],
+        start_failures=0 if worst is None else worst.start_failures,
+        failure="" if worst is None else failure_of(worst),
+    )
 
 
 def failure_of(entry: PodEntry) -> str:

@@ -66,6 +66,7 @@ logger = logging.getLogger(__name__)
 
 _NO_QUERY: Mapping[str, str] = {}
 _MOMENT_S = 0.1
+_KEPT_S = 1.0
 _QUEUE_S = 5.0
 """Between looks at why a queue holds pods back, and at which nodes are isolated."""
 CREATED_PER_CALL = 128
@@ -128,6 +129,8 @@ class PodPlacer:
         again += [e.created_from for e in missing_pods(order, stored) if e.created_from > now]
         if len(due) > len(to_create) and not problem:
             again.append(now)
+        if any(self.pods.is_gone(entry.uid) for entry in wanted_entries(stored).values()):
+            again.append(now + _KEPT_S)  # a failed pod is kept until its successor is due
         has_all_nodes = all(entry.node for entry in wanted_entries(stored).values())
         if queue_problem or (avoided and not has_all_nodes):
             # What the queue says, and which nodes are isolated, may change while no pod does.

@@ -18,7 +18,13 @@ from everstep.backends.agents import observing
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.kubernetes import kueue, listed_faults, names, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
-from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, PodEntry, Stored
+from everstep.backends.kubernetes.books import (
+    ConfigMapBooks,
+    JobSession,
+    PodEntry,
+    Stored,
+    wait_after,
+)
 from everstep.backends.kubernetes.listed_faults import Ended
 from everstep.backends.kubernetes.placing.entries import standby_entries, wanted_entries
 from everstep.backends.kubernetes.pod_facts import (
@@ -26,6 +32,7 @@ from everstep.backends.kubernetes.pod_facts import (
     created_at,
     end_of,
     generation_of,
+    is_failed_start,
     is_owned,
     trouble,
 )
@@ -154,14 +161,39 @@ class PodReconciler:
         return EntryChange(entry, _first_deletion(entry, pod, _LEAST_GRACE_S))
 
     def _change_of_failed(self, entry: PodEntry, pod: Json | None) -> EntryChange:
-        """Remove the pod. Once it is gone, its name is free and the failure counts."""
+        """Remove the pod once its successor is due: until then its log can be read.
+
+        Once it is gone, its name is free and the failure counts.
+        """
         self.agents.forget(entry.uid)
+        now, wait_s = self.agents.clock(), wait_after(entry.failures + 1)
         if pod is None:
-            now = self.agents.clock()
-            failures = entry.failures + 1
-            return EntryChange(replace(entry, uid="", node="", failures=failures, failed_at=now))
-        deletion = _first_deletion(entry, pod, _LEAST_GRACE_S)
-        return EntryChange(replace(entry, failure=trouble(pod)), deletion)
+            starts = entry.start_failures + (entry.is_failed_start or self._was_deleted(entry))
+            ended_at = min(now, self.watch.ended.get(entry.uid, now))
+            return EntryChange(
+                replace(
+                    entry,
+                    uid="",
+                    node="",
+                    failures=entry.failures + 1,
+                    start_failures=starts,
+                    is_failed_start=False,
+                    failed_at=ended_at,
+                )
+            )
+        is_deleted, is_failed = PodReport(pod=pod).is_deleted, is_failed_start(pod)
+        if not is_deleted:
+            entry = replace(entry, failure=trouble(pod), is_failed_start=is_failed)
+        elif not entry.is_failed_start and entry.failure != trouble(pod):  # others deleted it
+            why = _DELETED if is_failed else trouble(pod)
+            entry = replace(entry, failure=why, is_failed_start=is_failed)
+        is_due = now >= self.watch.ended.get(entry.uid, now) + wait_s
+        return EntryChange(entry, _first_deletion(entry, pod, _LEAST_GRACE_S) if is_due else None)
+
+    def _was_deleted(self, entry: PodEntry) -> bool:
+        """Whether others deleted the pod, whose object is gone, and the cluster did not take its place."""
+        removed = self.watch.removed.get(entry.uid)
+        return entry.failure == _DELETED and (removed is None or is_failed_start(removed))
 
     def _change_of_other(self, entry: PodEntry, pod: Json | None) -> EntryChange:
         """Store the pod's node; remove the pod if it leaves.
@@ -389,6 +421,8 @@ def _store_change(session: JobSession, entry: PodEntry, change: PodEntry | None)
             failures=change.failures,
             failed_at=change.failed_at,
             failure=change.failure,
+            start_failures=change.start_failures,
+            is_failed_start=change.is_failed_start,
             is_withdrawn=change.is_withdrawn,
             has_answered=entry.has_answered and bool(change.uid),
             dead_at=change.dead_at if entry.dead_at is None else entry.dead_at,
