@@ -19,7 +19,7 @@ from everstep.chronicle.views import ENDED_STATE
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import PREFETCH_DONE, Fact
-from everstep.core.levels import FaultClass, Level
+from everstep.core.levels import FaultClass, Level, Step
 from everstep.core.loop.job_events import (
     AllEndedWell,
     DocumentChanged,
@@ -81,6 +81,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "hang_answered": HappeningKind(level="Warning", event="JobHanged", is_followed=True),
     "preemption_answered": HappeningKind(level="Warning", event="JobPreempted", is_followed=True),
     "answered": HappeningKind(level="Warning"),
+    "storage_awaited": HappeningKind(level="Warning", event="JobWaiting"),
     "broken": HappeningKind(level="Error", source="K8S"),
     "isolated": HappeningKind(level="Warning", source="K8S"),
     "refused": HappeningKind(level="Warning"),
@@ -270,6 +271,13 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
             is_broken = decision.new_incident and decision.fault.cls in HARDWARE_CLASSES
             text = f"restart {n}, level {decision.level}: {decision.reason}"
             yield "broken" if is_broken else "answered", decision.at, text
+            if Step.WRITABLE in decision.remedy.steps:
+                why = decision.fault.message or decision.fault.kind
+                yield (
+                    "storage_awaited",
+                    decision.at,
+                    f"waiting for the storage to be writable: {why}",
+                )
         case NodeIsolated(at=at, node=node, reason=why):
             yield "isolated", at, f"node {node} is isolated: {why}"
         case RequestRefused(at=at, text=text):

@@ -13,6 +13,7 @@ from everstep.chronicle.chronicle import HAPPENINGS_KEPT
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.spec import JobSpec
+from everstep.dialects.modelarts import shapes
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import (
     ScriptedJob,
@@ -167,16 +168,23 @@ def test_a_notice_of_a_later_incident_is_about_that_one() -> None:
     assert (newest.number, newest.cls, len(newest.restarts)) == (2, "crash", 1)
 
 
-def test_the_names_are_the_seven_of_modelarts() -> None:
-    assert set(happenings.EVENTS) == {
+def test_a_job_that_waits_for_storage_sends_a_notice_as_the_wait_begins() -> None:
+    """It may last for half an hour, and an operator has to mend the storage."""
+    job = running()
+    job.see(sighting(FaultClass.STORAGE, message="/data is read-only"))
+    *_, notice = job.unpublished.notices
+    assert (notice.event, notice.level, notice.incident) == ("JobWaiting", "Warning", None)
+    assert notice.message == "waiting for the storage to be writable: /data is read-only"
+    job.succeeds()
+    assert [n.event for n in job.unpublished.notices] == [
         "JobStarted",
-        "JobCompleted",
-        "JobFailed",
-        "JobTerminated",
+        "JobWaiting",
         "JobRestarted",
-        "JobHanged",
-        "JobPreempted",
-    }
+    ]
+
+
+def test_the_names_are_the_seven_of_modelarts_and_that_of_a_wait() -> None:
+    assert set(happenings.EVENTS) == {*shapes.EVENTS, "JobWaiting"}
     assert {kind.level for kind in happenings.KINDS.values()} == {"Info", "Warning", "Error"}
     assert {kind.source for kind in happenings.KINDS.values()} == {"Job", "Task", "K8S"}
 
