@@ -27,7 +27,7 @@ QUIET_LEAST_S, QUIET_POLL_S = 0.75, 3.0
 In a rehearsal, whose limits are short, it is a second at most.
 """
 
-QUIET_JOBS_PER_S, QUIET_PODS_PER_S = 33, 266
+QUIET_JOBS_PER_S, QUIET_PODS_PER_S = 33, 300
 """Most jobs and pods that a worker observes for their progress alone: of more, each is observed later."""
 
 CHECK_S = 2.0
