@@ -11,7 +11,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,7 +234,7 @@ class SaveWatch:
         return inherited
 
     def _carry_out(self, item: inotify.Event | Call) -> bool:
-        """Apply an event or a mark. Returns whether a save was written or closed."""
+        """Apply an event or a mark. Returns whether a save was opened or closed."""
         if not isinstance(item, inotify.Event):
             item()
             return False
@@ -249,8 +249,7 @@ class SaveWatch:
         if item.is_folder:
             self._change_folder(path, item)
             return False
-        self._change_file(path, item, time.monotonic())
-        return bool(item.mask & (inotify.MODIFY | inotify.CLOSE_WRITE))
+        return self._change_file(path, item, time.monotonic())
 
     def _path_of(self, event: inotify.Event) -> str | None:
         """The path below the folder of checkpoints; None if it belongs to none."""
@@ -263,17 +262,19 @@ class SaveWatch:
     def _is_save(self, path: str) -> bool:
         return checkpoint_names.read(path.partition("/")[0], self.run.pattern) is not None
 
-    def _change_file(self, path: str, event: inotify.Event, now: float) -> None:
+    def _change_file(self, path: str, event: inotify.Event, now: float) -> bool:
         if event.mask & inotify.MODIFY:
-            self._states.modified(path, now)
-        elif event.mask & inotify.CLOSE_WRITE:
+            return self._states.modified(path, now)
+        if event.mask & inotify.CLOSE_WRITE:
             self._states.closed(path, now)
-            self._take_print(path)
-        elif event.mask & inotify.MOVED_TO:
+            self._forget_print(path)
+            return True
+        if event.mask & inotify.MOVED_TO:
             self._states.renamed(path)
-            self._take_print(path)
+            self._forget_print(path)
         elif event.mask & (inotify.MOVED_FROM | inotify.DELETE):
             self._states.removed(path)
+        return False
 
     def _change_folder(self, path: str, event: inotify.Event) -> None:
         if event.mask & (inotify.MOVED_FROM | inotify.DELETE):
@@ -282,7 +283,7 @@ class SaveWatch:
         elif event.mask & inotify.MOVED_TO:
             self._states.renamed(path)
             self._watch_below(path)
-            self._take_print(path)
+            self._forget_print(path)
         elif event.mask & inotify.CREATE:
             self._watch_below(path)
 
@@ -290,11 +291,14 @@ class SaveWatch:
         """Watch a new folder of a checkpoint, and those in it."""
         events = self._timeline.events
         with contextlib.suppress(OSError):
-            for parent, _, _ in os.walk(self.run.folder / path):
+            has_files = False
+            for parent, _, names in os.walk(self.run.folder / path):
+                has_files = has_files or bool(names)
                 if events is not None and len(self._paths) < FOLDERS_MOST:
                     below = str(Path(parent).relative_to(self.run.folder))
                     self._paths[events.watch(Path(parent))] = below
-        self._note_open_files()
+            if has_files:
+                self._note_open_files()
 
     def _note_open_files(self) -> None:
         """Note the saves that are open already, as where a folder is watched a moment after it was made."""
@@ -313,10 +317,18 @@ class SaveWatch:
                 if self._timeline.events is not None:
                     self._timeline.events.unwatch(number)
 
-    def _take_print(self, path: str) -> None:
-        """Note the content of the save. A change that comes later is an event that comes later."""
-        top = path.partition("/")[0]
-        self._prints[top] = save_records.print_of(self.run.folder / top)
+    def _forget_print(self, path: str) -> None:
+        """Have the print of this save taken again, once all that has happened is carried out."""
+        self._prints.pop(path.partition("/")[0], None)
+
+    def _take_prints(self, states: Mapping[str, str]) -> None:
+        """Note the content of the saves that need it. A change that comes later is an event that comes later.
+
+        That of a folder is taken only once it has such a state: its many files are closed one by one.
+        """
+        for name in self._states.names() - self._prints.keys():
+            if states.get(name) in (RENAMED, LEFT) or self._states.is_closed_file(name):
+                self._prints[name] = save_records.print_of(self.run.folder / name)
 
     def _look(self) -> Look | None:
         """The processes of the pod now; None: they cannot be read."""
@@ -335,6 +347,7 @@ class SaveWatch:
     def _publish(self) -> None:
         """Record what has changed, then call what waits for that."""
         names = self._states.names()
+        self._take_prints(self._states.of_all())
         self._open = frozenset(name for name in names if self._states.is_open(name))
         self._prints = {name: self._prints[name] for name in names if name in self._prints}
         if self._recorded is not None and (record := self._record_now()) != self._recorded:

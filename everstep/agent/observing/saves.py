@@ -52,9 +52,11 @@ class Saves:
         if agent.save_watch is not None:
             agent.save_watch.close()
         of_run = SaveRun(agent.job, agent.slot, run.generation, Path(path), pattern)
-        agent.save_watch = SaveWatch(of_run, agent.population.is_helper)
-        with contextlib.suppress(RuntimeError):  # without a thread nothing is known of any save
-            agent.save_watch.begin()
+        watch = agent.save_watch = SaveWatch(of_run, agent.population.is_helper)
+        try:
+            watch.begin()
+        except RuntimeError:  # without a thread nothing is known of any save
+            agent.save_watch = None
 
 
 class MountedVolume:

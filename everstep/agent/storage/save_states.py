@@ -79,13 +79,15 @@ class SaveStates:
 
     # -- files ------------------------------------------------------------------------------------
 
-    def modified(self, path: str, now: float) -> None:
+    def modified(self, path: str, now: float) -> bool:
+        """A file was written. Returns whether it is newly open."""
         self._renamed.discard(_top(path))
         file = self._files.get(path)
         if file is None or file.closed_at is not None:
             self._files[path] = _File(now)
-        else:
-            file.changed_at = now
+            return True
+        file.changed_at = now
+        return False
 
     def closed(self, path: str, now: float) -> None:
         self._renamed.discard(_top(path))
@@ -195,6 +197,10 @@ class SaveStates:
     def names(self) -> set[str]:
         """Of all saves that have a state, or may get one."""
         return {*self._renamed, *map(_top, self._files)}
+
+    def is_closed_file(self, name: str) -> bool:
+        file = self._files.get(name)
+        return file is not None and file.closed_at is not None
 
     def is_open(self, top: str) -> bool:
         return any(file.is_open for path, file in self._files.items() if _top(path) == top)

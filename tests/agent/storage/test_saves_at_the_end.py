@@ -176,6 +176,25 @@ def test_a_save_that_is_interrupted_by_an_exit_in_the_handler_is_not_whole(pod: 
     assert good_after(pod, folder, since=since) == [PERIODIC]
 
 
+def test_a_save_that_fails_and_goes_on_is_doubted_by_its_size(pod: Pod) -> None:
+    """As on a full disk: the file is closed, and the script trains on."""
+    body = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, ({SIZE // 4}, {SIZE // 4}))
+try: save({LAST})
+except OSError: print("failed", flush=True)
+os.utime(path({LAST}), (2000, 2000))
+wait()
+"""
+    folder = begin(pod, script(body))
+    ended = time.time()
+    pod.stopped(2)
+    assert doubts(pod, folder, since=ended) == {
+        LAST: "it has 50,000 bytes where step_100.bin has 200,000",
+        PERIODIC: "",
+    }
+
+
 def test_a_file_that_is_renamed_over_another_one_is_whole(pod: Pod) -> None:
     since = time.time()
     body = f"file = half({LAST})\nsave_renamed({LAST})\nwait()"
