@@ -10,7 +10,6 @@ import contextlib
 import json
 import math
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -458,7 +457,7 @@ class Agent:
     def _note_signal(self, number: int) -> None:
         """A signal is about to be sent to the ranks that are to end."""
         if self.save_watch is not None:
-            (self.save_watch.killing if number == signal.SIGKILL else self.save_watch.terminating)()
+            self.save_watch.before_signal(number)
 
     def note_exit(self, pid: int, status: int) -> None:
         """A process of the pod was waited for."""

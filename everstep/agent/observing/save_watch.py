@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -134,18 +135,16 @@ class SaveWatch:
             self._reported_writers = identities
             self._timeline.mark(lambda: self._states.saw(identities))
 
-    def terminating(self) -> None:
-        """SIGTERM is about to be sent."""
-        self._timeline.mark(self._states.terminating)
-
-    def killing(self) -> None:
-        """SIGKILL is about to be sent: what was closed before, was not closed by it."""
+    def before_signal(self, number: int) -> None:
+        """This signal is about to be sent: what was closed before was not closed by its effect."""
 
         def look() -> Call:
             processes = self._look()
             return (lambda: None) if processes is None else (lambda: self._states.looked(processes))
 
         self._timeline.mark_looked(look)
+        if number == signal.SIGTERM:
+            self._timeline.mark(self._states.terminating)
 
     def exited(self, pid: int, status: int) -> None:
         """A process was waited for; the status of one that a signal ended is negative."""

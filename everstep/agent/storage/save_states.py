@@ -124,7 +124,7 @@ class SaveStates:
         missing = self._processes - look.there
         self._processes = {*look.writers} | (missing - self._missing)
         self._missing = missing
-        self._shells = look.shells
+        self._shells |= look.shells  # one that has ended since is still to be reported
         for _, file in self._pending():
             file.suspects -= look.living
 

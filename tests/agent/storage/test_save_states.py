@@ -101,8 +101,9 @@ def test_a_close_that_an_exception_may_have_made_says_nothing(
 def test_a_shell_that_a_signal_ends_before_its_command_cuts_off_nothing(
     status: int, state: str | None
 ) -> None:
-    both = looked_at(RANK, SHELL)
+    both, rank = looked_at(RANK, SHELL), looked_at(RANK)
     assert after(both, writes(), closes(), exits(status, SHELL[0]), exits(0)) == state
+    assert after(both, rank, writes(), closes(), exits(status, SHELL[0]), exits(0)) == state
 
 
 @pytest.mark.parametrize("status", [1, 7])
