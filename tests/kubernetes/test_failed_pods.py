@@ -100,9 +100,13 @@ async def test_a_failed_pod_leaves_its_last_words_and_is_kept_until_its_successo
 
 
 async def test_a_job_whose_pods_always_fail_ends_with_their_last_words(
-    site: Site, worker: WorkerProcess
+    site: Site, worker: WorkerProcess, worker_kubeconfig: str, namespace: str
 ) -> None:
     assert worker.pid
+    site.env |= {
+        "EVERSTEP_KUBECONFIG": worker_kubeconfig,
+        "EVERSTEP_KUBE_NAMESPACE": namespace,
+    }
     mounts = [{"name": "storage", "mountPath": STORAGE}]
     prepare = {
         "name": "prepare",
@@ -117,6 +121,7 @@ async def test_a_job_whose_pods_always_fail_ends_with_their_last_words(
     assert "prepare exit code 7, no token" in reason
     assert "no token" in site.everstep("events", "never")
     assert "no token" in site.everstep("why", "never")
+    assert "no token" in site.everstep("logs", "never", code=3)
 
 
 async def test_a_pod_that_a_controller_deletes_each_time_counts_as_a_failed_start(

@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Annotated, Any
 
 import typer
+from temporalio.client import Client
 
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
 from everstep.backends.tools import LogLine, LogReader, RankLog, Tools
@@ -25,6 +26,7 @@ from everstep.chronicle import shapes
 from everstep.cli import machine
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs.answers import NobodyAnswered
 from everstep.cli.jobs.job import JobId, find
 from everstep.core.escaping import for_terminal
 
@@ -117,6 +119,18 @@ async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, fo
         await chosen.tools.close()
 
 
+async def _situation(client: Client, job_id: str) -> str:
+    """Why a job may have printed nothing: what it waits for, or how it failed, as the end of a sentence."""
+    job = await find(client, job_id)
+    with contextlib.suppress(NobodyAnswered):
+        status = await job.answer("status") or {}
+        if status.get("waiting_for"):
+            return f"; it waits for {status['waiting_for']}"
+        if status.get("state") == "failed":
+            return f"; it failed: {status['reason']}"
+    return ""
+
+
 # -- Finding ------------------------------------------------------------------------------------
 
 
@@ -142,7 +156,7 @@ class Chosen:
         """Why there is nothing to print."""
         left = self._left_nothing()
         try:
-            with_server(lambda client: find(client, self.job_id))
+            left += with_server(lambda client: _situation(client, self.job_id))
         except Failed as error:
             if error.code is Exit.NOT_FOUND:
                 return error
