@@ -57,6 +57,8 @@ class Backend(Protocol):
     async def nodes(self, job: JobRef | None = None) -> tuple[NodeView, ...]:
         """Every node the cluster has, in a stable order, isolated and lost ones included.
 
+        `maintenance` of a node is why it takes no new pods for now, for as long as that lasts.
+
         With a job: a node that could take no other pod of it has no free slot, if the backend can see that.
         """
 

@@ -118,3 +118,16 @@ async def test_a_device_fault_is_told_to_who_holds_the_device(lab: Lab) -> None:
     await lab.fault(f"device n0 {held} 80E01801")
     assert (await holder.look()).facts
     assert not (await neighbour.look()).facts
+
+
+async def test_a_node_in_maintenance_says_so_until_that_is_over(job: Run) -> None:
+    """A job that left the node avoids it only as long as it says so."""
+
+    async def maintenance() -> str:
+        return next(node.maintenance for node in await job.backend.nodes() if node.name == "n1")
+
+    assert await maintenance() == ""
+    await job.lab.fault("maintenance n1")
+    assert await maintenance() == "n1 is about to be serviced"
+    await job.lab.fault("clear n1")
+    assert await maintenance() == ""
