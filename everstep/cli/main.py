@@ -103,7 +103,6 @@ HINTS: Mapping[str, str] = {
 """What to give instead of a number that pydantic refuses for this reason."""
 PROBLEMS: Mapping[str, str] = {
     r"No such option: (-\d)": "there is no option {}, and no argument takes a negative number",
-    r"No such option: (\S+) \(Possible options: (\S+).*\)": "there is no option {}; try {}",
     r"No such option: (\S+)": "there is no option {}",
     r"Got unexpected extra argument\(s\) \((.*)\)": "leave out {}: there is no such argument",
     r"Missing (?:argument|option) '\[?([^]']+)\]?'.*": "{} is missing",
@@ -111,6 +110,7 @@ PROBLEMS: Mapping[str, str] = {
     r"Option '(\S+)' does not take a value": "{} takes no value",
 }
 """A pattern of what typer says of the words of a command line, and the same in our own words."""
+UNKNOWN_OPTION = r"No such option: (\S+) \(Possible options: (.+)\)"
 VERSION = "--version"
 COMPLETION = "_EVERSTEP_COMPLETE"
 """Set by a shell's script when TAB is pressed."""
@@ -286,10 +286,20 @@ def _problem(error: typer.TyperException) -> str:
             name = re.sub(r"['\[\]]", "", error.param.get_error_hint())
             return f"{name} {cut(str(reason['input']), ID_SHOWN)}: {hint.format(**reason.get('ctx', {}))}"
     problem = error.format_message().rstrip(".").replace(OF_PYDANTIC, "")
+    if match := re.fullmatch(UNKNOWN_OPTION, problem):
+        return _unknown_option(*match.groups())
     for pattern, sentence in PROBLEMS.items():
         if match := re.fullmatch(pattern, problem):
             return sentence.format(*match.groups())
     return problem
+
+
+def _unknown_option(option: str, options: str) -> str:
+    """The option with the one that is most like it: typer lists several in the order of the alphabet."""
+    import difflib  # for this sentence alone
+
+    (nearest,) = difflib.get_close_matches(option, options.split(", "), n=1, cutoff=0.0)
+    return f"there is no option {option}; try {nearest}"
 
 
 def _code(error: Exception) -> Exit | None:

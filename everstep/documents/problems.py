@@ -110,12 +110,28 @@ def _sentence(error: ErrorDetails, model: type[BaseModel]) -> str:
     if error["type"] == "missing":
         return _missing(error, model)
     say = SENTENCES.get(error["type"])
-    return say(error) if say else error["msg"]
+    sentence = say(error) if say else error["msg"]
+    return f"{sentence}{_hint(error, model)}"
+
+
+def _hint(error: ErrorDetails, model: type[BaseModel]) -> str:
+    """How to write a time in seconds, or a path as a mapping. Empty for any other value."""
+    value = error["input"]
+    if not isinstance(value, str) or len(value) > EXCERPT_LENGTH:
+        return ""
+    match = re.fullmatch(r"([0-9]{1,6}) ?([smhd])", value)
+    if match and _is_time(error):
+        return f": write seconds, {int(match[1]) * UNITS_S[match[2]]}"
+    if error["type"] == "model_type" and "path" in _keys_at(model, error["loc"]):
+        return f": write {{path: {value}}}"
+    return ""
 
 
 def unknown_key(key: str, candidates: Sequence[str]) -> str:
-    """The sentence for an unknown key, with the nearest known one, else with all of them."""
-    return f"unknown key; {suggestion(key, candidates) or 'known are ' + ', '.join(sorted(candidates))}"
+    """The sentence for an unknown key, with the key that is meant or is nearest, else with all of them."""
+    meant = OTHER_WORDS.get(key.lower())
+    hint = f"did you mean `{meant}`?" if meant in candidates else suggestion(key, candidates)
+    return f"unknown key; {hint or 'known are ' + ', '.join(sorted(candidates))}"
 
 
 def suggestion(word: object, candidates: Sequence[str], *, likeness: float = 0.6) -> str:
@@ -183,10 +199,15 @@ def _text(error: ErrorDetails) -> str:
     return f"must be text, not {described(value)}"
 
 
+def _is_time(error: ErrorDetails) -> bool:
+    return any(str(part).endswith(SECONDS) for part in error["loc"])
+
+
 def _one_of(error: ErrorDetails) -> str:
     candidates = _expected(error)
     if len(candidates) == 1:
-        return f"must be {candidates[0]}, not {described(error['input'])}"
+        number = " or a number of seconds" if _is_time(error) else ""
+        return f"must be {candidates[0]}{number}, not {described(error['input'])}"
     hint = suggestion(error["input"], candidates)
     listed = f"must be one of {', '.join(candidates)}, not {described(error['input'])}"
     return f"{listed}; {hint}" if hint else listed
@@ -212,6 +233,15 @@ def _bound(words: str, key: str) -> Callable[[ErrorDetails], str]:
 def _too_much(what: str) -> Callable[[ErrorDetails], str]:
     return lambda error: f"must not have more than {error['ctx']['max_length']} {what}"
 
+
+SECONDS = "_s"
+"""The end of keys of times."""
+UNITS_S: Mapping[str, int] = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+OTHER_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("gpus", "gpus_per_node", "npus", "devices"), "accelerators_per_node"),
+}
+"""Words of other systems for a key of ours that is spelled otherwise."""
 
 EMPTY = "must not be empty; leave the key out instead"
 

@@ -114,6 +114,8 @@ def test_a_reader_that_closes_its_pipe_is_no_failure(words: str) -> None:
         (["why", "x", "-12"], "there is no option -1, and no argument takes a negative number ("),
         (["why", "x", "--loud"], "there is no option --loud (`everstep why --help`)"),
         (["why", "x", "--phas", "y"], "there is no option --phas; try --phase ("),
+        (["run", "--process", "4"], "there is no option --process; try --processes ("),
+        (["run", "--proces", "4"], "there is no option --proces; try --processes ("),
         (["why", "x", "1", "2", "{}"], "leave out 2 {}: there is no such argument ("),
         (["why"], "ID is missing ("),
         (["isolate", "n0", "--reason"], "--reason is without its value ("),
