@@ -182,6 +182,8 @@ class StandIn:
         )
         if labels := {k: v for k, v in document["metadata"]["labels"].items() if k != "end"}:
             workflow.upsert_memo({"labels": labels})
+        if labels.get("runs") == "2" and workflow.info().continued_run_id is None:
+            workflow.continue_as_new(document)
         self.end = self.end or document["metadata"]["labels"].get("end", "")
         if self.end == "invalid":
             raise ApplicationError("spec.nodes: must be a whole number", type="InvalidSpec")

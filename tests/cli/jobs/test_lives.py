@@ -10,6 +10,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
+from everstep.cli.jobs.lives import LIVES_LISTED
 from tests.cli.conftest import AsyncCli, ended, submitted, until
 from tests.cli.standin import JOB, PHASE, document, record, working
 
@@ -139,6 +140,32 @@ async def test_a_reset_stays_in_its_life(served: AsyncCli, client: Client) -> No
     await until_listed(client, 2)
     rows = (await served("restarts", "demo", "--json")).json
     assert [(row["life"], row["n"]) for row in rows] == [(1, 1), (1, 2)]
+
+
+async def stopped(client: Client, count: int, **labels: str) -> None:
+    """The job `demo`, started so often and stopped each time."""
+    body = document(end="stopped")
+    body["metadata"]["labels"] |= labels
+    for _ in range(count):
+        await client.execute_workflow("TrainingJob", body, id="demo", task_queue="everstep")
+
+
+@pytest.mark.usefixtures("worker")
+async def test_a_job_that_continues_as_a_new_run_stays_in_its_life(
+    served: AsyncCli, client: Client
+) -> None:
+    await stopped(client, 2, runs="2")
+    await until_listed(client, 4)
+    rows = (await served("restarts", "demo", "--all", "--json")).json
+    assert [(row["life"], row["n"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+@pytest.mark.usefixtures("worker")
+async def test_the_newest_lives_are_listed(served: AsyncCli, client: Client) -> None:
+    await stopped(client, LIVES_LISTED + 1)
+    await until_listed(client, LIVES_LISTED + 1)
+    lives = [row["life"] for row in (await served("events", "demo", "--json")).json]
+    assert lives == list(range(1, LIVES_LISTED + 1))
 
 
 @pytest.mark.usefixtures("worker")
