@@ -314,6 +314,17 @@ def test_a_container_beside_the_ranks_may_be_started_again_by_itself() -> None:
             "spec.pod_template.metadata.namespace: is theirs, and the workers of this cluster make",
             {"metadata": {"namespace": "theirs"}},
         ),
+        *(
+            (
+                f"spec.pod_template.spec.{key}: is everstep-worker, whose rights reach the Secrets",
+                {"spec": {key: "everstep-worker", "automountServiceAccountToken": True}},
+            )
+            for key in ("serviceAccountName", "serviceAccount")
+        ),
+        (
+            "spec.pod_template.metadata.labels.everstep.dev/component: is reserved for Everstep",
+            {"metadata": {"labels": {"everstep.dev/component": "worker"}}},
+        ),
         ("spec.pod_template: a value of the wrong kind", {"spec": {"affinity": []}}),
         ("spec.pod_template: a value of the wrong kind", {"metadata": {"labels": {1: "x"}}}),
         (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.backends.kubernetes import manifest
+from everstep.backends.kubernetes import manifest, names
 from tests.kubernetes.test_manifest import pod
 from tests.testbed.api import Json
 from tests.testbed.operator import DEPLOY, KUBERNETES, SETUP, TRY
@@ -147,11 +147,14 @@ MASTER_PORT, UI, METRICS = 20_000, TEMPORAL_PORTS["ui"], WORKER_PORTS["metrics"]
 GRPC = TEMPORAL_PORTS["grpc"]
 
 
+SPOOFED_LABELS = {
+    name: value for name, value in WORKER.labels.items() if not name.startswith(names.PREFIX)
+}
 IN_DISGUISE = Peer(
     namespace=WORKER.namespace,
-    labels=pod({"metadata": {"labels": dict(WORKER.labels)}})["metadata"]["labels"],
+    labels=pod({"metadata": {"labels": SPOOFED_LABELS}})["metadata"]["labels"],
 )
-"""A rank of a job whose template gives its pods the label of the workers."""
+"""A rank of a job whose template gives its pods those labels of the workers that a template may give."""
 
 Connection = tuple[Peer, Peer, int]
 

@@ -16,6 +16,7 @@ from everstep.backends.kubernetes import images, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
 from everstep.backends.kubernetes.credentials import OF_AGENTS
+from everstep.backends.kubernetes.rights import SERVICE_ACCOUNT
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
 
@@ -35,6 +36,7 @@ RESOURCES: Mapping[str, str] = {"nvidia": "nvidia.com/gpu", "ascend": "huawei.co
 """What device plugins call an accelerator where the worker's settings do not say otherwise."""
 TOPOLOGY = ("topology.kubernetes.io/zone",)
 
+WORKERS_ACCOUNT = f"is {SERVICE_ACCOUNT}, whose rights reach the Secrets of all jobs: give the job an account of its own"
 _SILENCE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _USER = 1000
 _GRACE_S = 10
@@ -382,6 +384,11 @@ def _refuse_reserved(template: Mapping[str, Any], namespace: str) -> None:
     problems += [
         (f"{_FIELD}.spec.{name}", "must be left to Everstep")
         for name in spec.keys() & {"restartPolicy", "nodeName", "hostPID", "shareProcessNamespace"}
+    ]
+    problems += [
+        (f"{_FIELD}.spec.{name}", WORKERS_ACCOUNT)
+        for name in ("serviceAccountName", "serviceAccount")
+        if spec.get(name) == SERVICE_ACCOUNT
     ]
     problems += _of_elements(spec, "containers", _container_problems)
     problems += _of_elements(spec, "initContainers", _init_container_problems)
