@@ -36,7 +36,7 @@ from everstep.core.loop.next_actions import (
 from everstep.core.recovering import quarantine, recovery
 from everstep.core.recovering.quarantine import DeviceReport, Quarantine, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
-from everstep.core.state import JobState, Wait
+from everstep.core.state import JobState, Wait, is_applied
 from everstep.core.world import JobRef
 from everstep.faults.meanings import informed
 from everstep.steps.counting import count_faults, count_order
@@ -108,7 +108,7 @@ class Simulation:
         """Send an operator's command; it is accepted or refused like an update of the workflow."""
         command = commands.accept(self.state, name, args)
         command_id = args.get("id")
-        if command_id is not None and str(command_id) in self.state.applied_ids:
+        if command_id is not None and is_applied(self.state, command_id):
             return
         self.state = operators.commanded(self.state, command)
         if operators.interrupts(self.state):

@@ -33,7 +33,7 @@ from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
 from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
 from everstep.core.spec import PhaseSpec
-from everstep.core.state import Command, JobState, Mode, Wait
+from everstep.core.state import Command, JobState, Mode, Wait, is_applied
 from everstep.dialects import responses
 from workflows import attributes, commanding, opening
 
@@ -339,7 +339,7 @@ class JobHandlers:
         return (
             self._state is not None
             and command_id is not None
-            and str(command_id) in self._state.applied_ids
+            and is_applied(self._state, command_id)
         )
 
     def _answer(self, *, again: bool) -> dict[str, Any]:

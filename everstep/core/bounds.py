@@ -6,6 +6,7 @@ which command has which bound is where the command is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -28,6 +29,8 @@ JOB_MOST = 1_500_000
 one payload, and a Temporal server takes at most 2 MiB."""
 NUMBER_MOST = 2**53
 """Up to here every reader of JSON has whole numbers exactly, and every search attribute takes them."""
+ID_KEPT = 100
+"""Characters of an identity: a job keeps 1,000 of commands and 500 of facts."""
 QUOTED_MOST = 100
 """Characters of a value that a refusal quotes."""
 READ_PER_KEPT = 4
@@ -76,6 +79,13 @@ def quoted(value: object) -> str:
 def cut(text: str, most: int) -> str:
     """The text, shortened to `most` characters if it is longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def short_id(text: str) -> str:
+    """The identity as it is kept: one that is long, or not of ASCII, as its hash."""
+    if len(text) <= ID_KEPT and text.isascii():
+        return text
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 def seconds(time: float | str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from everstep.core.bounds import short_id
 from everstep.core.deciding.decision import (
     Checking,
     Decision,
@@ -271,6 +272,11 @@ def remember_ids(
     ids: tuple[str, ...], new: tuple[str, ...], *, most: int = COMMAND_IDS_KEPT
 ) -> tuple[str, ...]:
     return (ids + new)[-most:]
+
+
+def is_applied(state: JobState, command_id: object) -> bool:
+    """Whether a command with this ID was accepted before."""
+    return short_id(str(command_id)) in state.applied_ids
 
 
 def happened(state: JobState, *events: JobEvent) -> JobState:

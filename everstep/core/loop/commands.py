@@ -25,6 +25,7 @@ from everstep.core.bounds import (
     json_bytes,
     quoted,
     seconds,
+    short_id,
 )
 from everstep.core.errors import CommandRejected
 from everstep.core.facts import (
@@ -356,10 +357,10 @@ def _report_message(args: Mapping[str, Any]) -> str:
 
 def _report_id(args: Mapping[str, Any], when: float, earlier_ids: frozenset[str]) -> str:
     if args.get("id"):
-        return f"{REPORTED}{args['id']}"
+        return f"{REPORTED}{short_id(args['id'])}"
     what = "/".join(str(args.get(key)) for key in ("kind", "node", "device", "code"))
     if args.get("at") is not None:
-        return f"{REPORTED}{what}/{when:.3f}"
+        return f"{REPORTED}{short_id(f'{what}/{when:.3f}')}"
     minute = int(when // SAME_REPORT_S)
-    before = f"{REPORTED}{what}/minute-{minute - 1}"
-    return before if before in earlier_ids else f"{REPORTED}{what}/minute-{minute}"
+    before, now = (f"{REPORTED}{short_id(f'{what}/minute-{m}')}" for m in (minute - 1, minute))
+    return before if before in earlier_ids else now

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everstep.core.bounds import TEXT_MOST, cut
+from everstep.core.bounds import TEXT_MOST, cut, short_id
 from everstep.core.levels import Level
 from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
@@ -213,7 +213,8 @@ AT_ONCE = frozenset({"set_budget", "note"})
 def commanded(state: JobState, command: Command) -> JobState:
     """The state with an accepted command: applied at once, or kept until its time comes."""
     if command_id := command.args.get("id"):
-        state = replace(state, applied_ids=remember_ids(state.applied_ids, (str(command_id),)))
+        new = (short_id(str(command_id)),)
+        state = replace(state, applied_ids=remember_ids(state.applied_ids, new))
     if command.name in AT_ONCE:
         return OBEY_ANYWHERE[command.name](state, command.args)
     if command.name == "release":

@@ -13,7 +13,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands
 from everstep.core.loop.commands import KEYS
 from everstep.core.spec import Budget, Policy
-from everstep.core.state import AvoidedNode
+from everstep.core.state import AvoidedNode, is_applied
 from tests.support.builders import running
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -155,6 +155,27 @@ def test_a_refusal_is_short_whatever_was_said(name: str, value: Any) -> None:
     with pytest.raises(CommandRejected) as error:
         commands.parse_arguments(name, value)
     assert len(str(error.value)) < 500
+
+
+# -- Identities ---------------------------------------------------------------------------------
+
+
+def test_identities_take_little_room_however_long_they_are() -> None:
+    """A job keeps 1,000 of commands and 500 of facts, and hands them from run to run."""
+    long = "\N{GRINNING FACE}" * 240
+    job = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    for number in range(20):
+        job.command("set_budget", name="any", limit=3, id=f"{long}{number}")
+    assert len(set(job.state.applied_ids)) == 20
+    assert max(len(one.encode()) for one in job.state.applied_ids) <= 100
+    assert is_applied(job.state, f"{long}19")
+    assert not is_applied(job.state, f"{long}20")
+    for args in ({"id": long}, {"code": long}, {"code": long, "at": 5}):
+        report = {"kind": "node.down", "node": "n1", **args}
+        fact = commands.reported_fact(report, at=9.0, earlier_ids=frozenset())
+        assert len(fact.id.encode()) <= 110
+        again = commands.reported_fact(report, at=9.0, earlier_ids=frozenset({fact.id}))
+        assert again.id == fact.id
 
 
 # -- When a fault was ---------------------------------------------------------------------------
