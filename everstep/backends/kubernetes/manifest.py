@@ -36,7 +36,9 @@ RESOURCES: Mapping[str, str] = {"nvidia": "nvidia.com/gpu", "ascend": "huawei.co
 """What device plugins call an accelerator where the worker's settings do not say otherwise."""
 TOPOLOGY = ("topology.kubernetes.io/zone",)
 
-WORKERS_ACCOUNT = f"is {SERVICE_ACCOUNT}, whose rights reach the Secrets of all jobs: give the job an account of its own"
+WORKERS_ACCOUNT = (
+    f"is {SERVICE_ACCOUNT}, whose rights reach the Secrets of all jobs: give the job one of its own"
+)
 _SILENCE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _USER = 1000
 _GRACE_S = 10
