@@ -26,7 +26,7 @@ def test_the_example_survives_the_crash_of_a_pod(machine: Machine, tmp_path: Pat
         rest, _ = process.communicate(timeout=HUNG_S)
     text = "".join(output) + rest
     assert process.returncode == 0, text
-    assert "crash on n1 -> pod" in text
+    assert "crash of rank 1 on n1: signal 9 -> pod" in text
     assert "restart 2" not in text
     (records,) = (tmp_path / "out" / "mindcluster").glob("*_restartable")
     runs = json.loads((records / "summary.json").read_text())["runs"]
