@@ -20,8 +20,8 @@ from activities.recovery_ids import end_recovery
 from activities.visibility import (
     FAILS_VISIBLY_FROM,
     SIGNAL_WITHIN,
-    tell_wait,
-    tell_waiting,
+    signal_wait,
+    signal_waiting,
     visible,
 )
 from everstep.backends.base import Backend
@@ -45,7 +45,7 @@ END_SHOWN_S = 10.0
 
 
 async def report_takeover(job: JobRef, *, earlier: str) -> None:
-    """Report that this worker watches the job now. Only for display, as `tell_wait`."""
+    """Report that this worker watches the job now. Only for display, as `signal_wait`."""
     client = activity.client()
     workers = {"worker": client.identity, "earlier": earlier}
     try:
@@ -141,7 +141,7 @@ class ClusterActivities:
             log_with(generation=order.generation)
             async with heartbeating() as heartbeat, visible(str(order.step), plan.job.id, plan.key):
                 context = self._context(heartbeat)
-                send_wait = partial(tell_wait, plan.job.id, plan.key)
+                send_wait = partial(signal_wait, plan.job.id, plan.key)
                 return await perform(replace(context, send_wait=send_wait), order)
 
         return carry_out
@@ -154,7 +154,7 @@ class ClusterActivities:
             context = self._context(heartbeat)
             # A step that fails once is not worth a word: its worker may just have been replaced.
             if activity.info().attempt > FAILS_VISIBLY_FROM:
-                context = replace(context, send_wait=partial(tell_wait, order.job.id, None))
+                context = replace(context, send_wait=partial(signal_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
             saved = saved_in(before)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
@@ -190,7 +190,7 @@ class ClusterActivities:
         async with heartbeating() as heartbeat, visible("clear", job.id):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
-            show = partial(tell_waiting, job.id, None)
+            show = partial(signal_waiting, job.id, None)
             return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s, show=show)
 
     @activity.defn(name="hand_over")

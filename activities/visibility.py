@@ -22,7 +22,7 @@ FAILS_IN_EVENTS_AT = 4
 """The attempt whose failure is an event as well. It is a number of `is_worth_a_line`."""
 
 
-async def tell_waiting(
+async def signal_waiting(
     job: str,
     plan: str | None,
     what: str | None,
@@ -44,12 +44,12 @@ async def tell_waiting(
         activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
 
 
-async def tell_wait(job: str, plan: str | None, wait: Wait | None) -> None:
+async def signal_wait(job: str, plan: str | None, wait: Wait | None) -> None:
     """Report to the job the wait of a step; None: it goes on."""
     if wait is None:
-        await tell_waiting(job, plan, None)
+        await signal_waiting(job, plan, None)
     else:
-        await tell_waiting(job, plan, wait.what, since=wait.since, until=wait.until)
+        await signal_waiting(job, plan, wait.what, since=wait.since, until=wait.until)
 
 
 @asynccontextmanager
@@ -70,16 +70,16 @@ async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterato
         if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
             pass
         elif is_refusal:
-            await tell_waiting(
+            await signal_waiting(
                 job, plan, _sentence(error), is_refusal=attempt == FAILS_VISIBLY_FROM
             )
         else:
             tried = f"{doing}, which failed {attempt} times: {_sentence(error)}"
             is_event = attempt == FAILS_IN_EVENTS_AT
-            await tell_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
+            await signal_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
         raise
     if attempt > FAILS_VISIBLY_FROM:
-        await tell_waiting(job, plan, None)
+        await signal_waiting(job, plan, None)
 
 
 def _sentence(error: Exception) -> str:

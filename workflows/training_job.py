@@ -78,7 +78,7 @@ class TrainingJob(JobHandlers):
         end = await self._shielded(self._live())
         await self._shielded(workflow.wait_condition(workflow.all_handlers_finished))
         # A cancel that came meanwhile does not reach the next run: obey it in this one.
-        if end is None and operators.is_told_to_end(self.state):
+        if end is None and operators.must_end(self.state):
             end = await self._shielded(self._live())
         if end is None:
             # `everstep list` shows the newest run, and the server does not pass the memo on to it.
@@ -256,7 +256,7 @@ class TrainingJob(JobHandlers):
             workflow.logger.info("the monitor ended without a report: %s", error)
             if why := missing_workers.not_begun(error):
                 await self._show_wait(why)
-            if operators.is_told_to_end(self.state):  # it ends whatever a look would show
+            if operators.must_end(self.state):  # it ends whatever a look would show
                 return commanding.report_of_no_news(order)
             return await self._look(order)
 

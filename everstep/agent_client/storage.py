@@ -15,7 +15,7 @@ from everstep.agent_client.link import ASK_S
 from everstep.agent_client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
-from everstep.core.errors import BackendUnavailable, FolderTaken, NobodyToAsk, Overlap
+from everstep.core.errors import BackendUnavailable, FolderTaken, NoAgentAvailable, Overlap
 from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import to_yaml
 
@@ -102,7 +102,7 @@ def _begins(order: FenceOrder) -> dict[str, str]:
 async def checkpoints(
     agents: Agents, uids: Iterable[str], question: wire.CheckpointsQuestion
 ) -> tuple[Checkpoint, ...]:
-    """Raises NobodyToAsk if no agent answers, BackendUnavailable if one cannot read the storage."""
+    """Raises NoAgentAvailable if no agent answers, BackendUnavailable if one cannot read the storage."""
     answer = await agents.ask_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
     return tuple(views.checkpoint(saved) for saved in answer["checkpoints"])
 
@@ -130,7 +130,7 @@ async def write_problem(agents: Agents, uids: Iterable[str], folder: str) -> str
     question: wire.WritableQuestion = {"path": folder}
     try:
         answer = await agents.ask_any(uids, wire.WRITABLE, question, within_s=wire.STORAGE_S)
-    except NobodyToAsk:
+    except NoAgentAvailable:
         return ""
     except BackendUnavailable as error:
         return str(error)

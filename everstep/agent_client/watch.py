@@ -14,7 +14,7 @@ from typing import Any
 
 from everstep.agent import wire
 from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 5.0
@@ -211,7 +211,7 @@ class Agents:
     ) -> dict[str, Any]:
         """The answer of one agent about the storage, which all of them share: the first that answers.
 
-        `within_s`: what that agent may spend in its storage. Raises NobodyToAsk if none answers,
+        `within_s`: what that agent may spend in its storage. Raises NoAgentAvailable if none answers,
         BackendUnavailable if one cannot reach the storage. However many agents are stopped, it takes no
         longer than with two of them.
         """
@@ -225,7 +225,7 @@ class Agents:
                 if refused.status == wire.NO_STORAGE:
                     raise BackendUnavailable(refused.why) from None
                 why = str(refused)
-        raise NobodyToAsk(f"no agent of the job answers: {why}")
+        raise NoAgentAvailable(f"no agent of the job answers: {why}")
 
     async def _in_turn(self, uids: list[str]) -> AsyncIterator[str]:
         """The first; then those of the rest that answer a short request, sent to all of them at once."""

@@ -176,7 +176,7 @@ class Backend(Protocol):
     async def checkpoints(self, job: JobRef) -> tuple[Checkpoint, ...]:
         """The complete checkpoints of the job, newest first, bad ones marked.
 
-        Raises `NobodyToAsk` if none of its agents answers: only they see its storage.
+        Raises `NoAgentAvailable` if none of its agents answers: only they see its storage.
         """
 
     async def ensure_set_aside(self, order: SetAsideOrder) -> SetAside:
@@ -184,7 +184,7 @@ class Backend(Protocol):
 
         These are all of this generation, now or before: a worker that was killed before it got the answer
         calls again, and may name none. Never while ranks of this generation or a newer one run. What cannot
-        be renamed stays, and the answer says why. Raises `NobodyToAsk` like `checkpoints`.
+        be renamed stays, and the answer says why. Raises `NoAgentAvailable` like `checkpoints`.
         """
 
     async def ensure_started(self, order: StartOrder) -> StartState:

@@ -86,7 +86,7 @@ class BackendUnavailable(EverstepError):
     """The backend cannot be reached. Nothing is known about the job; nothing may be concluded."""
 
 
-class NobodyToAsk(BackendUnavailable):
+class NoAgentAvailable(BackendUnavailable):
     """No agent of the job answers a question that only agents can answer. The cluster itself is reachable."""
 
 

@@ -80,7 +80,7 @@ class StepContext:
 # -- Looking --------------------------------------------------------------------------------------
 
 
-class GivesWay(Exception):
+class Superseded(Exception):
     """A fact needs a coarser reaction than the one under way."""
 
 
@@ -144,7 +144,7 @@ class StepRun:
         return max(self.order.since + limit_s, await self.asked_at() + min(limit_s, ANSWER_S))
 
     async def look(self, until: float | None = None) -> Observation:
-        """Wait for the next change. Raises `GivesWay` or `ContainersGone` if it shows either."""
+        """Wait for the next change. Raises `Superseded` or `ContainersGone` if it shows either."""
         observation = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=until, wait_s=POLL_S
         )
@@ -156,7 +156,7 @@ class StepRun:
         fresh = [fact for fact in current if self._matters(fact)]
         self.facts += fresh
         if any(gives_way(fact, self.order.plan.remedy.gives_way_to) for fact in fresh):
-            raise GivesWay
+            raise Superseded
         if lost_slots := self._lost_slots(observation):
             raise ContainersGone(lost_slots)
         return observation

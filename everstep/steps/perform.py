@@ -43,11 +43,11 @@ from everstep.steps.looking import (
     ENDED,
     REPORT_AFTER_S,
     ContainersGone,
-    GivesWay,
     QuarantineUnreachable,
     SlotsSilent,
     StepContext,
     StepRun,
+    Superseded,
     look_then_report,
 )
 from everstep.steps.resuming import STORAGE_POLL_S, resume
@@ -78,7 +78,7 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
     try:
         result = await STEP[order.step](step)
         await step.report_wait(None)
-    except GivesWay:
+    except Superseded:
         return replace(step.superseded(), waited=step.long_waits())
     except SlotsSilent as error:
         failed = step.failed(step.cause("agent.unreachable", str(error), slot=error.slots[0]))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import takewhile
 
 from everstep.core.deciding.decision import Plan, StepResult
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.world import (
     NEWER_NAMED,
@@ -149,7 +149,7 @@ async def _list_checkpoints(step: StepRun) -> CheckpointListing:
     while True:
         try:
             return CheckpointListing(checkpoints=await _checkpoints(step))
-        except NobodyToAsk as error:
+        except NoAgentAvailable as error:
             await look_then_report(step, step.now + STORAGE_POLL_S, str(error))
 
 
@@ -227,7 +227,7 @@ async def _rename_newer(
     )
     try:
         return await step.context.backend.ensure_set_aside(order)
-    except (NobodyToAsk, BackendUnavailable) as error:
+    except (NoAgentAvailable, BackendUnavailable) as error:
         return SetAside(why=str(error))
 
 

@@ -11,7 +11,7 @@ from everstep.agent import wire
 from everstep.agent_client import storage
 from everstep.agent_client.link import Link, NoAnswer, Refused
 from everstep.agent_client.watch import STATE_NOW, Agents, WatchedAgent
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from tests.support.patience import HUNG_S
 
 QUESTION: wire.CheckpointsQuestion = {
@@ -109,9 +109,9 @@ async def test_one_that_falls_silent_meanwhile_is_not_waited_for() -> None:
 
 
 async def test_where_nobody_answers_nothing_is_concluded() -> None:
-    with pytest.raises(NobodyToAsk, match="stopped"):
+    with pytest.raises(NoAgentAvailable, match="stopped"):
         await steps(watching(a=One(NoAnswer("it is stopped"))))
-    with pytest.raises(NobodyToAsk, match="not there"):
+    with pytest.raises(NoAgentAvailable, match="not there"):
         await steps(watching())
 
 
@@ -120,5 +120,5 @@ async def test_storage_that_one_cannot_read_no_other_is_asked_for() -> None:
     agents = watching(a=One(Refused(wire.NO_STORAGE, "the storage does not answer")), b=second)
     with pytest.raises(BackendUnavailable, match="storage does not answer") as unknown:
         await steps(agents)
-    assert not isinstance(unknown.value, NobodyToAsk)
+    assert not isinstance(unknown.value, NoAgentAvailable)
     assert second.requests == []

@@ -12,7 +12,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, record_rows
 from everstep.core.deciding.decision import StepOrder, Waited
-from everstep.core.errors import NobodyToAsk
+from everstep.core.errors import NoAgentAvailable
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
@@ -100,7 +100,7 @@ async def test_checkpoints_that_no_agent_can_tell_of_are_waited_for(
     async def checkpoints(self: FakeBackend, job: JobRef) -> tuple[Checkpoint, ...]:
         listed.append(job)
         if 1 < len(listed) < 5:  # not at the launch
-            raise NobodyToAsk("all agents are stopped")
+            raise NoAgentAvailable("all agents are stopped")
         return await original(self, job)
 
     undisturbed = (await played("crash")).simulation.chronicle

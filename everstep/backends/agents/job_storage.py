@@ -10,12 +10,12 @@ from everstep.backends.agents.job_record import CheckpointPlace, JobRecord
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record, record_of
 from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.world import Checkpoint, JobRef, SetAside, SetAsideOrder
 
 
 async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, ...]:
-    """The job's complete checkpoints, newest first. Raises NobodyToAsk."""
+    """The job's complete checkpoints, newest first. Raises NoAgentAvailable."""
 
     def read(books: JobBooks) -> tuple[wire.CheckpointsQuestion | None, list[str]]:
         place = record_of(books, job).checkpoints
@@ -62,7 +62,7 @@ def checkpoints_question(
 
 
 async def ensure_set_aside(cluster: AgentCluster, order: SetAsideOrder) -> SetAside:
-    """Rename the order's checkpoints. Raises NobodyToAsk."""
+    """Rename the order's checkpoints. Raises NoAgentAvailable."""
     place, uids = await cluster.books.change(
         order.job.id,
         lambda books: (owned_record(books, order.job, order.generation).checkpoints, _uids(books)),
@@ -93,7 +93,7 @@ async def ensure_recorded(
     for command in storage.journal_commands(job.id, entries):
         try:
             await cluster.agents.ask_any(uids, wire.JOURNAL, command, within_s=wire.STORAGE_S)
-        except NobodyToAsk:  # its pods are gone, or stopped
+        except NoAgentAvailable:  # its pods are gone, or stopped
             await write(command)
 
 

@@ -11,7 +11,7 @@ from everstep.agent import wire
 from everstep.agent_client import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 
 LOG = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ async def release(
     uids = [pod.uid for pod in pods if not (pod.is_leaving or pod.is_out)]
     try:
         answer = await cluster.agents.ask_any(uids, wire.RELEASE, command, within_s=wire.STORAGE_S)
-    except (NobodyToAsk, BackendUnavailable):
+    except (NoAgentAvailable, BackendUnavailable):
         return False
     for folder, why in answer["kept"].items():
         job = command["job"]

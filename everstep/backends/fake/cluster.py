@@ -18,7 +18,7 @@ from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import ownership
 from everstep.chronicle.chronicle import Entry
-from everstep.core.errors import BackendUnavailable, NobodyToAsk
+from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
@@ -311,7 +311,7 @@ def _kept_ranks(job: Job, slots: Iterable[int], generation: int) -> Iterator[int
 
 
 def _require_agent(job: Job, *, stopped: int | None = None) -> None:
-    """Raise NobodyToAsk where no agent answers, or none whose ranks of this generation are `stopped`."""
+    """Raise NoAgentAvailable where no agent answers, or none whose ranks of this generation are `stopped`."""
     why = "its pods are not there yet, or not there any more"
     for pod in filter(_can_work, job.pods.values()):
         current = pod.processes
@@ -320,7 +320,7 @@ def _require_agent(job: Job, *, stopped: int | None = None) -> None:
         if current.is_ended or len(current.older) == current.count:  # or the stop has kept them all
             return
         why = f"ranks of generation {current.generation} may run"
-    raise NobodyToAsk(f"no agent of the job answers: {why}")
+    raise NoAgentAvailable(f"no agent of the job answers: {why}")
 
 
 def _can_work(pod: Pod) -> bool:

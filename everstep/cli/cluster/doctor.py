@@ -193,7 +193,7 @@ async def _answer(server: Client, cluster: str) -> list[CheckLine]:
             if not is_absent(error):
                 raise
             continue
-        except answers.NobodyAnswered:
+        except answers.NoResponse:
             within = f"within {answers.patience_s():g} s"
             what = f"workers polled lately, and none answers for {workflow_id} {within}"
             hint = "look at the worker's log, or start another: `python -m worker`"

@@ -16,7 +16,7 @@ from everstep.cli import completion, machine, pages
 from everstep.cli.cluster.avoidances import avoidances, by_node
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NobodyAnswered, ask, tell
+from everstep.cli.jobs.answers import NoResponse, ask, tell
 from everstep.cli.jobs.job import of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
@@ -143,7 +143,7 @@ async def _tell(client: Client, cluster: str, update: str, request: dict[str, An
     """The quarantine's answer. Where it waits for the cluster, `Failed` says so: its worker is there."""
     try:
         return await tell(client, names.quarantine_id(cluster), update, request)
-    except NobodyAnswered as silence:
+    except NoResponse as silence:
         rows = await _rows_without_answer(client, cluster, silence)
     node = request["node"]
     why = next((row["failing"] for row in rows if row["name"] == node and row.get("failing")), "")
@@ -156,12 +156,12 @@ async def _tell(client: Client, cluster: str, update: str, request: dict[str, An
 
 
 async def _rows_without_answer(
-    client: Client, cluster: str, silence: NobodyAnswered
+    client: Client, cluster: str, silence: NoResponse
 ) -> list[dict[str, Any]]:
     """The rows of a quarantine that gave an update no answer; `silence` if it answers no query either."""
     try:
         return await quarantined_nodes(client, cluster)
-    except NobodyAnswered:
+    except NoResponse:
         raise silence from None
 
 
@@ -251,7 +251,7 @@ async def _quarantined_nodes(
     """The same; with a note instead of them if no worker answers, unless nothing else is to be shown."""
     try:
         return await quarantined_nodes(client, cluster)
-    except NobodyAnswered as error:
+    except NoResponse as error:
         if is_alone:
             raise
         print(f"note: which nodes are isolated is not known: {shown(str(error))}", file=sys.stderr)

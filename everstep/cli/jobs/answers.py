@@ -34,7 +34,7 @@ from everstep.core import names
 T = TypeVar("T")
 
 
-class NobodyAnswered(Failed):
+class NoResponse(Failed):
     """No worker answered in time."""
 
     def __init__(self, request: str, why: str) -> None:
@@ -145,7 +145,7 @@ async def _answered(
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {queue}; {REQUEUE.format(id=workflow_id)}")
     if failing := await _failing_worker(client, workflow_id, description.raw_description):
         raise Failed(Exit.UNREACHABLE, f"{otherwise}: {failing}")
-    raise NobodyAnswered(otherwise, NO_WORKER.format(patience=patience))
+    raise NoResponse(otherwise, NO_WORKER.format(patience=patience))
 
 
 async def _failing_worker(

@@ -20,7 +20,7 @@ from everstep.chronicle import record_rows, shapes
 from everstep.cli import pages, status_page
 from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NobodyAnswered, ask, newest_answer
+from everstep.cli.jobs.answers import NoResponse, ask, newest_answer
 from everstep.cli.jobs.evidence import evidence_lines
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
@@ -150,7 +150,7 @@ async def status_known(job: FoundJob) -> Value:
         status = await status_of(job)
         isolated = await _still_isolated(job, status["isolated_nodes"])
         return {**status, "isolated_nodes": isolated, "silence": None}
-    except NobodyAnswered as error:
+    except NoResponse as error:
         return await _left_behind(await find(job.client, job.id), silence=error.why)
 
 

@@ -26,7 +26,7 @@ from everstep.chronicle import shapes
 from everstep.cli import machine
 from everstep.cli.connection import with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NobodyAnswered
+from everstep.cli.jobs.answers import NoResponse
 from everstep.cli.jobs.job import JobId, find
 from everstep.core.escaping import for_terminal
 
@@ -122,7 +122,7 @@ async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, fo
 async def _situation(client: Client, job_id: str) -> str:
     """Why a job may have printed nothing: what it waits for, or how it failed, as the end of a sentence."""
     job = await find(client, job_id)
-    with contextlib.suppress(NobodyAnswered):
+    with contextlib.suppress(NoResponse):
         status = await job.answer("status") or {}
         if status.get("waiting_for"):
             return f"; it waits for {status['waiting_for']}"

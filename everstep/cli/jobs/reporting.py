@@ -21,7 +21,7 @@ from everstep.cli.connection import of_each, with_server
 from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
-from everstep.cli.jobs.answers import NobodyAnswered
+from everstep.cli.jobs.answers import NoResponse
 from everstep.cli.jobs.history import all_records, recovery_records, with_newest
 from everstep.cli.jobs.job import FoundJob, find
 from everstep.cli.jobs.lives import Life, lives_of, lives_since
@@ -170,7 +170,7 @@ async def _one_of_many(life: Life) -> JobSource:
         async with asyncio.timeout(ANSWER_S if job.is_open else None):
             status = {**await asking.status_of(job), "silence": None}
             report = await _report_of(job, gaps)
-    except (NobodyAnswered, TimeoutError):
+    except (NoResponse, TimeoutError):
         state = job.attribute("TrainState") or "pending"
         status = {**shapes.status_unread(job.id), "state": state, "silence": "no worker answered"}
         report = _of_server(job)
@@ -217,7 +217,7 @@ async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
     """The JobReport; if the job has none, what the server has."""
     try:
         report = await job.answer("report")
-    except NobodyAnswered:
+    except NoResponse:
         report = None
     closed = job.description.close_time
     ended = {} if closed is None else {"ended_at": closed.isoformat()}
@@ -245,7 +245,7 @@ async def _isolation(job: FoundJob, status: Value, gaps: list[str]) -> dict[str,
             rows = await quarantined_nodes(
                 job.client, str(job.attribute("TrainCluster") or "local")
             )
-    except (NobodyAnswered, TimeoutError):
+    except (NoResponse, TimeoutError):
         gaps.append(NO_ISOLATION)
         return {}
     return {row["name"]: row for row in rows}

@@ -29,7 +29,7 @@ from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.connection import UnlessAbsent, client, is_named, rpc_errors_as_failed
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import answers, watching
-from everstep.cli.jobs.answers import NobodyAnswered
+from everstep.cli.jobs.answers import NoResponse
 from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.jobs.watching import Glance, JobScreen
 from everstep.cli.machine import is_here
@@ -297,7 +297,7 @@ async def _worker_answers(server: Client, job_id: str, cluster: str) -> bool:
     try:
         await answers.ask(server, job_id, "status")
     except Failed as error:
-        return not isinstance(error, NobodyAnswered)  # any other failure is a worker's answer
+        return not isinstance(error, NoResponse)  # any other failure is a worker's answer
     return True
 
 

@@ -38,7 +38,7 @@ INTERRUPTING: Mapping[Mode, frozenset[str]] = {
 }
 
 
-def is_told_to_end(state: JobState) -> bool:
+def must_end(state: JobState) -> bool:
     return any(command.name in _HARD for command in state.commands)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.core.errors import NobodyToAsk
+from everstep.core.errors import NoAgentAvailable
 from everstep.core.world import PodState
 from tests.backends.lab import Run, effects, uids_of
 from tests.backends.verbs import NEVER_ENDS
@@ -119,7 +119,7 @@ async def test_nothing_is_set_aside_while_ranks_of_the_generation_run(job: Run) 
     await job.launch()
     await job.see(lambda observation: observation.checkpoint is not None)
     saved = (await job.backend.checkpoints(job.ref))[0]
-    with pytest.raises(NobodyToAsk, match=f"ranks of generation {job.generation} may run"):
+    with pytest.raises(NoAgentAvailable, match=f"ranks of generation {job.generation} may run"):
         await job.backend.ensure_set_aside(job.set_aside_order(saved.path))
     assert saved in await job.backend.checkpoints(job.ref)
 
@@ -128,9 +128,9 @@ async def test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers(job:
     await job.launch()
     for pod in (await job.look()).pods:
         await job.lab.fault(f"node-down {pod.node} partition")
-    with pytest.raises(NobodyToAsk):
+    with pytest.raises(NoAgentAvailable):
         await job.backend.checkpoints(job.ref)
-    with pytest.raises(NobodyToAsk):
+    with pytest.raises(NoAgentAvailable):
         await job.backend.ensure_set_aside(job.set_aside_order())
 
 
