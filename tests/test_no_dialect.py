@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from everstep.chronicle.happenings import EVENTS
 from everstep.dialects.mindcluster.policy import STRATEGY
 from everstep.dialects.modelarts import shapes, view
 from everstep.dialects.registry import DIALECTS
@@ -29,7 +28,7 @@ WORDS = {
 } - {"native"}
 
 PINNED = {
-    "everstep/chronicle/happenings.py": EVENTS,  # what webhooks are told
+    "everstep/chronicle/happenings.py": shapes.EVENTS,  # what webhooks are told, of ModelArts
     "everstep/chronicle/records.py": RESULTS,  # of `recover_result` in records, old ones too
     "everstep/core/names.py": ("JobFailed", "downgrade"),  # a failed job's error; the same
     "workflows/attributes.py": ("downgrade",),  # `recover_result` as a search attribute has it
