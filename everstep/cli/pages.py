@@ -214,6 +214,8 @@ WITH_LIBRARY = Column(
 
 def submitted(value: Value) -> Page:
     yield facts((("job", value["id"]), ("run", value["run_id"]), ("ui", value["ui"])))
+    if value.get("was_used"):
+        yield f"it goes on from its newest whole checkpoint, which `everstep status {value['id']}` names"
     yield from (f"note   {_problem_text(note)}" for note in value["notes"])
 
 

@@ -66,7 +66,8 @@ def submit(
         if again or from_phase is not None:
             reuse = await _reuse(client, chosen)
         notes = [asdict(note) for note in missing_here(job)]
-        return {**await start(client, job, chosen, reuse), "notes": notes}
+        was_used = reuse is not WorkflowIDReusePolicy.REJECT_DUPLICATE
+        return {**await start(client, job, chosen, reuse), "was_used": was_used, "notes": notes}
 
     show(with_server(started), pages.submitted, as_json=as_json)
 

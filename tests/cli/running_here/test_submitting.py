@@ -26,6 +26,7 @@ async def test_submit_starts_the_job_once(
         "id": "demo",
         "run_id": description.run_id,
         "ui": f"http://localhost:8233/namespaces/{client.namespace}/workflows/demo",
+        "was_used": False,
     }
     assert (description.workflow_type, description.task_queue) == ("TrainingJob", "everstep")
     assert await description.static_summary() == "phases warmup, main"
@@ -100,7 +101,9 @@ async def test_again_refuses_a_completed_job_and_takes_over_the_others(
         for state in ("stopped", "failed"):
             await ended(served, client, state, name=state)
             assert (await submitted(served, document(state))).code == 2
-            assert (await submitted(served, document(state), "--again")).code == 0
+            end = await submitted(served, document(state), "--again")
+            assert end.code == 0
+            assert f"checkpoint, which `everstep status {state}` names" in end.out
         await client.get_workflow_handle("failed").terminate()
         assert (await submitted(served, document("failed"), "--again")).code == 0
 
@@ -124,7 +127,8 @@ async def test_again_waits_for_a_job_that_has_stopped_to_close(
 
 
 async def test_again_is_a_plain_submit_where_nothing_was(served: AsyncCli) -> None:
-    assert (await submitted(served, document(), "--again")).code == 0
+    end = await submitted(served, document(), "--again")
+    assert (end.code, "checkpoint" in end.out) == (0, False)
 
 
 async def test_from_phase_begins_there_and_takes_over_the_id(
