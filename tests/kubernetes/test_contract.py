@@ -61,6 +61,7 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_proof_ends_the_wait_for_the_fence": _NODES,
     "test_without_a_place_for_the_fence_only_proof_counts": _NODES,
     "test_a_folder_belongs_to_one_living_job": _CLAIMS,
+    "test_a_folder_in_or_around_one_of_a_living_job_is_refused": _CLAIMS,
     "test_a_new_job_begins_above_the_fence_it_finds_in_its_folders": _VOLUME,
     "test_the_same_cursor_brings_the_same_facts_in_the_same_order": _DEVICES,
     "test_a_silent_slot_is_shown_as_last_heard_of": _NODES,

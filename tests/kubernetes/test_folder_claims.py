@@ -127,6 +127,10 @@ async def test_one_volume_under_two_paths_collides_and_one_path_on_two_volumes_d
         FolderTaken, match="model_dir: job first, which has not ended, writes to /data"
     ):
         await second.place(**on(lab, "one", "/data"))
+    for folder, how in (("/data/run/ckpt", "lies in"), ("/data", "contains")):
+        changes = {**on(lab, "one", "/data"), "folders": {folder: "checkpoints.path"}}
+        with pytest.raises(FolderTaken, match=rf"checkpoints.path: {folder} {how} a folder"):
+            await second.place(**changes)
     pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     assert [pod["metadata"]["name"] for pod in pods] == ["first-0-g1"]
     secrets = (await api.get(f"/api/v1/namespaces/{namespace}/secrets"))["items"]

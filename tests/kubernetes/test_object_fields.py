@@ -57,6 +57,7 @@ def test_of_a_pod_only_what_a_job_reads_is_stored() -> None:
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "labels": {"everstep.dev/role": "releaser"},
             "annotations": {"everstep.dev/job": "a-job"},
+            "ownerReferences": [{"uid": "u-0"}],
         },
         "spec": {"nodeName": "node", **NODES_OF_POD},
         "status": {
