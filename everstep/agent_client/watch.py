@@ -1,8 +1,24 @@
 """Agents as a worker watches them: a long poll for each, its newest state, since when it is silent.
 
+A worker has to notice the end of a rank at once, in a thousand pods, and must not take a living agent for a
+dead one: a restart because of that would end healthy training.
+
+The obvious way is a request every few seconds, and an agent that misses some of them is dead. If requests are
+rare, each fault is noticed late; if they are frequent, most of them bring nothing. And a time-out proves no
+end. The agent may be starting or stopped, the network may be cut, or this worker may have had no processor.
+A fact may also be lost with the answer that carried it.
+
+So each agent gets one long poll at a time: it answers once there is news, or after `POLL_S`. Mere progress is
+no news and comes less often (`_quiet_s`). A poll that fails stores one thing: since when the agent is silent.
+That is the time of the request, and an agent that never answered is not silent. The core decides what silence
+means. Only `is_gone`, the cluster's proof, shows that an agent ended. An agent repeats its facts until a poll
+reports that they are in the books (`note_stored`). So a lost answer, or a worker that is killed, costs a
+repeat and loses nothing.
+
 `Agents.watch` starts a task that polls one agent until it is forgotten or proven gone. Every answer, also
-that of a command, goes through `add_answer`, and every failed request through `note_silence`; both call
-`changed` if that is news of the pod. Times in a stored state are in the cluster's time.
+that of a command, goes through `add_answer`, where no older state replaces a newer one. Every poll that fails
+goes through `note_silence`. Both call `changed` if that is news of the pod. Clocks of machines differ, so
+times in a stored state are in the cluster's time.
 """
 
 from __future__ import annotations

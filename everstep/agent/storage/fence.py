@@ -1,12 +1,23 @@
 """The fence of a folder: which job may write there, and in which generation. Per job it only grows.
 
-Each generation is a file of its own, `generation.<n>.<job>`, written as a whole or not at all; the newest one
-of a job counts. So a writer that was stopped half way and continues later resets nothing. The file
+A restart may choose a checkpoint only once no process of an older generation can write any more. Such a
+process may be on a node that does not answer, or be stopped now and continue in an hour. No request reaches
+it, but it uses the same storage. So the new generation is written there. The warden of each pod reads it
+every second and ends older ranks (`fence_watch`). Storage itself refuses no write.
+
+One file with the newest generation is the obvious fence: read it, compare, replace it. A writer that is
+stopped after the comparison puts an older generation back when it continues. With a lock it would keep the
+lock while it is stopped, and a restart cannot wait for that.
+
+So each generation is a file of its own, `generation.<n>.<job>`, written as a whole or not at all; the newest
+one of a job counts. `<job>` is a hash of the job and its cluster, as two clusters may each have a job of that
+name. A late writer writes the file of its own generation and removes older ones: it resets nothing. The file
 `generation` shows the newest one to people and their programs.
 
-The folder belongs to a job until its fence says that the job has ended. A new job enters its file, looks
-for other jobs, and removes its file if there is one. So of two jobs that want one folder the later one is
-refused, and what it may have left behind does not affect the first.
+The folder belongs to a job until its fence says that the job has ended. No time frees it: a job may wait long
+for a place and then continue. A new job enters its file, looks for other jobs, and removes its file if there
+is one. So of two jobs that want one folder the later one is refused, and what it may have left behind does
+not affect the first. Two that come at the same moment may both be refused.
 """
 
 from __future__ import annotations

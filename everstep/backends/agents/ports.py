@@ -1,7 +1,23 @@
 """The two ports of a cluster of agents: its books and its pods.
 
-The books say what is wanted of each job, durably and for every worker. The pods are what there is. A worker
-keeps nothing that matters in memory: another one goes on where it stopped.
+The books say what is wanted of each job, durably and for every worker. The pods are what there is.
+
+Any worker may be killed between two lines, and an order may be carried out twice, by two workers at once, or
+long after a newer one. Two obvious places for what a worker has done so far both fail. Its memory ends with
+it. A statement to a database for each effect (fence written, pod made) comes too late from a slow worker: it
+then stores its result over that of a newer generation.
+
+So all that is stored of a job (its record, its pods, its facts) changes in transactions of this job alone. An
+order reads the record there, raises if another generation owns the job, and assigns a new record. Either no
+other worker can change the job meanwhile, or `work` runs again on what that worker stored. So `work` sends no
+request and has no effect outside the books. SQLite and an API server can both keep such books. Claims of
+folders concern several jobs and are made apart.
+
+Requests to agents come between transactions. What a request may leave behind is stored before it: the folders
+before the fence is written, the port before ranks start. Its result is stored after it, in a transaction that
+checks the generation again. If a worker is killed in between, another one reads the record and repeats the
+request; every request may arrive twice. That processes ended is stored only with proof, from their agent or
+from `Pods`; until then it is unknown.
 """
 
 from __future__ import annotations
