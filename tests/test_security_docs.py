@@ -1,12 +1,15 @@
-"""docs/security.md claims only what a test shows: each claim names its tests."""
+"""docs/security.md claims only what a test shows: each claim names its tests, as in docs/old-processes.md."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "security.md").read_text()
+OLD_PROCESSES = (ROOT / "docs" / "old-processes.md").read_text()
 
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
@@ -23,15 +26,22 @@ def test_every_boundary_that_holds_names_a_test() -> None:
     assert not bare, "name the test, or say under `What does not hold` that it does not"
 
 
-def test_every_test_that_is_named_is_there() -> None:
-    test_names = TEST.findall(PAGE)
+def test_every_means_against_old_processes_names_its_test() -> None:
+    rows = re.findall(r"^\| .*", OLD_PROCESSES, re.MULTILINE)[2:]
+    assert len(rows) > 5
+    assert [row for row in rows if not TEST.search(row.split(" | ")[-1])] == []
+
+
+@pytest.mark.parametrize("page", [PAGE, OLD_PROCESSES], ids=["security", "old processes"])
+def test_every_test_that_is_named_is_there(page: str) -> None:
+    test_names = TEST.findall(page)
     missing = [
         f"{file}::{name}"
         for file, name in test_names
         if not re.search(rf"^(async )?def {name}\(", _text(ROOT / file), re.MULTILINE)
     ]
     assert not missing, "a claim without a test: find what shows it now, or take the claim back"
-    assert len(test_names) == PAGE.count("tests/")
+    assert len(test_names) == page.count("tests/")
 
 
 def _text(path: Path) -> str:
