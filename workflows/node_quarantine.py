@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,7 +61,7 @@ class NodeQuarantine:
         checked_cluster(required(self._input).cluster)
         await self._learn()
         for node in self._unsettled_before:
-            await self._settle(node)
+            self._begin_to_settle(node)  # a thousand of them must not keep this run from its end
         while not self._is_full():
             await self._wait_until_due()
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -89,8 +89,7 @@ class NodeQuarantine:
         self._quarantine = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
         self._is_known = True
         self._show()
-        for node in sorted(earlier.nodes.keys() - marks.keys()):
-            await self._settle(node)
+        await self._settle_all(sorted(earlier.nodes.keys() - marks.keys()))
 
     async def _wait_until_due(self) -> None:
         """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
@@ -122,8 +121,20 @@ class NodeQuarantine:
     async def _settle_changed(self, before: Quarantine) -> None:
         """Bring the marks of all nodes in line that changed since, or begin to."""
         self._show()
-        for node in quarantine.changed_marks(before, self._quarantine):
+        await self._settle_all(quarantine.changed_marks(before, self._quarantine))
+
+    async def _settle_all(self, nodes: Iterable[str]) -> None:
+        """Settle these nodes at once: where the cluster refuses one call, it refuses them all."""
+        nodes = [*nodes]
+        for node in nodes:
+            self._begin_to_settle(node)
+        for node in nodes:
             await self._settle(node)
+
+    def _begin_to_settle(self, node: str) -> None:
+        task = self._settling.get(node)
+        if task is None or task.done():
+            self._settling[node] = asyncio.create_task(self._follow(node))
 
     async def _settle(self, node: str, *, to_the_end: bool = False) -> str:
         """Make the cluster's mark agree with the book, which may change meanwhile.
@@ -132,9 +143,8 @@ class NodeQuarantine:
         cluster refuses the isolation for good, else nothing. Once the calls fail they go on without this one;
         `to_the_end` waits for them until this run ends.
         """
-        task = self._settling.get(node)
-        if task is None or task.done():
-            task = self._settling[node] = asyncio.create_task(self._follow(node))
+        self._begin_to_settle(node)
+        task = self._settling[node]
         await workflow.wait_condition(
             lambda: task.done() or (node in self._failing and (not to_the_end or self._is_full()))
         )

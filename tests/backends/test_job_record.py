@@ -122,3 +122,19 @@ def test_of_too_many_bad_ends_none_is_lost_and_those_closest_to_each_other_becom
 def test_bad_ends_between_which_no_file_fits_are_one_time() -> None:
     record = job_record.with_ends(JobRecord(id="demo"), [(10, 20), (15, 30), (33, 33), (37, 40)])
     assert record.ended_between == ((10, 33), (37, 40))
+
+
+@pytest.mark.parametrize("ended_well", [True, False])
+def test_what_a_job_saved_that_ended_well_is_not_waited_for_by_the_next_one(
+    *, ended_well: bool
+) -> None:
+    """Its files may be moved away; those of a job that was stopped or failed are gone on."""
+    first, later = JobRef(id="demo", run="r1"), JobRef(id="demo", run="r2")
+    record, _ = job_record.with_generation(
+        JobRecord(id="demo"), first, "launch", above=0, server=""
+    )
+    order = FenceOrder(job=first, generation=1, lowest_slot=0, checkpoints_path="/ckpt")
+    record = job_record.with_saved(job_record.with_fence(record, order, 1.0, ()), first)
+    assert not job_record.has_saved_before(record, order)
+    record = job_record.closed(replace(record, ended_well=ended_well), first)
+    assert job_record.has_saved_before(record, replace(order, job=later)) is not ended_well

@@ -117,7 +117,7 @@ class SaveWatch:
         self._states = SaveStates()
         self._paths: dict[int, str] = {}  # below the folder, by the number of their watch
         self._prints: dict[str, save_records.Print | None] = {}
-        self._inherited: dict[str, SaveRecord] = {}
+        self._inherited: dict[str, SaveRecord] | None = None  # None: not read yet
         self._recorded: SlotRecord | None = None
         self._is_over = False
         self._afterwards: list[Callable[[], object]] = []
@@ -217,15 +217,18 @@ class SaveWatch:
                 self._paths[events.watch(folder)] = ""
                 self._note_open_files()
         if folder.is_dir():
-            self._inherited = self._inherit()
+            if self._inherited is None:
+                self._inherited = self._inherit()
             self._record(self._record_now())
 
     def _inherit(self) -> dict[str, SaveRecord]:
         """The saves of this slot's record, as all records show them. Their writers have ended."""
+        own_record = save_records.read_slot(self.run.folder, self.run.slot)
+        if own_record is None or not own_record.saves:
+            return {}  # a thousand agents must not read a thousand records each
         records = save_records.read(self.run.folder)
-        own_record = records.get(self.run.slot)
         inherited = {}
-        for name in own_record.saves if own_record is not None else ():
+        for name in own_record.saves:
             content = save_records.print_of(self.run.folder / name)
             state = save_records.state(records.values(), name, content)
             if content is not None and state is not None:
@@ -240,7 +243,9 @@ class SaveWatch:
         if item.mask & inotify.OVERFLOW:
             self._states.lost()
         if item.mask & inotify.IGNORED and not self._paths.pop(item.watch, "-"):
-            self._recorded = None  # the folder itself is gone: begin again once it is back
+            self._recorded = self._inherited = (
+                None  # the folder itself is gone: begin again once it is back
+            )
             self._states.lost()
         path = self._path_of(item)
         if self._is_over or path is None:
@@ -347,7 +352,7 @@ class SaveWatch:
         """Record what has changed, then call what waits for that."""
         names = self._states.names()
         self._take_prints(self._states.of_all())
-        self._open = frozenset(name for name in names if self._states.is_open(name))
+        self._open = frozenset(self._states.open_names())
         self._prints = {name: self._prints[name] for name in names if name in self._prints}
         if self._recorded is not None and (record := self._record_now()) != self._recorded:
             self._record(record)
@@ -358,7 +363,8 @@ class SaveWatch:
     def _record_now(self) -> SlotRecord:
         run = self.run
         saves = {name: self._save(name, state) for name, state in self._states.of_all().items()}
-        saves = {**{n: s for n, s in self._inherited.items() if n not in saves}, **saves}
+        inherited = self._inherited or {}
+        saves = {**{n: s for n, s in inherited.items() if n not in saves}, **saves}
         return SlotRecord(run.job, run.generation, self._kernel, self._is_over, saves)
 
     def _save(self, name: str, state: str) -> SaveRecord:

@@ -72,6 +72,13 @@ def read(folder: Path) -> dict[int, SlotRecord]:
     return records
 
 
+def read_slot(folder: Path, slot: int) -> SlotRecord | None:
+    """The record of one slot. None: there is none that can be read."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _record(files.read_json(_path(folder, slot), BYTES_MOST))
+    return None
+
+
 def write(folder: Path, slot: int, record: SlotRecord) -> None:
     """Replace the record of this slot. Never makes the folder of the saves. Raises OSError."""
     if not folder.is_dir():

@@ -25,6 +25,9 @@ STALL_S = 1.0
 EXCEPTION = 1
 """The exit code of an interpreter that an exception ends."""
 
+KEPT_MOST = 128
+"""Most whole saves that are kept: a record has fewer."""
+
 OPEN, LEFT, CLOSED, RENAMED = "open", "left", "closed", "renamed"
 """The states of a save. Open: it is being written. Left: it was open when its writer ended. Closed: by a
 process that lived. Renamed: by one into its place."""
@@ -71,7 +74,7 @@ class SaveStates:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
-        self._renamed: set[str] = set()
+        self._renamed: dict[str, None] = {}  # in order
         self._processes: set[Identity] = set()
         self._shells: frozenset[Identity] = frozenset()
         self._missing: set[Identity] = set()  # of these, at the newest look
@@ -81,7 +84,7 @@ class SaveStates:
 
     def modified(self, path: str, now: float) -> bool:
         """A file was written. Returns whether it is newly open."""
-        self._renamed.discard(_top(path))
+        self._renamed.pop(_top(path), None)
         file = self._files.get(path)
         if file is None or file.closed_at is not None:
             self._files[path] = _File(now)
@@ -90,7 +93,7 @@ class SaveStates:
         return False
 
     def closed(self, path: str, now: float) -> None:
-        self._renamed.discard(_top(path))
+        self._renamed.pop(_top(path), None)
         file = self._files.setdefault(path, _File(now))
         file.closed_at, file.suspects, file.is_whole = now, set(self._processes), False
 
@@ -98,10 +101,11 @@ class SaveStates:
         """A living process renamed something to this path."""
         self.removed(path)
         if path == _top(path):
-            self._renamed.add(path)
+            self._renamed[path] = None
+            _drop_oldest(self._renamed)
 
     def removed(self, path: str) -> None:
-        self._renamed.discard(path)
+        self._renamed.pop(path, None)
         for one in [one for one in self._files if one == path or one.startswith(f"{path}/")]:
             del self._files[one]
 
@@ -202,8 +206,9 @@ class SaveStates:
         file = self._files.get(name)
         return file is not None and file.closed_at is not None
 
-    def is_open(self, top: str) -> bool:
-        return any(file.is_open for path, file in self._files.items() if _top(path) == top)
+    def open_names(self) -> set[str]:
+        """Of the saves of which a file may be open, or was when its writer ended."""
+        return {_top(path) for path, file in self._files.items() if file.is_open}
 
     def _pending(self) -> Iterator[tuple[str, _File]]:
         return iter([(path, file) for path, file in self._files.items() if file.is_pending])
@@ -217,6 +222,18 @@ class SaveStates:
             del self._files[path]
         else:
             file.is_whole = True
+            self._drop_old_files()
+
+    def _drop_old_files(self) -> None:
+        """Of many whole files only the newest are of use, and each step goes through all of them."""
+        whole = [path for path, file in self._files.items() if file.is_whole]
+        for path in whole[:-KEPT_MOST]:
+            del self._files[path]
+
+
+def _drop_oldest(names: dict[str, None]) -> None:
+    while len(names) > KEPT_MOST:
+        del names[next(iter(names))]
 
 
 def _top(path: str) -> str:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from everstep.agent import wire
 
 DEPTH_MOST = 4
-FOLDERS_MOST, ENTRIES_MOST = 500, 20_000
-"""Most folders and entries that are looked at below one: storage may hold millions. The look upwards has no
-limit: a job that enters a folder deep below another one finds that."""
+FOLDERS_MOST, ENTRIES_MOST, BELOW_S = 500, 20_000, 0.5
+"""Most folders, entries and time of a look below, as storage may hold millions: it does what it can. The look
+upwards has no limit: a job that enters a folder deep below another one finds that."""
 
 
 def fenced_around(folder: str) -> Iterator[str]:
@@ -46,12 +47,14 @@ def _above(top: Path) -> Iterator[str]:
 
 def _below(top: str, volume: int) -> Iterator[str]:
     """Breadth first: a folder of a job lies near the top more often than deep below it."""
-    folders, entries_left = [(top, 0)], ENTRIES_MOST
+    folders, entries_left, ends_at = [(top, 0)], ENTRIES_MOST, time.monotonic() + BELOW_S
     for folder, depth in folders:
-        for entry in _folders_in(folder):
+        for entry in _entries(folder):
             entries_left -= 1
-            if entries_left < 0 or len(folders) >= FOLDERS_MOST:
+            if not entries_left or len(folders) >= FOLDERS_MOST or time.monotonic() > ends_at:
                 return
+            if not entry.is_dir(follow_symlinks=False):
+                continue
             if entry.name == wire.FENCE_FOLDER or not _is_on(entry, volume):
                 continue
             if _is_fenced(entry.path):
@@ -60,9 +63,9 @@ def _below(top: str, volume: int) -> Iterator[str]:
                 folders.append((entry.path, depth + 1))
 
 
-def _folders_in(folder: str) -> Iterator[os.DirEntry[str]]:
+def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        yield from (entry for entry in entries if entry.is_dir(follow_symlinks=False))
+        yield from entries
 
 
 def _is_on(entry: os.DirEntry[str], volume: int) -> bool:
@@ -72,4 +75,8 @@ def _is_on(entry: os.DirEntry[str], volume: int) -> bool:
 
 
 def _is_fenced(folder: str) -> bool:
-    return Path(folder, wire.FENCE_FOLDER).is_dir()
+    """Whether it has files of a fence: a state directory has the same name, and may be a link."""
+    fences = Path(folder, wire.FENCE_FOLDER)
+    return not fences.is_symlink() and any(
+        entry.name.startswith(wire.FENCE_FILE) for entry in _entries(str(fences))
+    )

@@ -240,7 +240,9 @@ def closed(record: JobRecord, ref: JobRef) -> JobRecord:
     """
     newest = max(record.generations.get(ref.run, {}).values(), default=None)
     ownership.refuse_late_end(record, ref.run, newest)
-    return replace(record, closed=record.newest, ended_well=False)
+    # What a job saved that ended well may be moved away: the next one of its ID begins anew then.
+    saved = None if record.ended_well else record.saved
+    return replace(record, closed=record.newest, ended_well=False, saved=saved)
 
 
 def forgotten(record: JobRecord, generation: int) -> JobRecord:

@@ -186,14 +186,24 @@ def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     return fault.sound_nodes if fault.is_hardware else fault.nodes
 
 
+SHOWN_BY_CLUSTER = ("maintenance.", "pod.drained")
+
+
 def _in_maintenance(
     fault: Fault, avoid: tuple[str, ...], facts: tuple[Fact, ...]
 ) -> tuple[str, ...]:
-    """Those of the nodes whose maintenance the cluster itself shows, so that it also shows its end."""
+    """Those of the nodes whose maintenance the cluster itself shows, so that it also shows its end.
+
+    An operator's report, or a rule of the document that names the class, is nothing that the cluster shows.
+    """
     if fault.cls is not FaultClass.MAINTENANCE:
         return ()
-    reported = {fact.node for fact in facts if is_reported(fact)}
-    return tuple(node for node in avoid if node not in reported)
+    by_cluster = {
+        fact.node
+        for fact in facts
+        if fact.kind.startswith(SHOWN_BY_CLUSTER) and not is_reported(fact)
+    }
+    return tuple(node for node in avoid if node in by_cluster)
 
 
 def _space_s(inputs: DecisionInput, fault: Fault) -> float:

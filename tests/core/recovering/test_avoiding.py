@@ -14,7 +14,7 @@ from everstep.core.recovering.avoiding import (
     wait_sentence,
     with_nodes,
 )
-from everstep.core.spec import Policy
+from everstep.core.spec import Match, Policy, Rule
 from everstep.core.world import NodeView
 from tests.support.builders import ScriptedJob, fact, running, sighting
 
@@ -45,6 +45,16 @@ def test_a_watch_is_told_the_nodes_in_maintenance_and_its_report_ends_that() -> 
     assert job.action.order.in_maintenance == ("n1",)
     job.report(maintenance_over=("n1", "n2"))
     assert job.state.avoided == ()
+
+
+def test_a_rule_that_calls_an_exit_maintenance_shows_no_maintenance_of_the_node() -> None:
+    """The cluster shows none: by its word the node would be taken again at once, without an end."""
+    rule = Rule(match=Match(exit_code=(7,)), action="class", cls=FaultClass.MAINTENANCE)
+    job = running(Policy(rules=(rule,)))
+    job.see(fact("process.exit", node="n1", slot=1, rank=1, exit_code=7))
+    assert [one.in_maintenance for one in avoided_nodes(job.state)] in ([], [False])
+    assert job.decisions[-1].fault.cls is FaultClass.MAINTENANCE
+    assert job.decisions[-1].remedy.in_maintenance == ()
 
 
 def test_the_end_of_a_maintenance_ends_no_other_reason() -> None:

@@ -390,11 +390,15 @@ class PodReconciler:
 def _refuse_older(stored: Stored, pods: Collection[Json]) -> None:
     """Raise WrongCluster where a pod of the job is newer than its record: that is an old copy of it.
 
-    A generation is in the record before a pod of it is made. By an older record the pod would be a stray.
+    A generation is in the record before a pod of it is made. By an older record the pod would be a stray. Of
+    a pod that the record names the generation is known, whatever its label says.
     """
     record = stored.document.record
-    job_pods = (pod for pod in pods if is_owned(pod, stored.uid))
-    newest = max(map(generation_of, job_pods), default=0)
+    own_uids = {entry.uid for entry in stored.document.pods}
+    strays = (
+        pod for pod in pods if is_owned(pod, stored.uid) and pod["metadata"]["uid"] not in own_uids
+    )
+    newest = max(map(generation_of, strays), default=0)
     if newest > record.newest:
         where = f"ConfigMap {names.record(record.id)}"
         what = f"{where} is an old copy: it ends at generation {record.newest}, and pods of {newest} live"
