@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from itertools import takewhile
 
@@ -27,6 +28,7 @@ LISTING_BEAT_S, LISTING_BEATS = 5.0, 18
 """Real seconds between two signs of life while checkpoints are listed, and how many there are at most: an
 agent has a minute for a folder with many of them."""
 SET_ASIDE = ".everstep/set_aside"
+STEP_IN_NAME = re.compile(r"step[-_=.]?(\d+)")
 NO_CHECKPOINTS = CheckpointListing(checkpoints=())
 
 
@@ -191,14 +193,27 @@ async def _result_after_renaming(
 
 
 def _newer_saved(newer: tuple[Checkpoint, ...], done: SetAside) -> NewerCheckpoints | None:
-    """What the start passes over. Of those that a killed try renamed only the names are left."""
+    """What the start passes over. Of those that a killed try renamed only the paths are left."""
     passed_over = [PassedOver(one.name, one.doubt) for one in newer]
-    passed_over = passed_over or [PassedOver(path.rpartition("/")[2], "") for path in done.moved]
+    if not passed_over:
+        moved = sorted(done.moved, key=lambda path: _step_of_moved(path) or 0, reverse=True)
+        passed_over = [PassedOver(_name_of_moved(path), "") for path in moved]
     if not passed_over:
         return None
     return NewerCheckpoints(
         count=len(passed_over), newest=tuple(passed_over[:NEWER_NAMED]), why_there=done.why
     )
+
+
+def _name_of_moved(path: str) -> str:
+    """How sentences name a renamed checkpoint: as before its renaming, where its path tells the step."""
+    step = _step_of_moved(path)
+    return path.rpartition("/")[2] if step is None else f"step {step}"
+
+
+def _step_of_moved(path: str) -> int | None:
+    step = STEP_IN_NAME.search(path.rpartition("/")[2])
+    return None if step is None else int(step[1])
 
 
 async def _renamed_by_killed_try(step: StepRun, listing: CheckpointListing) -> bool:

@@ -110,7 +110,7 @@ async def test_newer_ones_than_the_chosen_are_set_aside_and_the_record_says_wher
         f"checkpoint set aside: {FOLDER}/.everstep/set_aside/step-{step}" for step in (20, 30)
     ]
     assert ended.newer_saved is not None
-    assert ended.newer_saved.text == "2 newer ones set aside: step-20, step-30", "names are left"
+    assert ended.newer_saved.text == "2 newer ones set aside: step 30, step 20", "no reason is left"
     left = fake.cluster.state.storage.newest_first(FOLDER)
     assert [one.step for one in left] == [10]
 
