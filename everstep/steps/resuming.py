@@ -206,7 +206,7 @@ def _newer_saved(newer: tuple[Checkpoint, ...], done: SetAside) -> NewerCheckpoi
 
 
 def _name_of_moved(path: str) -> str:
-    """How sentences name a renamed checkpoint: as before its renaming, where its path tells the step."""
+    """How sentences name a renamed checkpoint: as before its renaming, where its path has the step."""
     step = _step_of_moved(path)
     return path.rpartition("/")[2] if step is None else f"step {step}"
 

@@ -15,8 +15,10 @@ CRASHES = {"STEPS": "35", "CHECKPOINT_EVERY": "10", "CRASH_AT_STEP": "0:34:1"}
 SAVES = (
     "mkdir -p {folder}; echo first > {folder}/a.opaque; exec 9> {folder}/step-7.opaque; "
     "echo weights >&9; "
-    "test $RANK = 0 && exit 3; exec sleep 1000"
+    "if test $RANK = 0; then until test -e {folder}/opened; do sleep 0.01; done; exit 3; fi; "
+    "touch {folder}/opened; exec sleep 1000"
 )
+"""Both ranks have the checkpoint open: the one that does not end by itself holds it until it is stopped."""
 
 
 async def crashed(lab: LocalLab) -> Run:
