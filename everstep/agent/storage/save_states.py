@@ -128,7 +128,8 @@ class SaveStates:
         missing = self._processes - look.there
         self._processes = {*look.writers} | (missing - self._missing)
         self._missing = missing
-        self._shells |= look.shells  # one that has ended since is still to be reported
+        # One that has ended since is still to be reported; one that went on as a trainer is a shell no more.
+        self._shells = (self._shells - look.there) | look.shells
         for _, file in self._pending():
             file.suspects -= look.living
 

@@ -106,6 +106,14 @@ def test_a_shell_that_a_signal_ends_before_its_command_cuts_off_nothing(
     assert after(both, rank, writes(), closes(), exits(status, SHELL[0]), exits(0)) == state
 
 
+def test_a_shell_that_went_on_as_the_trainer_cuts_off_what_it_has_open() -> None:
+    """`exec python train.py`: the process is the same one."""
+    trainer = frozenset({SHELL})
+    as_trainer = Look(there=trainer, living=trainer, writers=trainer, shells=frozenset())
+    happenings = (looked_at(SHELL), lambda states: states.looked(as_trainer), writes(), closes())
+    assert after(*happenings, exits(BY_SIGNAL, SHELL[0])) == LEFT
+
+
 @pytest.mark.parametrize("status", [1, 7])
 def test_a_stalled_save_whose_writer_ends_by_an_exit_is_not_whole(status: int) -> None:
     """As where another thread gives up a hang, by `os._exit`."""
