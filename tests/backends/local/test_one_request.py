@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ SAVES = (
     "mkdir -p {folder}; echo first > {folder}/a.opaque; exec 9> {folder}/step-7.opaque; "
     "echo weights >&9; "
     "if test $RANK = 0; then until test -e {folder}/opened; do sleep 0.01; done; exit 3; fi; "
-    "touch {folder}/opened; exec sleep 1000"
+    """exec {python} -c 'open("{folder}/opened", "w").close(); import time; time.sleep(1000)'"""
 )
-"""Both ranks have the checkpoint open: the one that does not end by itself holds it until it is stopped."""
+"""Both ranks have the checkpoint open. The one that does not end by itself holds it as a trainer does, not as
+a shell, until it is stopped."""
 
 
 async def crashed(lab: LocalLab) -> Run:
@@ -66,7 +68,11 @@ async def test_what_is_found_behind_the_fence_is_what_the_job_s_checkpoints_are(
 ) -> None:
     """Those that cannot show that they are complete, and the ends of their writers, included."""
     job = Run(local_lab, slots=(0, 1))
-    local_lab.command = ("/bin/sh", "-c", SAVES.format(folder=job.checkpoints_path))
+    local_lab.command = (
+        "/bin/sh",
+        "-c",
+        SAVES.format(folder=job.checkpoints_path, python=sys.executable),
+    )
     await job.launch()
     await stopped_after_a_crash(job)
     order = job.fence_order(checkpoints_pattern=r"step-(?P<step>\d+)")
