@@ -312,6 +312,13 @@ def test_one_volume_under_two_paths_is_one_folder() -> None:
             )
 
 
+def test_the_same_folder_is_named_before_one_that_contains_it() -> None:
+    around, same = FolderPlace("disk", "out"), FolderPlace("disk", "out/ckpt")
+    for owners in ({around: "other", same: "other"}, {same: "other", around: "other"}):
+        with pytest.raises(FolderTaken, match=r"job other.*writes to /out/ckpt"):
+            ownership.claimed("demo", [claim(same, path="/out/ckpt")], owners)
+
+
 # --- fences -------------------------------------------------------------------------------------
 
 FENCE = FenceOrder(

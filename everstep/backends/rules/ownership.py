@@ -107,12 +107,14 @@ def claimed(
     Raises FolderTaken if one of them is another job's, contains such a folder or lies in one: a job takes
     what is saved in its folders, or below them, for its own.
     """
-    taken_places = [(place, owner) for place, owner in owners.items() if owner != job]
+    owned_by_others = {place: owner for place, owner in owners.items() if owner != job}
     places: dict[FolderPlace, str] = {}
     for claim in claims:
         for place in claim.places:
-            for taken_place, owner in taken_places:
-                if overlap := place.overlap(taken_place):
+            # The folder itself first: a job has folders in each other, and each sentence would be true.
+            for owned in sorted(owned_by_others, key=lambda owned: owned != place):
+                if overlap := place.overlap(owned):
+                    owner = owned_by_others[owned]
                     raise FolderTaken(claim.field, claim.path, owner, overlap=overlap)
             places[place] = job
     return places

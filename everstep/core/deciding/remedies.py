@@ -70,6 +70,7 @@ def remedy(
     heal = tuple(ref for ref in heals if ref.node not in kept_off)
     space_s = _space_s(inputs, fault)
     stands_by = fault.cls in inputs.policy.stands_by
+    avoid = _avoid(fault, level)
     needed: Mapping[Step, Callable[[], bool]] = {
         Step.STANDBY: lambda: stands_by,
         Step.SPACE: lambda: space_s > 0,
@@ -82,7 +83,7 @@ def remedy(
     return Remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
         isolate=isolate,
-        avoid=(avoid := _avoid(fault, level)),
+        avoid=avoid,
         in_maintenance=_in_maintenance(fault, avoid, facts),
         recreate=recreate,
         heal=heal,
