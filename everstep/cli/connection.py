@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -158,6 +159,17 @@ def is_absent(error: RPCError) -> bool:
     """Whether the server has no such workflow, or none that is open."""
     of_namespace = error.message.startswith("Namespace")
     return error.status is RPCStatusCode.NOT_FOUND and not of_namespace
+
+
+async def unless_denied(rows: Awaitable[T], otherwise: T, *, note: str) -> T:
+    """The rows. If we have no right to them, what is known otherwise, and a note for people."""
+    try:
+        return await rows
+    except RPCError as error:
+        if error.status is not RPCStatusCode.PERMISSION_DENIED:
+            raise
+        print(f"note: {note}: the server denies it ({_line(error)})", file=sys.stderr)
+        return otherwise
 
 
 class UnlessAbsent:

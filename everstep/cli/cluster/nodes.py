@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import completion, machine, pages
-from everstep.cli.cluster.avoidances import avoidances, by_node
+from everstep.cli.cluster.avoidances import avoidances_known, by_node
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NoResponse, ask, tell
@@ -46,7 +46,7 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
         isolated: dict[str, dict[str, Any]] = {}
         for row in await _quarantined_nodes(client, cluster, is_alone=not here):
             isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
-        avoided = by_node(await avoidances(client, cluster))
+        avoided = by_node(await avoidances_known(client, cluster))
         return [
             {
                 **_joined(isolated.get(name, {}), here.get(name, {})),
@@ -221,18 +221,22 @@ def release(
 
 async def _release_for_jobs(client: Client, cluster: str, node: str) -> list[str]:
     """Have the jobs that avoid the node use it again. Returns those that did avoid it."""
-    jobs = []
-    for avoidance in await avoidances(client, cluster):
-        if avoidance["node"] != node:
-            continue
+    rows = await avoidances_known(client, cluster)
+    jobs = [row["job"] for row in rows if row["node"] == node]
+    return [job for job in jobs if await _release_for_job(client, job, node)]
+
+
+async def _release_for_job(client: Client, job: str, node: str) -> bool:
+    """As `_release_for_jobs`, for one. It may have ended since it was listed."""
+    with UnlessAbsent():
         try:
-            await tell(client, avoidance["job"], "release", {"node": node})
+            await tell(client, job, "release", {"node": node})
         except Failed as error:
             if error.code is not Exit.USAGE:
                 raise
-            continue  # it does not avoid the node any more
-        jobs.append(avoidance["job"])
-    return jobs
+            return False  # it does not avoid the node any more
+        return True
+    return False
 
 
 async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from everstep.cli.jobs.answers import NoResponse, ask, newest_answer
 from everstep.cli.jobs.evidence import evidence_lines
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
-from everstep.cli.jobs.lives import lives_of, rows_of_lives
+from everstep.cli.jobs.lives import lives_known, lives_of, rows_of_lives
 from everstep.cli.output import AsJson
 from everstep.cli.output import show as print_value
 from everstep.core import names
@@ -94,7 +94,7 @@ async def _of_all_lives(
     job: FoundJob, rows_of: Callable[[FoundJob], Awaitable[list[Value]]]
 ) -> tuple[list[Value], bool]:
     """The rows of all lives of this job's ID, and whether there are several."""
-    lives = await lives_of(job)
+    lives = await lives_known(job)
     return await rows_of_lives(lives, rows_of), len(lives) > 1
 
 
@@ -360,7 +360,7 @@ class RestartChoice:
 
 async def explained_of_lives(job: FoundJob, choice: RestartChoice, number: int | None) -> Value:
     """The shape of the query `explain`, from the newest life that has the restart, or from this one."""
-    lives = await lives_of(job)
+    lives = await lives_known(job)
     chosen = [life for life in lives if number in (None, life.number)]
     if not chosen:
         problem = f"{job.id} has no life {number}; it has {len(lives)}"

@@ -13,7 +13,7 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
-from everstep.cli.connection import of_each
+from everstep.cli.connection import of_each, unless_denied
 from everstep.cli.jobs.history import quoted
 from everstep.cli.jobs.job import FoundJob, look_up
 from everstep.core import names
@@ -43,6 +43,15 @@ async def lives_of(newest: FoundJob) -> list[Life]:
     )
     jobs = _newest_of_chains([*filter(None, other_jobs), newest])
     return await _numbered(jobs[-LIVES_LISTED:])
+
+
+async def lives_known(newest: FoundJob) -> list[Life]:
+    """As `lives_of`; the newest life alone where we have no right to list workflows."""
+    return await unless_denied(
+        lives_of(newest),
+        [Life(number=1, job=newest)],
+        note="earlier lives of this ID are not shown",
+    )
 
 
 async def lives_since(client: Client, since: str | None) -> list[Life]:
