@@ -82,7 +82,7 @@ def cut(text: str, most: int) -> str:
 
 
 def short_id(text: str) -> str:
-    """The identity as it is kept: one that is long, or not of ASCII, as its hash."""
+    """The identity itself, or its hash if it is long or not ASCII."""
     if len(text) <= ID_KEPT and text.isascii():
         return text
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()

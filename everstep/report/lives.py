@@ -10,6 +10,7 @@ from typing import Any
 from everstep.chronicle.chronicle import STARTS_KEPT
 from everstep.chronicle.time_use import Run, with_losses
 from everstep.report.accounting import account
+from everstep.report.sentences import count
 
 Value = Mapping[str, Any]
 
@@ -121,19 +122,17 @@ def lives_sentence(rows: Sequence[Value]) -> str | None:
     if not earlier:
         return None
     restarts = sum(row["restarts"] for row in earlier)
-    came = f"{_count(len(earlier), 'life', 'lives')} of this ID came before"
+    came = f"{_lives(len(earlier))} of this ID came before"
     steps = _steps([row["lost_steps"] for row in earlier])
-    return f"{came}, with {_count(restarts, 'restart', 'restarts')}; later lives did {steps} again."
+    return f"{came}, with {count(restarts, 'restart')}; later lives did {steps} again."
 
 
 def _steps(losses: Sequence[int | None]) -> str:
     total = sum(lost or 0 for lost in losses)
     if None in losses:
-        return (
-            f"at least {_count(total, 'step', 'steps')}" if total else "an unknown number of steps"
-        )
-    return _count(total, "step", "steps") if total else "no steps"
+        return f"at least {count(total, 'step')}" if total else "an unknown number of steps"
+    return count(total, "step") if total else "no steps"
 
 
-def _count(n: int, one: str, several: str) -> str:
-    return f"{n} {one if n == 1 else several}"
+def _lives(n: int) -> str:
+    return "1 life" if n == 1 else f"{n} lives"

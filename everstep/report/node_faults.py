@@ -1,4 +1,4 @@
-"""Which faults are those of the node on which they were seen: what reports count against a node."""
+"""The faults that a report counts against the node on which they occurred."""
 
 from __future__ import annotations
 

@@ -32,6 +32,19 @@ async def resumed(job: KubernetesRun, key: str, *, recreate: tuple[int, ...]) ->
     await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
 
 
+async def train_on_once_adopted(job: KubernetesRun) -> None:
+    """Adopt the job, which is in generation 2, and start it again from what it saved."""
+    assert await job.backend.ensure_adopted(job.ref, generation=2) == job.books
+    job.generation = await job.backend.ensure_generation(job.ref, "restart-2", above=2)
+    assert job.generation == 3
+    await job.stop()
+    await job.place()
+    await job.fence()
+    saved = await job.backend.checkpoints(job.ref)
+    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
+    await job.step(25)
+
+
 async def test_a_deleted_pod_is_replaced_at_once_while_its_agent_still_answers(
     site: Site, worker: WorkerProcess, api: Api, namespace: str
 ) -> None:
@@ -133,15 +146,7 @@ async def test_without_its_record_a_job_is_refused_by_its_name_until_it_is_adopt
         WrongCluster, match=r"ConfigMap everstep-job-record .* everstep adopt record"
     ):
         await lab.backend.ensure_generation(job.ref, "restart-2", above=2)
-    assert await lab.backend.ensure_adopted(job.ref, generation=2) == job.books
-    job.generation = await lab.backend.ensure_generation(job.ref, "restart-2", above=2)
-    assert job.generation == 3
-    await job.stop()
-    await job.place()
-    await job.fence()
-    saved = await job.backend.checkpoints(job.ref)
-    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
-    await job.step(25)
+    await train_on_once_adopted(job)
     placed_in = 3
     await report_a_dead_container()
     await job.gone()
@@ -387,13 +392,5 @@ async def test_an_old_copy_of_its_record_removes_no_pod_that_is_newer(
     of_job = [pod["metadata"] for pod in pods if pod["metadata"]["name"].startswith("restored")]
     assert {pod["uid"] for pod in of_job} == {*uids_of(before, job.slots).values()}
     assert not any("deletionTimestamp" in pod for pod in of_job)
-    assert await lab.backend.ensure_adopted(job.ref, generation=2) == job.books
-    job.generation = await lab.backend.ensure_generation(job.ref, "restart-2", above=2)
-    assert job.generation == 3
-    await job.stop()
-    await job.place()
-    await job.fence()
-    saved = await job.backend.checkpoints(job.ref)
-    await job.start(next(checkpoint for checkpoint in saved if checkpoint.good))
-    await job.step(25)
+    await train_on_once_adopted(job)
     await job.gone()

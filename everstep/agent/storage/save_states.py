@@ -25,8 +25,8 @@ STALL_S = 1.0
 EXCEPTION = 1
 """The exit code of an interpreter that an exception ends."""
 
-KEPT_MOST = 128
-"""Most whole saves that are kept: a record has fewer."""
+WHOLE_MOST = 128
+"""At most so many whole saves stay in memory, the newest; a record has fewer."""
 
 OPEN, LEFT, CLOSED, RENAMED = "open", "left", "closed", "renamed"
 """The states of a save. Open: it is being written. Left: it was open when its writer ended. Closed: by a
@@ -228,12 +228,12 @@ class SaveStates:
     def _drop_old_files(self) -> None:
         """Of many whole files only the newest are of use, and each step goes through all of them."""
         whole = [path for path, file in self._files.items() if file.is_whole]
-        for path in whole[:-KEPT_MOST]:
+        for path in whole[:-WHOLE_MOST]:
             del self._files[path]
 
 
 def _drop_oldest(names: dict[str, None]) -> None:
-    while len(names) > KEPT_MOST:
+    while len(names) > WHOLE_MOST:
         del names[next(iter(names))]
 
 

@@ -11,7 +11,7 @@ from everstep.core.state import AvoidedNode, JobState
 from everstep.core.world import NodeView
 
 AVOIDED_MOST = 100
-"""The newest nodes that a job avoids are kept: its state goes from run to run."""
+"""A job avoids at most so many nodes, the newest: its state goes from run to run."""
 WHY_MOST = 120
 NAMED_MOST = 3
 """So many nodes are named in a sentence."""
