@@ -311,9 +311,8 @@ class NodeQuarantine:
     @release.validator
     def _release_is_sensible(self, argument: Any = None) -> None:
         node = quarantine.node_from(argument)
-        if (
-            node not in self._quarantine.nodes
-        ):  # an isolation that was accepted is ended, whatever its name
+        # An isolation that was accepted is ended, whatever its name.
+        if node not in self._quarantine.nodes:
             check_place(node, command="release")
 
     @note_faults.validator

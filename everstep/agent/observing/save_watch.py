@@ -243,9 +243,8 @@ class SaveWatch:
         if item.mask & inotify.OVERFLOW:
             self._states.lost()
         if item.mask & inotify.IGNORED and not self._paths.pop(item.watch, "-"):
-            self._recorded = self._inherited = (
-                None  # the folder itself is gone: begin again once it is back
-            )
+            # The folder itself is gone: begin again once it is back.
+            self._recorded = self._inherited = None
             self._states.lost()
         path = self._path_of(item)
         if self._is_over or path is None:

@@ -63,9 +63,8 @@ class WatchOrder:
     # Grow after a checkpoint newer than this: it costs little then.
     grows_after: Checkpoint | None = None
     grows_from: float | None = None  # time before which a try to grow would be in vain
-    in_maintenance: tuple[
-        str, ...
-    ] = ()  # nodes that the job avoids until their maintenance is over
+    # Nodes that the job avoids until their maintenance is over.
+    in_maintenance: tuple[str, ...] = ()
     to_come: tuple[Fact, ...] = ()  # facts that become true at their time, unless they end before
     time_scale: float = 1.0
 
