@@ -73,7 +73,8 @@ def with_report(fleet: FleetTotals, report: JobReport) -> FleetTotals:
 def _excess(fleet: FleetTotals) -> Iterator[str]:
     """The jobs for which there is no room: ended ones but for the newest ENDED_KEPT, then the oldest."""
     ended = [key for key, job in fleet.jobs.items() if job.totals.ended]
-    excess = set(ended[: max(len(ended) - ENDED_KEPT, 0)])
+    # In order: a workflow has to come to the same sums again.
+    excess = dict.fromkeys(ended[: max(len(ended) - ENDED_KEPT, 0)])
     yield from excess
     left = {key: job.size for key, job in fleet.jobs.items() if key not in excess}
     count, size = len(left), sum(left.values())
