@@ -19,7 +19,7 @@ from pathlib import Path
 import benchmarks.support  # noqa: F401  # SIGTERM ends it as Ctrl-C does
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoints import CheckpointWatch
-from everstep.agent_client import views
+from everstep.backends.agents.client import views
 
 CHECKPOINTS, FILES = 200, 1_000
 SAMPLES = 21

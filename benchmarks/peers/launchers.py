@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer
+from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
 

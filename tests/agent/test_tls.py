@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.link import HttpLink, NoAnswer, Refused, tls_link
-from everstep.agent_client.watch import STATE_NOW
+from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, tls_link
+from everstep.backends.agents.client.watch import STATE_NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
 from tests.agent.pod import Pod

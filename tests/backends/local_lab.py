@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client.news import ALL_JOBS
+from everstep.backends.agents.news import ALL_JOBS
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
 from everstep.backends.local.database.store import Db, Store

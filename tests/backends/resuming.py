@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.agent_client.link import ASK_S, Link
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.link import ASK_S, Link
+from everstep.backends.agents.client.watch import Agents
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
 from everstep.simulation import QuarantineInMemory

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client import link
-from everstep.agent_client.link import NoAnswer
+from everstep.backends.agents.client import link
+from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.storage import read
 from everstep.core.errors import BackendUnavailable

@@ -10,11 +10,11 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoint_formats import Item
-from everstep.agent_client.watch import WatchedAgent, with_spans_of_ends
 from everstep.backends.agents import endings
+from everstep.backends.agents.client.watch import WatchedAgent, with_spans_of_ends
 from everstep.backends.agents.job_record import JobRecord
-from tests.agent_client.test_clocks import agent_state_at
-from tests.agent_client.test_watch import Pod
+from tests.backends.agents.test_clocks import agent_state_at
+from tests.backends.agents.test_watch import Pod
 
 WALL_NOW, NOW = 1_700_000_000.0, 500.0
 

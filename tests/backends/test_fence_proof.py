@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client.link import Link, NoAnswer
-from everstep.agent_client.ranks import RankSettings
-from everstep.agent_client.watch import Agents
 from everstep.backends.agents import fencing
+from everstep.backends.agents.client.link import Link, NoAnswer
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands.ranks import RankSettings
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, AgentSettings

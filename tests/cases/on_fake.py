@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent.storage import journal as storage
-from everstep.agent_client.storage import journal_commands
+from everstep.backends.agents.commands.storage import journal_commands
 from everstep.backends.fake.settings import FakeSettings
 from everstep.chronicle import happenings, views
 from everstep.chronicle.chronicle import Entry

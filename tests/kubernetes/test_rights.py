@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer, Refused, tls_link
+from everstep.backends.agents.client.link import NoAnswer, Refused, tls_link
 from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
 from tests.backends.lab import left_on

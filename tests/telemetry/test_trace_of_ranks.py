@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent_client.ranks import Meeting, RankSettings, RunPlace, run_command
+from everstep.backends.agents.commands.ranks import Meeting, RankSettings, RunPlace, run_command
 from everstep.core.world import JobRef, SlotStart, StartOrder
 from tests.support.machine import Machine
 from tests.telemetry.receiver import receiver

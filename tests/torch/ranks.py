@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer
+from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
 from tests.support import marks

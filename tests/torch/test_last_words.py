@@ -11,7 +11,7 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.processes.rank import RankFolder
-from everstep.agent_client.ranks import Meeting, RankSettings, RunPlace, run_command
+from everstep.backends.agents.commands.ranks import Meeting, RankSettings, RunPlace, run_command
 from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.processes import free_port
 from tests.torch.ranks import PYTHON, WITHIN_S

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from everstep.agent import wire
-from everstep.agent_client.news import ALL_JOBS, JobNews
 from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
+from everstep.backends.agents.news import ALL_JOBS, JobNews
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.backends.agents.starting import ensure_started
 from everstep.backends.agents.stopping import ensure_stopped

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from everstep.agent import wire
-from everstep.agent_client.link import ASK_S
-from everstep.agent_client.watch import POLL_S, WatchedAgent
 from everstep.backends.agents import job_record
+from everstep.backends.agents.client.link import ASK_S
+from everstep.backends.agents.client.watch import POLL_S, WatchedAgent
 from everstep.backends.agents.job_record import JobRecord
 
 Ages = tuple[float, float]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from everstep.agent import wire
-from everstep.agent_client import ranks, storage
-from everstep.agent_client.link import NoAnswer, Refused
 from everstep.backends.agents import endings, job_record, job_storage
+from everstep.backends.agents.client.link import NoAnswer, Refused
+from everstep.backends.agents.commands import ranks, storage
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.pod import Pod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from everstep.agent import wire
-from everstep.agent_client import storage
+from everstep.backends.agents.commands import storage
 from everstep.backends.agents.job_record import CheckpointPlace, JobRecord
 from everstep.backends.agents.observing import note_endings
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record, record_of

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from everstep.agent import wire
-from everstep.agent_client import views
-from everstep.agent_client.watch import WatchedAgent
 from everstep.backends.agents import endings, job_record
+from everstep.backends.agents.client import views
+from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.facts import Fact

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from everstep.agent import wire
-from everstep.agent_client import ranks
-from everstep.agent_client.link import Link
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.link import Link
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.rules import ownership

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from everstep.agent import wire
-from everstep.agent_client import ranks
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import replace
 
 from everstep.agent import wire
-from everstep.agent_client import environment, ranks, views
 from everstep.backends.agents import job_record
+from everstep.backends.agents.client import views
+from everstep.backends.agents.commands import environment, ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.world import StartOrder, StartState

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from everstep.agent_client import ranks, views
+from everstep.backends.agents.client import views
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.world import StopOrder, StopState

@@ -15,14 +15,14 @@ from functools import partial
 from kubernetes.aio.config import ConfigException
 
 from everstep.agent import wire
-from everstep.agent_client import ranks
-from everstep.agent_client.news import ALL_JOBS, JobNews
-from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.job_record import JobRecord
+from everstep.backends.agents.news import ALL_JOBS, JobNews
 from everstep.backends.agents.ports import (
     AgentCluster,
     AgentSettings,

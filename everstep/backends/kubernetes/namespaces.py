@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client import ranks
-from everstep.agent_client.link import ASK_S, Link, NoAnswer, tls_link
+from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, tls_link
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Pods
 from everstep.backends.kubernetes import credentials, manifest, names

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from everstep.agent import wire
 from everstep.agent.storage import journal as journal_files
-from everstep.agent_client import ranks
-from everstep.agent_client.news import ALL_JOBS, JobNews
-from everstep.agent_client.watch import Agents
 from everstep.backends.agents.backend import AgentBackend
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
+from everstep.backends.agents.news import ALL_JOBS, JobNews
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.backends.local import clock, volumes
 from everstep.backends.local.database import books, identity, nodes, placing, pods

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 
-from everstep.agent_client.link import NoAnswer, Refused
+from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.pod import Pod
 from everstep.backends.local.database import inspection, pods
 from everstep.backends.local.database.store import Store

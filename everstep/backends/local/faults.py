@@ -21,7 +21,7 @@ from everstep.agent.observing import checks
 from everstep.agent.processes import namespace, proc
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, permissions
-from everstep.agent_client.link import NoAnswer, Refused
+from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.local import clock
 from everstep.backends.local.database import books, nodes, pods

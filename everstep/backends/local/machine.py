@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from everstep.agent import wire
-from everstep.agent_client import ranks
-from everstep.agent_client.link import Link
+from everstep.backends.agents.client.link import Link
+from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Pods
 from everstep.backends.local.reconciling import liveness

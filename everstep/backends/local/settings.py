@@ -10,7 +10,7 @@ from pathlib import Path
 from everstep.agent import wire
 from everstep.agent.observing import hardware
 from everstep.agent.storage import permissions
-from everstep.agent_client import environment
+from everstep.backends.agents.commands import environment
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.spec import Accelerator

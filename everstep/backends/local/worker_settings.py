@@ -12,7 +12,7 @@ from pydantic_settings import NoDecode
 
 from everstep.agent.observing import hardware
 from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
-from everstep.agent_client import environment
+from everstep.backends.agents.commands import environment
 from everstep.backends.base import Backend
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.settings import LocalSettings

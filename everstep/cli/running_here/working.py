@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 
 from everstep import processes
 from everstep.agent.observing.hardware import Devices
-from everstep.agent_client.environment import ALL
+from everstep.backends.agents.commands.environment import ALL
 from everstep.cli import connection, machine
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import shown

@@ -20,7 +20,7 @@ import pytest
 from everstep.agent import wire
 from everstep.agent.storage import journal as storage
 from everstep.agent.storage import permissions, reading
-from everstep.agent_client.storage import journal_commands
+from everstep.backends.agents.commands.storage import journal_commands
 from everstep.chronicle.chronicle import DialectFiles, Entry
 from tests.agent.pod import TOKEN, Pod, Refused, until
 

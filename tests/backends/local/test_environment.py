@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent_client import environment
+from everstep.backends.agents.commands import environment
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.native.document import PRODUCT_VARIABLES
 from everstep.dialects.registry import compile_document

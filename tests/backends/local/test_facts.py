@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from everstep.agent_client import watch
+from everstep.backends.agents.client import watch
 from everstep.backends.agents.ports import JobBooks
 from everstep.backends.local.backend import LocalBackend
 from everstep.core.facts import Fact

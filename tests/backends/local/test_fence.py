@@ -20,8 +20,8 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.storage import fence
-from everstep.agent_client import storage as agent_storage
 from everstep.backends.agents import fencing
+from everstep.backends.agents.commands import storage as agent_storage
 from everstep.backends.local.database import books, identity
 from everstep.backends.local.reconciling import storage
 from everstep.backends.rules.fencing import UNKNOWN_PODS

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent_client.link import Link, NoAnswer
-from everstep.agent_client.watch import Agents, WatchedAgent
+from everstep.backends.agents.client.link import Link, NoAnswer
+from everstep.backends.agents.client.watch import Agents, WatchedAgent
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
 from everstep.core.world import PodState

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from everstep.agent.storage import journal as storage
-from everstep.agent_client.storage import journal_commands
+from everstep.backends.agents.commands.storage import journal_commands
 from everstep.chronicle.chronicle import Entry, SummaryValue
 from everstep.core.levels import FaultClass
 from everstep.core.loop.lifecycle import enter_phase

@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import Client
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer
+from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import FaultLine
 from everstep.backends.local import clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes import gangs
 from everstep.backends.kubernetes.books import PodEntry
 from everstep.backends.kubernetes.pod_facts import held_by, trouble

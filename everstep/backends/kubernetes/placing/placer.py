@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes import (
     credentials,
     folders,

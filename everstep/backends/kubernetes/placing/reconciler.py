@@ -13,8 +13,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from everstep.agent_client.watch import Agents
 from everstep.backends.agents import observing
+from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.kubernetes import kueue, listed_faults, names, node_facts
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable

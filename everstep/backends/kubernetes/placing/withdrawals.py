@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes import gangs, kueue, manifest, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.books import ConfigMapBooks, JobSession, Stored

@@ -21,7 +21,7 @@ from everstep.agent import build, wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import remove_cgroups
 from everstep.agent.storage import files, permissions
-from everstep.agent_client.link import ASK_S, Link, ask_once, unix_link
+from everstep.backends.agents.client.link import ASK_S, Link, ask_once, unix_link
 from everstep.backends.local.logs import label
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life

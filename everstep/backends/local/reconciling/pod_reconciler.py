@@ -19,10 +19,10 @@ from pathlib import Path
 
 from everstep.agent import wire
 from everstep.agent.processes import proc
-from everstep.agent_client import environment
-from everstep.agent_client.link import NoAnswer, Refused
-from everstep.agent_client.watch import Agents
 from everstep.backends.agents import endings
+from everstep.backends.agents.client.link import NoAnswer, Refused
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import environment
 from everstep.backends.local import logs
 from everstep.backends.local.database import placing, pods
 from everstep.backends.local.database.job_books import LocalJobBooks

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from everstep.agent_client.news import ALL_JOBS, FORGET_S, PODS_PER_S, JobNews
+from everstep.backends.agents.news import ALL_JOBS, FORGET_S, PODS_PER_S, JobNews
 from everstep.core.world import Observation, PodState, PodView
 from tests.support.patience import HUNG_S
 

@@ -10,9 +10,9 @@ from itertools import groupby
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client import views
-from everstep.agent_client.link import ASK_S
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client import views
+from everstep.backends.agents.client.link import ASK_S
+from everstep.backends.agents.client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
 from everstep.core.errors import BackendUnavailable, FolderTaken, NoAgentAvailable, Overlap

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.link import HttpLink, NoAnswer, Refused, unix_link
+from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, unix_link
 from tests.support.patience import HUNG_S
 
 WITHIN_S = 0.4

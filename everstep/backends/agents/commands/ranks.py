@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from everstep.agent import wire
 from everstep.agent.observing import npu_hang
-from everstep.agent_client import environment, storage
-from everstep.agent_client.link import ASK_S, NoAnswer, Refused
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.link import ASK_S, NoAnswer, Refused
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import environment, storage
 from everstep.chronicle.spans import run_key
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.spec import PrefetchOrder

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from everstep.agent import bounds, wire
-from everstep.agent_client.watch import WatchedAgent
+from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.core.facts import Fact, gone_id
 from everstep.core.world import (
     AgentWork,

@@ -12,9 +12,9 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.facts import Facts
-from everstep.agent_client.link import Link, NoAnswer
-from everstep.agent_client.watch import TRIES_PER_S, Agents, retry_s
-from tests.agent_client.test_clocks import agent_state_at
+from everstep.backends.agents.client.link import Link, NoAnswer
+from everstep.backends.agents.client.watch import TRIES_PER_S, Agents, retry_s
+from tests.backends.agents.test_clocks import agent_state_at
 from tests.support.patience import HUNG_S
 
 UID = "u"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from everstep.agent import wire
-from everstep.agent_client.link import NoAnswer, Refused
-from everstep.agent_client.views import PodPlace
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.link import NoAnswer, Refused
+from everstep.backends.agents.client.views import PodPlace
+from everstep.backends.agents.client.watch import Agents
 from everstep.core.facts import Detail, Fact
 
 FAILS = frozenset({"dns", "gpu-check"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.watch import clock_lead_s, in_cluster_time
+from everstep.backends.agents.client.watch import clock_lead_s, in_cluster_time
 
 HOUR = 3600.0
 NOW = 1_000_000.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client import storage
-from everstep.agent_client.link import Link, NoAnswer, Refused
-from everstep.agent_client.watch import STATE_NOW, Agents, WatchedAgent
+from everstep.backends.agents.client.link import Link, NoAnswer, Refused
+from everstep.backends.agents.client.watch import STATE_NOW, Agents, WatchedAgent
+from everstep.backends.agents.commands import storage
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from tests.support.patience import HUNG_S
 

@@ -8,9 +8,9 @@ import pytest
 
 from everstep.agent import wire
 from everstep.agent.routes import READ_S, SOON_S
-from everstep.agent_client import ranks
-from everstep.agent_client.link import Link, NoAnswer, Refused
-from everstep.agent_client.watch import Agents
+from everstep.backends.agents.client.link import Link, NoAnswer, Refused
+from everstep.backends.agents.client.watch import Agents
+from everstep.backends.agents.commands import ranks
 
 REFUSAL = "log_pattern: multiple repeat at position 15"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from everstep.agent import wire
-from everstep.agent_client.storage import write_fence
+from everstep.backends.agents.commands.storage import write_fence
 from everstep.core.world import FenceOrder, JobRef
 
 WRITTEN: dict[str, Any] = {"newer": 0, "taken_by": None, "no_folder": "", "listing": None}

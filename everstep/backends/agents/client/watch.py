@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everstep.agent import wire
-from everstep.agent_client.link import ASK_S, Link, NoAnswer, Refused, ask_once
+from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, Refused, ask_once
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 
 POLL_S = 10.0
