@@ -49,6 +49,8 @@ class JobDocument:
     spec: JobSpec
     is_from_command: bool = False  # made from a command line
     is_fresh: bool = False  # run it under an unused ID, whatever ran before
+    has_chosen_id: bool = False  # its ID was given; else it is the name of its script
+    fresh_line: str = ""  # the command line that runs it as a new job
     has_output: bool = True  # show what its processes print
 
 

@@ -20,6 +20,8 @@ from everstep.dialects import registry
 from everstep.dialects.native.values import JOB_NAME, YEAR_S
 
 NAME_MOST = 63
+WORDS = f"{__name__}.words"
+"""The key of a context's `meta` with all words behind `everstep run`."""
 
 ProcessesOption = Annotated[
     int | None, typer.Option(min=1, help="Processes of the command on each node (1).")
@@ -92,6 +94,7 @@ class WithCommand(TyperCommand):
         if not dashes and _begins_command(ctx.params.get("file") or ""):
             _refuse_bare(args)
         ctx.args = command
+        ctx.meta[WORDS] = args
         return command
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -149,12 +152,26 @@ def refuse_other(job_id: str, document: Mapping[str, Any], running: Any) -> None
     running_spec = running.get("spec", {})
     if all(running_spec.get(key) == document["spec"][key] for key in ("command", "workdir")):
         return
-    command = running_spec.get("command", "something else")
+    hint = "give this job an ID with --id NEW"
+    raise Failed(Exit.USAGE, f"{job_id} is running already: {command_in_words(running)}; {hint}")
+
+
+def is_same_script(document: Mapping[str, Any], other: Any) -> bool:
+    """Whether both documents run one script in one folder, with whatever arguments."""
+    specs = [document["spec"], other.get("spec", {})]
+    commands = [spec.get("command") for spec in specs]
+    if not all(isinstance(command, list) and command for command in commands):
+        return False
+    folders = {spec.get("workdir") for spec in specs}
+    return len(folders) == 1 and _script(commands[0]) == _script(commands[1])
+
+
+def command_in_words(document: Any) -> str:
+    """What a document runs and where, for people."""
+    spec = document.get("spec", {})
+    command = spec.get("command", "something else")
     what = command if isinstance(command, str) else shlex.join(command)
-    where = f" in {running_spec['workdir']}" if "workdir" in running_spec else ""
-    raise Failed(
-        Exit.USAGE, f"{job_id} is running already: {what}{where}; give this job an ID with --id NEW"
-    )
+    return what + (f" in {spec['workdir']}" if "workdir" in spec else "")
 
 
 def notes_of(job: JobDocument) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The question on a terminal what to do with a job whose `run` was interrupted.
+"""The questions on a terminal: what to do with a job whose `run` was interrupted, and yes or no.
 
 Waiting for the answer blocks nothing: server and worker are kept alive meanwhile, and another signal
 takes effect at once.
@@ -66,6 +66,15 @@ async def answer_at(terminal: int, usual: Choice) -> Choice:
             print()
         if answer is not None:
             return answer
+
+
+async def confirms(question: str) -> bool:
+    """Whether the user at the terminal agrees; Enter does not. Another interrupt is a `CancelledError`."""
+    print(f"{question} [y/N] ", end="", flush=True)
+    line = await _line(sys.stdin.fileno())
+    if not line.endswith("\n"):
+        print()
+    return line.strip().lower() in ("y", "yes")
 
 
 async def _line(terminal: int) -> str:

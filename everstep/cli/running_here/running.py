@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,7 @@ from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.jobs.watching import Glance, JobScreen
 from everstep.cli.machine import is_here
 from everstep.cli.output import shown
-from everstep.cli.running_here import choosing, holding, pollers, shell_variables
+from everstep.cli.running_here import choosing, holding, job_ids, pollers, shell_variables
 from everstep.cli.running_here.choosing import Choice
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
@@ -42,8 +43,6 @@ from everstep.cli.running_here.starting import (
     IdTaken,
     checked,
     start,
-    unused,
-    with_own_folder,
 )
 from everstep.cli.running_here.working import (
     Machine,
@@ -121,7 +120,8 @@ def run(
     the worker: where it was started in another terminal, --env NAME passes yours. Ctrl-C ends with 130.
 
     The same line again resumes a failed or stopped job from its last checkpoint, and watches one that
-    runs. A completed job, or another script of that name, needs another --id; --fresh picks one.
+    runs. A script of that name in another folder is another job, train-2. To run a completed job from the
+    beginning, say --fresh.
     """
     options = {
         "processes": processes,
@@ -143,7 +143,13 @@ def run(
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
     machine = replace(machine, allows_others=allow_other_users)
     job = replace(job, is_fresh=is_fresh, has_output=has_output)
+    job = replace(job, has_chosen_id=job_id is not None, fresh_line=_fresh_line(ctx))
     return asyncio.run(_run(job, chosen, machine))
+
+
+def _fresh_line(ctx: typer.Context) -> str:
+    """The command line that runs the same job as a new one."""
+    return shlex.join(("everstep", "run", "--fresh", *ctx.meta[from_command.WORDS]))
 
 
 def _with_name(job: JobDocument, job_id: str) -> dict[str, Any]:
@@ -215,7 +221,7 @@ async def _try_on(
     server: Client, job: JobDocument, job_id: str, machine: Machine | None, interrupts: Interrupts
 ) -> int:
     """Do what `_run_on` does, once. Raises `IdTaken` where another job of the ID starts first."""
-    job, job_id = await _renewed_if_fresh(server, job, job_id)
+    job, job_id = await job_ids.job_and_id(server, job, job_id)
     async with AsyncExitStack() as stack:
         if machine is not None:
             ensuring = _worker_ensured(server, job, job_id, machine)
@@ -411,20 +417,6 @@ async def _request_stop(server: Client, job_id: str, reason: str) -> None:
             raise Failed(Exit.INTERRUPTED, str(error)) from None
 
 
-async def _renewed_if_fresh(
-    server: Client, job: JobDocument, job_id: str
-) -> tuple[JobDocument, str]:
-    """The job and its ID; with `--fresh` a new folder and an unused ID."""
-    if not job.is_fresh:
-        return job, job_id
-    job_id = await unused(server, job_id)
-    for path in {phase.checkpoints_path for phase in job.spec.phases} - {None}:
-        print(
-            f"checkpoints stay in {shown(path)}, where the script saves: it goes on from those there"
-        )
-    return with_own_folder(job), job_id
-
-
 async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
     if job.is_fresh:
         await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
@@ -439,9 +431,8 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
             _print_notes([OTHER_DOCUMENT.format(id=job_id)])
         print(f"{job_id} is running already", flush=True)
         return
-    if earlier is not None and await earlier.end() == "completed":
-        hint = "run it under another ID with --id NEW, or with --fresh"
-        raise Failed(Exit.USAGE, f"{job_id} is completed; {hint}")
+    if earlier is not None:
+        await job_ids.refuse_completed(earlier, job)
     await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:
         print(STARTED.format(id=job_id), flush=True)

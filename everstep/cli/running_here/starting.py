@@ -33,8 +33,6 @@ from everstep.dialects.modelarts import JOB_NAME as MODELARTS_NAME
 from everstep.dialects.native.values import JOB_NAME
 from workflows import options
 
-ID_MOST = 63
-
 
 def submit(
     file: File,
@@ -91,15 +89,6 @@ def checked(job_id: str) -> str:
             "`.`, `_` and `-`, with a letter or digit at both ends",
         )
     return job_id
-
-
-async def unused(client: Client, job_id: str) -> str:
-    """This ID, or the next that no job has had: train, train-2, train-3."""
-    number, chosen = 1, job_id
-    while await look_up(client, chosen) is not None:
-        number += 1
-        chosen = f"{job_id[: ID_MOST - len(f'-{number}')]}-{number}"
-    return chosen
 
 
 def with_own_folder(job: JobDocument) -> JobDocument:

@@ -46,7 +46,7 @@ def test_a_script_that_knows_nothing_of_us_runs_to_its_end_once(
     assert "step 10" in machine.everstep("logs", "single").stdout
     assert machine.processes() == []
     again = machine.everstep("run", str(job))
-    assert (again.returncode, "--id NEW" in again.stderr) == (2, True)
+    assert (again.returncode, "`everstep run --fresh" in again.stderr) == (2, True)
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ def test_a_command_runs_without_a_document_and_goes_on_after_a_failure(
         assert f"[rank {rank}] {expected}" in done.stdout
         assert expected in machine.everstep("logs", "go", "--rank", str(rank)).stdout
     again = machine.everstep(*line, cwd=folder)
-    assert (again.returncode, "--id NEW, or with --fresh" in again.stderr) == (2, True)
+    assert (again.returncode, "`everstep run --fresh" in again.stderr) == (2, True)
     fresh = machine.everstep("run", "--fresh", *line[1:], cwd=folder)
     assert fresh.returncode == 0, fresh.stdout + fresh.stderr
     assert "go-2 is started" in fresh.stdout
