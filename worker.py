@@ -20,6 +20,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ class WorkerSettings(BaseSettings):
         """The scale of time that applies: only clusters for rehearsals have one."""
         return self.time_scale if settings_class(self.backend).scales_time else 1.0
 
-    @property
+    @cached_property
     def listener(self) -> Webhook | None:
         if self.webhook_url is None:
             return None
@@ -324,7 +325,14 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
         background.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
     cluster = cluster_activities(client, backend, settings)
     if metrics is not None:
-        fleet = Fleet(client=client, cluster=settings.cluster, monitors=cluster.glances)
+        listener = settings.listener
+        fleet = Fleet(
+            client=client,
+            cluster=settings.cluster,
+            monitors=cluster.glances,
+            probe=backend.clock,
+            webhook_unreachable_s=lambda: None if listener is None else listener.unreachable_s(),
+        )
         background.append(asyncio.create_task(metrics.run(fleet)))
     try:
         await work(client, workers(client, backend, settings, cluster), stop)

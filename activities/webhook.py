@@ -94,7 +94,8 @@ class Webhook:
     token: str = ""
     secret: bytes = field(default=b"", repr=False)  # empty: messages are not signed
     template: MessageTemplate | None = None  # None: the message itself is posted
-    is_taking: bool = field(default=True, init=False)  # only changes are worth a line in the log
+    # The start of the first try in vain since a success, by time.monotonic; None: it took the last notice.
+    refusing_since: float | None = field(default=None, init=False)
     # Its own threads: a webhook that hangs delays nothing else.
     _threads: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(THREADS), init=False, repr=False
@@ -102,20 +103,28 @@ class Webhook:
 
     async def take(self, message: Mapping[str, Any]) -> bool:
         """Whether it answered in time that it took the message."""
+        sent_at = time.monotonic()
         try:
             async with asyncio.timeout(TAKEN_WITHIN_S):
                 answer = await self._posted(str(message["id"]), self._body(message))
         except TimeoutError:
-            return self._log_change(f"no answer within {TAKEN_WITHIN_S:g} s")
+            return self._note(sent_at, f"no answer within {TAKEN_WITHIN_S:g} s")
         except (OSError, ValueError, HTTPException) as error:
-            return self._log_change(str(error) or type(error).__name__)
-        return self._log_change(None if answer.startswith("2") else f"it answered {answer!r}")
+            return self._note(sent_at, str(error) or type(error).__name__)
+        return self._note(sent_at, None if answer.startswith("2") else f"it answered {answer!r}")
 
-    def _log_change(self, trouble: str | None) -> bool:
-        if self.is_taking and trouble is not None:
+    def unreachable_s(self) -> float:
+        """How long it has taken no notice; 0: it took the last one."""
+        return 0.0 if self.refusing_since is None else time.monotonic() - self.refusing_since
+
+    def _note(self, sent_at: float, trouble: str | None) -> bool:
+        """Whether it took the message. Only changes are worth a line in the log."""
+        if trouble is None:
+            self.refusing_since = None
+        elif self.refusing_since is None:
             LOG.warning("the webhook takes no notices, they wait: %s", trouble)
-        self.is_taking = trouble is None
-        return self.is_taking
+            self.refusing_since = sent_at
+        return trouble is None
 
     def _body(self, message: Mapping[str, Any]) -> bytes:
         shaped = message if self.template is None else rendered(self.template, message)

@@ -103,3 +103,8 @@ def janitor_id(cluster: str) -> str:
 
 def totals_id(cluster: str) -> str:
     return f"totals/{cluster}"
+
+
+def filter_value(text: str) -> str:
+    """A text as a value in a filter of the list of workflows."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,10 +1,14 @@
-"""Values of all jobs and of the isolated nodes, read from the Temporal server for the fleet's metrics."""
+"""Values of all jobs and of the isolated nodes, read from the Temporal server for the fleet's metrics.
+
+And how long the cluster has not answered this worker, which sends it a request as often.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.fleet_totals import FleetSum
 from everstep.core import names
+from everstep.core.errors import BackendUnavailable
 from everstep.report.accounting import seconds
 
 OPEN_STATES = (
@@ -27,17 +32,23 @@ OPEN_STATES = (
     "stopping",
 )
 ANSWER = timedelta(seconds=3)
+CLUSTER_ANSWERS_S = 5.0
+"""Time that a cluster has to answer, before it counts as unreachable."""
 
 T = TypeVar("T")
 
 logger = logging.getLogger("everstep.telemetry")
 
 
-def _open_jobs(state: str) -> str:
-    """The list filter of jobs in this state."""
+async def _answers() -> None:
+    """A cluster that always answers."""
+
+
+def _open_jobs(state: str, cluster: str) -> str:
+    """The list filter of jobs of the cluster in this state."""
     return (
         f"WorkflowType = '{names.TRAINING_JOB}' AND ExecutionStatus = 'Running' "
-        f"AND TrainState = '{state}'"
+        f"AND TrainState = '{state}' AND TrainCluster = {names.filter_value(cluster)}"
     )
 
 
@@ -49,13 +60,35 @@ class Fleet:
     cluster: str
     # Returns the newest heartbeats of this worker's monitors.
     monitors: Callable[[], Iterable[Mapping[str, Any]]] = lambda: ()
+    # Returns once the cluster has answered. Raises BackendUnavailable.
+    probe: Callable[[], Awaitable[object]] = _answers
+    # Returns how long the webhook has taken no notice; None: there is none.
+    webhook_unreachable_s: Callable[[], float | None] = lambda: None
     jobs: Mapping[str, int] = field(default_factory=dict)
     longest_wait_s: float = 0.0  # of a job that launches
     isolated: int | None = None  # None: not read yet
     longest_s: float = 0.0  # how long the first of them is isolated
     sum: FleetSum | None = None  # None: not read yet
+    _silent_since: float | None = None  # of the cluster; None: it answered
+
+    def cluster_unreachable_s(self) -> float:
+        """How long the cluster has not answered this worker."""
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
 
     async def read(self) -> None:
+        await asyncio.gather(self._read_cluster(), self._read_server())
+
+    async def _read_cluster(self) -> None:
+        sent_at = time.monotonic()
+        try:
+            async with asyncio.timeout(CLUSTER_ANSWERS_S):
+                await self.probe()
+        except (BackendUnavailable, TimeoutError):
+            self._silent_since = sent_at if self._silent_since is None else self._silent_since
+        else:
+            self._silent_since = None
+
+    async def _read_server(self) -> None:
         try:
             self.jobs = {state: await self._count(state) for state in OPEN_STATES}
             self.longest_wait_s = await self._longest_wait_s() if self.jobs["launching"] else 0.0
@@ -68,11 +101,14 @@ class Fleet:
             logger.info("the values of the fleet are as old as the last answer: %s", error.message)
 
     async def _count(self, state: str) -> int:
-        return (await self.client.count_workflows(_open_jobs(state), rpc_timeout=ANSWER)).count
+        return (
+            await self.client.count_workflows(_open_jobs(state, self.cluster), rpc_timeout=ANSWER)
+        ).count
 
     async def _longest_wait_s(self) -> float:
         """How long the oldest launching phase waits: each phase is a workflow run of its own."""
-        rows = self.client.list_workflows(_open_jobs("launching"), rpc_timeout=ANSWER)
+        launching = _open_jobs("launching", self.cluster)
+        rows = self.client.list_workflows(launching, rpc_timeout=ANSWER)
         began = [row.start_time.timestamp() async for row in rows]
         return max(time.time() - min(began), 0.0) if began else 0.0
 

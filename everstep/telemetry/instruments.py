@@ -1,7 +1,7 @@
 """The metrics of ours: name, kind, unit, meaning, labels. docs/observability.md is written from this table.
 
 Names follow the conventions of OpenTelemetry; Prometheus shows `everstep.jobs` as `everstep_jobs`. No
-label names a job or a pod: there may be any number of them.
+label names a job or a pod: there may be any number of them. Each has the label `cluster` besides those here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ LONGEST_WAIT = Instrument(
     "The longest that a `launching` phase has waited for its start.",
 )
 ISOLATED_NODES = Instrument(
-    "everstep.nodes.isolated", "{node}", ("cluster",), "Nodes in the quarantine of the cluster."
+    "everstep.nodes.isolated", "{node}", (), "Nodes in the quarantine of the cluster."
 )
 LONGEST_ISOLATION = Instrument(
-    "everstep.nodes.isolated.longest", "s", ("cluster",), "The longest isolation that still lasts."
+    "everstep.nodes.isolated.longest", "s", (), "The longest isolation that still lasts."
 )
 RESTARTS = Instrument(
     "everstep.restarts",
@@ -83,6 +83,19 @@ UNREACHABLE_AGENTS = Instrument(
     (),
     "Agents that do not answer, of the jobs that this worker monitors.",
 )
+UNREACHABLE_CLUSTER = Instrument(
+    "everstep.cluster.unreachable",
+    "s",
+    (),
+    "How long the cluster (its API server, its database) has not answered this worker; 0: it answers.",
+)
+UNREACHABLE_WEBHOOK = Instrument(
+    "everstep.webhook.unreachable",
+    "s",
+    (),
+    "How long the webhook has taken no notice of this worker; 0: it took the last one.",
+)
 FLEET = (JOBS, LONGEST_WAIT, ISOLATED_NODES, LONGEST_ISOLATION)
 TOTALS = (RESTARTS, STAGES, ENDS, TIME, LOST_TIME, TRAINING_RATIO, BUDGETS)
-OWN = (*FLEET, *TOTALS, HANG_MARGIN, UNREACHABLE_AGENTS)
+WORKER = (HANG_MARGIN, UNREACHABLE_AGENTS, UNREACHABLE_CLUSTER, UNREACHABLE_WEBHOOK)
+OWN = (*FLEET, *TOTALS, *WORKER)

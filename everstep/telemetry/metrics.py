@@ -46,6 +46,8 @@ from everstep.telemetry.instruments import (
     TIME,
     TRAINING_RATIO,
     UNREACHABLE_AGENTS,
+    UNREACHABLE_CLUSTER,
+    UNREACHABLE_WEBHOOK,
     Instrument,
 )
 from everstep.telemetry.readers import (
@@ -102,8 +104,13 @@ class Metrics:
     def stages(self) -> Iterable[Distribution]:
         """How long the stages of all restarts took; none before the fleet was first read."""
         fleet = self.fleet
-        stages = {} if fleet is None or fleet.sum is None else fleet.sum.totals.stages
-        return [_distribution(stage, buckets) for stage, buckets in stages.items()]
+        if fleet is None or fleet.sum is None:
+            return []
+        stages = fleet.sum.totals.stages
+        return [
+            _distribution({**_cluster(fleet), "stage": stage}, buckets)
+            for stage, buckets in stages.items()
+        ]
 
     def close(self) -> None:
         """Send what is left."""
@@ -114,9 +121,11 @@ class Metrics:
             stop()
 
 
-def _distribution(stage: str, buckets: Mapping[int, tuple[int, float]]) -> Distribution:
+def _distribution(
+    labels: Mapping[str, str], buckets: Mapping[int, tuple[int, float]]
+) -> Distribution:
     counts = [buckets.get(bucket, (0, 0.0))[0] for bucket in range(len(BUCKETS_S) + 1)]
-    return Distribution({"stage": stage}, counts, sum(total for _, total in buckets.values()))
+    return Distribution(labels, counts, sum(total for _, total in buckets.values()))
 
 
 def metrics(
@@ -206,7 +215,8 @@ def _observe_fleet(metrics: Metrics) -> None:
 
     def gauge(instrument: Instrument, values: Callable[[Fleet], Iterable[Observation]]) -> None:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
-            return [] if metrics.fleet is None else values(metrics.fleet)
+            fleet = metrics.fleet
+            return [] if fleet is None else _of_cluster(fleet, values(fleet))
 
         meter.create_observable_gauge(
             instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
@@ -217,7 +227,9 @@ def _observe_fleet(metrics: Metrics) -> None:
     ) -> None:
         def observe(_options: CallbackOptions) -> Iterable[Observation]:
             fleet = metrics.fleet
-            return [] if fleet is None or fleet.sum is None else values(fleet.sum)
+            if fleet is None or fleet.sum is None:
+                return []
+            return _of_cluster(fleet, values(fleet.sum))
 
         meter.create_observable_counter(
             instrument.name, [observe], unit=instrument.unit, description=instrument.meaning
@@ -234,14 +246,30 @@ def _observe_fleet(metrics: Metrics) -> None:
     gauge(UNREACHABLE_AGENTS, lambda fleet: [Observation(_unreachable(fleet.monitors()))])
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
     gauge(LONGEST_WAIT, lambda fleet: [Observation(fleet.longest_wait_s)])
-    gauge(ISOLATED_NODES, lambda fleet: _of_cluster(fleet, fleet.isolated))
-    gauge(LONGEST_ISOLATION, lambda fleet: _of_cluster(fleet, fleet.longest_s))
+    gauge(ISOLATED_NODES, lambda fleet: _if_read(fleet, fleet.isolated))
+    gauge(LONGEST_ISOLATION, lambda fleet: _if_read(fleet, fleet.longest_s))
+    gauge(UNREACHABLE_CLUSTER, lambda fleet: [Observation(fleet.cluster_unreachable_s())])
+    gauge(UNREACHABLE_WEBHOOK, lambda fleet: _if_set(fleet.webhook_unreachable_s()))
 
 
-def _of_cluster(fleet: Fleet, value: float | None) -> list[Observation]:
-    if value is None or fleet.isolated is None:
-        return []
-    return [Observation(value, {"cluster": fleet.cluster})]
+def _cluster(fleet: Fleet) -> dict[str, str]:
+    """The label that every metric of ours has."""
+    return {"cluster": fleet.cluster}
+
+
+def _of_cluster(fleet: Fleet, values: Iterable[Observation]) -> Iterable[Observation]:
+    """The values, each with the label of its cluster."""
+    return [
+        Observation(each.value, {**_cluster(fleet), **(each.attributes or {})}) for each in values
+    ]
+
+
+def _if_read(fleet: Fleet, value: float | None) -> list[Observation]:
+    return [] if fleet.isolated is None else _if_set(value)
+
+
+def _if_set(value: float | None) -> list[Observation]:
+    return [] if value is None else [Observation(value)]
 
 
 def without_falls(highest: dict[str, float], sums: Mapping[str, float]) -> Mapping[str, float]:

@@ -115,6 +115,20 @@ async def test_only_changes_are_logged_and_never_the_token(
     assert "s3cret" not in caplog.text
 
 
+async def test_the_time_without_a_taken_notice_begins_with_the_first_try_in_vain() -> None:
+    begin = time.monotonic()
+    async with hooked("fails") as hook:
+        webhook = Webhook(url=hook.url)
+        assert webhook.unreachable_s() == 0.0
+        await webhook.take(MESSAGE)
+        first = webhook.unreachable_s()
+        await webhook.take(MESSAGE)
+        assert 0.0 < first < webhook.unreachable_s() <= time.monotonic() - begin
+        hook.mood = "takes"
+        await webhook.take(MESSAGE)
+    assert webhook.unreachable_s() == 0.0
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -117,7 +117,7 @@ async def test_a_job_of_many_pods_and_restarts_goes_on_as_new_runs_and_all_of_it
 def exported(samples: Samples, name: str) -> dict[str, float]:
     """The values of a metric, by its labels."""
     return {
-        "/".join(value for _, value in sorted(labels)): sample
+        "/".join(value for label, value in sorted(labels) if label != "cluster"): sample
         for (each, labels), sample in samples.items()
         if each == name
     }
@@ -137,7 +137,10 @@ async def test_the_page_of_a_worker_has_the_times_costs_and_budgets_of_the_repor
     async with WorkerProcess(
         address=server.address, namespace=namespace, home=tmp_path / "later", env=env
     ):
-        ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
+        ended = (
+            "everstep_jobs_ended_total",
+            frozenset({("cluster", "local"), ("result", "Completed")}),
+        )
         samples = await until_scraped(address, lambda now: now.get(ended) == 1.0)
     end = seconds(report["ended_at"])
     assert end is not None

@@ -16,6 +16,7 @@ import yaml
 
 from everstep.processes import free_port
 from tests.support.devserver import DevServer
+from tests.support.hook import hooked
 from tests.support.patience import HUNG_S
 from tests.support.stage import StageOfProcesses, document
 from tests.telemetry.receiver import Samples, scrape
@@ -24,9 +25,16 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "observability"
 
 
-def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load((DEPLOY / "rules.yaml").read_text())["groups"]
+DOCS = "https://everstep.dev/"
+"""Where the pages are published; below it the addresses are those of the repository."""
+
+
+def rules(name: str = "rules.yaml") -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((DEPLOY / name).read_text())["groups"]
     return list(group["rules"])
+
+
+ALL_RULES = (*rules(), *rules("rules-kubernetes.yaml"))
 
 
 def expressions() -> dict[str, str]:
@@ -50,6 +58,20 @@ def selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
     for child in (*children, *getattr(node, "args", ())):
         if child is not None:
             yield from selectors(child)
+
+
+def innermost(node: Any) -> Iterator[promql_parser.AggregateExpr]:
+    """The aggregations of series of ours that aggregate no others."""
+    below = [
+        one
+        for name in ("expr", "lhs", "rhs")
+        if (child := getattr(node, name, None)) is not None
+        for one in innermost(child)
+    ]
+    is_ours = any(str(one.name).startswith("everstep_") for one in selectors(node))
+    if isinstance(node, promql_parser.AggregateExpr) and is_ours and not below:
+        yield node
+    yield from below
 
 
 def unmatched(samples: Samples) -> set[str]:
@@ -77,9 +99,19 @@ def test_each_expression_selects_series(name: str) -> None:
     assert list(selectors(promql_parser.parse(expressions()[name])))
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+@pytest.mark.parametrize("name", expressions())
+def test_no_expression_mixes_values_of_two_clusters(name: str) -> None:
+    """Each aggregation of series of ours keeps the label; one around it may add clusters up."""
+    for aggregation in innermost(promql_parser.parse(expressions()[name])):
+        assert aggregation.modifier is not None
+        assert "cluster" in aggregation.modifier.labels
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=lambda rule: rule["alert"])
 def test_each_rule_leads_to_a_page_that_is_there(rule: dict[str, Any]) -> None:
-    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    address = rule["annotations"]["runbook_url"]
+    assert address.startswith(DOCS)
+    page, _, anchor = address.removeprefix(DOCS).partition("#")
     headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(), re.MULTILINE)
     anchors = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
     assert anchor in anchors
@@ -93,7 +125,12 @@ async def test_a_real_run_has_every_series_that_is_looked_at(
     address = f"127.0.0.1:{free_port()}"
     env = {"EVERSTEP_METRICS_ADDRESS": address, "OTEL_METRIC_EXPORT_INTERVAL": "200"}
     samples: Samples = {}
-    async with StageOfProcesses(server, namespace, tmp_path, env=env) as stage:
+    async with (
+        hooked() as hook,
+        StageOfProcesses(
+            server, namespace, tmp_path, env={**env, "EVERSTEP_WEBHOOK_URL": hook.url}
+        ) as stage,
+    ):
         await stage.admin.fault("at 35s kill demo 1 exit 1")
         await stage.submit(document("open", nodes=1, env={"STEPS": "100000000"}))
         job = await stage.submit(document(recovery={"budgets": {"all": {"limit": 5}}}))

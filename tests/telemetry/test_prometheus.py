@@ -42,14 +42,14 @@ def binaries() -> Path:
 def test_each_alert_fires_for_what_it_is_about_and_for_nothing_less(
     binaries: Path, tmp_path: Path
 ) -> None:
-    for file in (DEPLOY / "rules.yaml", HERE / "rules_test.yaml"):
+    for file in (*DEPLOY.glob("rules*.yaml"), HERE / "rules_test.yaml"):
         shutil.copy(file, tmp_path)
     command = [str(binaries / "promtool"), "test", "rules", str(tmp_path / "rules_test.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HUNG_S)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-COUNTED = "everstep_restarts_total{cause='crash',level='pod',result='success',instance='%s'}"
+COUNTED = "everstep_restarts_total{cause='crash',level='pod',result='success',cluster='local',instance='%s'}"
 HOURLY = "Restarts by cause, each hour A"
 
 

@@ -51,8 +51,8 @@ def of_page(samples: Samples) -> Stages:
             buckets.setdefault(bound["stage"], {})[float(bound["le"])] = value
     return {
         stage: (
-            int(samples[f"{name}_count", frozenset({("stage", stage)})]),
-            round(samples[f"{name}_sum", frozenset({("stage", stage)})], 3),
+            int(samples[f"{name}_count", frozenset({("cluster", "local"), ("stage", stage)})]),
+            round(samples[f"{name}_sum", frozenset({("cluster", "local"), ("stage", stage)})], 3),
             tuple(int(count) for _, count in sorted(at_most.items())),
         )
         for stage, at_most in buckets.items()
@@ -61,7 +61,7 @@ def of_page(samples: Samples) -> Stages:
 
 def of_export(received: Receiver) -> Stages:
     return {
-        point.attributes[0].value.string_value: (
+        next(each.value.string_value for each in point.attributes if each.key == "stage"): (
             point.count,
             round(point.sum, 3),
             tuple(accumulate(point.bucket_counts)),

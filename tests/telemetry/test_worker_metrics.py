@@ -40,7 +40,7 @@ SDK = {
 
 
 def jobs(state: str) -> tuple[str, frozenset[tuple[str, str]]]:
-    return "everstep_jobs", frozenset({("state", state)})
+    return "everstep_jobs", frozenset({("cluster", "local"), ("state", state)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +105,8 @@ LONGEST = "everstep_nodes_isolated_longest_seconds", frozenset({("cluster", "loc
 
 
 def value(samples: Samples, name: str) -> float | None:
-    """Of a metric without labels."""
-    return samples.get((name, frozenset()))
+    """Of a metric that has no label but that of the cluster."""
+    return samples.get((name, frozenset({("cluster", "local")})))
 
 
 async def test_hang_margin_and_silent_agents_are_what_the_job_shows(exporting: Exporting) -> None:
@@ -247,7 +247,10 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         records = report["phases"][0]["restarts"]
         expected = Counter((r["fault"]["class"], r["level"], r["recover_result"]) for r in records)
         assert expected.total() >= 3
-        ended = "everstep_jobs_ended_total", frozenset({("result", "Completed")})
+        ended = (
+            "everstep_jobs_ended_total",
+            frozenset({("cluster", "local"), ("result", "Completed")}),
+        )
         samples = await until_scraped(
             address, lambda now: restarts(now) == dict(expected) and now.get(ended) == 1.0
         )
@@ -255,7 +258,7 @@ async def test_exported_restarts_are_the_records_though_the_worker_is_killed_in_
         for stage_name in ("stop", "start"):
             stages = [r["stages_s"][stage_name] for r in records]
             took = [s for s in stages if s is not None]
-            labels = frozenset({("stage", stage_name)})
+            labels = frozenset({("cluster", "local"), ("stage", stage_name)})
             name = "everstep_restart_stage_duration_seconds"
             assert samples[f"{name}_count", labels] == len(took)
             assert samples[f"{name}_sum", labels] == pytest.approx(sum(took), abs=0.001)

@@ -50,13 +50,8 @@ async def _filter(job: FoundJob) -> str:
     began = await job.began()
     times = {">=": began, "<": job.until}
     bounds = [f"StartTime {sign} '{at.isoformat()}'" for sign, at in times.items() if at]
-    recoveries = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {quoted(job.id)}"
+    recoveries = f"WorkflowType = '{names.RECOVERY}' AND TrainJob = {names.filter_value(job.id)}"
     return " AND ".join([recoveries, *bounds])
-
-
-def quoted(text: str) -> str:
-    """A value in a list filter."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _ended(row: WorkflowExecution, record: Value, outcome: Value | None) -> Value:

@@ -14,7 +14,6 @@ from typing import Any
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.cli.connection import of_each, unless_denied
-from everstep.cli.jobs.history import quoted
 from everstep.cli.jobs.job import FoundJob, look_up
 from everstep.core import names
 
@@ -83,7 +82,7 @@ def _is_continued(job: FoundJob) -> bool:
 async def _other_runs(newest: FoundJob) -> list[str]:
     """The IDs of the other runs that ended a life or were reset."""
     runs = (
-        f"WorkflowId = {quoted(newest.id)} AND WorkflowType = '{names.TRAINING_JOB}' "
+        f"WorkflowId = {names.filter_value(newest.id)} AND WorkflowType = '{names.TRAINING_JOB}' "
         "AND ExecutionStatus != 'ContinuedAsNew'"
     )
     listed = newest.client.list_workflows(runs, limit=RUNS_LISTED)
