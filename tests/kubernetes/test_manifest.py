@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
+import json
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from everstep.agent import build, wire
 from everstep.backends.kubernetes import credentials, manifest, names
@@ -20,6 +24,7 @@ from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
 from everstep.dialects.registry import compile_document, read_text
 from tests.testbed.api import Api, ApiError
+from tests.testbed.controlplane import until_pods_can_be_created
 
 DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
 SETTINGS = manifest.PodSettings(books="abc123", agent="everstep-agent-0")
@@ -256,6 +261,12 @@ def test_a_container_beside_the_ranks_may_be_started_again_by_itself() -> None:
         ),
         ("spec.pod_template.spec.restartPolicy", {"spec": {"restartPolicy": "Always"}}),
         ("spec.pod_template.spec.nodeName", {"spec": {"nodeName": "n0"}}),
+        # Ranks would see processes of the node, or of the agent's other containers.
+        *(
+            (f"spec.pod_template.spec.{key}: must be left to Everstep", {"spec": {key: value}})
+            for key in ("hostPID", "shareProcessNamespace")
+            for value in (True, False)
+        ),
         ("spec.pod_template.spec.containers", {"spec": {"containers": {}}}),
         ("spec.pod_template.spec.containers.0", {"spec": {"containers": ["train"]}}),
         (
@@ -432,6 +443,62 @@ def test_the_document_of_the_page_is_valid_and_makes_a_pod() -> None:
     assert phase.image is not None
     made = pod(phase.pod_template, image=phase.image)
     assert {"name": "models", "mountPath": "/models"} in container(made)["volumeMounts"]
+
+
+def lines_of_page() -> dict[str, dict[str, Any]]:
+    """What the page says of a pod, and the spec of a template whose lines change that."""
+    page = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+    _, _, section = page.partition("### What a pod gets\n")
+    section, _, _ = section.partition("\n## ")
+    rows: dict[str, dict[str, Any]] = {}
+    for what, change in re.findall(r"^\| (.+?) \| (.+) \|$", section, re.MULTILINE)[2:]:
+        spec: Any = {}
+        for code in re.findall(r"`([a-zA-Z]+: [^`]*)`", change):
+            spec = manifest.merged(spec, yaml.safe_load(code))
+        rows[what] = spec
+    return rows
+
+
+PAGE_LINES = lines_of_page()
+
+
+async def test_a_pod_has_what_the_page_says(api: Api, namespace: str) -> None:
+    accepted = await dry_run(api, namespace, pod())
+    assert accepted["status"]["qosClass"] == "BestEffort"
+    assert accepted["spec"]["securityContext"] == {
+        **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), 1000),
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert accepted["spec"]["containers"][0]["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert "/dev/shm" not in {
+        mount["mountPath"] for mount in accepted["spec"]["containers"][0]["volumeMounts"]
+    }
+
+
+@pytest.mark.parametrize("what", PAGE_LINES)
+async def test_the_lines_of_the_page_change_what_a_pod_has(
+    api: Api, namespace: str, what: str
+) -> None:
+    """In a namespace that enforces no level."""
+    without_level = f"plain-{namespace}"
+    with contextlib.suppress(ApiError):  # an earlier one of these made it
+        await api.create("/api/v1/namespaces", {"metadata": {"name": without_level}})
+        await until_pods_can_be_created(api, without_level)
+        account = {"metadata": {"name": "of-a-job"}}
+        await api.create(f"/api/v1/namespaces/{without_level}/serviceaccounts", account)
+    assert PAGE_LINES[what]
+    spec = json.loads(json.dumps(PAGE_LINES[what]).replace('"..."', '"of-a-job"'))
+    usual = await dry_run(api, without_level, pod())
+    accepted = await dry_run(api, without_level, pod({"spec": spec}))
+    assert accepted["spec"] != usual["spec"]
+    if "BestEffort" in what:
+        assert accepted["status"]["qosClass"] == "Burstable"
 
 
 def test_an_agent_starts_without_what_the_image_has_installed() -> None:

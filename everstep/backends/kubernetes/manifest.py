@@ -188,6 +188,8 @@ def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
             "runAsUser": _USER,
             "runAsGroup": _USER,
             "fsGroup": _USER,
+            # By default the kubelet would change the group of every file of a volume at each start.
+            "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(order, slot, settings)],
