@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
+from everstep.protocol import wire
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-peers" / "bin"

@@ -22,7 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
@@ -41,6 +40,7 @@ from everstep.agent.processes.warden_link import WardenLink
 from everstep.agent.routes import Complete, routes
 from everstep.agent.server import Routes, Server, on_tcp, on_unix
 from everstep.agent.storage import files, permissions
+from everstep.protocol import wire
 
 if TYPE_CHECKING:
     import ssl

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everstep.agent import bounds, clock, wire
+from everstep.agent import clock
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
 from everstep.agent.parts import Parts
@@ -27,6 +27,7 @@ from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, kept_rank_mismatch
 from everstep.agent.processes.termination import Ending, Population
 from everstep.agent.storage import earlier_runs, files, reading
+from everstep.protocol import bounds, wire
 
 if TYPE_CHECKING:
     from everstep.agent.observing.save_watch import SaveWatch

@@ -15,7 +15,9 @@ from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 from types import CodeType
 
-HERE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
+PARTS = ("agent", "protocol")
+"""The folders of the package that the archive has."""
 _THEN = (1980, 1, 1, 0, 0, 0)
 _MAIN = """import gc
 import sys
@@ -50,19 +52,23 @@ def build(path: Path, *, is_small: bool = False) -> Path:
             _write(archive, "__main__.py", _MAIN.encode())
             _write(archive, "everstep/__init__.py", b"")
             _write(archive, "everstep/__init__.pyc", _stored(b"", compile("", "everstep", "exec")))
-            for source in sorted(HERE.rglob("*.py")):
-                if source.name != Path(__file__).name:
-                    name = source.relative_to(HERE).as_posix()
-                    _put(archive, f"everstep/agent/{name}", source)
+            for source in sources():
+                if source != Path(__file__):
+                    _put(archive, f"everstep/{source.relative_to(PACKAGE).as_posix()}", source)
     fresh.chmod(0o700)
     fresh.replace(path)
     return path
 
 
+def sources() -> list[Path]:
+    """The sources of this installation."""
+    return [source for part in PARTS for source in sorted((PACKAGE / part).rglob("*.py"))]
+
+
 def ensure(path: Path) -> Path:
     """Have it there, made from the sources of this installation."""
     if not path.exists() or any(
-        source.stat().st_mtime > path.stat().st_mtime for source in HERE.rglob("*.py")
+        source.stat().st_mtime > path.stat().st_mtime for source in sources()
     ):
         build(path)
     return path

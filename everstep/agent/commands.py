@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.observing import npu_hang, steps
 from everstep.agent.storage import checkpoint_names
+from everstep.protocol import wire
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("phase", "run", "cluster"), ""),

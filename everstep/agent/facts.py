@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from everstep.agent import bounds, wire
 from everstep.agent.observing import quotes
+from everstep.protocol import bounds, wire
 
 FACTS_MOST = 1_000
 """Most facts that wait for a confirmation; beyond that the oldest are dropped."""

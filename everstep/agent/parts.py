@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from everstep.agent import wire
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
+from everstep.protocol import wire
 
 
 class LookingPart(Protocol):

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import clock, commands, wire
+from everstep.agent import clock, commands
 from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
@@ -26,6 +26,7 @@ from everstep.agent.storage import (
     space,
 )
 from everstep.agent.storage.checkpoints import Verdicts
+from everstep.protocol import wire
 
 SOON_S = 0.25
 """A command is answered when it is carried out, if that takes no longer than this."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from everstep.agent import wire
 from everstep.agent.agent import Stale
+from everstep.protocol import wire
 
 if TYPE_CHECKING:
     import ssl

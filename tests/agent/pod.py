@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members, remove_cgroups
+from everstep.protocol import wire
 from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 

@@ -12,7 +12,7 @@ import pytest
 
 from everstep import locks
 from everstep.agent import __main__ as agent_main
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 

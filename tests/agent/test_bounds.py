@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from everstep.agent import bounds, wire
 from everstep.agent.facts import Facts
 from everstep.agent.observing import devices, steps
 from everstep.agent.processes.rank import RankFolder
 from everstep.agent.storage import checkpoint_names
+from everstep.protocol import bounds, wire
 from tests.agent.pod import Pod, exits
 
 HALF = "\udcff"

@@ -14,13 +14,12 @@ from types import CodeType
 
 import pytest
 
-import everstep.agent
 import everstep.agent.build
-from everstep.agent.build import build, ensure
+from everstep.agent.build import build, ensure, sources
 from tests.agent.pod import PYTHON, Pod, until
 from tests.support.sources import parsed
 
-SOURCES = sorted(Path(everstep.agent.__file__).parent.rglob("*.py"))
+SOURCES = sources()
 
 
 def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
@@ -162,5 +161,5 @@ def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> No
         else:
             continue
         for name in names:
-            is_ours = name.startswith("everstep.agent")
+            is_ours = name.startswith(("everstep.agent", "everstep.protocol"))
             assert is_ours or name.partition(".")[0] in sys.stdlib_module_names

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, exits, signal_to
 from tests.support.patience import HUNG_S
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import signal
 
-from everstep.agent import facts, wire
+from everstep.agent import facts
 from everstep.agent.facts import Facts
+from everstep.protocol import wire
 from tests.agent.pod import Pod, exits, signal_to, until
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.agent import STATE_FILE
 from everstep.agent.server import CONNECTIONS_MAX, RequestHandler, Server, on_unix
 from everstep.processes import free_port
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, POLL_S, TOKEN, Connection, Pod, Refused, until
 from tests.support.patience import HUNG_S
 from tests.support.starving import without_descriptors

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, tls_link
 from everstep.backends.agents.client.watch import STATE_NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
+from everstep.protocol import wire
 from tests.agent.pod import Pod
 from tests.support.patience import HUNG_S
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents.news import ALL_JOBS
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.clearing import end_all
@@ -16,6 +15,7 @@ from everstep.backends.local.database.store import Db, Store
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 from tests.backends.lab import DEVICES, NODES, order_end
 
 FENCE_S, MARGIN_S = wire.FENCE_S, 0.5

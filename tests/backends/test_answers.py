@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client import link
 from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.storage import read
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 from tests.support.patience import HUNG_S
 
 OK = "HTTP/1.1 200 OK\r\n"

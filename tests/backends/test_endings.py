@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoint_formats import Item
 from everstep.backends.agents import endings
 from everstep.backends.agents.client.watch import WatchedAgent, with_spans_of_ends
 from everstep.backends.agents.job_record import JobRecord
+from everstep.protocol import wire
 from tests.backends.agents.test_clocks import agent_state_at
 from tests.backends.agents.test_watch import Pod
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents import fencing
 from everstep.backends.agents.client.link import Link, NoAnswer
 from everstep.backends.agents.client.watch import Agents
@@ -15,6 +14,7 @@ from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.core.world import FenceOrder, JobRef
+from everstep.protocol import wire
 from tests.support.patience import HUNG_S
 
 PODS = 40

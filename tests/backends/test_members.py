@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, report
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import PodState, PodView, StartState
+from everstep.protocol import wire
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab

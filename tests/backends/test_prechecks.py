@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.dialects.modelarts.policy import modelarts
+from everstep.protocol import wire
 from tests.backends.lab import Lab, Run, effects
 from tests.backends.local_lab import LocalLab
 from tests.backends.whole import report, restarts, whole_job

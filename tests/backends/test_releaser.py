@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.kubernetes.books import JobSession
 from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 from tests.backends.objects_in_memory import (
     AGENT,
     BOOKS,

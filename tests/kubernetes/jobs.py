@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from everstep.agent import wire
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.settings import KubernetesSettings
+from everstep.protocol import wire
 from tests.backends.lab import Run, order_end
 from tests.testbed import python39
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.core.world import PodState
+from everstep.protocol import wire
 from tests.backends.lab import left_on, uids_of
 from tests.backends.resuming import commands_to, resumed
 from tests.backends.verbs import NEVER_ENDS

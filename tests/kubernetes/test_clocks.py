@@ -10,11 +10,11 @@ from email.utils import formatdate
 from aiohttp import web
 from kubernetes.aio.client import Configuration
 
-from everstep.agent import wire
 from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.books import ConfigMapBooks, Reports
 from everstep.backends.kubernetes.releasing import LIVES_S, FolderReleaser
+from everstep.protocol import wire
 from tests.testbed.kubelet.status import timestamp
 
 AHEAD_S = 61.0

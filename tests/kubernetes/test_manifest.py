@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
-from everstep.agent import build, wire
+from everstep.agent import build
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
 from everstep.dialects.registry import compile_document, read_text
+from everstep.protocol import wire
 from tests.testbed.api import Api, ApiError
 from tests.testbed.controlplane import until_pods_can_be_created
 

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer
 from everstep.backends.kubernetes import credentials
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.pods import KubernetesPods, PodLink
 from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.protocol import wire
 
 
 @dataclass

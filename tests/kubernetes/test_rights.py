@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import NoAnswer, Refused, tls_link
 from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
+from everstep.protocol import wire
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights

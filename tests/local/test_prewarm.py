@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.local.reconciling.agents import AgentFolder
+from everstep.protocol import wire
 from tests.support.machine import Machine, example, until_says
 from tests.support.patience import HUNG_S
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.core import names
+from everstep.protocol import wire
 from tests.support.rehearsal import Rehearsal
 from tests.support.stage import Handle
 from tests.workflows.test_three_systems import JOBS

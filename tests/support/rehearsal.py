@@ -19,11 +19,11 @@ from typing import Any, Self
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.service import RPCError
 
-from everstep.agent import wire
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.cli.authoring.documents import job_here
+from everstep.protocol import wire
 from tests.support import books
 from tests.support.at_work import submit
 from tests.support.books import BooksContent

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.processes import free_port
+from everstep.protocol import wire
 from tests.support import marks
 from tests.support.machine import ROOT, Machine
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.support.machine import EXAMPLES, Machine, example, until_says
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of, undisturbed
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes.rank import RankFolder
 from everstep.backends.agents.commands.ranks import Meeting, RankSettings, RunPlace, run_command
 from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.processes import free_port
+from everstep.protocol import wire
 from tests.torch.ranks import PYTHON, WITHIN_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from everstep.agent import wire
 from everstep.agent.observing import hardware
 from everstep.agent.storage import space
+from everstep.protocol import wire
 
 GB = 2**30
 KB = 2**10

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everstep.agent import bounds
 from everstep.agent.observing.device_tool import Tool
 from everstep.agent.observing.stillness import Band
 from everstep.agent.storage import files
+from everstep.protocol import bounds
 
 VARIES = "vary"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from everstep.agent import wire
+from everstep.protocol import wire
 
 QUOTED_BYTES = 4 * 1024
 QUOTED_LINES = 20

@@ -12,13 +12,14 @@ import time
 from functools import partial
 from pathlib import Path
 
-from everstep.agent import clock, wire
+from everstep.agent import clock
 from everstep.agent.agent import Agent
 from everstep.agent.future import Future
 from everstep.agent.observing.unrecognised import UnrecognisedFiles
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import checkpoints, reading, space
+from everstep.protocol import wire
 
 
 class Saves:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from everstep.agent import bounds
 from everstep.agent.observing import matching
+from everstep.protocol import bounds
 
 DEFAULT = rb"(?i:\bstep)\b[ \t]*(?:[:=#][ \t]*)?(?P<step>\d+)"
 SCANNED = 64 * 1024

@@ -6,9 +6,9 @@ import itertools
 import os
 from pathlib import Path
 
-from everstep.agent import bounds, wire
 from everstep.agent.storage import checkpoint_names
 from everstep.agent.storage.checkpoint_formats import TRACKERS
+from everstep.protocol import bounds, wire
 
 NAMES_MOST = 10_000
 """So many names of the folder are looked at."""

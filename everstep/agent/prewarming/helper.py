@@ -8,11 +8,11 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.prewarming import fork_server
 from everstep.agent.prewarming.helper_spec import HelperSpec
 from everstep.agent.processes import proc, rank_exec
 from everstep.agent.storage import files
+from everstep.protocol import wire
 
 _LOADER: Any = fork_server.__loader__
 # Read at once: our own file may be replaced by another version while we run.

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from everstep.agent import wire
 from everstep.agent.processes.rank import PRINTS_STACKS, Rank
 from everstep.agent.processes.run import Run
+from everstep.protocol import wire
 
 START_VARIABLES = frozenset(
     {

@@ -14,13 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import clock, wire
+from everstep.agent import clock
 from everstep.agent.agent import Agent
 from everstep.agent.future import Future
 from everstep.agent.processes import command_files, proc, rank_exec
 from everstep.agent.processes.members import with_families
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import files, journal, permissions, reading
+from everstep.protocol import wire
 
 LOWEST = 19
 OWN_CODES = range(1, 126)

@@ -11,13 +11,13 @@ import contextlib
 import os
 from functools import partial
 
-from everstep.agent import wire
 from everstep.agent.agent import Agent
 from everstep.agent.prewarming.helper import Helper, Standby
 from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, order_for
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
+from everstep.protocol import wire
 
 LOG = "helper.log"
 STANDBY_S = 2.0

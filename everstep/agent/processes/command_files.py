@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.storage import files, permissions
+from everstep.protocol import wire
 
 SHELL = ["/bin/sh", "-c"]
 

@@ -10,12 +10,13 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everstep.agent import bounds, clock, wire
+from everstep.agent import clock
 from everstep.agent.observing import quotes, steps
 from everstep.agent.observing.logs import LogFile
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_ends, rank_exec
 from everstep.agent.storage import files, permissions
+from everstep.protocol import bounds, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable

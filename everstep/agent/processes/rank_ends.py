@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everstep.agent import clock, wire
+from everstep.agent import clock
 from everstep.agent.processes import proc
 from everstep.agent.storage import files, reading
+from everstep.protocol import wire
 
 FILE = "ends.json"
 LATE_S = 2.0

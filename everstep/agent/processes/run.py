@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from everstep.agent import clock, wire
+from everstep.agent import clock
 from everstep.agent.observing import steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank, RankFolder
+from everstep.protocol import wire
 
 
 def kept_rank_mismatch(expected_ranks: list[int], living: list[int]) -> str | None:

@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.processes import proc, rank_ends
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files, reading
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
+from everstep.protocol import wire
 
 FAMILY_S = 5.0
 """Time between two updates of the member list: a stopped agent cannot update it itself."""

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import NamedTuple
 
-from everstep.agent import bounds
+from everstep.protocol import bounds
 
 UNFINISHED = (".tmp", ".part", ".partial", ".incomplete", ".lock")
 

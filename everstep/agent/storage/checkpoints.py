@@ -26,7 +26,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple, Optional
 
-from everstep.agent import wire
 from everstep.agent.storage import (
     checkpoint_formats,
     checkpoint_names,
@@ -39,6 +38,7 @@ from everstep.agent.storage import (
 from everstep.agent.storage.checkpoint_formats import Content, Item, Verdict
 from everstep.agent.storage.checkpoint_names import Name
 from everstep.agent.storage.save_states import CLOSED, OPEN, RENAMED
+from everstep.protocol import wire
 
 SETTLED_S = 1.0
 """A file of unknown format is complete after so long without a change."""

@@ -34,8 +34,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everstep.agent import wire
 from everstep.agent.storage import files, permissions, surroundings
+from everstep.protocol import wire
 
 LOCK_S = 1.0
 """Longest wait for the lock. A stopped process may hold it: then the file for people stays as it is."""

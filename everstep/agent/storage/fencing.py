@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.storage import fence, phase_mark, reading
+from everstep.protocol import wire
 
 NOT_MOUNTED = (
     "{}: the volume that was mounted there is missing; mount it again, or if no volume is wanted there, "

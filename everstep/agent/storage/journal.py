@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.storage import files, permissions
+from everstep.protocol import wire
 
 LOG, SUMMARY, LOCK = "run.log", "summary.json", ".lock"
 MODE = 0o666

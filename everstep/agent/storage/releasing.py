@@ -13,9 +13,10 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from everstep.agent import commands, wire
+from everstep.agent import commands
 from everstep.agent.storage import fence, fencing, reading
 from everstep.agent.storage.fencing import time_left
+from everstep.protocol import wire
 
 
 def release(command: wire.ReleaseCommand, *, within_s: float) -> dict[str, str]:

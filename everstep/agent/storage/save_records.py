@@ -19,9 +19,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from everstep.agent import wire
 from everstep.agent.storage import files, permissions
 from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED
+from everstep.protocol import wire
 
 FOLDER = "saves"
 BYTES_MOST = 256 * 1024

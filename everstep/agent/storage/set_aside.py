@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.storage import checkpoint_names, files, permissions
 from everstep.agent.storage.checkpoint_formats import DEEPSPEED_TRACKER, MEGATRON_TRACKER, TRACKERS
 from everstep.agent.storage.checkpoints import TRACKER_MAX
+from everstep.protocol import wire
 
 SET_ASIDE = "set_aside"
 

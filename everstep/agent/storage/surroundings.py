@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from everstep.agent import wire
+from everstep.protocol import wire
 
 DEPTH_MOST = 4
 FOLDERS_MOST, ENTRIES_MOST, BELOW_S = 500, 20_000, 0.5

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from everstep.agent import wire
 from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
@@ -40,6 +39,7 @@ from everstep.core.world import (
     StopOrder,
     StopState,
 )
+from everstep.protocol import wire
 
 
 class AgentBackend(Backend):

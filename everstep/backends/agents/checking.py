@@ -10,13 +10,13 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from everstep.agent import wire
 from everstep.backends.agents.commands import checks
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.facts import Fact
 from everstep.core.world import PrecheckOrder, PrecheckState
+from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 

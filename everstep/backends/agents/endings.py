@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from everstep.agent import wire
 from everstep.backends.agents import job_record
 from everstep.backends.agents.client.link import ASK_S
 from everstep.backends.agents.client.watch import POLL_S, WatchedAgent
 from everstep.backends.agents.job_record import JobRecord
+from everstep.protocol import wire
 
 Ages = tuple[float, float]
 """How long ago a time began and ended, in seconds."""

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from everstep.agent import wire
 from everstep.backends.agents import endings, job_record, job_storage
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.commands import ranks, storage
@@ -23,6 +22,7 @@ from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.backends.rules import fencing
 from everstep.core.world import CheckpointListing, FenceOrder, FenceState
+from everstep.protocol import wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

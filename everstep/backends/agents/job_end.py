@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everstep.agent import wire
 from everstep.backends.agents import job_record, releasing
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.world import GoneState, JobRef
+from everstep.protocol import wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from everstep.agent import wire
 from everstep.backends.agents.commands import storage
 from everstep.backends.agents.job_record import CheckpointPlace, JobRecord
 from everstep.backends.agents.observing import note_endings
@@ -12,6 +11,7 @@ from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record,
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.world import Checkpoint, JobRef, SetAside, SetAsideOrder
+from everstep.protocol import wire
 
 
 async def checkpoints(cluster: AgentCluster, job: JobRef) -> tuple[Checkpoint, ...]:

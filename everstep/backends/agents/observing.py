@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from everstep.agent import wire
 from everstep.backends.agents import endings, job_record
 from everstep.backends.agents.client import views
 from everstep.backends.agents.client.watch import WatchedAgent
@@ -14,6 +13,7 @@ from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
 from everstep.core.facts import Fact
 from everstep.core.world import Checkpoint, JobRef, Observation
+from everstep.protocol import wire
 
 
 async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observation:

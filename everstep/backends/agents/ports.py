@@ -26,7 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import Link
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.commands import ranks
@@ -36,6 +35,7 @@ from everstep.backends.rules import ownership
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.facts import Fact
 from everstep.core.world import JobRef
+from everstep.protocol import wire
 
 T = TypeVar("T")
 

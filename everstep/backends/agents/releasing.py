@@ -7,11 +7,11 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
-from everstep.agent import wire
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
+from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 

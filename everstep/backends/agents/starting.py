@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from everstep.agent import wire
 from everstep.backends.agents import job_record
 from everstep.backends.agents.client import views
 from everstep.backends.agents.commands import environment, ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
 from everstep.core.world import StartOrder, StartState
+from everstep.protocol import wire
 
 BEFORE_RANKS_RUN = ("fence", "checkpoints", "start")
 """What agents do between the end of the older ranks and the start of the new ones."""

@@ -14,7 +14,6 @@ from functools import partial
 
 from kubernetes.aio.config import ConfigException
 
-from everstep.agent import wire
 from everstep.backends.agents import observing
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.client.watch import Agents
@@ -84,6 +83,7 @@ from everstep.core.world import (
     PlaceState,
 )
 from everstep.faults.meanings import with_meaning
+from everstep.protocol import wire
 
 logger = logging.getLogger(__name__)
 

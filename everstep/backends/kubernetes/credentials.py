@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from everstep.agent import wire
+from everstep.protocol import wire
 
 CLIENT_CERTIFICATE = "client.crt"
 CLIENT_KEY = "client.key"

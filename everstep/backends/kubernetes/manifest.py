@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.kubernetes import images, names
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
@@ -19,6 +18,7 @@ from everstep.backends.kubernetes.credentials import OF_AGENTS
 from everstep.backends.kubernetes.rights import SERVICE_ACCOUNT
 from everstep.core.errors import InvalidSpec
 from everstep.core.world import JobRef, PlaceOrder
+from everstep.protocol import wire
 
 CONTAINER = "train"
 """The container that our agent runs in, and the job's ranks with it. A template adds to it by this name."""

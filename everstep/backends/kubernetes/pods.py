@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, tls_link
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
@@ -17,6 +16,7 @@ from everstep.backends.agents.ports import Pods
 from everstep.backends.kubernetes import credentials, manifest, names
 from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.watch import ClusterWatch, job_of
+from everstep.protocol import wire
 
 _PORTS = range(20_000, 30_000)  # below those that a kernel gives to connections
 

@@ -6,7 +6,6 @@ import json
 import logging
 from dataclasses import dataclass, field
 
-from everstep.agent import wire
 from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
@@ -14,6 +13,7 @@ from everstep.backends.kubernetes.books import ConfigMapBooks
 from everstep.backends.kubernetes.pod_facts import created_at, has_ended, trouble
 from everstep.backends.kubernetes.reaching import allowing, may_be_taken_later, reached
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 

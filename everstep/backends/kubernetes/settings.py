@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from everstep.agent import wire
 from everstep.backends.kubernetes.manifest import TOPOLOGY
 from everstep.backends.settings import ObserverMessages
+from everstep.protocol import wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from pydantic import Field
 
-from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.backends.base import Backend
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.manifest import TOPOLOGY
 from everstep.backends.kubernetes.settings import KubernetesSettings
 from everstep.backends.settings import BackendSettings, ObserverMessages, PositiveSeconds
+from everstep.protocol.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 
 
 class KubernetesWorkerSettings(BackendSettings):

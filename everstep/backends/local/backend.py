@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from everstep.agent import wire
 from everstep.agent.storage import journal as journal_files
 from everstep.backends.agents.backend import AgentBackend
 from everstep.backends.agents.client.watch import Agents
@@ -44,6 +43,7 @@ from everstep.core.world import (
     PlaceState,
     PodRef,
 )
+from everstep.protocol import wire
 
 T = TypeVar("T")
 

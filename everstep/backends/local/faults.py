@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.observing import checks
 from everstep.agent.processes import namespace, proc
 from everstep.agent.processes.members import Members
@@ -35,6 +34,7 @@ from everstep.backends.rules import faults
 from everstep.backends.rules.nodes import Node
 from everstep.backends.tools import NothingRuns
 from everstep.core.facts import Fact
+from everstep.protocol import wire
 
 Ranks = dict[tuple[str, int], wire.RankSeen]
 """By the uid of their pod, and their number."""

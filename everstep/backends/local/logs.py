@@ -8,11 +8,11 @@ import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.observing import logs
 from everstep.agent.observing.log_times import Times
 from everstep.agent.storage import files
 from everstep.backends.tools import LogLine, RankLog
+from everstep.protocol import wire
 
 ABOUT = "pod.json"
 """Which job's pod a folder is; the folder's name need not say it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import Link
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
@@ -14,6 +13,7 @@ from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import HOST, LocalSettings
 from everstep.processes import free_port
+from everstep.protocol import wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

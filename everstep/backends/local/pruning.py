@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.storage import files, permissions
 from everstep.backends.local.database import pods
 from everstep.backends.local.database.store import Store
@@ -23,6 +22,7 @@ from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life, of_processes
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.tools import LeftFiles
+from everstep.protocol import wire
 
 NOT_KNOWN = "not known whether it has ended"
 TAKEN_AWAY = "pruned"

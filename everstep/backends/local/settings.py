@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.observing import hardware
 from everstep.agent.storage import permissions
 from everstep.backends.agents.commands import environment
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.spec import Accelerator
+from everstep.protocol import wire
 
 HOST = "127.0.0.1"
 """Where all pods are found."""

@@ -11,13 +11,13 @@ from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import NoDecode
 
 from everstep.agent.observing import hardware
-from everstep.agent.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 from everstep.backends.agents.commands import environment
 from everstep.backends.base import Backend
 from everstep.backends.local.backend import LocalBackend
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.settings import BackendSettings, ObserverMessages, PositiveSeconds
 from everstep.core.spec import Accelerator
+from everstep.protocol.wire import LOG_MB, ORPHAN_S, THRESHOLDS, Thresholds
 
 
 class LocalWorkerSettings(BackendSettings):

@@ -23,7 +23,6 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from everstep import __version__, devserver
-from everstep.agent import wire
 from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
 from everstep.agent.storage import space
@@ -47,6 +46,7 @@ from everstep.cli.tables import Column, table
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.processes import ProcessFailed
+from everstep.protocol import wire
 
 METADATA = "__temporal_workflow_metadata"
 """A query that every workflow answers, as soon as it has a worker."""

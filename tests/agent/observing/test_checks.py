@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing import checks
 from everstep.agent.observing.checks import Measured, RunningChecks
+from everstep.protocol import wire
 from tests.agent.pod import Pod, Refused, until
 
 NOTHING_NEEDED = {"root_gb": 0, "shm_gb": 0, "cache_gb": 0, "ulimits": False}

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing.samples import LOOK_S, LOOK_S_LEAST, look_s
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, until
 from tests.support.patience import HUNG_S
 

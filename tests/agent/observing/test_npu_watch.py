@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing.npu_hang import CODE, DEFAULTS
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod
 
 IDLE = {"utilisation": 0, "memory_mb": 30_000, "packets": 1_000}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from everstep.agent import wire
 from everstep.agent.observing.output_copy import MOST, OutputCopy, RankCopy
+from everstep.protocol import wire
 from tests.agent.pod import Pod, until
 from tests.support.patience import HUNG_S
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing.logs import RECENT_BYTES
 from everstep.agent.observing.quotes import (
     ALL_QUOTES_MOST,
@@ -13,6 +12,7 @@ from everstep.agent.observing.quotes import (
     last_exception,
     last_output,
 )
+from everstep.protocol import wire
 
 
 def test_what_is_told_of_many_ends_is_bounded_and_the_newest_keeps_its_log() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.observing.saves import Saves
 from everstep.agent.storage import checkpoints
+from everstep.protocol import wire
 from tests.agent.pod import Pod
 from tests.support.patience import HUNG_S
 

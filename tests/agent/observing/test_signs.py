@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, TELL, Pod, exits, until
 
 BUSY = "import time\nuntil = time.monotonic() + 60\nwhile time.monotonic() < until: pass\n"

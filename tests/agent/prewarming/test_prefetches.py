@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.storage import journal
+from everstep.protocol import wire
 from tests.agent.pod import LIBRARIES, Pod, is_running, until
 
 STEPS = r"step (?P<step>\d+)"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.prewarming.helper_spec import parse_python_command
+from everstep.protocol import wire
 from tests.agent.pod import Pod, exits, is_running, signal_to, until
 from tests.agent.prewarming.warm import Warm, is_prewarmed, is_stopped
 

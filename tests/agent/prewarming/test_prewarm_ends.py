@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
+from everstep.protocol import wire
 from tests.agent.pod import DAEMON, Pod, exits, is_running, signal_to, until
 from tests.agent.prewarming.warm import Warm
 from tests.support.patience import HUNG_S

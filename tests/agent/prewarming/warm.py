@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod
 
 MODULES = ["decimal", "multiprocessing.process"]

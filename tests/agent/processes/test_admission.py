@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, TELL, Pod, exits, is_running, is_up, signal_to, until
 
 LOADERS = f"""{TELL}

@@ -6,8 +6,8 @@ import shlex
 from pathlib import Path
 from typing import cast
 
-from everstep.agent import wire
 from everstep.agent.processes.command_files import SHELL, placed
+from everstep.protocol import wire
 
 HOME = Path("/a $(b) of 'its' own")
 FILE = f"{HOME}/files/params.yaml"

@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes.rank_monitor import RULES_TOO_SLOW
 from everstep.agent.processes.run import log_path
 from everstep.agent.routes import SOON_S
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, until
 from tests.support.patience import HUNG_S
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import clock, wire
+from everstep.agent import clock
 from everstep.agent.processes import proc, rank_ends
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, exits, is_running, signal_to, until
 from tests.agent.processes.test_warden import warden_of
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.storage import fence, phase_mark
 from everstep.agent.storage.fence import Fence
+from everstep.protocol import wire
 from tests.agent.pod import DAEMON, FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.support.patience import HUNG_S
 

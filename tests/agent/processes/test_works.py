@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.agent.pod import Pod
 
 SLEEP = "import time; time.sleep(600)"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import checkpoint_formats, checkpoints
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
+from everstep.protocol import wire
 from tests.agent.storage import layouts
 from tests.support.patience import HUNG_S
 

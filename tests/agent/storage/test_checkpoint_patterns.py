@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import checkpoint_names, set_aside
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
+from everstep.protocol import wire
 from tests.agent.pod import Pod, Refused
 
 STATE = r"state_(?P<step>\d+)"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import checkpoint_formats, checkpoints, fence, space
 from everstep.agent.storage.checkpoints import CheckpointWatch, scan
+from everstep.protocol import wire
 from tests.agent.pod import TELL, Pod
 from tests.support.starving import without_descriptors
 

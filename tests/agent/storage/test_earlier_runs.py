@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.agent import EVIDENCE
 from everstep.agent.storage import earlier_runs
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, until
 
 KB = 1024

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import commands, wire
+from everstep.agent import commands
 from everstep.agent.storage import fence, fencing
 from everstep.agent.storage.fence import Fence
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
+from everstep.protocol import wire
 from tests.agent.pod import until
 
 READINGS = 3

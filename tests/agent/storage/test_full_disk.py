@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.agent import STATE_FILE
 from everstep.agent.observing.logs import HEAD, TAIL_LEAST, TAIL_MAX
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, exits, until
 from tests.support.starving import away
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import build, wire
+from everstep.agent import build
 from everstep.agent.observing.samples import SHARE
 from everstep.agent.server import CONNECTIONS_MAX
 from everstep.agent.storage import fence
 from everstep.agent.storage.fence import Fence
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, Refused, exits, is_running, signal_to, until
 from tests.agent.storage import layouts
 from tests.support.patience import HUNG_S
@@ -64,12 +65,13 @@ def storage_fault(path, **told):
 def slow_pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agent, with that."""
     folder = tmp_path_factory.mktemp("slow")
-    shutil.copytree(Path(build.__file__).parent, folder / "agent")
+    for part in build.PARTS:
+        shutil.copytree(build.PACKAGE / part, folder / part)
     for name, text in (("fence", HANGS), ("files", IS_LATE), ("space", IS_SLOW)):
         with (folder / "agent" / "storage" / f"{name}.py").open("a") as file:
             file.write(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "HERE", folder / "agent")
+        patch.setattr(build, "PACKAGE", folder)
         return build.build(folder / "agent.pyz")
 
 

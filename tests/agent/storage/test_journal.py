@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import journal as storage
 from everstep.agent.storage import permissions, reading
 from everstep.backends.agents.commands.storage import journal_commands
 from everstep.chronicle.chronicle import DialectFiles, Entry
+from everstep.protocol import wire
 from tests.agent.pod import TOKEN, Pod, Refused, until
 
 BEGAN = 1_795_257_000.25  # 2026-11-21 10:30:00.250

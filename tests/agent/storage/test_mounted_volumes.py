@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import commands, wire
+from everstep.agent import commands
 from everstep.agent.observing.saves import MountedVolume
 from everstep.agent.storage import fence, fencing, releasing
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, Refused, is_running, until
 from tests.support.patience import HUNG_S
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import fence, releasing
+from everstep.protocol import wire
 from tests.support.patience import HUNG_S
 
 FOLDERS = ["model", "checkpoints", "elsewhere"]

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage.checkpoints import LEFT_OPEN
+from everstep.protocol import wire
 from tests.agent.pod import FOREVER, TELL, Pod, until
 
 PERIODIC = 100

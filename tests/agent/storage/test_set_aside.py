@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import set_aside
 from everstep.agent.storage.checkpoints import scan
+from everstep.protocol import wire
 from tests.agent.pod import Pod, Refused
 from tests.agent.storage import layouts
 from tests.support.starving import without_descriptors

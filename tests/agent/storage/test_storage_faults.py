@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import space
+from everstep.protocol import wire
 from tests.agent.pod import Pod, exits
 from tests.agent.storage import layouts
 from tests.support.starving import away

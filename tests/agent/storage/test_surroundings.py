@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import fence, surroundings
 from everstep.agent.storage.fence import Fence
+from everstep.protocol import wire
 
 FIRST = Fence("first", "r", "here", 3)
 SECOND = Fence("second", "r", "there", 1)

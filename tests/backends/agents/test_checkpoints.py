@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import Link, NoAnswer, Refused
 from everstep.backends.agents.client.watch import STATE_NOW, Agents, WatchedAgent
 from everstep.backends.agents.commands import storage
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
+from everstep.protocol import wire
 from tests.support.patience import HUNG_S
 
 QUESTION: wire.CheckpointsQuestion = {

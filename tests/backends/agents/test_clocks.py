@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.watch import clock_lead_s, in_cluster_time
+from everstep.protocol import wire
 
 HOUR = 3600.0
 NOW = 1_000_000.0

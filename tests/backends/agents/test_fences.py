@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.commands.storage import write_fence
 from everstep.core.world import FenceOrder, JobRef
+from everstep.protocol import wire
 
 WRITTEN: dict[str, Any] = {"newer": 0, "taken_by": None, "no_folder": "", "listing": None}
 

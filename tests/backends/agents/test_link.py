@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, unix_link
+from everstep.protocol import wire
 from tests.support.patience import HUNG_S
 
 WITHIN_S = 0.4

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.routes import READ_S, SOON_S
 from everstep.backends.agents.client.link import Link, NoAnswer, Refused
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.commands import ranks
+from everstep.protocol import wire
 
 REFUSAL = "log_pattern: multiple repeat at position 15"
 

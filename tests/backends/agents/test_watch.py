@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.facts import Facts
 from everstep.backends.agents.client.link import Link, NoAnswer
 from everstep.backends.agents.client.watch import TRIES_PER_S, Agents, retry_s
+from everstep.protocol import wire
 from tests.backends.agents.test_clocks import agent_state_at
 from tests.support.patience import HUNG_S
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import fence
 from everstep.backends.agents import fencing
 from everstep.backends.agents.commands import storage as agent_storage
@@ -26,6 +25,7 @@ from everstep.backends.local.database import books, identity
 from everstep.backends.local.reconciling import storage
 from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken, StaleGeneration
+from everstep.protocol import wire
 from tests.agent.pod import until
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.storage import journal as storage
 from everstep.agent.storage import reading
 from everstep.backends.local.reconciling.liveness import agent_of
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.backends.verbs import NEVER_ENDS, entries

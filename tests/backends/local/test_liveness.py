@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import members, proc
 from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.support.starving import away, without_descriptors

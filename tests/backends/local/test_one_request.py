@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
 from tests.backends.resuming import commands_to, resumed

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from everstep.agent import build, wire
+from everstep.agent import build
 from everstep.agent.processes import proc
 from everstep.backends.local import examining
 from everstep.backends.local.database import nodes, pods
@@ -29,6 +29,7 @@ from everstep.cli import connection
 from everstep.cli.running_here import holding
 from everstep.cli.running_here.holding import ServerAddress
 from everstep.processes import free_port
+from everstep.protocol import wire
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document
 from tests.support import books

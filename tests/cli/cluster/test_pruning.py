@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.backends.local.database import pods
 from everstep.backends.local.logs import label
 from everstep.backends.local.pruning import TAKEN_AWAY
+from everstep.protocol import wire
 from tests.cli.conftest import Cli
 from tests.support import books
 

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.backends.local.reconciling.agents import reap_agents, spawn
+from everstep.protocol import wire
 from tests.agent.pod import is_running
 from tests.support.machine import final, undisturbed
 from tests.support.rehearsal import Rehearsal, gist, records, small

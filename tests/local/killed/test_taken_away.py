@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.support.machine import final, undisturbed
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Rehearsal, gist, records, small

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from everstep.agent import wire
+from everstep.protocol import wire
 
 
 def held(folder: Path) -> int:

@@ -11,7 +11,6 @@ from typing import Any
 
 from temporalio.client import Client
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.fake import faults as fake_faults
 from everstep.backends.fault_lines import FaultLine
@@ -24,6 +23,7 @@ from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, shut, sweep
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.seeing.hang import FLOOR_S
+from everstep.protocol import wire
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.playing.course import Course, UnstartedPod

@@ -1,6 +1,6 @@
 """Agents of hollow pods: one server of this program answers for all of them, and no process trains.
 
-They answer as `everstep.agent.wire` says, over TLS with the credentials of their job, so that a worker
+They answer as `everstep.protocol.wire` says, over TLS with the credentials of their job, so that a worker
 does all that it does with real ones: a connection, a long poll and a step a second for each.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from everstep.agent import wire
+from everstep.protocol import wire
 from tests.testbed.api import Json
 from tests.testbed.kubelet.container import HollowContainer
 

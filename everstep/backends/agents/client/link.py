@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from everstep.agent import wire
 from everstep.agent.storage import files
+from everstep.protocol import wire
 
 ASK_S = 1.0
 """Time that an agent has to answer a command; it takes milliseconds unless it is stopped."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from everstep.agent import bounds, wire
 from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.core.facts import Fact, gone_id
 from everstep.core.world import (
@@ -18,6 +17,7 @@ from everstep.core.world import (
     common,
     slowest,
 )
+from everstep.protocol import bounds, wire
 
 
 class PodPlace(Protocol):

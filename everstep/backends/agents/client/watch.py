@@ -28,9 +28,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, Refused, ask_once
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
+from everstep.protocol import wire
 
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 5.0

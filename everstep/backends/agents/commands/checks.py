@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from everstep.agent import wire
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.client.views import PodPlace
 from everstep.backends.agents.client.watch import Agents
 from everstep.core.facts import Detail, Fact
+from everstep.protocol import wire
 
 FAILS = frozenset({"dns", "gpu-check"})
 """Checks without which no job can run here. What another one lacks is a note."""

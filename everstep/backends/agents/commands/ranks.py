@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from everstep.agent import wire
 from everstep.agent.observing import npu_hang
 from everstep.backends.agents.client.link import ASK_S, NoAnswer, Refused
 from everstep.backends.agents.client.watch import Agents
@@ -23,6 +22,7 @@ from everstep.core.world import StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
+from everstep.protocol import wire
 from everstep.telemetry.configuration import traces_protocol
 from everstep.telemetry.trace_ids import traceparent
 

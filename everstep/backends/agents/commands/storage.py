@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from everstep.agent import wire
 from everstep.backends.agents.client import views
 from everstep.backends.agents.client.link import ASK_S
 from everstep.backends.agents.client.watch import Agents
@@ -18,6 +17,7 @@ from everstep.chronicle.shapes import moment
 from everstep.core.errors import BackendUnavailable, FolderTaken, NoAgentAvailable, Overlap
 from everstep.core.world import Checkpoint, CheckpointListing, FenceOrder, SetAside, SetAsideOrder
 from everstep.documents.text import to_yaml
+from everstep.protocol import wire
 
 TIMES = frozenset({"start_time", "end_time"})
 """Keys of a row of summary.json whose values are times."""

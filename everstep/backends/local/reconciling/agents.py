@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everstep.agent import build, wire
+from everstep.agent import build
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import remove_cgroups
 from everstep.agent.storage import files, permissions
@@ -25,6 +25,7 @@ from everstep.backends.agents.client.link import ASK_S, Link, ask_once, unix_lin
 from everstep.backends.local.logs import label
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
+from everstep.protocol import wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

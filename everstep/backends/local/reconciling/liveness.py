@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 
 from everstep import locks
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import Members
 from everstep.agent.storage import files
+from everstep.protocol import wire
 
 
 class Life(Enum):

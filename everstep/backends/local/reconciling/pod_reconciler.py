@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from everstep.agent import wire
 from everstep.agent.processes import proc
 from everstep.backends.agents import endings
 from everstep.backends.agents.client.link import NoAnswer, Refused
@@ -41,6 +40,7 @@ from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.nodes import Service
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 

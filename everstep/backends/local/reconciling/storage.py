@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from everstep.agent import build, future, wire
+from everstep.agent import build, future
 from everstep.agent.storage import reading
 from everstep.agent.storage.reading import StorageHangs, begin
 from everstep.core.errors import BackendUnavailable
+from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 
