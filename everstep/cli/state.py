@@ -18,6 +18,7 @@ OWN_NAMES = (
     "temporal.*",
     "server.*",
     "worker*.log",
+    "run-*.log",
     "agents",
     "agent.pyz*",
     "sim",

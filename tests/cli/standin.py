@@ -277,7 +277,8 @@ class StandIn:
 
     @workflow.update(name="stop")
     async def stop(self, argument: dict[str, Any]) -> dict[str, Any]:
-        self.end = argument.get("reason", "stopped")
+        reason = argument.get("reason", "stopped")
+        self.end = reason if reason in ENDS else "stopped"
         return self._take("stop", argument)
 
     @workflow.update(name="report_fault")

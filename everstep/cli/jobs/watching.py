@@ -86,6 +86,10 @@ class JobScreen:
     def close(self) -> None:
         """Leave the terminal to others. A later `show` begins again below what they print."""
 
+    def abandon(self) -> None:
+        """Leave a terminal that is gone."""
+        self.close()
+
 
 async def follow(
     client: Client,
@@ -320,6 +324,11 @@ class LivePage(JobScreen):
             self._live = Live(console=console(soft_wrap=False), auto_refresh=False)
             self._live.start()
         return self._live
+
+    def abandon(self) -> None:
+        if self._live is not None:
+            self._live.transient = True  # else it prints the last page once more, as to a file
+        self.close()
 
     def close(self) -> None:
         if self._live is not None:

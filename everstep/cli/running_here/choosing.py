@@ -29,7 +29,6 @@ ANSWERS: Mapping[str, Choice] = {
 
 REASONS: Mapping[signal.Signals, str] = {
     signal.SIGINT: "Ctrl-C",
-    signal.SIGHUP: "SIGHUP: its terminal is gone",
 }
 """The reason of a stop by signal; any other signal has its name."""
 

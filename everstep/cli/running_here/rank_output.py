@@ -41,3 +41,6 @@ class ScreenWithRankOutput(JobScreen):
 
     def close(self) -> None:
         self._screen.close()
+
+    def abandon(self) -> None:
+        self._screen.abandon()

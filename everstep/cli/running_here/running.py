@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +44,7 @@ from everstep.cli.running_here.starting import (
     checked,
     start,
 )
+from everstep.cli.running_here.terminal import LOST_OUTPUT, LastingScreen, Terminal
 from everstep.cli.running_here.working import (
     Machine,
     Worker,
@@ -197,7 +198,9 @@ def _job(
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:
     """Run the job to its end: on the server that is found, else on one of this machine with its worker."""
-    interrupts = Interrupts(processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    terminal = Terminal(job_id)
+    interrupts = Interrupts(processes.end_on(signal.SIGINT, signal.SIGTERM), terminal)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, terminal.leave)
     async with AsyncExitStack() as stack:
         found_server = await _find_server()
         server = found_server or await _start_server(stack, machine)
@@ -222,6 +225,7 @@ async def _try_on(
 ) -> int:
     """Do what `_run_on` does, once. Raises `IdTaken` where another job of the ID starts first."""
     job, job_id = await job_ids.job_and_id(server, job, job_id)
+    interrupts.terminal.job_id = job_id
     async with AsyncExitStack() as stack:
         if machine is not None:
             ensuring = _worker_ensured(server, job, job_id, machine)
@@ -325,9 +329,10 @@ def _temporal_variables() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Interrupts:
-    """The signals received so far, and whether another process serves the job without this one."""
+    """The signals received so far, the terminal, and whether another process serves the job."""
 
     signals: Sequence[signal.Signals]
+    terminal: Terminal = field(default_factory=Terminal)
     has_other_worker: Callable[[], bool] = lambda: False
 
     @property
@@ -343,14 +348,14 @@ class Interrupts:
 async def _run_to_end(server: Client, job: JobDocument, job_id: str, interrupts: Interrupts) -> int:
     """Start the job unless it runs, and watch it. After Ctrl-C, prompt for what to do with it."""
     _print_notes(await shell_variables.notes(server, job.spec, is_from_command=job.is_from_command))
-    screen = await _screen(job, job_id)
+    screen = LastingScreen(await _screen(job, job_id), interrupts.terminal)
     await _start_or_find(server, job, job_id)
     while True:
         try:
             return await _follow(server, job_id, screen)
         except asyncio.CancelledError:
             _uncancel()
-        match await _choice(interrupts.usual):
+        match await _choice(interrupts.usual, interrupts.terminal):
             case Choice.STOP:
                 reason = choosing.reason(interrupts.signals[-1])
                 return await _stop(server, job_id, screen, reason)
@@ -384,14 +389,21 @@ async def _screen(job: JobDocument, job_id: str) -> JobScreen:
     return await with_rank_output(screen, job_id, job.spec)
 
 
-async def _choice(usual: Choice) -> Choice:
-    """The user's choice; Ctrl-C at the prompt leaves the job."""
+async def _choice(usual: Choice, terminal: Terminal) -> Choice:
+    """The user's choice; Ctrl-C at the prompt leaves the job. If the terminal is lost there, go on."""
     try:
-        return await choosing.choice(usual)
+        choice = await choosing.choice(usual)
     except asyncio.CancelledError:
         _uncancel()
         print()
         return Choice.LEAVE
+    except OSError as error:  # the rest of the prompt
+        if error.errno not in LOST_OUTPUT:
+            raise
+        terminal.leave()
+        return Choice.GO_ON
+    # A terminal that is gone ends the input, as Ctrl-D does.
+    return Choice.GO_ON if choice is Choice.LEAVE and terminal.is_lost() else choice
 
 
 async def _stop(server: Client, job_id: str, screen: JobScreen, reason: str) -> int:

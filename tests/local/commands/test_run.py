@@ -21,6 +21,7 @@ from everstep.agent.storage.fence import Fence
 from everstep.cli.running_here import running
 from tests.support.devserver import DevServer
 from tests.support.machine import (
+    EVERSTEP,
     EXAMPLES,
     STEPS,
     Machine,
@@ -159,6 +160,32 @@ def until_asked(process: subprocess.Popen[str]) -> None:
         read = process.stdout.read(1)
         assert read, f"it ended before it asked: {text}"
         text += read
+
+
+@pytest.mark.long
+def test_a_lost_terminal_costs_no_restart_of_the_job(machine: Machine, tmp_path: Path) -> None:
+    """The run goes on with server and worker: what breaks after the connection is lost is restarted."""
+    job = synthetic(tmp_path / "together")
+    hand, terminal = os.openpty()
+    process = subprocess.Popen(
+        [*EVERSTEP, "run", str(job)],
+        env=machine.env,
+        preexec_fn=lambda: os.login_tty(terminal),  # noqa: PLW1509  # no other thread of ours runs
+    )
+    os.close(terminal)
+    screen = b""
+    while b"running" not in screen:
+        screen += os.read(hand, 65536)
+    os.close(hand)
+    log = machine.home / "run-synthetic.log"
+    while not log.exists() or "running" not in log.read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    machine.fault("kill synthetic 0")
+    assert process.wait(HUNG_S) == 0, log.read_text()
+    assert "restart 1: started" in log.read_text()
+    assert final(tmp_path / "together") == undisturbed(tmp_path / "alone")
+    assert machine.processes() == []
 
 
 @pytest.mark.long
