@@ -39,6 +39,7 @@ from everstep.core.loop.job_events import (
     Resumed,
     RunBegan,
     Started,
+    StepsFound,
     WarningBegan,
     WarningOver,
     WorkerChanged,
@@ -74,6 +75,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "exited_well": HappeningKind(source="Task"),
     "noted": HappeningKind(level="Warning"),
     "good_news": HappeningKind(),
+    "steps_found": HappeningKind(),
     "warned": HappeningKind(level="Warning"),
     "warning_over": HappeningKind(),
     "hanged": HappeningKind(level="Warning", event="JobHanged"),
@@ -258,6 +260,8 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
             yield from _exit_texts(ends)
         case AllEndedWell(at=at, slots=slots):
             yield "exited_well", at, f"{_workers(slots)}: exit code 0"
+        case StepsFound(at=at, taken_from=text):
+            yield "steps_found", at, f"steps: taken from '{text}'"
         case WarningBegan(at=at, text=text):
             yield "warned", at, f"warning: {text}"
         case WarningOver(at=at, text=text):

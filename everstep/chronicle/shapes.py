@@ -37,6 +37,7 @@ STATUS = (
     "phases",
     "generation",
     "step",
+    "steps_from",
     "last_step",
     "step_at",
     "step_age_s",

@@ -74,6 +74,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "phases": _phases(state),
         "generation": state.generation,
         "step": step(state),
+        "steps_from": state.learned.steps_from or None,  # where no pattern is given
         "last_step": phase.last_step,  # at which the phase is over, where the document says so
         "step_at": None,  # this and what follows is in the heartbeat of the watch
         "step_age_s": None,

@@ -45,6 +45,7 @@ def status(value: Value) -> Page:
             ("submitted", _submitted(value)),
             ("generation", value["generation"]),
             ("step", _step(value)),
+            ("steps from", _quoted(value.get("steps_from"))),
             ("not seen", _age_of_look(value)),
             ("still", _still(value)),
             ("checkpoint", _checkpoint(value)),
@@ -108,6 +109,10 @@ def _step(value: Value) -> str | None:
     if age_s is None:  # of a job that has ended, or one in virtual time
         age_s = max(0.0, seconds(as_of) - seconds(at))
     return f"{step}, {age(age_s)} ago"
+
+
+def _quoted(text: str | None) -> str | None:
+    return f"'{text}'" if text else None
 
 
 UNSEEN_LEAST_S = 10.0

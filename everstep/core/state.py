@@ -82,6 +82,7 @@ class Learned:
     checkpoint_seen: bool = False
     steps_seen: bool = False
     save_every_s: float | None = None  # the usual time between two checkpoints
+    steps_from: str = ""  # what the first step was found in, where no log pattern is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,7 @@ class PodView(NamedTuple):
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     # Ranks whose process an earlier generation started, each with that generation.
     older_ranks: tuple[tuple[int, int], ...] = ()
+    steps_from: str = ""  # what its first step was found in, where no log pattern is given
 
     @property
     def is_done(self) -> bool:

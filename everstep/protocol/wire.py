@@ -145,6 +145,7 @@ class RunSeen(TypedDict):
     # Files under its checkpoints path, as long as none is a checkpoint.
     unrecognised: Unrecognised | None
     unread: bool  # the log pattern was too slow for what is printed: no more steps are read
+    steps_from: str  # what the first step was found in, where no log pattern is given; empty: nothing so far
     counts: dict[str, int]  # schedule_count and process_start_count of its RunCommand
     prewarmed: bool | None  # every rank is a fork of the helper; None: not requested
 

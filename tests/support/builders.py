@@ -181,7 +181,7 @@ class ScriptedJob:
             now=now,
             alive_until=details.pop("alive_until", now),
             cursor=_later(self.state.cursor),
-            learned=self.state.learned,
+            learned=details.pop("learned", self.state.learned),
             generation=details.pop("generation", self.state.generation),
             checkpoint=saved,
             **details,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from everstep.agent.observing import matching
+from everstep.agent.observing import matching, step_patterns
+from everstep.agent.observing.progress_bars import Bars
 from everstep.protocol import bounds
 
-DEFAULT = rb"(?i:\bstep)\b[ \t]*(?:[:=#][ \t]*)?(?P<step>\d+)"
 SCANNED = 64 * 1024
 """Of a large piece of output a pattern that is not ours sees only the end."""
 LINE_MOST = 4096
 """Of a longer line only the beginning is looked at."""
+QUOTED_MOST = 60
+"""Characters that are quoted of what was found first."""
+_BAR_ITSELF = re.compile(rb"%\|[^|]*\|")
+_BAR_DRAWN = re.compile(rb"\d+(?:/\d+|it) \[\d+:\d\d[^\]]*\] *$")
+"""A whole bar. tqdm writes its line end before the next one, so the newest would be seen one step late."""
 TOO_SLOW = (
     f"progress.log_pattern took {matching.LIMIT_S:g} s for one piece of output: no more steps are read from "
     "the log; give it fewer * and + that can match the same text"
@@ -23,10 +29,10 @@ class BadPattern(ValueError):
     """The pattern cannot be used; the message says why."""
 
 
-def pattern(text: str | None) -> re.Pattern[bytes]:
+def pattern(text: str | None) -> re.Pattern[bytes] | None:
     """The pattern to look for; `step` must be one of its groups."""
     if text is None:
-        return re.compile(DEFAULT)
+        return None
     try:
         compiled = re.compile(text.encode(), re.MULTILINE)
     except re.error as error:
@@ -37,40 +43,87 @@ def pattern(text: str | None) -> re.Pattern[bytes]:
 
 
 class Search:
-    """A pattern in the output of all ranks of a run, until it takes too long."""
+    """The pattern for the output of a run, until it takes too long. Without one, usual ones are tried."""
 
-    def __init__(self, looked_for: re.Pattern[bytes]) -> None:
+    def __init__(self, looked_for: re.Pattern[bytes] | None) -> None:
         self._looked_for = looked_for
-        self._is_ours = looked_for.pattern == DEFAULT
         self.is_given_up = False
+        self.taken_from = ""  # what was found first by a pattern that was tried
+        self._candidate: step_patterns.Candidate | None = None
+        self._has_trainer = False  # a line of the Trainer of Hugging Face was seen
 
-    def newest(self, text: bytes) -> int | None:
+    def newest(self, text: bytes, bars: Bars) -> int | None:
         """The step that the last match names."""
-        if self._is_ours:
-            return self._last(text)
+        if self._looked_for is None:
+            return self._newest(text, bars)
         if self.is_given_up:
             return None
         try:
-            return matching.in_time(partial(self._last, text[-SCANNED:]))
+            return matching.in_time(partial(self._newest, text[-SCANNED:], bars))
         except matching.TooSlow:
             self.is_given_up = True
             return None
 
-    def _last(self, text: bytes) -> int | None:
-        for line in reversed(text.splitlines()):
-            matches = self._looked_for.finditer(line[:LINE_MOST])
-            numbers = [step for match in matches if (step := _step(match["step"])) is not None]
-            if numbers:
-                return numbers[-1]
+    def _newest(self, text: bytes, bars: Bars) -> int | None:
+        lines = [line[:LINE_MOST] for line in reversed(text.splitlines())]
+        if (looked_for := self._looked_for) is not None:
+            return _first(_last_of(looked_for, line, bars)[0] for line in lines)
+        words = (self._tried(step_patterns.WORDS, line, bars) for line in lines)
+        if (step := _first(words)) is not None or self._is_settled:
+            return step
+        # A bar that is drawn now is newer than any word, so words are looked for in all lines first.
+        return _first(self._tried(step_patterns.BARS, line, bars) for line in lines)
+
+    def _tried(
+        self, candidates: Sequence[step_patterns.Candidate], line: bytes, bars: Bars
+    ) -> int | None:
+        small = line.lower()
+        for candidate in candidates:
+            if candidate.needs not in small or (self._is_settled and self._candidate != candidate):
+                continue
+            if candidate.after_trainer and not self._has_trainer:
+                continue
+            step, text = _last_of(step_patterns.compiled(candidate.pattern), line, bars)
+            if step is not None:
+                self._take(candidate, text)
+                return step
+        self._has_trainer = self._has_trainer or (b"'epoch': " in line and _is_of_trainer(line))
         return None
 
+    @property
+    def _is_settled(self) -> bool:
+        return self._candidate in step_patterns.WORDS
 
-def _step(digits: bytes | None) -> int | None:
-    """The number as a step. None if it is larger than any training counts."""
-    try:
-        return bounds.step(float(digits)) if digits else None
-    except ValueError:
-        return None
+    def _take(self, candidate: step_patterns.Candidate, match_text: bytes) -> None:
+        """Note by which pattern steps are found. A word that names a step counts before a bar."""
+        if self._candidate is not candidate:
+            self._candidate = candidate
+            self.taken_from = _quoted(candidate, match_text)
+
+
+def _first(steps: Iterable[int | None]) -> int | None:
+    return next((step for step in steps if step is not None), None)
+
+
+def _last_of(looked_for: re.Pattern[bytes], line: bytes, bars: Bars) -> tuple[int | None, bytes]:
+    """`(the step that the last match in this line names, its text)`."""
+    step, text = None, b""
+    for match in looked_for.finditer(line):
+        if (number := bars.step(match)) is not None:
+            step, text = number, match[0]
+    return step, text
+
+
+def _is_of_trainer(line: bytes) -> bool:
+    return step_patterns.compiled(step_patterns.TRAINER).search(line) is not None
+
+
+def _quoted(candidate: step_patterns.Candidate, match_text: bytes) -> str:
+    """What was found; of a bar its numbers, without what it draws and the times."""
+    text = match_text
+    if candidate in step_patterns.BARS:
+        text = _BAR_ITSELF.sub(b"% ", match_text).split(b" [")[0]
+    return " ".join(bounds.plain(text.decode(errors="replace")).split())[:QUOTED_MOST]
 
 
 class StepReader:
@@ -78,14 +131,21 @@ class StepReader:
 
     def __init__(self, search: Search) -> None:
         self._search = search
+        self._bars = Bars()
         self._carried = b""
+        # The carried line follows a \r: it may be all of a bar that is drawn now.
+        self._is_rewritten = False
 
     def newest(self, chunk: bytes) -> int | None:
-        """The last step among the lines that are complete now."""
+        """The last step among the lines that are complete now, and of a bar that is being drawn."""
         text = self._carried + chunk
         cut = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1  # progress bars end lines with \r
+        if cut:
+            self._is_rewritten = text[cut - 1 : cut] == b"\r"
         self._carried = text[cut:][:LINE_MOST]  # a line may come in two pieces
-        return self._search.newest(text[:cut])
+        if self._is_rewritten and _BAR_DRAWN.search(self._carried):
+            return self._search.newest(text[: cut + LINE_MOST], self._bars)
+        return self._search.newest(text[:cut], self._bars)
 
 
 class Steps:

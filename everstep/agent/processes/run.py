@@ -141,6 +141,7 @@ class Run:
             "unmatched_since": self._unmatched_since(),
             "unrecognised": self.unrecognised if self.checkpoint is None else None,
             "unread": self.search.is_given_up,
+            "steps_from": self.search.taken_from,
             "counts": self.command["counts"],
             "prewarmed": self.prewarmed,
         }

@@ -46,7 +46,10 @@ Env = Annotated[
 ]
 LogPattern = Annotated[
     str | None,
-    typer.Option(metavar="RE", help=r"What the command prints: 'step (?P<step>\d+)'."),
+    typer.Option(
+        metavar="RE",
+        help=r"What the command prints: hf, lightning, tqdm, json:KEY or 'step (?P<step>\d+)'.",
+    ),
 ]
 HangOption = Annotated[
     float | None,

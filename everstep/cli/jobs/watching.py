@@ -249,6 +249,8 @@ class Lines(JobScreen):
         yield "budgets", left, f"budgets left: {left}" if left else ""
         waiting = status["waiting_for"]
         yield "waiting", waiting, f"waits for {waiting}" if waiting else ""
+        if taken_from := status.get("steps_from"):
+            yield "steps_from", True, f"steps: taken from '{taken_from}'"
         for warning in status.get("warnings") or ():
             about = f"warning {warning['kind']}"
             yield about, warning["since"], f"warning: {warning['message']}"

@@ -20,6 +20,7 @@ from everstep.core.loop.job_events import (
     LevelRefused,
     ProcessesEnded,
     RestartDecided,
+    StepsFound,
     WarningBegan,
     WarningOver,
 )
@@ -47,7 +48,8 @@ from everstep.core.world import PodState
 def apply_report(state: JobState, report: WatchReport) -> JobState:
     """Take in a report of the monitor: time, steps, checkpoints, pods, progress."""
     living = frozenset(state.living)
-    warnings = state.warnings
+    warnings, steps_from = state.warnings, report.learned.steps_from
+    is_new_source = bool(steps_from) and steps_from != state.learned.steps_from
     state = replace(
         state,
         now=max(state.now, report.now),
@@ -68,6 +70,7 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
     state = progressed(_first_step(apply_facts(state, report.facts), report))
     return happened(
         state,
+        *([StepsFound(at=state.now, taken_from=steps_from)] if is_new_source else ()),
         *(WarningBegan(at=w.at, text=w.text) for w in report.warnings if w not in warnings),
         *(WarningOver(at=state.now, text=w.text) for w in warnings if w not in report.warnings),
     )

@@ -150,6 +150,13 @@ class AllEndedWell(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepsFound(_Event):
+    """Steps were found in what ranks print, though the document has no pattern for them."""
+
+    taken_from: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarningBegan(_Event):
     text: str
 
@@ -288,6 +295,7 @@ JobEvent = (
     | Prechecked
     | ProcessesEnded
     | AllEndedWell
+    | StepsFound
     | WarningBegan
     | WarningOver
     | Progressed

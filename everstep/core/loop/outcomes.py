@@ -407,7 +407,8 @@ def _newest_checkpoint(state: JobState, plan: Plan, outcome: Outcome) -> Checkpo
 def _without_pace_if_resized(state: JobState, *, before: JobState) -> JobState:
     """Forget the learned pace if the number of nodes changed."""
     is_resized = len(state.living) != len(before.living)
-    return replace(state, learned=Learned()) if is_resized else state
+    fresh = Learned(steps_from=state.learned.steps_from)
+    return replace(state, learned=fresh) if is_resized else state
 
 
 def _ledger_after(state: JobState, plan: Plan, outcome: Outcome) -> Ledger:

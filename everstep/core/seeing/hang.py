@@ -7,6 +7,7 @@ job needs everything to stand still.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -88,7 +89,19 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
         longest_gap_s=max([learned.longest_gap_s, *(pod.longest_gap_s for pod in stepping)]),
         first_step_at=learned.first_step_at or min(filter(None, first_steps), default=None),
         checkpoint_seen=learned.checkpoint_seen or checkpoint_seen,
+        steps_from=_steps_from(learned, pods),
     )
+
+
+def _steps_from(learned: Learned, pods: Iterable[PodView]) -> str:
+    """What steps are taken from; as before if that differs in its numbers only."""
+    before = learned.steps_from
+    newest = next(filter(None, (pod.steps_from for pod in pods)), before)
+    return before if _without_numbers(newest) == _without_numbers(before) else newest
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "", text)
 
 
 _STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from everstep.agent.observing import step_patterns
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import (
     Budget,
@@ -293,12 +294,17 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         checkpoints_format=settings.checkpoints.format if settings.checkpoints else "auto",
         checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
         prewarm=tuple(settings.prewarm),
-        log_pattern=settings.progress.log_pattern,
+        log_pattern=_log_pattern(settings.progress.log_pattern),
         last_step=settings.progress.last_step,
         prefetch=Prefetch(command=_command(settings.prefetch)) if settings.prefetch else None,
         limits=_limits(settings.limits),
         policy=_policy(settings.recovery, base),
     )
+
+
+def _log_pattern(pattern: str | None) -> str | None:
+    """The regular expression, also where the document has the name of one."""
+    return pattern if pattern is None else step_patterns.expanded(pattern) or pattern
 
 
 def _joined(workdir: str, path: str | None) -> str | None:

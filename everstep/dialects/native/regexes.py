@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
+from everstep.agent.observing import step_patterns
 from everstep.core import patterns
 from everstep.documents.problems import problem
 
@@ -38,6 +39,17 @@ def check_step_group(pattern: str) -> str:
     """Check that a match says which step it is."""
     if "step" not in re.compile(pattern).groupindex:
         raise problem(r"must have a group named step, for example 'step (?P<step>\d+)'")
+    return pattern
+
+
+def check_log_pattern(pattern: str) -> str:
+    """Check that the pattern finds steps in what ranks print: the name of one, or a regular expression."""
+    if step_patterns.expanded(pattern) is not None:
+        return pattern
+    if "step" not in re.compile(check_regex(pattern)).groupindex:
+        raise problem(
+            rf"must have a group named step, for example 'step (?P<step>\d+)', or be {step_patterns.NAMES}"
+        )
     return pattern
 
 

@@ -198,8 +198,9 @@ class Checkpoints(Shape):
 
 
 class Progress(Shape):
-    log_pattern: v.StepRegex | None = None
-    """Regular expression (RE2) with a group `step` that is searched in what ranks print."""
+    log_pattern: v.LogPattern | None = None
+    """What ranks print: `hf`, `lightning`, `tqdm`, `json:KEY`, or a regular expression (RE2) with a group
+    `step`. Default: what usual scripts print is tried."""
     last_step: Annotated[int, Field(ge=1, le=2**53)] | None = None
     """Step at which training is over. `everstep watch` shows the time that is left."""
 

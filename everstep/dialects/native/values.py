@@ -117,6 +117,11 @@ Argument = Annotated[str, Field(max_length=TEXT_LENGTH)]
 Regex = Annotated[
     str, Field(min_length=1, max_length=PATTERN_LENGTH), AfterValidator(regexes.check_regex)
 ]
+LogPattern = Annotated[
+    str,
+    Field(min_length=1, max_length=PATTERN_LENGTH),
+    AfterValidator(regexes.check_log_pattern),
+]
 StepRegex = Annotated[Regex, AfterValidator(regexes.check_step_group)]
 NamePattern = Annotated[StepRegex, AfterValidator(regexes.check_repeats)]
 

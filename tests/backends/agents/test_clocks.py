@@ -48,6 +48,7 @@ def run_at(*, now: float) -> wire.RunSeen:
         "unmatched_since": None,
         "unrecognised": None,
         "unread": False,
+        "steps_from": "",
         "counts": {},
         "prewarmed": None,
     }

@@ -15,6 +15,7 @@ from everstep.core.loop.job_events import DocumentChanged, JobEvent, RequestRefu
 from everstep.core.loop.next_actions import PlanEnded
 from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.spec import Budget, Policy
+from everstep.core.state import Learned
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, job_spec, outcome, running, sighting
 
@@ -27,7 +28,7 @@ def eventful() -> ScriptedJob:
     ended = outcome(job.plan, "success", None, None)
     job._advance(PlanEnded(outcome=replace(ended, prechecked=(1_001.0, 1_003.0))))
     job.report("warned", warnings=(JobWarning(kind="disk", at=1_010.0, text="little room"),))
-    job.report("refresh", first_step_at=1_020.0)
+    job.report("refresh", first_step_at=1_020.0, learned=Learned(steps_from="step 3"))
     job.see(sighting(FaultClass.CRASH))
     job.succeeds()
     job.saves(10)

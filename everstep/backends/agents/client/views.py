@@ -107,6 +107,7 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         watched_since=run.get("watched_since"),  # nor this
         unmatched_since=run.get("unmatched_since"),
         unread=run.get("unread", False),
+        steps_from=run.get("steps_from", ""),
         unrecognised=_unrecognised(run.get("unrecognised")),
         free_bytes=run.get("free_bytes"),
         saved_at=run.get("saved_at"),

@@ -1,0 +1,59 @@
+"""What is read in the lines of scripts that are written without Everstep, on real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.agent.pod import until
+from tests.support.machine import Machine
+from tests.support.patience import HUNG_S
+
+BAR = """
+import os, sys, time
+out = "out"
+os.makedirs(out, exist_ok=True)
+first = max([int(name[5:]) for name in os.listdir(out) if name.startswith("step_")], default=0)
+for step in range(first + 1, 10**6):
+    bar = f"Epoch 0:   0%|          | {step}/1000000 [00:01<00:10,  8.34it/s, train_loss=0.5]"
+    sys.stdout.write("\\r" + bar)
+    sys.stdout.flush()
+    if step % 5 == 0:
+        open(f"{out}/part", "w").write("x" * 100)
+        os.rename(f"{out}/part", f"{out}/step_{step}")
+    if os.path.exists("end"):
+        sys.exit()
+    time.sleep(0.2)
+"""
+
+
+def events(machine: Machine) -> list[str]:
+    return [
+        event["message"] for event in json.loads(machine.everstep("events", "go", "--json").stdout)
+    ]
+
+
+@pytest.mark.long
+def test_steps_of_a_bar_are_found_and_named_once(machine: Machine, tmp_path: Path) -> None:
+    """Only real processes draw a bar through a pipe; a restart begins at another step of it."""
+    machine.env.pop("TEMPORAL_ADDRESS")  # every command finds the server of `run`
+    (tmp_path / "go.py").write_text(BAR)
+    line = ("run", "--no-logs", "--checkpoints", "out", "--", "python3", "go.py")
+    with machine.running(*line, cwd=tmp_path) as process:
+        until((tmp_path / "out" / "step_10").exists, what="a checkpoint")
+        machine.fault("kill go 0")
+        until(lambda: generation_with_step(machine) == 2, what="a step of the second run")
+        texts = [text for text in events(machine) if text.startswith("steps:")]
+        assert texts == ["steps: taken from 'Epoch 0: 0% 1/1000000'"]
+        (tmp_path / "end").touch()
+        output, _ = process.communicate(timeout=HUNG_S)
+        assert process.returncode == 0, output
+        assert output.count("steps: taken from 'Epoch 0: 0% 1/1000000'") == 1
+
+
+def generation_with_step(machine: Machine) -> int | None:
+    status = json.loads(machine.everstep("status", "go", "--json").stdout)
+    generation: int = status["generation"]
+    return generation if status["state"] == "running" and status["step"] is not None else None
