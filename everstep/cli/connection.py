@@ -43,6 +43,10 @@ BROKEN_CONNECTION = "transport error"
 NO_SERVER = "no Temporal server answers at {address}; {hint}"
 
 
+class NoServer(Failed):
+    """No server answers."""
+
+
 def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     """Run the work with a client and return its result. Raises `Failed` for every error of the server."""
 
@@ -191,8 +195,8 @@ def is_too_large(error: RPCError) -> bool:
     return any(text in error.message for text in TOO_LARGE)
 
 
-def _no_server(address: str) -> Failed:
-    return Failed(Exit.UNREACHABLE, NO_SERVER.format(address=address, hint=_hint(address)))
+def _no_server(address: str) -> NoServer:
+    return NoServer(Exit.UNREACHABLE, NO_SERVER.format(address=address, hint=_hint(address)))
 
 
 def _hint(address: str) -> str:

@@ -23,10 +23,13 @@ OWN_NAMES = (
     "agent.pyz*",
     "sim",
     "pruned",
+    "ended",
 )
 """Names of private entries of a state directory. Not `jobs`: its content is the user's."""
 
 JOBS = "jobs"
+ENDED = "ended"
+"""The folder of files about jobs that have ended."""
 
 
 def home() -> Path:

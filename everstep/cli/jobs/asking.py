@@ -21,6 +21,7 @@ from everstep.cli import pages, status_page
 from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NoResponse, ask, newest_answer
+from everstep.cli.jobs.ended_jobs import EndedJob, of_job_or_file
 from everstep.cli.jobs.evidence import evidence_lines
 from everstep.cli.jobs.history import all_records
 from everstep.cli.jobs.job import FoundJob, JobId, find, of_job
@@ -50,7 +51,10 @@ def status(
 
     If no worker answers, print what the server has, and how old that is.
     """
-    shape = of_job(job_id, as_modelarts if modelarts else status_with_submissions)
+    if modelarts:
+        shape = of_job(job_id, as_modelarts)
+    else:
+        shape = of_job_or_file(job_id, status_with_submissions, lambda ended: ended.status)
     print_value(shape, status_page.status, as_json=as_json or modelarts)
 
 
@@ -72,7 +76,11 @@ def restarts(
 
         print(json.dumps(reschedule_reason(job_id, of_job(job_id, records_of)), indent=2))
         return
-    rows, has_lives = of_job(job_id, lambda job: _of_all_lives(job, records_of))
+    rows, has_lives = of_job_or_file(
+        job_id,
+        lambda job: rows_of_all_lives(job, records_of),
+        lambda ended: (ended.restarts, ended.lives > 1),
+    )
     print_value(rows, partial(pages.restarts, has_lives=has_lives), as_json=as_json)
 
 
@@ -85,12 +93,16 @@ def events(
     as_json: AsJson = False,
 ) -> None:
     """Print what happened to a job, oldest first: of each life of its ID the newest 50 things are kept."""
-    rows, has_lives = of_job(job_id, lambda job: _of_all_lives(job, all_events))
+    rows, has_lives = of_job_or_file(
+        job_id,
+        lambda job: rows_of_all_lives(job, all_events),
+        lambda ended: (ended.events, ended.lives > 1),
+    )
     chosen_rows = rows[offset:][:limit]
     print_value(chosen_rows, partial(pages.events, has_lives=has_lives), as_json=as_json)
 
 
-async def _of_all_lives(
+async def rows_of_all_lives(
     job: FoundJob, rows_of: Callable[[FoundJob], Awaitable[list[Value]]]
 ) -> tuple[list[Value], bool]:
     """The rows of all lives of this job's ID, and whether there are several."""
@@ -118,7 +130,11 @@ def why(
 ) -> None:
     """Explain a restart: what was seen, what was decided and why, what it cost. Or what a job waits for."""
     choice = RestartChoice(n=n, phase=phase)
-    value = of_job(job_id, lambda job: explained_of_lives(job, choice, life))
+    value = of_job_or_file(
+        job_id,
+        lambda job: explained_of_lives(job, choice, life),
+        lambda ended: explained_from_file(ended, choice, life),
+    )
     print_value(value, pages.why, as_json=as_json)
 
 
@@ -370,12 +386,33 @@ async def explained_of_lives(job: FoundJob, choice: RestartChoice, number: int |
     for life in reversed(chosen):
         explanation = await explained(life.job, choice)
         if explanation is not None:
-            heading = [f"life {life.number} of {len(lives)}"] if len(lives) > 1 else []
-            text = "\n".join([*heading, explanation["text"]])
+            text = "\n".join([*_heading(life.number, len(lives)), explanation["text"]])
             return {**explanation, "life": life.number, "text": text}
+    raise _no_restart(job.id, choice, number)
+
+
+def _no_restart(job_id: str, choice: RestartChoice, number: int | None) -> Failed:
     where = "" if number is None else f" in life {number}"
-    hint = f"`everstep restarts {job.id} --all` lists all"
-    raise Failed(Exit.NOT_FOUND, f"{job.id} has no {choice}{where}; {hint}")
+    hint = f"`everstep restarts {job_id} --all` lists all"
+    return Failed(Exit.NOT_FOUND, f"{job_id} has no {choice}{where}; {hint}")
+
+
+def explained_from_file(ended: EndedJob, choice: RestartChoice, number: int | None) -> Value:
+    """The same of a job that has ended, from its file."""
+    if choice == RestartChoice() and number is None:
+        return ended.explanation
+    row = choice.of([row for row in ended.restarts if number in (None, row["life"])])
+    if row is None:
+        raise _no_restart(ended.id, choice, number)
+    life = row["life"]
+    record = {key: value for key, value in row.items() if key != "life"}
+    text = "\n".join([*_heading(life, ended.lives), *_story(record)])
+    return {"id": ended.id, "restart": record, "text": text, "life": life}
+
+
+def _heading(life: int, lives: int) -> list[str]:
+    """Which life of the ID it is, where there are several."""
+    return [f"life {life} of {lives}"] if lives > 1 else []
 
 
 async def explained(job: FoundJob, choice: RestartChoice) -> Value | None:
@@ -389,8 +426,12 @@ async def explained(job: FoundJob, choice: RestartChoice) -> Value | None:
     if record is None:
         return _nothing(job, status or {})
     waits = shapes.present_lines(status) if status is not None and job.is_open else []
-    lines = [record_rows.story(record), *evidence_lines(record.get("evidence")), *waits]
-    return {"id": job.id, "restart": record, "text": "\n".join(lines)}
+    return {"id": job.id, "restart": record, "text": "\n".join([*_story(record), *waits])}
+
+
+def _story(record: Value) -> list[str]:
+    """The restart in words, with what was kept of its ranks."""
+    return [record_rows.story(record), *evidence_lines(record.get("evidence"))]
 
 
 def _nothing(job: FoundJob, status: Value) -> Value:

@@ -22,8 +22,9 @@ from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs import asking
 from everstep.cli.jobs.answers import NoResponse
+from everstep.cli.jobs.ended_jobs import of_job_or_file
 from everstep.cli.jobs.history import all_records, recovery_records, with_newest
-from everstep.cli.jobs.job import FoundJob, find
+from everstep.cli.jobs.job import FoundJob
 from everstep.cli.jobs.lives import Life, lives_of, lives_since
 from everstep.cli.output import AsJson, not_empty, show
 from everstep.dialects import job_memo
@@ -73,7 +74,8 @@ def report(
     """Report what happened to a job: its restarts and why, where the time went, what was lost.
 
     The page needs nothing else: send it, print it, keep it. It works after the end of a job without a
-    worker. With --since: of all jobs, the restarts by cause and the nodes that break most.
+    worker, and after that of its `run` without a server. With --since: of all jobs, the restarts by cause
+    and the nodes that break most.
     """
     if (job_id is None) == (since is None):
         raise Failed(Exit.USAGE, "give the ID of a job, or --since 7d for all jobs of a week")
@@ -83,11 +85,11 @@ def report(
         write(with_server(lambda client: _fleet(client, time.time() - age_s)))
         return
     write = _writer(ONE_JOB, output, as_json=as_json)
-    write(with_server(lambda client: _one_job(client, str(job_id))))
+    write(of_job_or_file(str(job_id), report_of, lambda ended: ended.report))
 
 
-async def _one_job(client: Client, job_id: str) -> Value:
-    return job_report(await source_of(await find(client, job_id)))
+async def report_of(job: FoundJob) -> Value:
+    return job_report(await source_of(job))
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from everstep.cli.authoring.documents import CommandOption, JobDocument, MaybeFi
 from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.connection import UnlessAbsent, client, is_named, rpc_errors_as_failed
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import answers, watching
+from everstep.cli.jobs import answers, ended_jobs, watching
 from everstep.cli.jobs.answers import NoResponse
 from everstep.cli.jobs.job import FoundJob, find, look_up
 from everstep.cli.jobs.watching import Glance, JobScreen
@@ -37,6 +37,7 @@ from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, job_ids, pollers, shell_variables
 from everstep.cli.running_here.choosing import Choice
+from everstep.cli.running_here.ending import write_ended_job
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import (
@@ -378,7 +379,9 @@ async def _follow(server: Client, job_id: str, screen: JobScreen) -> int:
         if full:
             raise Failed(Exit.UNREACHABLE, FULL.format(id=job_id, address=address, full=full))
 
-    return await watching.follow(server, job_id, screen, check)
+    code = await watching.follow(server, job_id, screen, check)
+    await write_ended_job(server, job_id)
+    return code
 
 
 async def _screen(job: JobDocument, job_id: str) -> JobScreen:
@@ -431,7 +434,7 @@ async def _request_stop(server: Client, job_id: str, reason: str) -> None:
 
 async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
     if job.is_fresh:
-        await start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        await _start(server, job, job_id, WorkflowIDReusePolicy.REJECT_DUPLICATE)
         print(STARTED.format(id=job_id), flush=True)
         return
     earlier = await look_up(server, job_id)
@@ -445,9 +448,17 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str) -> None:
         return
     if earlier is not None:
         await job_ids.refuse_completed(earlier, job)
-    await start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+    await _start(server, job, job_id, WorkflowIDReusePolicy.ALLOW_DUPLICATE)
     if job.is_from_command:
         print(STARTED.format(id=job_id), flush=True)
+
+
+async def _start(
+    server: Client, job: JobDocument, job_id: str, reuse: WorkflowIDReusePolicy
+) -> None:
+    """Start the job. What was written when an earlier one of the ID ended does not hold any more."""
+    await start(server, job, job_id, reuse)
+    ended_jobs.remove(job_id)
 
 
 async def _document_in_force(job: FoundJob) -> Any:

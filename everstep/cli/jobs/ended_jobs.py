@@ -1,0 +1,85 @@
+"""Files of EVERSTEP_HOME about jobs that have ended: what commands print of them where no server runs.
+
+`run` writes one as its job ends, before the server that it started ends too.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from everstep.agent.storage import files, permissions
+from everstep.cli.connection import NoServer
+from everstep.cli.jobs.job import FoundJob, of_job
+from everstep.cli.output import shown
+from everstep.cli.state import ENDED, home, made_home
+
+T = TypeVar("T")
+Value = dict[str, Any]
+
+BYTES_MOST = 64 * 1024 * 1024
+FROM_FILE = "no server answers: this is from {path}, written when {id} ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJob:
+    """What the commands show of a job that has ended."""
+
+    id: str
+    lives: int
+    """How many the ID had."""
+    status: Value
+    restarts: list[Value]
+    """Of all lives of its ID, oldest first, each with its `life`."""
+    events: list[Value]
+    explanation: Value
+    """Of its newest restart, or of its end."""
+    report: Value
+
+
+def path_of(job_id: str) -> Path:
+    return home() / ENDED / f"{job_id}.json"
+
+
+def write(ended: EndedJob) -> None:
+    """Write the file of this job; it is replaced as a whole."""
+    permissions.folder(made_home() / ENDED)
+    files.replace(path_of(ended.id), json.dumps(asdict(ended)))
+
+
+def remove(job_id: str) -> None:
+    """Remove the file, as a job of this ID starts again."""
+    with suppress(OSError):
+        path_of(job_id).unlink()
+
+
+def read(job_id: str) -> EndedJob | None:
+    """What the file of this job has; None without a file that can be read."""
+    if "/" in job_id:  # no ID of a job, and no name of a file either
+        return None
+    try:
+        return EndedJob(**files.read_json(path_of(job_id), BYTES_MOST))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def of_job_or_file(
+    job_id: str,
+    work: Callable[[FoundJob], Coroutine[Any, Any, T]],
+    otherwise: Callable[[EndedJob], T],
+) -> T:
+    """What the work returns; if no server answers, the same from the file of the job, with a note."""
+    try:
+        return of_job(job_id, work)
+    except NoServer:
+        ended = read(job_id)
+        if ended is None:
+            raise
+        note = FROM_FILE.format(path=path_of(job_id), id=job_id)
+        print(f"note   {shown(note)}", file=sys.stderr)
+        return otherwise(ended)

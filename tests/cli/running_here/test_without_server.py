@@ -1,0 +1,103 @@
+"""What commands print of a job after its `run` has ended, and with that the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from temporalio.client import Client
+
+from everstep.cli.authoring.documents import JobDocument
+from everstep.cli.authoring.from_command import job_of
+from everstep.cli.running_here import running
+from everstep.processes import free_port
+from tests.cli.conftest import AsyncCli, Cli, Ended
+from tests.cli.standin import document, working
+
+COMMANDS = (
+    ("why", "demo"),
+    ("why", "demo", "1"),
+    ("why", "demo", "2", "--json"),
+    ("why", "demo", "3"),
+    ("report", "demo"),
+    ("status", "demo"),
+    ("restarts", "demo"),
+    ("restarts", "demo", "--json"),
+    ("events", "demo"),
+)
+
+
+def job(end: str) -> JobDocument:
+    spec = job_of(["/bin/sh", "train.sh"], {}).spec
+    return JobDocument(document=document(end=end), spec=spec, has_output=False)
+
+
+async def run(client: Client, end: str) -> int:
+    return await running._run_on(client, job(end), "demo", None, running.Interrupts([]))
+
+
+def end_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{free_port()}")
+
+
+def without_times(ended: Ended) -> tuple[int, list[str]]:
+    """What it printed, except for the line that has the time of the report."""
+    return ended.code, [line for line in ended.out.splitlines() if "as of" not in line.lower()]
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+async def test_after_a_run_the_story_of_its_job_is_read_without_a_server(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lives: int
+) -> None:
+    async with working(client):
+        for _ in range(lives):
+            assert await run(client, "failed") == 1
+    with_server = [await served(*command) for command in COMMANDS]
+    end_server(monkeypatch)
+    path = tmp_path / "home" / "ended" / "demo.json"
+    for command, expected in zip(COMMANDS, with_server, strict=True):
+        ended = await served(*command)
+        assert without_times(ended) == without_times(expected), command
+        note = f"note   no server answers: this is from {path}, written when demo ended\n"
+        assert ended.err == note + expected.err
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_the_report_is_written_without_a_server_too(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with working(client):
+        assert await run(client, "completed") == 0
+    end_server(monkeypatch)
+    page = tmp_path / "demo.html"
+    assert (await served("report", "demo", "-o", str(page))).code == 0
+    assert "<html" in page.read_text()
+
+
+async def test_a_job_that_was_started_again_is_not_told_as_it_ended_before(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async with working(client):
+        await run(client, "failed")
+    await running._start_or_find(client, job(""), "demo")
+    end_server(monkeypatch)
+    assert (await served("why", "demo")).code == 4
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{}", '{"id": "demo", "more": 1}'])
+def test_a_file_that_cannot_be_read_is_as_none(cli: Cli, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "home" / "ended" / "demo.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert "no Temporal server answers" in cli("why", "demo").sentence
+    assert "no Temporal server answers" in cli("why", "../ended/demo").sentence
+
+
+async def test_a_folder_that_takes_no_file_changes_no_exit_code(
+    served: AsyncCli, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "ended").touch()
+    async with working(client):
+        assert await run(client, "completed") == 0
+    assert "without a server `everstep why demo` has nothing to read" in capsys.readouterr().err
