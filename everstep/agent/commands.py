@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from everstep.agent.observing import npu_hang, steps
+from everstep.agent.observing import losses, npu_hang, steps
 from everstep.agent.storage import checkpoint_names
 from everstep.protocol import wire
 
@@ -38,8 +38,9 @@ def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
     _need(still_s is None or still_s > 0, "still_s: a number above 0 is needed")
     try:
         steps.pattern(command["log_pattern"])
+        losses.LossSearch(command["loss_pattern"])
         checkpoint_names.check(command["checkpoints_pattern"])
-    except (steps.BadPattern, checkpoint_names.BadPattern) as error:
+    except (steps.BadPattern, losses.BadPattern, checkpoint_names.BadPattern) as error:
         raise BadCommand(str(error)) from None
     return command
 

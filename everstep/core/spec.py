@@ -306,6 +306,7 @@ class PhaseSpec:
     checkpoints_pattern: str | None = None  # of their names; None: that of `checkpoints_format`
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
+    loss_pattern: str | None = None  # None: a usual one is tried; empty: losses are not read
     prefetch: Prefetch | None = None
     last_step: int | None = None  # at which its training is over
     # A new pod starts so long after the processes of the old one ended, even if its volumes are not

@@ -474,6 +474,7 @@ class StartOrder:
     checkpoints_pattern: str | None = None
     checkpoints_of: str | None = None
     log_pattern: str | None = None
+    loss_pattern: str | None = None
     prewarm: tuple[str, ...] = ()
     stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"

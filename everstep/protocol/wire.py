@@ -254,6 +254,7 @@ class RunCommand(TypedDict):
     rebuild: dict[str, str]  # variables for those, beside their own of `ranks`
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
+    loss_pattern: str | None  # None: a usual one is tried; empty: losses are not read
     log_rules: dict[str, str]  # patterns by name: an exit lists those that its last 200 lines match
     checkpoints_path: Folder | None
     checkpoints_format: str

@@ -534,6 +534,7 @@ def _start_order(step: StepRun) -> StartOrder:
         checkpoints_pattern=phase.checkpoints_pattern,
         checkpoints_of=order.plan.checkpoints_of,
         log_pattern=phase.log_pattern,
+        loss_pattern=phase.loss_pattern,
         prewarm=phase.prewarm,
         accelerator=phase.accelerator,
         still_s=_judged_s(phase),

@@ -29,6 +29,27 @@ for step in range(first + 1, 10**6):
 """
 
 
+NANS = """
+import os, time
+os.makedirs("out", exist_ok=True)
+first = max([int(name[5:]) for name in os.listdir("out") if name.startswith("step_")], default=0)
+print("begins behind", first, flush=True)
+is_poisoned = False
+for step in range(first + 1, 41):
+    if step == 21 and not os.path.exists("once"):
+        time.sleep(3)  # the agent notices what is saved
+        is_poisoned = True
+        open("once", "w").close()
+    print(f"step {step} loss {float('nan') if is_poisoned else 0.5}", flush=True)
+    if step % 10 == 0:
+        open("out/part", "w").write("x" * 100)
+        os.rename("out/part", f"out/step_{step}")
+    if step == 30 and is_poisoned:
+        time.sleep(600)
+    time.sleep(0.05)
+"""
+
+
 def events(machine: Machine) -> list[str]:
     return [
         event["message"] for event in json.loads(machine.everstep("events", "go", "--json").stdout)
@@ -57,3 +78,17 @@ def generation_with_step(machine: Machine) -> int | None:
     status = json.loads(machine.everstep("status", "go", "--json").stdout)
     generation: int = status["generation"]
     return generation if status["state"] == "running" and status["step"] is not None else None
+
+
+@pytest.mark.long
+def test_a_job_whose_loss_is_nan_goes_back_behind_its_newest_checkpoint(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Only a real script has saved the wrong numbers before they count as a fault."""
+    (tmp_path / "go.py").write_text(NANS)
+    done = machine.everstep("run", "--checkpoints", "out", "--", "python3", "go.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "printed loss nan 3 times in a row" in done.stdout
+    assert "-> rollback" in done.stdout
+    begins = [line.split("behind ")[1] for line in done.stdout.splitlines() if "begins" in line]
+    assert begins == ["0", "10"]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from everstep.agent.observing import matching, step_patterns
+from everstep.agent.observing.losses import Losses
 from everstep.agent.observing.progress_bars import Bars
 from everstep.protocol import bounds
 
@@ -127,10 +128,11 @@ def _quoted(candidate: step_patterns.Candidate, match_text: bytes) -> str:
 
 
 class StepReader:
-    """Finds the newest step in the output of one rank."""
+    """Finds the newest step in the output of one rank, and its losses."""
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: Search, losses: Losses | None = None) -> None:
         self._search = search
+        self.losses = losses
         self._bars = Bars()
         self._carried = b""
         # The carried line follows a \r: it may be all of a bar that is drawn now.
@@ -144,8 +146,12 @@ class StepReader:
             self._is_rewritten = text[cut - 1 : cut] == b"\r"
         self._carried = text[cut:][:LINE_MOST]  # a line may come in two pieces
         if self._is_rewritten and _BAR_DRAWN.search(self._carried):
-            return self._search.newest(text[: cut + LINE_MOST], self._bars)
-        return self._search.newest(text[:cut], self._bars)
+            cut = len(text)
+        lines = text[:cut]
+        if self.losses is not None:
+            newest_first = reversed(lines[-SCANNED:].splitlines())
+            self.losses.read(line[:LINE_MOST] for line in newest_first)
+        return self._search.newest(lines, self._bars)
 
 
 class Steps:

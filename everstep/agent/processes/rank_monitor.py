@@ -19,6 +19,7 @@ from everstep.agent import clock
 from everstep.agent.agent import Agent
 from everstep.agent.future import Future
 from everstep.agent.observing import matching, quotes, steps
+from everstep.agent.observing.losses import WRONG_TIMES
 from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
@@ -213,7 +214,24 @@ class RankMonitor:
             self._agent.note(steps.TOO_SLOW)
         if step is not None:
             self._record_step(run, rank, step)
+        self._report_wrong_loss(run, rank)
         return more
+
+    def _report_wrong_loss(self, run: Run, rank: Rank) -> None:
+        """Add a fact, once in a run, if the newest losses of the rank are no numbers, or infinite."""
+        losses = rank.reader.losses
+        loss = None if losses is None else losses.wrong
+        if loss is None or run.has_wrong_loss or rank.is_to_end:
+            return
+        run.has_wrong_loss = True
+        step = run.steps.of(rank.number)
+        where = "" if step is None else f" by step {step}"
+        text = f"rank {rank.number} printed loss {loss} {WRONG_TIMES} times in a row{where}"
+        details = {"loss": loss, "at_step": step, "log_path": str(rank.log.path)}
+        self._agent.add_fact("numeric.nan", text, at=clock.now(), rank=rank.number, **details)
+        if rank.exited_at is None:  # else it is published with the exit of the rank
+            self._agent.save_state()
+            self._agent.publish()
 
     def forget(self, rank: Rank) -> None:
         """Stop to read a rank that has ended, and release what it holds."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from everstep.agent import clock
-from everstep.agent.observing import steps
+from everstep.agent.observing import losses, steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank, RankFolder
 from everstep.protocol import wire
@@ -52,12 +52,14 @@ class Run:
         self.io = Still()
         self.device_use = Still()
         self.search = steps.Search(steps.pattern(command["log_pattern"]))
+        self.loss_search = losses.LossSearch(command["loss_pattern"])
+        self.has_wrong_loss = False  # of any rank: it was reported
         kept_ranks = {rank.number: rank for rank in going_on}
         self.ranks = [
             kept_ranks.get(plan["rank"]) or self._rank(plan, home) for plan in command["ranks"]
         ]
         for rank in kept_ranks.values():
-            rank.reader = steps.StepReader(self.search)
+            rank.reader = self._reader()
 
     def _rank(self, plan: wire.RankPlan, home: Path) -> Rank:
         log = log_path(home / wire.LOGS, self.generation, plan["rank"])
@@ -65,9 +67,12 @@ class Run:
             plan,
             log,
             RankFolder(home / wire.RANKS / log.stem),
-            steps.StepReader(self.search),
+            self._reader(),
             incarnation=self.generation,
         )
+
+    def _reader(self) -> steps.StepReader:
+        return steps.StepReader(self.search, losses.Losses(self.loss_search))
 
     @property
     def is_alive(self) -> bool:

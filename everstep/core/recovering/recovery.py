@@ -40,6 +40,7 @@ READERS: Mapping[str, tuple[Any, frozenset[Step]]] = {
     "env_from": ({}, _START),
     "files": ({}, _START),
     "log_pattern": (None, _START),
+    "loss_pattern": (None, _START),
     "prefetch": (None, _START),
     "prewarm": ((), _START),
     "pod_template": ({}, _PLACES),  # often a hundred lines of YAML

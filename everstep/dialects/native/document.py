@@ -30,7 +30,7 @@ from everstep.core.spec import (
 )
 from everstep.dialects import variables
 from everstep.dialects.dialect import HasPods
-from everstep.dialects.native import shapes
+from everstep.dialects.native import regexes, shapes
 from everstep.documents import merge
 from everstep.documents.problems import PathPart, Problem, judged, path, refusal
 
@@ -295,6 +295,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
         prewarm=tuple(settings.prewarm),
         log_pattern=_log_pattern(settings.progress.log_pattern),
+        loss_pattern=_loss_pattern(settings.progress.loss_pattern),
         last_step=settings.progress.last_step,
         prefetch=Prefetch(command=_command(settings.prefetch)) if settings.prefetch else None,
         limits=_limits(settings.limits),
@@ -305,6 +306,10 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
 def _log_pattern(pattern: str | None) -> str | None:
     """The regular expression, also where the document has the name of one."""
     return pattern if pattern is None else step_patterns.expanded(pattern) or pattern
+
+
+def _loss_pattern(pattern: str | None) -> str | None:
+    return "" if pattern == regexes.NO_PATTERN else pattern
 
 
 def _joined(workdir: str, path: str | None) -> str | None:

@@ -53,6 +53,18 @@ def check_log_pattern(pattern: str) -> str:
     return pattern
 
 
+NO_PATTERN = "none"
+
+
+def check_loss_pattern(pattern: str) -> str:
+    """Check that a match names the loss, or that no losses are to be read."""
+    if pattern != NO_PATTERN and "loss" not in re.compile(check_regex(pattern)).groupindex:
+        raise problem(
+            rf"must have a group named loss, for example 'loss (?P<loss>\S+)', or be {NO_PATTERN}"
+        )
+    return pattern
+
+
 def check_repeats(pattern: str) -> str:
     """Check that the pattern has few repeats: agents search file names with Python's own matcher.
 

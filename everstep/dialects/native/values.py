@@ -122,6 +122,11 @@ LogPattern = Annotated[
     Field(min_length=1, max_length=PATTERN_LENGTH),
     AfterValidator(regexes.check_log_pattern),
 ]
+LossPattern = Annotated[
+    str,
+    Field(min_length=1, max_length=PATTERN_LENGTH),
+    AfterValidator(regexes.check_loss_pattern),
+]
 StepRegex = Annotated[Regex, AfterValidator(regexes.check_step_group)]
 NamePattern = Annotated[StepRegex, AfterValidator(regexes.check_repeats)]
 

@@ -129,6 +129,7 @@ def run_command(
         "rebuild": dict(shared) if keep else {},
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
+        "loss_pattern": order.loss_pattern,
         "log_rules": dict(order.log_rules),
         "checkpoints_path": order.checkpoints_path,
         "checkpoints_format": order.checkpoints_format,
