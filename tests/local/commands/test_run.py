@@ -211,7 +211,13 @@ def test_a_job_that_names_no_folder_has_one_of_its_own(machine: Machine, tmp_pat
     job = example("single", tmp_path / "single", **changes)
     ended = machine.everstep("run", str(job), "--id", "own")
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert (machine.home / "jobs" / "own" / ".everstep" / "generation").is_file()
+    folder = machine.home / "jobs" / "own"
+    assert (folder / ".everstep" / "generation").is_file()
+    (journal,) = machine.home.rglob("run.log")
+    assert journal.parent.parent == folder
+    assert journal.parent.name.endswith("_restartable")
+    assert journal.read_text().splitlines()[-1].endswith("phase main completed")
+    assert journal.with_name("summary.json").is_file()
     assert not (tmp_path / "single" / "out" / ".everstep").exists()
 
 
