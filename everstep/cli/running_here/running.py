@@ -37,7 +37,6 @@ from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, job_ids, pollers, shell_variables
 from everstep.cli.running_here.choosing import Choice
-from everstep.cli.running_here.ending import write_ended_job
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import (
@@ -380,6 +379,8 @@ async def _follow(server: Client, job_id: str, screen: JobScreen) -> int:
             raise Failed(Exit.UNREACHABLE, FULL.format(id=job_id, address=address, full=full))
 
     code = await watching.follow(server, job_id, screen, check)
+    from everstep.cli.running_here.ending import write_ended_job  # loads the rules
+
     await write_ended_job(server, job_id)
     return code
 
