@@ -150,6 +150,14 @@ class Tools:
         """Check that the cluster is as its workers and jobs need it. Changes nothing."""
         return []
 
+    def broken_rules(self, spec: JobSpec) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Field and reason of what no cluster of this kind would run of the job. Reaches none."""
+        return []
+
+    def notes(self, spec: JobSpec) -> list[tuple[str, str]]:  # noqa: ARG002
+        """Field and sentence of what works there, perhaps not as meant. Reaches no cluster."""
+        return []
+
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:  # noqa: ARG002
         """Field and reason of what the cluster would refuse of this job. Changes nothing."""
         raise ValueError("this cluster makes no pods, so that it refuses none")

@@ -152,6 +152,11 @@ def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any
     return laid_over(document, change)
 
 
+def on_cluster(document: dict[str, Any], cluster: str | None) -> dict[str, Any]:
+    """The document for this cluster; None leaves it unchanged."""
+    return document if cluster is None else laid_over(document, {"cluster": cluster})
+
+
 def validate(
     text: str | bytes, command: str | None = None, *, has_pods: HasPods = has_pods_by_name
 ) -> Verdict:

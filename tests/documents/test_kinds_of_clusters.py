@@ -33,10 +33,10 @@ def notes_for(document: dict[str, Any], *, cluster: str, has_pods: bool) -> list
 
 @pytest.mark.parametrize("cluster", ["local", "fake", "gpus"])
 def test_a_field_has_an_effect_by_what_the_cluster_makes(cluster: str) -> None:
-    assert "spec.workdir" in notes_for(NATIVE, cluster=cluster, has_pods=True)
+    for has_pods in (True, False):
+        assert "spec.workdir" not in notes_for(NATIVE, cluster=cluster, has_pods=has_pods)
     assert "spec.image" not in notes_for(NATIVE, cluster=cluster, has_pods=True)
     assert "spec.image" in notes_for(NATIVE, cluster=cluster, has_pods=False)
-    assert "spec.workdir" not in notes_for(NATIVE, cluster=cluster, has_pods=False)
 
 
 @pytest.mark.parametrize(("has_pods", "kind"), [(True, "ascend"), (False, "simulated")])
@@ -63,7 +63,7 @@ def test_a_worker_reads_documents_for_its_backend(
     spec = {**NATIVE["spec"], "cluster": cluster_kind}
     activities = LocalActivities(has_pods=settings.has_pods)
     compiled = activities.compile({**NATIVE, "spec": spec})
-    assert ("spec.workdir" in [note.field for note in compiled.notes]) is has_pods
+    assert ("spec.image" in [note.field for note in compiled.notes]) is not has_pods
 
 
 def test_a_namespace_is_for_pods_alone() -> None:

@@ -269,7 +269,6 @@ def test_a_sound_document_has_no_notes() -> None:
     [
         ("spec.image", "starts processes", {"image": "torch:2"}),
         ("spec.pod_template", "starts processes", {"pod_template": {"spec": {}}}),
-        ("spec.workdir", "pod_template", {"workdir": "src", "cluster": "gpu"}),
         ("spec.accelerator", "takes no device", {"accelerator": "nvidia"}),
         ("spec.prewarm", "python", {"prewarm": ["torch"], "command": "python train.py"}),
         ("spec.prewarm", "python", {"prewarm": ["torch"], "command": ["torchrun", "x.py"]}),

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.api import KubernetesApi, Refused
+from everstep.backends.kubernetes.document_rules import first_pod, owner_of
 from everstep.backends.kubernetes.identity import CLUSTER
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.spec import JobSpec, PhaseSpec
-from everstep.core.world import JobRef, PlaceOrder
 
 _QUERY = {"dryRun": "All", "fieldValidation": "Strict"}
-_NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 async def refusals(
@@ -45,22 +44,8 @@ async def _of_namespace(api: KubernetesApi, name: str) -> list[tuple[str, str]]:
 async def _of_phase(
     api: KubernetesApi, settings: manifest.PodSettings, spec: JobSpec, phase: PhaseSpec
 ) -> list[tuple[str, str]]:
-    job, slots = spec.name, tuple(range(phase.nodes))
-    order = PlaceOrder(
-        job=JobRef(id=job, run=""),
-        phase=phase.name,
-        generation=1,
-        slots=slots,
-        recreate=slots,
-        priority=spec.priority,
-        accelerator=phase.accelerator,
-        accelerators_per_node=phase.accelerators_per_node,
-        image=phase.image,
-        pod_template=phase.pod_template,
-    )
-    owner = {"name": names.record(job), "uid": _NO_UID}
     try:
-        pod = manifest.pod(order, 0, owner=owner, settings=settings)
+        pod = manifest.pod(first_pod(spec, phase), 0, owner=owner_of(spec), settings=settings)
         await api.create(f"/api/v1/namespaces/{settings.namespace}/pods", pod, _QUERY)
     except InvalidSpec as error:
         return list(error.problems)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from kubernetes.aio.config import ConfigException
 from pydantic import ValidationError
 
-from everstep.backends.kubernetes import checks, dry_run, looking, manifest, pruning
+from everstep.backends.kubernetes import checks, document_rules, dry_run, looking, manifest, pruning
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.pod_logs import PodLogs
 from everstep.backends.kubernetes.reaching import reached
@@ -51,6 +51,12 @@ class KubernetesTools(Tools):
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:
             return await checks.of_cluster(api, self._namespaces)
+
+    def broken_rules(self, spec: JobSpec) -> list[tuple[str, str]]:
+        return document_rules.broken_rules(spec, self._pod_settings)
+
+    def notes(self, spec: JobSpec) -> list[tuple[str, str]]:
+        return document_rules.notes(spec)
 
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:
         async with await self._api() as api:

@@ -70,14 +70,39 @@ def validate(
     """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
     verdict = registry.validate(text := read(file), command, has_pods=machine.has_pods)
     if verdict.ok:
-        job = _read(text, needs_command=False, command=command)
+        document = registry.with_command(registry.read_text(text), command)
+        job = _compiled(document, needs_command=False, has_pods=machine.has_pods)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
-        verdict = replace(verdict, notes=(*verdict.notes, *of_this_machine(job), *missed))
-        if cluster is not None and (refused := _refused(job.spec, cluster)):
-            verdict = replace(verdict, ok=False, errors=refused)
+        broken, backend_notes = of_backend(job)
+        notes = (*verdict.notes, *of_this_machine(job), *backend_notes, *missed)
+        if cluster is not None and not broken:
+            broken = _refused(job.spec, cluster)
+        verdict = replace(verdict, ok=not broken, errors=broken, notes=notes)
     show(verdict.to_dict(), pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
+
+
+Problems = tuple[tuple[str, str], ...]
+
+
+def of_backend(job: JobDocument) -> tuple[Problems, Problems]:
+    """What the backend of the document's cluster would refuse, and its notes. No cluster is reached."""
+    cluster, overlay = job.spec.cluster, registry.overlay_of(job.document)
+    if not machine.has_pods(cluster):
+        return (), ()  # processes have no rules beside those of documents
+    try:
+        tools = machine.tools(cluster)
+    except InvalidSpec as error:
+        what = f"makes pods, and their rules are not checked here: {error}"
+        return (), ((f"{overlay}.cluster", what),)
+    broken, notes = tools.broken_rules(job.spec), tools.notes(job.spec)
+    return _in_overlay(broken, overlay), _in_overlay(notes, overlay)
+
+
+def _in_overlay(problems: list[tuple[str, str]], overlay: str) -> Problems:
+    """With fields as this document writes them: a backend names those of a native one."""
+    return tuple((f"{overlay}{field.removeprefix('spec')}", what) for field, what in problems)
 
 
 def _refused(spec: JobSpec, cluster: str) -> tuple[tuple[str, str], ...]:
@@ -216,24 +241,16 @@ def job_in(
     *,
     needs_command: bool = True,
     command: str | None = None,
+    cluster: str | None = None,
     has_pods: HasPods = machine.has_pods,
 ) -> JobDocument:
-    """The job in the file, or `Failed` with the first problem. A command given here is laid over it."""
+    """The job in the file, or `Failed` with the first problem. What is given here is laid over it."""
     try:
-        return _read(read(file), needs_command=needs_command, command=command, has_pods=has_pods)
+        document = registry.with_command(registry.read_text(read(file)), command)
+        document = registry.on_cluster(document, cluster)
+        return _compiled(document, needs_command=needs_command, has_pods=has_pods)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
-
-
-def _read(
-    text: bytes,
-    *,
-    needs_command: bool,
-    command: str | None,
-    has_pods: HasPods = machine.has_pods,
-) -> JobDocument:
-    document = registry.with_command(registry.read_text(text), command)
-    return _compiled(document, needs_command=needs_command, has_pods=has_pods)
 
 
 def _compiled(document: dict[str, Any], *, needs_command: bool, has_pods: HasPods) -> JobDocument:
@@ -242,14 +259,18 @@ def _compiled(document: dict[str, Any], *, needs_command: bool, has_pods: HasPod
 
 
 def job_here(
-    file: str, *, command: str | None = None, has_pods: HasPods = machine.has_pods
+    file: str,
+    *,
+    command: str | None = None,
+    cluster: str | None = None,
+    has_pods: HasPods = machine.has_pods,
 ) -> JobDocument:
     """The job in the file, for a start on this machine: relative paths become absolute.
 
     They begin at the folder of the document, not at the working directory of the worker. A document without
     `workdir` whose files are found only from the current directory begins there.
     """
-    job = job_in(file, command=command, has_pods=has_pods)
+    job = job_in(file, command=command, cluster=cluster, has_pods=has_pods)
     return located(job, file, has_pods=has_pods)
 
 

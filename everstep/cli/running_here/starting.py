@@ -22,11 +22,12 @@ from everstep.cli.authoring.documents import (
     JobDocument,
     job_here,
     missing_here,
+    of_backend,
 )
 from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, look_up
-from everstep.cli.output import AsJson, show
+from everstep.cli.output import AsJson, not_empty, show
 from everstep.core import names
 from everstep.dialects import registry
 from everstep.dialects.modelarts import JOB_NAME as MODELARTS_NAME
@@ -47,6 +48,10 @@ def submit(
         str | None, typer.Option(help="Begin with this phase; implies --again.", metavar="NAME")
     ] = None,
     command: CommandOption = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(callback=not_empty, help="Run it on this cluster, whatever FILE says."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start a job. Nothing is sent before the document has been validated.
@@ -55,7 +60,11 @@ def submit(
     job that failed or was stopped starts again under its ID, hence with its checkpoints; one that is
     about to end is waited for.
     """
-    job = _beginning_with(job_here(file, command=command), from_phase)
+    job = _beginning_with(job_here(file, command=command, cluster=cluster), from_phase)
+    broken, backend_notes = of_backend(job)
+    if broken:
+        field, message = broken[0]
+        raise Failed(Exit.USAGE, f"{file}: {field}: {message}")
     chosen = checked(job.spec.name if job_id is None else job_id)
 
     async def started(client: Client) -> dict[str, Any]:
@@ -63,7 +72,8 @@ def submit(
         reuse = WorkflowIDReusePolicy.REJECT_DUPLICATE
         if again or from_phase is not None:
             reuse = await _reuse(client, chosen)
-        notes = [asdict(note) for note in missing_here(job)]
+        notes = [{"field": field, "message": message} for field, message in backend_notes]
+        notes += [asdict(note) for note in missing_here(job)]
         was_used = reuse is not WorkflowIDReusePolicy.REJECT_DUPLICATE
         return {**await start(client, job, chosen, reuse), "was_used": was_used, "notes": notes}
 

@@ -188,12 +188,6 @@ def _pod_keys_without_pods(phase: WrittenPhase) -> Iterator[Problem]:
             yield phase.at(key), NO_PODS.format(cluster=phase.cluster)
 
 
-def _workdir_of_pods(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.has_pods and "workdir" in phase.settings.model_fields_set:
-        what = "is for clusters that start processes; on Kubernetes say it in `pod_template`"
-        yield phase.at("workdir"), what
-
-
 def _kind_without_devices(phase: WrittenPhase) -> Iterator[Problem]:
     if phase.settings.accelerator != "none" and phase.settings.accelerators_per_node == 0:
         what = "has no effect without `accelerators_per_node`: the job takes no device"
@@ -258,7 +252,6 @@ def _product_variables(phase: WrittenPhase) -> Iterator[Problem]:
 
 NOTES: tuple[Callable[[WrittenPhase], Iterator[Problem]], ...] = (
     _pod_keys_without_pods,
-    _workdir_of_pods,
     _kind_without_devices,
     _prewarm_without_python,
     _fewer_nodes_without_minimum,

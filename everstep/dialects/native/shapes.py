@@ -284,7 +284,8 @@ class Settings(Shape):
     command: Command | None = None
     """Program and arguments as a list, or one text for `/bin/sh -c`."""
     workdir: v.Path = "."
-    """Working directory of the command. Other relative paths begin there too."""
+    """Working directory of the command; a relative one begins at the document, on Kubernetes at that of the
+    image. Other relative paths begin there too."""
     image: v.ShortText | None = None
     """Container image. Kubernetes only."""
     pod_template: dict[str, Any] = Field(default_factory=dict)

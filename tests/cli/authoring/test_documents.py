@@ -89,6 +89,40 @@ OF_THE_MACHINE = (
 )
 
 
+def for_pods(folder: Path, **spec: Any) -> str:
+    body = {"cluster": "gpu", "image": "train:1", "command": ["true"], **spec}
+    head = {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": {"name": "demo"}}
+    (folder / "pods.json").write_text(json.dumps({**head, "spec": body}))
+    return str(folder / "pods.json")
+
+
+def test_validate_has_the_rules_of_the_documents_backend_without_its_cluster(
+    cli: Cli, tmp_path: Path
+) -> None:
+    template = {"spec": {"restartPolicy": "Always", "containers": [{"name": "trainer"}]}}
+    ended = cli("validate", for_pods(tmp_path, pod_template=template, model_dir="out"), "--json")
+    assert ended.code == 2
+    verdict = json.loads(ended.out)
+    assert [error["field"] for error in verdict["errors"]] == [
+        "spec.pod_template.spec.restartPolicy",
+        "spec.model_dir",
+    ]
+    notes = [note["field"] for note in verdict["notes"]]
+    assert "spec.pod_template.spec.containers.0.name" in notes
+    assert cli("validate", for_pods(tmp_path)).code == 0
+
+
+def test_rules_of_a_backend_name_fields_as_the_document_writes_them(
+    cli: Cli, tmp_path: Path
+) -> None:
+    document = json.loads(Path("examples/modelarts.json").read_text())
+    document["everstep"] = {"cluster": "gpu", "image": "UPPER CASE:??"}
+    path = tmp_path / "modelarts.json"
+    path.write_text(json.dumps(document))
+    verdict = json.loads(cli("validate", str(path), "--json").out)
+    assert "everstep.image" in [error["field"] for error in verdict["errors"]]
+
+
 @pytest.mark.parametrize(("tool", "devices"), OF_THE_MACHINE)
 def test_validate_says_which_devices_this_machine_has(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, devices: str

@@ -55,7 +55,12 @@ def test_what_is_missing_here_is_a_note(
         {"command": ["python3", "-m", "nosuch.py"]},
         {"command": ["python3", "-c", "nosuch.py"]},
         {"command": "cd /nowhere && nosuch train.py"},
-        {"command": ["nosuch", "nosuch.py"], "cluster": "gpus"},
+        {
+            "command": ["nosuch", "nosuch.py"],
+            "cluster": "gpus",
+            "image": "train:1",
+            "checkpoints": {"path": "/storage/ckpt"},
+        },
     ],
 )
 def test_what_is_here_or_cannot_be_told_is_none(

@@ -8,6 +8,7 @@ import json
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from everstep.cli.jobs.job import find, look_up
 from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
 from tests.cli.standin import STATE, document, working
 from tests.support.devserver import DevServer
@@ -143,3 +144,23 @@ async def test_from_phase_begins_there_and_takes_over_the_id(
         assert (await submitted(served, body, "--from-phase", "main")).code == 0
         report = await client.get_workflow_handle("demo").result()
         assert report["start_phase"] == "main"
+
+
+async def test_what_the_backend_of_the_document_refuses_is_not_sent(
+    served: AsyncCli, client: Client
+) -> None:
+    body = document()
+    body["spec"] |= {"cluster": "gpu", "image": "train:1", "model_dir": "out"}
+    refused = await submitted(served, body)
+    assert refused.code == 2
+    assert refused.sentence.startswith("-: spec.model_dir: is relative")
+    assert await look_up(client, "demo") is None
+
+
+async def test_a_document_is_submitted_to_another_cluster(served: AsyncCli, client: Client) -> None:
+    body = document()
+    body["spec"] |= {"image": "train:1", "model_dir": "/storage/out"}
+    assert (await submitted(served, body, "--cluster", "gpu")).code == 0
+    spec = (await (await find(client, "demo")).document())["spec"]
+    assert spec["cluster"] == "gpu"
+    assert "workdir" not in spec, "a folder of this machine means nothing there"
