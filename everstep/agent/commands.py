@@ -10,6 +10,7 @@ from typing import Any
 from everstep.agent.observing import losses, npu_hang, steps
 from everstep.agent.storage import checkpoint_names
 from everstep.protocol import wire
+from everstep.protocol.shapes import fields
 
 DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("phase", "run", "cluster"), ""),
@@ -72,7 +73,7 @@ def check_command(body: Mapping[str, Any]) -> wire.CheckCommand:
 def read(body: Mapping[str, Any], shape: type) -> Any:
     """The command, complete and with everything in it of the right kind. Raises BadCommand."""
     command = {}
-    for name, kind in _fields(shape).items():
+    for name, kind in fields(shape).items():
         empty: Any = [] if kind.startswith("list[") else {} if kind.startswith("dict[") else None
         command[name] = body.get(name, DEFAULTS.get(name, empty))
         _need(_is(command[name], kind), f"{name}: a {kind} is needed")
@@ -94,12 +95,6 @@ def _need(holds: object, otherwise: str) -> None:
         raise BadCommand(otherwise)
 
 
-def _fields(shape: type) -> dict[str, str]:
-    """Name and kind of each, as they are written down."""
-    kinds: dict[str, Any] = shape.__annotations__
-    return {name: getattr(kind, "__forward_arg__", kind) for name, kind in kinds.items()}
-
-
 def _is(value: Any, kind: str) -> bool:
     if kind.endswith(" | None"):
         return value is None or _is(value, kind[: -len(" | None")])
@@ -110,9 +105,9 @@ def _is(value: Any, kind: str) -> bool:
     return _KINDS[kind](value)
 
 
-def _has_fields(shape: type) -> Callable[[Any], bool]:
-    fields = _fields(shape).items()
-    return lambda value: isinstance(value, dict) and all(_is(value.get(n), k) for n, k in fields)
+def _hasfields(shape: type) -> Callable[[Any], bool]:
+    kinds = fields(shape).items()
+    return lambda value: isinstance(value, dict) and all(_is(value.get(n), k) for n, k in kinds)
 
 
 def _is_number(value: Any) -> bool:
@@ -126,8 +121,8 @@ def _is_text(value: Any) -> bool:
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
     "CheckpointsQuestion": lambda value: isinstance(value, dict),  # `read` on its own
-    "RankPlan": _has_fields(wire.RankPlan),
-    "PrefetchPlan": _has_fields(wire.PrefetchPlan),
+    "RankPlan": _hasfields(wire.RankPlan),
+    "PrefetchPlan": _hasfields(wire.PrefetchPlan),
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "int": lambda value: type(value) is int,

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator, PrefetchOrder
+from everstep.protocol.wire import RunProgress
 
 
 class PodState(StrEnum):
@@ -142,7 +143,7 @@ class Unrecognised(NamedTuple):
 
 
 class PodView(NamedTuple):
-    """One pod as observed now. Fields about processes are those of `generation`, the newest one started.
+    """One pod as observed now. Fields about processes are those of the newest generation started.
 
     A named tuple, because each observation makes one per pod: a dataclass takes five times as long.
     """
@@ -151,33 +152,20 @@ class PodView(NamedTuple):
     node: str
     uid: str
     state: PodState
-    generation: int = 0
+    run: RunProgress = RunProgress()  # as its agent reports it, by the backend's clock
     silent_since: float | None = None  # its agent has not answered since then
-    started_at: float | None = None  # its ranks were reported started (stays after their exit)
     exits: tuple[RankExit, ...] = ()
     ranks: int = 1
-    step: int | None = None
-    step_at: float | None = None
-    first_step_at: float | None = None  # of this generation
-    longest_gap_s: float = 0.0  # between two steps of this generation
-    moved_at: float | None = None  # last movement of I/O, CPU time or device use
-    output_at: float | None = None  # when its ranks printed last
-    io_at: float | None = None  # last I/O of any process; None: unknown
-    devices_at: float | None = None  # last change of its devices' utilisation; None: unknown
-    watched_since: float | None = None  # since when its agent looks without a gap
-    unmatched_since: float | None = None  # lines are printed, and none matched the log pattern
-    unread: bool = False  # the log pattern was too slow: no more steps are read
-    unrecognised: Unrecognised | None = None  # files where its checkpoints should be
-    free_bytes: int | None = None  # where its checkpoints are written
-    saved_at: float | None = None  # when its newest checkpoint of this generation was noticed
-    save_every_s: float | None = None  # the usual time between two of its checkpoints
     can: tuple[str, ...] = ()  # capabilities that all its ranks declare, in order
-    schedule_count: int = 1  # as passed to its processes at their start
-    process_start_count: int = 0
-    prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     # Ranks whose process an earlier generation started, each with that generation.
     older_ranks: tuple[tuple[int, int], ...] = ()
-    steps_from: str = ""  # what its first step was found in, where no log pattern is given
+    unrecognised: Unrecognised | None = None  # files where its checkpoints should be
+    prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
+
+    @property
+    def generation(self) -> int:
+        """The newest generation that was started in the pod."""
+        return self.run.generation
 
     @property
     def is_done(self) -> bool:

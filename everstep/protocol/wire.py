@@ -85,7 +85,10 @@ LAST_WORDS_FILE = "TORCHELASTIC_ERROR_FILE"  # the variable in which it finds wh
 ALREADY = 75
 
 
-TimeSpan = tuple[float, float]
+Time = float
+"""A moment by the clock of its agent. `shapes.in_time_of` translates the fields of this type."""
+
+TimeSpan = tuple[Time, Time]
 """The moments at which a time began and ended."""
 
 
@@ -97,8 +100,8 @@ class RankSeen(TypedDict):
     pid: int
     incarnation: int  # the generation in which this process was started
     can: list[str]  # capabilities it declares: guard, pause, snapshot, rebuild, restore
-    started_at: float
-    exited_at: float | None  # as near as it is known
+    started_at: Time
+    exited_at: Time | None  # as near as it is known
     ended_between: TimeSpan | None  # if its end was not seen
     code: int | None  # None if killed by a signal, or still there
     signal: int | None
@@ -117,43 +120,50 @@ class SavedState(TypedDict):
     doubt: str  # why it is not good, in words, such as `step_20.pt is cut off`; empty: it is
 
 
-class RunSeen(TypedDict):
-    """The newest run: its ranks, its progress and its signs of life."""
+NO_COUNTS: dict[str, int] = {}
 
-    generation: int
-    phase: str
-    started_at: float | None  # every rank was started; stays after their exits
-    failed: str | None  # why it could not be started at all
-    ranks: list[RankSeen]
-    stopped: bool  # ended by command, not by itself
-    step: int | None
-    step_at: float | None
-    first_step_at: float | None
-    longest_gap_s: float
-    moved_at: float | None  # last movement of I/O, CPU time, log or steps of any rank
-    output_at: float | None  # last output of any rank
-    io_at: float | None  # last I/O of any process of the run; None: unknown
-    busy_at: float | None  # last change of its devices' utilisation; None: unknown
-    watched_since: float | None  # its agent did not stand still since then
-    # The newest complete one under its checkpoints path; if none is left, the last one there was.
-    checkpoint: SavedState | None
-    saved_at: float | None  # when it was noticed, if that was in this run
-    save_every_s: float | None  # the usual time between two of them; None: too few were seen
-    free_bytes: int | None  # where they are written; None: unknown
-    # Since when lines are printed of which none matches the log pattern.
-    unmatched_since: float | None
-    # Files under its checkpoints path, as long as none is a checkpoint.
-    unrecognised: Unrecognised | None
-    unread: bool  # the log pattern was too slow for what is printed: no more steps are read
-    steps_from: str  # what the first step was found in, where no log pattern is given; empty: nothing so far
-    counts: dict[str, int]  # schedule_count and process_start_count of its RunCommand
-    prewarmed: bool | None  # every rank is a fork of the helper; None: not requested
+
+class RunProgress(NamedTuple):
+    """The progress of a run and its signs of life. Agents fill it, and the rules of the engine read it."""
+
+    generation: int = 0
+    phase: str = ""
+    started_at: Time | None = None  # every rank was started; stays after their exits
+    failed: str | None = None  # why it could not be started at all
+    stopped: bool = False  # ended by command, not by itself
+    step: int | None = None
+    step_at: Time | None = None
+    first_step_at: Time | None = None
+    longest_gap_s: float = 0.0  # between two steps
+    moved_at: Time | None = None  # last movement of I/O, CPU time, log or steps of any rank
+    output_at: Time | None = None  # last output of any rank
+    io_at: Time | None = None  # last I/O of any process of the run; None: unknown
+    busy_at: Time | None = None  # last change of its devices' utilisation; None: unknown
+    watched_since: Time | None = None  # its agent did not stand still since then
+    saved_at: Time | None = None  # when its newest checkpoint was noticed, if that was in this run
+    save_every_s: float | None = None  # the usual time between two; None: too few were seen
+    free_bytes: int | None = None  # where they are written; None: unknown
+    unmatched_since: Time | None = None  # lines are printed, and none matches the log pattern
+    unread: bool = False  # the log pattern was too slow for what is printed: no more steps are read
+    steps_from: str = ""  # what its first step was found in, where no log pattern is given
+    counts: dict[str, int] = NO_COUNTS  # schedule_count and process_start_count of its RunCommand
+    prewarmed: bool | None = None  # every rank is a fork of the helper; None: not requested
+
+
+RunSeen = dict[str, Any]
+"""The newest run of an agent as JSON: the fields of `RunProgress`, and those of RUN_PARTS."""
+
+RUN_PARTS = {
+    "ranks": "list[RankSeen]",
+    "checkpoint": "SavedState | None",  # newest complete one; if none is left, the last there was
+    "unrecognised": "Unrecognised | None",  # files in place of checkpoints, as long as none is one
+}
 
 
 class Unrecognised(TypedDict):
     """Files that a run wrote under its checkpoints path and whose names are not those of a checkpoint."""
 
-    since: float  # when the first was noticed
+    since: Time  # when the first was noticed
     count: int
     example: str
 
@@ -164,7 +174,7 @@ class FactSeen(TypedDict):
     n: int
     id: str  # unique in this pod; a later boot reports the fact under the same ID
     kind: str
-    at: float
+    at: Time
     generation: int
     rank: int | None
     message: str
@@ -186,8 +196,8 @@ class WorkSeen(TypedDict):
 
     name: str  # stop, fence, checkpoints, start
     generation: int
-    began: float
-    ended: float
+    began: Time
+    ended: Time
 
 
 WORKS_MOST = 6
@@ -199,7 +209,7 @@ class AgentState(TypedDict):
 
     version: int
     news: int  # the newest version with more than progress of the training
-    now: float
+    now: Time
     uid: str
     job: str
     slot: int

@@ -68,8 +68,8 @@ def set_pod(idle: Pod, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pod:
 def age_of_step(state: wire.AgentState) -> float:
     run = state["run"]
     assert run is not None
-    assert run["step_at"] is not None
-    return state["now"] - run["step_at"]
+    step_at: float = run["step_at"]
+    return state["now"] - step_at
 
 
 @pytest.mark.parametrize("seconds", [3600.0, -3600.0])

@@ -233,7 +233,7 @@ class Run:
         ends = await self.backend.clock() + 1000.0
         while True:
             observation = await self.observe(until=await self.backend.clock() + 1.0)
-            if observation.pods and all((pod.step or 0) >= step for pod in observation.pods):
+            if observation.pods and all((pod.run.step or 0) >= step for pod in observation.pods):
                 return observation
             assert observation.now < ends, f"step {step} never came: {observation}"
 

@@ -57,7 +57,8 @@ def agent_with(rank: wire.RankSeen) -> WatchedAgent:
 def rank_of(*, is_alive: bool) -> wire.RankSeen:
     state = agent_state_at(now=NOW)
     assert state["run"] is not None
-    return state["run"]["ranks"][1 if is_alive else 0]
+    ranks: list[wire.RankSeen] = state["run"]["ranks"]
+    return ranks[1 if is_alive else 0]
 
 
 def test_an_end_that_its_agent_did_not_see_may_have_cut_off_all_that_was_written_meanwhile() -> (
@@ -120,7 +121,7 @@ def test_an_agent_of_an_earlier_version_that_was_silent_reports_no_exact_end() -
         [rank_of(is_alive=False)],
     )
     for run in (before["run"], after["run"]):
-        del run["ranks"][0]["ended_between"]  # type: ignore[misc]  # such an agent has none
+        del run["ranks"][0]["ended_between"]  # such an agent has none
     first = with_spans_of_ends(after, before, alive_at=NOW - 60)
     next_one = with_spans_of_ends(after, first, alive_at=None)
     for state in (first, next_one):

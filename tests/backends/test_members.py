@@ -52,7 +52,7 @@ def _incarnations(job: Run, pod: PodView) -> list[tuple[int, int]]:
     if pod.state in ENDED:
         return []
     first, older = pod.slot * job.processes_per_node, dict(pod.older_ranks)
-    if pod.generation == job.generation and pod.started_at is None:
+    if pod.generation == job.generation and pod.run.started_at is None:
         return list(pod.older_ranks)  # the others are still to be started
     ranks = range(first, first + job.processes_per_node)
     return [(rank, older.get(rank, pod.generation)) for rank in ranks]
@@ -86,7 +86,7 @@ async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab
     assert ranks_kept == (0, 2)
     assert await processes(job) == only_ranks(before, 0, 2)
     waits = (await job.look()).pods
-    assert {(pod.generation, pod.started_at) for pod in waits} == {(2, None)}
+    assert {(pod.generation, pod.run.started_at) for pod in waits} == {(2, None)}
     await job.fence(kept_ranks=ranks_kept)
     await job.start(kept_ranks=ranks_kept)
     await job.step(2)

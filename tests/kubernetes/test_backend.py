@@ -36,7 +36,7 @@ async def test_a_job_of_two_pods_trains_to_its_end_and_leaves_only_its_books(
     ended = await job.see(
         lambda news: len(news.pods) == 2 and all(pod.state == PodState.EXITED for pod in news.pods)
     )
-    assert {pod.step for pod in ended.pods} == {20}
+    assert {pod.run.step for pod in ended.pods} == {20}
     await job.gone()
     assert await objects_of(api, namespace, "ends") == {"configmaps/everstep-job-ends"}
 

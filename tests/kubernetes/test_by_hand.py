@@ -366,7 +366,7 @@ async def test_a_pod_whose_marks_were_taken_away_gets_them_back_and_trains_on(
         return {kind: metadata[kind] for kind in marks} == marks
 
     await until(has_marks)
-    saved = max(pod.step or 0 for pod in before.pods)
+    saved = max(pod.run.step or 0 for pod in before.pods)
     assert uids_of(await job.step(saved + 20), job.slots) == uids_of(before, job.slots)
     await job.gone()
 

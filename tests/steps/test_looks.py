@@ -18,7 +18,7 @@ from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
 from everstep.steps.watch import look_once, watch
 from tests.steps.test_keeping_ranks import cluster, launched
-from tests.support.builders import running
+from tests.support.builders import pod_with, running
 
 
 async def left_at_once(context: StepContext, order: WatchOrder) -> WatchReport:
@@ -41,7 +41,7 @@ async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
         real = await observe(self, job, **how)
         if polled:
             return real
-        unheard = [pod._replace(state=PodState.PENDING, generation=0) for pod in real.pods]
+        unheard = [pod_with(pod, state=PodState.PENDING, generation=0) for pod in real.pods]
         return replace(real, pods=tuple(unheard))
 
     async def checked(self: FakeBackend, job: JobRef) -> tuple[Fact, ...]:

@@ -34,6 +34,7 @@ from everstep.core.world import Checkpoint, JobRef, PodRef, PodState, PodView
 from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
+from everstep.protocol.wire import RunProgress
 
 START = 1_000.0
 _numbers = count(1)
@@ -143,10 +144,15 @@ def pod(slot: int, **changes: Any) -> PodView:
         node=f"n{slot}",
         uid=f"pod-{slot}",
         state=changes.pop("state", PodState.RUNNING),
-        generation=1,
-        started_at=0.0,
+        run=RunProgress(generation=1, started_at=0.0),
     )
-    return view._replace(**changes)
+    return pod_with(view, **changes)
+
+
+def pod_with(view: PodView, **changes: Any) -> PodView:
+    """The view with other fields, its own or those of its run."""
+    run = {name: changes.pop(name) for name in RunProgress._fields if name in changes}
+    return view._replace(run=view.run._replace(**run), **changes)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
 from everstep.core.world import NodeView, PodState, PodView
+from everstep.protocol.wire import RunProgress
 
 NOTHING: Mapping[int, str] = {}
 """No device of a node is isolated."""
@@ -81,43 +82,46 @@ def current_view(pod: Pod, now: float) -> PodView:
     if processes is None:
         return PodView(slot=pod.slot, node=pod.node.name, uid=pod.uid, state=state)
     training, signs = processes.training, _signs(pod, processes, now)
-    view = PodView(
+    run = RunProgress(
+        generation=processes.generation,
+        started_at=processes.started_at,
+        moved_at=signs.moved_at,
+        io_at=signs.io_at,
+        busy_at=signs.busy_at,
+        counts={
+            "schedule_count": processes.schedule_count,
+            "process_start_count": processes.process_start_count,
+        },
+    )
+    gained = training.gained(now)
+    if gained > 0 and training.script.shows_steps and processes.has_start_order:
+        step = training.step_at(now)
+        run = run._replace(
+            step=step,
+            step_at=training.time_of(step),
+            first_step_at=training.first_at,
+            longest_gap_s=training.script.step_s if gained > 1 else 0.0,
+        )
+    return PodView(
         slot=pod.slot,
         node=pod.node.name,
         uid=pod.uid,
         state=state,
-        generation=processes.generation,
-        started_at=processes.started_at,
+        run=run,
         exits=tuple(sorted(processes.exits.values(), key=lambda e: (e.at, e.rank))),
         ranks=processes.count,
-        moved_at=signs.moved_at,
-        io_at=signs.io_at,
-        devices_at=signs.devices_at,
         can=training.script.can,
-        schedule_count=processes.schedule_count,
-        process_start_count=processes.process_start_count,
         older_ranks=tuple(processes.older.items()),
-    )
-    gained = training.gained(now)
-    if gained <= 0 or not training.script.shows_steps or not processes.has_start_order:
-        return view
-    step = training.step_at(now)
-    return view._replace(
-        step=step,
-        step_at=training.time_of(step),
-        first_step_at=training.first_at,
-        longest_gap_s=training.script.step_s if gained > 1 else 0.0,
     )
 
 
 def has_started(pod: Pod, generation: int) -> bool:
     """Whether the agent of the pod reported the ranks of this generation as started."""
-    reported = pod.processes if pod.node.is_reported else pod.last_seen
-    return (
-        reported is not None
-        and reported.generation == generation
-        and reported.started_at is not None
-    )
+    if pod.node.is_reported:
+        run: Processes | RunProgress | None = pod.processes
+    else:
+        run = None if pod.last_seen is None else pod.last_seen.run
+    return run is not None and run.generation == generation and run.started_at is not None
 
 
 def not_started(job: Job, slots: Iterable[int], generation: int) -> dict[int, str]:
@@ -153,7 +157,7 @@ class SignsOfLife(NamedTuple):
 
     moved_at: float | None = None
     io_at: float | None = None
-    devices_at: float | None = None
+    busy_at: float | None = None
 
 
 def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
@@ -166,7 +170,7 @@ def _signs(pod: Pod, processes: Processes, now: float) -> SignsOfLife:
     return SignsOfLife(
         moved_at=_moved_at(pod, processes, started_at, now),
         io_at=max(io_at, started_at),
-        devices_at=_devices_at(pod, now if still is None else still.at, started_at, now),
+        busy_at=_busy_at(pod, now if still is None else still.at, started_at, now),
     )
 
 
@@ -180,7 +184,7 @@ def _moved_at(pod: Pod, processes: Processes, started_at: float, now: float) -> 
     return max(halted_at, started_at, *changes)
 
 
-def _devices_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
+def _busy_at(pod: Pod, by_processes: float, started_at: float, now: float) -> float | None:
     """Utilisation that a fault line set counts; else devices are busy while their processes run."""
     if not pod.devices:
         return None

@@ -69,11 +69,11 @@ def _still_at(order: WatchOrder, learned: Learned, answering: tuple[PodView, ...
     times the longest gap between two steps has to pass.
     """
     patience_s = max(order.limits.unreachable_s, 3 * learned.longest_gap_s)
-    step_times = [p.step_at for p in answering if p.step_at is not None]
+    step_times = [p.run.step_at for p in answering if p.run.step_at is not None]
     if step_times or learned.steps_seen:
-        starts = [p.started_at or 0.0 for p in answering]
+        starts = [p.run.started_at or 0.0 for p in answering]
         return max([*step_times, *starts], default=0.0) + patience_s
-    signs = [p.moved_at or 0.0 for p in answering if len(p.exits) < p.ranks]
+    signs = [p.run.moved_at or 0.0 for p in answering if len(p.exits) < p.ranks]
     return max(signs, default=0.0) + order.limits.unreachable_s
 
 
@@ -124,7 +124,7 @@ def hang_alarm(
         return None
     first = groups[0]
     pod = next(p for p in pods.all if p.slot == first.slots[0])
-    kind = "hang.steps" if pod.step_at is not None else "hang.still"
+    kind = "hang.steps" if pod.run.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it: then the fact names no slot.
     until = first.still_since + hang.at_once_s(learned)
     together = sum(len(group.slots) for group in groups if group.still_since <= until)

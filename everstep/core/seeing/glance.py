@@ -22,7 +22,9 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
     """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
     observation = of_the_living(order, observation)
     now_running = of_this_generation(order, observation.pods)
-    stepped_at = [pod.step_at for pod in now_running.representatives if pod.step_at is not None]
+    stepped_at = [
+        pod.run.step_at for pod in now_running.representatives if pod.run.step_at is not None
+    ]
     helpers = [pod.prewarm_bytes for pod in observation.pods if pod.prewarm_bytes is not None]
     return {
         "now": observation.now,

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import PodView
+from everstep.protocol.wire import RunProgress
 
 GAPS = 5.0
 """A step may take this many times the longest gap seen."""
@@ -79,14 +80,14 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
     How long starts take is not in them: that is learned from reports, in `bookkeeping`.
     """
     pods = tuple(pods)
-    every_s = [pod.save_every_s for pod in pods if pod.save_every_s is not None]
-    stepping = [pod for pod in pods if pod.step is not None and pod.step_at is not None]
-    first_steps = [pod.first_step_at or pod.step_at for pod in stepping]
+    every_s = [pod.run.save_every_s for pod in pods if pod.run.save_every_s is not None]
+    stepping = [pod for pod in pods if pod.run.step is not None and pod.run.step_at is not None]
+    first_steps = [pod.run.first_step_at or pod.run.step_at for pod in stepping]
     return replace(
         learned,
         save_every_s=every_s[-1] if every_s else learned.save_every_s,
         steps_seen=learned.steps_seen or bool(stepping),
-        longest_gap_s=max([learned.longest_gap_s, *(pod.longest_gap_s for pod in stepping)]),
+        longest_gap_s=max([learned.longest_gap_s, *(pod.run.longest_gap_s for pod in stepping)]),
         first_step_at=learned.first_step_at or min(filter(None, first_steps), default=None),
         checkpoint_seen=learned.checkpoint_seen or checkpoint_seen,
         steps_from=_steps_from(learned, pods),
@@ -96,7 +97,7 @@ def learn(learned: Learned, pods: Iterable[PodView], *, checkpoint_seen: bool) -
 def _steps_from(learned: Learned, pods: Iterable[PodView]) -> str:
     """What steps are taken from; as before if that differs in its numbers only."""
     before = learned.steps_from
-    newest = next(filter(None, (pod.steps_from for pod in pods)), before)
+    newest = next(filter(None, (pod.run.steps_from for pod in pods)), before)
     return before if _without_numbers(newest) == _without_numbers(before) else newest
 
 
@@ -107,9 +108,13 @@ def _without_numbers(text: str) -> str:
 _STATE = itemgetter(slice(PodView._fields.index("uid") + 1, None))
 """A pod's fields without those that identify it, which come first."""
 
-_JUDGED = "started_at exits ranks step_at moved_at output_at io_at devices_at watched_since"
-_SIGNS = itemgetter(*map(PodView._fields.index, _JUDGED.split()))
-"""A pod's fields by which `suspects` judges it."""
+_JUDGED = "started_at step_at moved_at output_at io_at busy_at watched_since"
+_SIGNS_OF_RUN = itemgetter(*map(RunProgress._fields.index, _JUDGED.split()))
+
+
+def _signs(pod: PodView) -> tuple[object, ...]:
+    """Everything of a pod by which `suspects` judges it."""
+    return _is_running(pod), *_SIGNS_OF_RUN(pod.run)
 
 
 class Pods(NamedTuple):
@@ -156,10 +161,10 @@ def suspects(
     # A limit that the document sets holds whatever else goes on: nothing extends it.
     most_excused_s = CEILING_S / time_scale if limits.hang_s is None else 0.0
     by_signs: dict[tuple[object, ...], list[PodView]] = {}
-    for signs, neighbours in groupby(pods, key=_SIGNS):  # they mostly show the same
+    for signs, neighbours in groupby(pods, key=_signs):  # they mostly show the same
         by_signs.setdefault(signs, []).extend(neighbours)
     groups = [group for group in by_signs.values() if _is_running(group[0])]
-    has_stepped = any(group[0].step_at is not None for group in groups)
+    has_stepped = any(group[0].run.step_at is not None for group in groups)
     not_before = after_first_exit(pods, limits)
     running = [
         _Running(
@@ -168,7 +173,7 @@ def suspects(
             last_step_or_move=max(
                 _last_move(group[0], learned, has_stepped=has_stepped), not_before
             ),
-            last_excuse=max(group[0].output_at or 0.0, group[0].io_at or 0.0),
+            last_excuse=max(group[0].run.output_at or 0.0, group[0].run.io_at or 0.0),
             limit_s=start_s if learned.steps_seen and not has_stepped else step_s,
         )
         for group in groups
@@ -233,20 +238,20 @@ def _judged_as_one(running: Sequence[_Running]) -> list[_Running]:
         max(
             one.last_step_or_move,
             one.last_excuse,
-            one.pod.step_at or 0.0,
-            one.pod.devices_at or 0.0,
+            one.pod.run.step_at or 0.0,
+            one.pod.run.busy_at or 0.0,
         )
         for one in running
     ]
     newest_sign = max(signs, default=0.0)
-    newest_excuse = max([one.pod.moved_at or 0.0 for one in running], default=0.0)
+    newest_excuse = max([one.pod.run.moved_at or 0.0 for one in running], default=0.0)
     return [
         one._replace(last_step_or_move=newest_sign, last_excuse=newest_excuse) for one in running
     ]
 
 
 def _is_running(pod: PodView) -> bool:
-    return pod.started_at is not None and len(pod.exits) < pod.ranks
+    return pod.run.started_at is not None and len(pod.exits) < pod.ranks
 
 
 def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
@@ -255,18 +260,19 @@ def _last_move(pod: PodView, learned: Learned, *, has_stepped: bool) -> float:
     Nothing counts but the start while no slot has stepped in this generation and older ones did: a first
     step may take its own limit. A time that nothing watched, as where the machine slept, counts as movement.
     """
-    watched_since = pod.watched_since or 0.0
-    if pod.step_at is not None:
-        return max(pod.step_at, watched_since)
-    started_at = max(pod.started_at or 0.0, watched_since)
+    watched_since = pod.run.watched_since or 0.0
+    if pod.run.step_at is not None:
+        return max(pod.run.step_at, watched_since)
+    started_at = max(pod.run.started_at or 0.0, watched_since)
     if learned.steps_seen and not has_stepped:
         return started_at
-    return max(started_at, pod.moved_at or 0.0)
+    return max(started_at, pod.run.moved_at or 0.0)
 
 
 def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
-    signs = (pod.started_at, pod.step_at, pod.moved_at, pod.io_at, pod.devices_at)
+    run = pod.run
+    signs = (run.started_at, run.step_at, run.moved_at, run.io_at, run.busy_at)
     return max([0.0, *filter(None, signs), *[exit.at for exit in pod.exits]])
 
 

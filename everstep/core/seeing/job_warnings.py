@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from everstep.core.bounds import rounded
 from everstep.core.world import Observation, PodView
+from everstep.protocol.wire import RunProgress
 
 UNMATCHED_S = 60.0
 """So long lines may be printed before one of them is a step, and files written before one is a checkpoint."""
@@ -53,6 +54,10 @@ class WarningSigns:
     def now(self) -> float:
         return self.world.now
 
+    @property
+    def runs(self) -> list[RunProgress]:
+        return [pod.run for pod in self.pods]
+
 
 def judged(
     open_warnings: tuple[JobWarning, ...], signs: WarningSigns
@@ -70,9 +75,9 @@ def judged(
 
 
 def _unmatched(signs: WarningSigns) -> Sign:
-    if signs.steps_seen or any(pod.step is not None for pod in signs.pods):
+    if signs.steps_seen or any(run.step is not None for run in signs.runs):
         return Sign(is_so=False)
-    since = [pod.unmatched_since for pod in signs.pods if pod.unmatched_since is not None]
+    since = [run.unmatched_since for run in signs.runs if run.unmatched_since is not None]
     if not since:
         return Sign()
     due = min(since) + UNMATCHED_S
@@ -82,7 +87,7 @@ def _unmatched(signs: WarningSigns) -> Sign:
 
 def _unread(signs: WarningSigns) -> Sign:
     text = "progress.log_pattern is too slow for what is printed: no more steps are read from it"
-    return Sign(is_so=any(pod.unread for pod in signs.pods), text=text)
+    return Sign(is_so=any(run.unread for run in signs.runs), text=text)
 
 
 def _unrecognised(signs: WarningSigns) -> Sign:
@@ -103,7 +108,7 @@ def _unrecognised(signs: WarningSigns) -> Sign:
 
 
 def _no_room(signs: WarningSigns) -> Sign:
-    free = [pod.free_bytes for pod in signs.pods if pod.free_bytes is not None]
+    free = [run.free_bytes for run in signs.runs if run.free_bytes is not None]
     size = signs.world.checkpoint.bytes if signs.world.checkpoint is not None else 0
     if not free or not size:
         return Sign()
@@ -115,12 +120,12 @@ def _no_room(signs: WarningSigns) -> Sign:
 
 def _overdue(signs: WarningSigns) -> Sign:
     # Before its first step a run imports and compiles, however long that takes.
-    begun = [pod.first_step_at if signs.steps_seen else pod.started_at for pod in signs.pods]
+    begun = [run.first_step_at if signs.steps_seen else run.started_at for run in signs.runs]
     begins = [at for at in begun if at is not None]
     every_s = signs.save_every_s
     if every_s is None or not begins:
         return Sign()
-    saved = [pod.saved_at for pod in signs.pods if pod.saved_at is not None]
+    saved = [run.saved_at for run in signs.runs if run.saved_at is not None]
     last = max((*saved, *begins))
     due = last + max(OVERDUE * every_s, OVERDUE_S_LEAST)
     if signs.now < due:

@@ -131,7 +131,7 @@ def found_further(state: JobState, before: Mark) -> JobState:
 
 def step_of(pods: tuple[PodView, ...]) -> int | None:
     """The step that all pods have completed; while some report none, the furthest reported one."""
-    steps = [pod.step for pod in pods if pod.step is not None]
+    steps = [pod.run.step for pod in pods if pod.run.step is not None]
     return min(steps) if len(steps) == len(pods) and steps else max(steps, default=None)
 
 
@@ -141,11 +141,11 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
     In many scripts rank 0 alone prints. Once a slot has made another step, a slot that showed none yet is not
     waited for: a collective step is one of all ranks.
     """
-    stepping = [p for p in pods if p.first_step_at is not None]
-    goes_on = any((p.step_at or 0.0) > (p.first_step_at or 0.0) for p in stepping)
+    stepping = [p for p in pods if p.run.first_step_at is not None]
+    goes_on = any((p.run.step_at or 0.0) > (p.run.first_step_at or 0.0) for p in stepping)
     if not stepping or not (goes_on or len(stepping) == len(pods)):
         return None
-    return max(p.first_step_at or 0.0 for p in stepping)
+    return max(p.run.first_step_at or 0.0 for p in stepping)
 
 
 def is_awaited(ledger: Ledger) -> bool:

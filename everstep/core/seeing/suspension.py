@@ -62,7 +62,7 @@ def suspect(
     ones = [
         _suspect("hang.instance", (pod,), limits.still_s, paused_until)
         for pod in running
-        if pod.io_at is not None and _shows_use(pod)
+        if pod.run.io_at is not None and _shows_use(pod)
     ]
     first = min(ones, key=lambda one: (one.due, one.slots), default=None)
     if not running or len(pods) < slots or not all(_shows_use(pod) for pod in running):
@@ -89,7 +89,7 @@ def alive_until(
 
 
 def _shows_use(pod: PodView) -> bool:
-    return pod.started_at is not None and pod.devices_at is not None
+    return pod.run.started_at is not None and pod.run.busy_at is not None
 
 
 def _saved_at(checkpoint: Checkpoint | None, now: float) -> float:
@@ -100,9 +100,9 @@ def _saved_at(checkpoint: Checkpoint | None, now: float) -> float:
 def _suspect(
     rule: SuspensionRule, pods: tuple[PodView, ...], limit_s: float, paused_until: float
 ) -> StillSlots:
-    signs = [pod.devices_at for pod in pods] + [pod.started_at for pod in pods]
+    signs = [pod.run.busy_at for pod in pods] + [pod.run.started_at for pod in pods]
     if rule == "hang.instance":
-        signs += [pod.io_at for pod in pods]
+        signs += [pod.run.io_at for pod in pods]
     return StillSlots(
         rule=rule,
         slots=tuple(sorted(pod.slot for pod in pods)),

@@ -83,15 +83,16 @@ class PodSeen(NamedTuple):
 
 
 def pod_seen(pod: PodView) -> PodSeen:
+    counts = pod.run.counts
     return PodSeen(
         slot=pod.slot,
         node=pod.node,
         uid=pod.uid,
         state=str(pod.state),
         generation=pod.generation,
-        started=pod.started_at is not None,
-        schedule_count=pod.schedule_count,
-        process_start_count=pod.process_start_count,
+        started=pod.run.started_at is not None,
+        schedule_count=counts.get("schedule_count", 1),
+        process_start_count=counts.get("process_start_count", 0),
     )
 
 

@@ -286,7 +286,7 @@ def _warnings(
     """The warnings that hold now, and when the next one will if nothing changes."""
     learned = watch.learned
     running = [
-        p for p in pods.representatives if p.started_at is not None and len(p.exits) < p.ranks
+        p for p in pods.representatives if p.run.started_at is not None and len(p.exits) < p.ranks
     ]
     return judged(
         order.warnings,
@@ -355,7 +355,7 @@ def report(
 
 def _running_since(order: WatchOrder, pods: Pods) -> float | None:
     """When the last pod started; None until all of them have."""
-    started = [pod.started_at for pod in pods.representatives if pod.started_at is not None]
+    started = [pod.run.started_at for pod in pods.representatives if pod.run.started_at is not None]
     is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.representatives)
     return max(started, default=None) if is_whole else None
 

@@ -27,11 +27,13 @@ Time = Callable[[wire.RunSeen], float | None]
 
 
 def io_at(run: wire.RunSeen) -> float | None:
-    return run["io_at"]
+    at: float | None = run["io_at"]
+    return at
 
 
 def busy_at(run: wire.RunSeen) -> float | None:
-    return run["busy_at"]
+    at: float | None = run["busy_at"]
+    return at
 
 
 def run_seen(pod: Pod) -> wire.RunSeen:

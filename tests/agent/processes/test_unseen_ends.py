@@ -31,7 +31,8 @@ def has_passed(since: float, seconds: float) -> bool:
 
 def the_rank(state: wire.AgentState) -> wire.RankSeen:
     assert state["run"] is not None
-    (rank,) = state["run"]["ranks"]
+    ranks: list[wire.RankSeen] = state["run"]["ranks"]
+    (rank,) = ranks
     return rank
 
 

@@ -28,7 +28,7 @@ async def test_what_a_device_shows_is_movement_while_everything_else_is_still(jo
         return observation
 
     def moved_at(observation: Observation, slot: int) -> float:
-        return next(pod.moved_at or 0.0 for pod in observation.pods if pod.slot == slot)
+        return next(pod.run.moved_at or 0.0 for pod in observation.pods if pod.slot == slot)
 
     def is_still(observation: Observation, slot: int) -> bool:
         return observation.now - moved_at(observation, slot) >= STILL_S
@@ -44,11 +44,11 @@ async def test_what_a_device_shows_is_movement_while_everything_else_is_still(jo
 
 async def is_steady(job: Run, slot: int, sign: str) -> bool:
     """Whether this sign of life of the slot is known, and does not come again for a while."""
-    before = getattr(await job.pod(slot), sign)
+    before = getattr((await job.pod(slot)).run, sign)
     ends = await job.backend.clock() + STILL_S / 2
     while (await job.observe(until=ends)).now < ends:
         pass  # something changed meanwhile
-    return before is not None and getattr(await job.pod(slot), sign) == before
+    return before is not None and getattr((await job.pod(slot)).run, sign) == before
 
 
 @pytest.mark.long
@@ -58,33 +58,33 @@ async def test_io_and_the_use_of_devices_are_told_of_each_slot_by_itself(job: Ru
     await job.launch()
     await job.step(3)
     await job.lab.fault("hang demo 1")
-    for sign in ("io_at", "devices_at"):
+    for sign in ("io_at", "busy_at"):
         while not await is_steady(job, 1, sign):
             pass  # the newest look may still see what came before
-    while await is_steady(job, 0, "devices_at"):
+    while await is_steady(job, 0, "busy_at"):
         pass
     # A rank that waits for the others of its step writes nothing.
     while await is_steady(job, 0, "io_at") is not job.lab.steps_together:
         pass
     await job.lab.fault("metric n1 0 vary")
-    while await is_steady(job, 1, "devices_at"):
+    while await is_steady(job, 1, "busy_at"):
         pass
     assert await is_steady(job, 1, "io_at")
     await job.lab.fault("metric n1 0 37")
-    while not await is_steady(job, 1, "devices_at"):
+    while not await is_steady(job, 1, "busy_at"):
         pass
-    before = (await job.pod(1)).devices_at
+    before = (await job.pod(1)).run.busy_at
     await job.lab.fault("metric n1 0 38")  # tools round
-    assert await is_steady(job, 1, "devices_at")
-    assert (await job.pod(1)).devices_at == before
+    assert await is_steady(job, 1, "busy_at")
+    assert (await job.pod(1)).run.busy_at == before
     await job.lab.fault("metric n1 0 60")
-    while (await job.pod(1)).devices_at == before:
-        await is_steady(job, 1, "devices_at")
+    while (await job.pod(1)).run.busy_at == before:
+        await is_steady(job, 1, "busy_at")
 
 
 async def test_without_devices_no_use_of_them_is_known(job: Run) -> None:
     job.env, job.still_s, job.devices = NEVER_ENDS, STILL_S, 0
     await job.launch()
-    while (await job.pod(0)).io_at is None:
+    while (await job.pod(0)).run.io_at is None:
         await job.observe(until=await job.backend.clock() + 0.2)
-    assert {pod.devices_at for pod in (await job.look()).pods} == {None}
+    assert {pod.run.busy_at for pod in (await job.look()).pods} == {None}

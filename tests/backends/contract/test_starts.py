@@ -14,7 +14,7 @@ async def test_every_slot_is_reported_started(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
     observation = await job.look()
-    assert all(pod.started_at is not None for pod in observation.pods)
+    assert all(pod.run.started_at is not None for pod in observation.pods)
     assert {pod.generation for pod in observation.pods} == {job.generation}
     assert {pod.state for pod in observation.pods} == {PodState.RUNNING}
 
@@ -22,10 +22,10 @@ async def test_every_slot_is_reported_started(job: Run) -> None:
 async def test_a_slot_that_runs_the_generation_is_left_alone(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    started = [pod.started_at for pod in (await job.look()).pods]
+    started = [pod.run.started_at for pod in (await job.look()).pods]
     done = await effects(job.lab)
     await job.start()
-    assert [pod.started_at for pod in (await job.look()).pods] == started
+    assert [pod.run.started_at for pod in (await job.look()).pods] == started
     assert await effects(job.lab) == done
 
 
@@ -34,7 +34,7 @@ async def test_a_start_that_ended_since_is_still_a_start(job: Run) -> None:
     await job.launch()
     await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     assert (await job.backend.ensure_started(job.start_order())).done
-    assert all(pod.started_at is not None for pod in (await job.look()).pods)
+    assert all(pod.run.started_at is not None for pod in (await job.look()).pods)
 
 
 async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Run) -> None:
@@ -71,7 +71,7 @@ async def test_a_restart_in_place_keeps_the_pods_and_runs_the_new_generation(job
 async def test_pods_show_what_their_processes_were_told(job: Run) -> None:
     await job.launch()
     pod = await job.pod(1)
-    assert (pod.schedule_count, pod.process_start_count) == (1, 1)
+    assert pod.run.counts == {"schedule_count": 1, "process_start_count": 1}
 
 
 async def test_a_job_that_ends_well_is_done_and_tells_no_fact(job: Run) -> None:
@@ -142,9 +142,9 @@ async def test_a_start_goes_on_from_the_checkpoint_it_is_given(job: Run) -> None
     job.env = NEVER_ENDS
     await job.again("restart")
     observation = await job.see(
-        lambda observation: all(pod.step is not None for pod in observation.pods)
+        lambda observation: all(pod.run.step is not None for pod in observation.pods)
     )
     assert {pod.generation for pod in observation.pods} == {job.generation}
     saved = await job.backend.checkpoints(job.ref)
     context = f"with {[(one.step, one.good) for one in saved]} and {job.facts}: {observation.pods}"
-    assert all((pod.step or 0) > 20 for pod in observation.pods), context
+    assert all((pod.run.step or 0) > 20 for pod in observation.pods), context

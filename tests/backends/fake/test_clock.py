@@ -123,7 +123,7 @@ async def test_what_an_order_changed_is_no_news_to_who_knew_the_job_before(demo:
     before = await demo.observe(until=0.0)
     assert not (await demo.backend.ensure_started(demo.start_order())).done
     observation = await demo.observe()  # not at once, but when the ranks have started
-    assert (observation.now - before.now, {pod.started_at for pod in observation.pods}) == (
+    assert (observation.now - before.now, {pod.run.started_at for pod in observation.pods}) == (
         2,
         {observation.now},
     )

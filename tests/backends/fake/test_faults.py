@@ -38,11 +38,11 @@ async def newest(run: Run) -> Fact:
 
 
 async def gains_steps(run: Run) -> bool:
-    before = (await run.pod(0)).step or 0
+    before = (await run.pod(0)).run.step or 0
     ends = await run.backend.clock() + 5
     while (observation := await run.observe(until=ends)).now < ends:
         pass
-    return (observation.pods[0].step or 0) > before
+    return (observation.pods[0].run.step or 0) > before
 
 
 # --- lines --------------------------------------------------------------------------------------
@@ -133,7 +133,10 @@ async def test_a_fault_happens_once_when_its_step_is_completed(demo: FakeRun) ->
     await demo.launch()
     await demo.fact("process.exit")
     observation = await demo.look()
-    assert (observation.pods[0].step, observation.checkpoint and observation.checkpoint.step) == (
+    assert (
+        observation.pods[0].run.step,
+        observation.checkpoint and observation.checkpoint.step,
+    ) == (
         20,
         20,
     )
@@ -152,7 +155,7 @@ async def test_a_step_waits_through_a_restart(running: FakeRun) -> None:
     await running.again("restart")
     assert not (await kinds(running)).count("job.preempted")
     await running.fact("job.preempted")
-    assert (await running.pod(0)).step == 30
+    assert (await running.pod(0)).run.step == 30
 
 
 # --- nodes --------------------------------------------------------------------------------------
@@ -179,10 +182,10 @@ async def test_a_partition_leaves_the_ranks_alone(running: FakeRun) -> None:
     (fact,) = (await running.look()).facts
     assert (fact.kind, fact.details["proven"]) == ("node.not_ready", False)
     assert not (await node(running, "n2")).ready
-    seen_at = (await running.pod(2)).step
+    seen_at = (await running.pod(2)).run.step
     assert await gains_steps(running)
     pod = await running.pod(2)
-    assert (pod.state, pod.step) == (PodState.UNREACHABLE, seen_at)
+    assert (pod.state, pod.run.step) == (PodState.UNREACHABLE, seen_at)
 
 
 async def test_after_a_partition_the_agents_tell_what_was_missed(running: FakeRun) -> None:
@@ -230,7 +233,7 @@ async def test_silence_is_noticed_by_nobody_but_the_slots(running: FakeRun) -> N
     await running.fault("unsilence n1")
     pod = await running.pod(1)
     assert (pod.state, pod.silent_since) == (PodState.RUNNING, None)
-    assert pod.step == (await running.pod(0)).step
+    assert pod.run.step == (await running.pod(0)).run.step
 
 
 async def test_node_facts_are_told_to_everybody_on_the_node(fake_lab: FakeLab) -> None:
@@ -365,14 +368,14 @@ async def test_a_varying_device_is_movement_while_everything_else_is_still(
     await running.fault("hang demo 0")
     still_since = await running.backend.clock()
     await running.admin.advance(100)
-    assert {pod.moved_at for pod in (await running.look()).pods} == {still_since}
+    assert {pod.run.moved_at for pod in (await running.look()).pods} == {still_since}
     await running.fault("metric n1 0 vary")
     await running.admin.advance(100)
-    assert (await running.pod(1)).moved_at == still_since + 200
+    assert (await running.pod(1)).run.moved_at == still_since + 200
     await running.fault("metric n1 0 37")
     await running.admin.advance(100)
-    assert (await running.pod(1)).moved_at == still_since + 200
-    assert (await running.pod(0)).moved_at == still_since
+    assert (await running.pod(1)).run.moved_at == still_since + 200
+    assert (await running.pod(0)).run.moved_at == still_since
 
 
 # --- processes ----------------------------------------------------------------------------------

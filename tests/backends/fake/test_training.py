@@ -35,23 +35,23 @@ async def test_steps_are_gained_at_their_pace(demo: FakeRun) -> None:
     assert started == EPOCH + 2 + 10
     observation = await demo.observe(until=started + 4 + 2.5 * 6)
     observation = await demo.observe(until=started + 4 + 2.5 * 6)
-    pod = observation.pods[2]
-    assert (pod.step, pod.step_at, pod.first_step_at) == (7, observation.now, started + 4)
-    assert (pod.longest_gap_s, pod.moved_at) == (2.5, observation.now)
+    run = observation.pods[2].run
+    assert (run.step, run.step_at, run.first_step_at) == (7, observation.now, started + 4)
+    assert (run.longest_gap_s, run.moved_at) == (2.5, observation.now)
 
 
 async def test_before_the_first_step_there_is_none(demo: FakeRun) -> None:
     await demo.launch()
     pod = await demo.pod(0)
-    assert (pod.step, pod.step_at, pod.first_step_at) == (None, None, None)
-    assert pod.moved_at == await demo.backend.clock()
+    assert (pod.run.step, pod.run.step_at, pod.run.first_step_at) == (None, None, None)
+    assert pod.run.moved_at == await demo.backend.clock()
 
 
 async def test_the_first_step_wakes_who_observes(demo: FakeRun) -> None:
     demo.env = {"WARMUP_S": "40"}
     await demo.launch()
     started = await demo.backend.clock()
-    observation = await demo.see(lambda observation: observation.pods[0].step is not None)
+    observation = await demo.see(lambda observation: observation.pods[0].run.step is not None)
     assert observation.now == started + 40
 
 
@@ -71,7 +71,7 @@ async def test_a_rank_crashes_whenever_it_reaches_the_step(demo: FakeRun) -> Non
         assert (fact.rank, fact.details["exit_code"]) == (2, 42)
         assert fact.details["log"] == "loss is nan"
         pods = (await demo.look()).pods
-        assert {pod.step for pod in pods} == {14}  # the step that crashes is not completed
+        assert {pod.run.step for pod in pods} == {14}  # the step that crashes is not completed
         await demo.again(f"restart {restart}")
 
 
@@ -101,7 +101,11 @@ async def test_when_one_rank_ends_the_others_wait_for_it(demo: FakeRun) -> None:
     fact = await demo.fact("process.exit")
     observation = await demo.observe(until=fact.at + 500)
     waiting = observation.pods[0]
-    assert (waiting.state, waiting.step, waiting.moved_at) == (PodState.RUNNING, 8, fact.at)
+    assert (waiting.state, waiting.run.step, waiting.run.moved_at) == (
+        PodState.RUNNING,
+        8,
+        fact.at,
+    )
     assert observation.pods[1].state is PodState.EXITED
 
 
@@ -157,8 +161,8 @@ async def test_checkpoints_outlive_the_job(demo: FakeRun) -> None:
     await demo.gone()
     later = Run(demo.lab, run="run-2", env={"STEPS": "40"})
     await later.launch()
-    await later.see(lambda observation: observation.pods[0].step is not None)
-    assert (await later.pod(0)).step == 31
+    await later.see(lambda observation: observation.pods[0].run.step is not None)
+    assert (await later.pod(0)).run.step == 31
 
 
 async def test_a_finished_training_started_again_ends_at_once(demo: FakeRun) -> None:
@@ -169,7 +173,7 @@ async def test_a_finished_training_started_again_ends_at_once(demo: FakeRun) -> 
     began = await demo.backend.clock()
     observation = await demo.see(over)
     assert observation.now == began + 1
-    assert all(pod.is_done and pod.step is None for pod in observation.pods)
+    assert all(pod.is_done and pod.run.step is None for pod in observation.pods)
 
 
 async def test_steps_may_be_out_of_sight(demo: FakeRun) -> None:
@@ -178,8 +182,8 @@ async def test_steps_may_be_out_of_sight(demo: FakeRun) -> None:
     observation = await demo.observe(until=await demo.backend.clock() + 20)
     observation = await demo.observe(until=observation.now + 20)
     pod = observation.pods[0]
-    assert (pod.step, pod.first_step_at, pod.can) == (None, None, CAPABILITIES)
-    assert pod.moved_at == observation.now
+    assert (pod.run.step, pod.run.first_step_at, pod.can) == (None, None, CAPABILITIES)
+    assert pod.run.moved_at == observation.now
 
 
 async def test_nobody_steps_before_everybody_has_started(demo: FakeRun) -> None:
@@ -192,7 +196,7 @@ async def test_nobody_steps_before_everybody_has_started(demo: FakeRun) -> None:
     await demo.observe(until=await demo.backend.clock() + 100)
     state = await demo.backend.ensure_started(order)
     assert (state.started, state.pending) == ((0, 1, 2), (3,))
-    assert (await demo.pod(0)).step is None
+    assert (await demo.pod(0)).run.step is None
     await demo.fault("unsilence n3")
     await demo.until_done(lambda: demo.backend.ensure_started(order))
     await demo.step(1)

@@ -34,9 +34,9 @@ class Watched(FakeBackend):
 
     def __init__(self) -> None:
         super().__init__(FakeSettings(nodes=NODES + 2))
-        self.kinds: set[tuple[object, ...]] = set()
+        self.kinds: set[str] = set()
         self.at_once: list[str] = []  # faults, each between two looks at one moment
-        self.once: Callable[[PodView, float], object] = lambda pod, _now: pod.step
+        self.once: Callable[[PodView, float], object] = lambda pod, _now: pod.run.step
 
     async def call(self, verb: str, /, **args: object) -> Any:
         answer = await super().call(verb, **args)
@@ -57,8 +57,8 @@ class Watched(FakeBackend):
         self.kinds |= {_without_place(pod) for pod in self._pod_views()}
 
 
-def _without_place(pod: PodView) -> tuple[object, ...]:
-    return tuple(pod)[3:]
+def _without_place(pod: PodView) -> str:
+    return repr(pod[3:])
 
 
 @pytest.mark.parametrize("is_at_once", [False, True])
@@ -83,7 +83,7 @@ async def test_use_that_is_told_of_a_still_device_is_seen_at_once(line: str) -> 
     backend = Watched()
     await backend.admin.fault("at step 7 of job hang job 2")
     backend.at_once.append(line)
-    backend.once = lambda pod, now: pod.devices_at is not None and pod.devices_at < now
+    backend.once = lambda pod, now: pod.run.busy_at is not None and pod.run.busy_at < now
     body = document(nodes=NODES, accelerators_per_node=2, env={"STEPS": "40"})
     end = await Simulation(backend=backend, spec=compile_document(body)).run()
     assert end.status == "Completed", end.reason

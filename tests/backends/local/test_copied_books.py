@@ -54,7 +54,7 @@ async def test_a_copy_beside_its_original_is_named_and_asks_for_an_adoption(
         await copy.reconciler.end_strays()
         assert await copy.leftovers() == ()
         assert local_lab.backend.settings.folder(uid).life() is Life.ALIVE
-        await job.step((await job.pod(0)).step or 1)
+        await job.step((await job.pod(0)).run.step or 1)
         folders = {job.model_dir: "model_dir"}
         adoption = await copy.ensure_adopted(
             second_run.ref, generation=job.generation, folders=folders

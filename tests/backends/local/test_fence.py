@@ -161,7 +161,7 @@ async def test_a_folder_of_a_job_of_another_state_directory_is_not_given_away(
     for _ in range(2):
         with pytest.raises(FolderTaken, match=r"job demo of another cluster .*not ended"):
             await elsewhere.backend.ensure_fenced(order)
-    await first.step((pod.step or 0) + 2)
+    await first.step((pod.run.step or 0) + 2)
     await first.again("restart")
     await first.gone()
     assert (await elsewhere.backend.ensure_fenced(order)).newer == first.generation
@@ -181,7 +181,7 @@ async def test_a_folder_of_another_state_directory_is_known_by_another_name_too(
         await second.place()
         with pytest.raises(FolderTaken, match="job demo of another cluster"):
             await second.fence(model_dir=also, checkpoints_path=None)
-        observation = await first.step((pod.step or 0) + 2)
+        observation = await first.step((pod.run.step or 0) + 2)
     assert [pod.exits for pod in observation.pods] == [()]
 
 

@@ -14,6 +14,7 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watching import Watch
 from everstep.core.state import FACT_IDS_KEPT, Learned, Mode
 from everstep.core.world import Observation, PodRef, PodState, PodView
+from everstep.protocol.wire import RunProgress
 from tests.support.builders import ScriptedJob, running, sighting
 
 PODS = 1_000
@@ -31,7 +32,7 @@ def observation(job: ScriptedJob, **states: PodState) -> Observation:
             node=slot.node,
             uid=slot.uid,
             state=states.get(f"slot{n}", PodState.RUNNING),
-            generation=job.state.generation,
+            run=RunProgress(generation=job.state.generation),
         )
         for n, slot in job.state.slots.items()
     )

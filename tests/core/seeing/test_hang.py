@@ -16,7 +16,7 @@ from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
 from everstep.core.world import Observation, PodView, RankExit
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
-from tests.support.builders import pod, watch_order
+from tests.support.builders import pod, pod_with, watch_order
 
 AUTO = Limits()
 PROVEN = Learned(longest_gap_s=1.0, first_step_at=0.0, checkpoint_seen=True, steps_seen=True)
@@ -117,7 +117,7 @@ BUSY = (
     ("output for long", (pod(0, step=5, step_at=80.0, output_at=679.0),), 680.0, 739.0),
     ("use of the processor", (pod(0, step=5, step_at=80.0, moved_at=99.0),), 140.0, 159.0),
     ("that for long", (pod(0, step=5, step_at=80.0, moved_at=9_999.0),), 140.0, 680.0),
-    ("use of a device", (pod(0, step=5, step_at=80.0, devices_at=999.0),), 140.0, 1_059.0),
+    ("use of a device", (pod(0, step=5, step_at=80.0, busy_at=999.0),), 140.0, 1_059.0),
     (
         "output of another slot that stands still too",
         (pod(0, step=5, step_at=80.0, output_at=90.0), pod(1, step=5, step_at=81.0)),
@@ -246,9 +246,9 @@ def test_a_hang_that_was_noted_is_over_once_its_slot_goes_on_and_not_before() ->
     hangs = pod(1, step=5, step_at=100.0)
     trains = pod(0, step=90, step_at=404.0)
     assert _news(order, trains, hangs, now=405.0) is None
-    prints = hangs._replace(output_at=404.5)
+    prints = pod_with(hangs, output_at=404.5)
     assert _news(order, trains, prints, now=405.0) is None
-    assert _news(order, trains, hangs._replace(step_at=404.5), now=405.0) == "activity_resumed"
+    assert _news(order, trains, pod_with(hangs, step_at=404.5), now=405.0) == "activity_resumed"
 
 
 def test_output_that_came_with_the_last_step_does_not_go_on() -> None:

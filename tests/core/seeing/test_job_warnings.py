@@ -43,12 +43,12 @@ def warned(watch_result: WaitFor | WatchReport) -> list[str]:
 
 
 def printing(since: float, **details: object) -> PodView:
-    return pod(0)._replace(unmatched_since=since, **details)  # type: ignore[arg-type]  # fields of a pod
+    return pod(0, unmatched_since=since, **details)
 
 
 def stepping(now: float, **details: object) -> PodView:
     steps = {"step": 9, "step_at": now, "first_step_at": 1.0}
-    return pod(0)._replace(**{**steps, **details})  # type: ignore[arg-type]  # fields of a pod
+    return pod(0, **{**steps, **details})
 
 
 def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
@@ -60,9 +60,7 @@ def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
 
 
 def test_files_that_are_no_checkpoints_are_told_after_a_minute_until_one_is() -> None:
-    wrote = pod(0)._replace(
-        unrecognised=Unrecognised(since=100.0, number=3, example="state_30.foo")
-    )
+    wrote = pod(0, unrecognised=Unrecognised(since=100.0, number=3, example="state_30.foo"))
     waits = look(wrote, now=130.0, saved=None)
     assert isinstance(waits, WaitFor)
     assert waits.until == 160.0
@@ -145,7 +143,7 @@ def test_a_new_start_is_given_its_own_time_for_a_checkpoint() -> None:
 
 def test_the_time_for_a_checkpoint_begins_with_the_first_step() -> None:
     """Until then it imports and compiles, which may take longer than three intervals."""
-    imports = pod(0)._replace(started_at=400.0, step=None, step_at=None)
+    imports = pod(0, started_at=400.0, step=None, step_at=None)
     assert isinstance(look(imports, now=900.0), WaitFor)
     (text,) = warned(look(imports, now=900.0, learned=replace(PACE, steps_seen=False)))
     assert text.startswith("no complete checkpoint for 500 s"), "no step is ever seen of this job"
@@ -153,7 +151,7 @@ def test_the_time_for_a_checkpoint_begins_with_the_first_step() -> None:
 
 def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
     warnings = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
-    stopped = pod(0)._replace(started_at=None)
+    stopped = pod(0, started_at=None)
     assert isinstance(look(stopped, now=900.0), WaitFor)
     assert isinstance(look(stopped, now=900.0, warnings=warnings), WaitFor)
     silent = stepping(400.0, silent_since=890.0)

@@ -13,7 +13,7 @@ from everstep.core.seeing.watching import WaitFor, Watch
 from everstep.core.world import Observation
 from everstep.dialects.mindcluster.policy import SubHealthy, mindcluster
 from everstep.faults.meanings import with_meaning
-from tests.support.builders import ScriptedJob, pod, running
+from tests.support.builders import ScriptedJob, pod, pod_with, running
 
 SWITCH = "[0x08520003,na,L2,na]"
 LASTS_S = 300.0
@@ -39,7 +39,7 @@ def heals(job: ScriptedJob, after_s: float, *, device: int | None = None) -> Non
 def watched(job: ScriptedJob, now: float) -> WaitFor | WatchReport:
     """What the watch does at this time, while nothing else happens."""
     order = watch_order(job.state)
-    pods = tuple(pod(slot)._replace(step_at=now, moved_at=now) for slot in order.living)
+    pods = tuple(pod_with(pod(slot), step_at=now, moved_at=now) for slot in order.living)
     observation = Observation(now=now, cursor="9", pods=pods, generation=order.generation)
     watch_result = watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[
         1

@@ -8,11 +8,18 @@ from everstep.chronicle import happenings, views
 from everstep.core.seeing.hang import learn
 from everstep.core.state import Learned
 from everstep.core.world import PodState, PodView
+from everstep.protocol.wire import RunProgress
 from tests.support.builders import ScriptedJob, running
 
 
 def pod(slot: int, text: str) -> PodView:
-    return PodView(slot=slot, node="n", uid=f"u{slot}", state=PodState.RUNNING, steps_from=text)
+    return PodView(
+        slot=slot,
+        node="n",
+        uid=f"u{slot}",
+        state=PodState.RUNNING,
+        run=RunProgress(steps_from=text),
+    )
 
 
 def report(job: ScriptedJob, *texts: str) -> None:

@@ -23,7 +23,7 @@ from everstep.dialects.modelarts.policy import modelarts
 from everstep.dialects.modelarts.shapes import HANG_MINUTES, HANG_RETRY, JOB_RETRY
 from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation
-from tests.support.builders import running, sighting
+from tests.support.builders import pod_with, running, sighting
 
 SLOTS, DEVICES = 3, 2
 STILL_S = 600.0
@@ -368,11 +368,11 @@ class Late(FakeBackend):
         return replace(observation, pods=tuple(self.with_age(pod) for pod in observation.pods))
 
     def with_age(self, pod: PodView) -> PodView:
-        at = max(pod.started_at or 0.0, self.heard_at)
-        io_at, devices_at = (
-            None if sign is None else min(sign, at) for sign in (pod.io_at, pod.devices_at)
+        at = max(pod.run.started_at or 0.0, self.heard_at)
+        io_at, busy_at = (
+            None if sign is None else min(sign, at) for sign in (pod.run.io_at, pod.run.busy_at)
         )
-        return pod._replace(io_at=io_at, devices_at=devices_at)
+        return pod_with(pod, io_at=io_at, busy_at=busy_at)
 
     async def check(self, job: JobRef) -> tuple[Fact, ...]:
         self.heard_at = await self.clock()

@@ -10,7 +10,7 @@ from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.world import Checkpoint, Observation, PodView, RankExit
-from tests.support.builders import pod, watch_order
+from tests.support.builders import pod, pod_with, watch_order
 
 LIMIT_S = 600.0
 LIMITS = Limits(still_s=LIMIT_S)
@@ -20,8 +20,7 @@ Signs = tuple[float | None, float | None]  # newest I/O, newest change of use
 
 def pods_of(signs: tuple[Signs, ...]) -> tuple[PodView, ...]:
     return tuple(
-        pod(slot, io_at=io_at, devices_at=devices_at)
-        for slot, (io_at, devices_at) in enumerate(signs)
+        pod(slot, io_at=io_at, busy_at=busy_at) for slot, (io_at, busy_at) in enumerate(signs)
     )
 
 
@@ -85,14 +84,14 @@ def test_a_slot_that_does_not_answer_for_this_generation_keeps_the_rule_for_all_
 
 
 def test_the_clock_begins_with_the_start() -> None:
-    pods = [one._replace(started_at=950.0) for one in pods_of((STILL, STILL))]
+    pods = [pod_with(one, started_at=950.0) for one in pods_of((STILL, STILL))]
     suspicion = suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW)
     assert suspicion is not None
     assert suspicion.due == 950.0 + LIMIT_S
 
 
 def test_nobody_is_suspected_before_the_ranks_started() -> None:
-    pods = [one._replace(started_at=None) for one in pods_of((STILL, STILL))]
+    pods = [pod_with(one, started_at=None) for one in pods_of((STILL, STILL))]
     assert suspect(pods, LIMITS, slots=2, checkpoint=None, now=NOW) is None
 
 
@@ -173,14 +172,14 @@ def test_a_suspension_that_was_noted_is_not_told_again_whichever_rule_speaks() -
 
 
 def test_steps_do_not_count_where_only_io_and_devices_are_judged() -> None:
-    going_on = [one._replace(step=9, step_at=700.0) for one in pods_of((STILL, STILL))]
+    going_on = [pod_with(one, step=9, step_at=700.0) for one in pods_of((STILL, STILL))]
     assert isinstance(look(*going_on, now=700.0), WatchReport)
-    standing = [one._replace(step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
+    standing = [pod_with(one, step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
     assert isinstance(look(*standing, now=9_000.0, limits=Limits(still_s=1e6)), WaitFor)
 
 
 def test_io_and_devices_do_not_count_where_steps_are_judged() -> None:
-    standing = [one._replace(step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
+    standing = [pod_with(one, step=9, step_at=100.0) for one in pods_of((MOVES, MOVES))]
     assert isinstance(look(*standing, now=NOW, limits=Limits(hang_s=60.0)), WatchReport)
-    going_on = [one._replace(step=9, step_at=NOW) for one in pods_of((STILL, STILL))]
+    going_on = [pod_with(one, step=9, step_at=NOW) for one in pods_of((STILL, STILL))]
     assert isinstance(look(*going_on, now=NOW, limits=Limits(hang_s=60.0)), WaitFor)

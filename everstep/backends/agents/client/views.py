@@ -18,6 +18,7 @@ from everstep.core.world import (
     slowest,
 )
 from everstep.protocol import bounds, wire
+from everstep.protocol.shapes import progress_of
 
 
 class PodPlace(Protocol):
@@ -92,34 +93,16 @@ def _unrecognised(files: wire.Unrecognised | None) -> Unrecognised | None:
 
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
     return plain._replace(
-        generation=run["generation"],
-        started_at=run["started_at"],
+        run=progress_of({**run, "step": step(run["step"])}),
         exits=tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank))),
         ranks=max(1, len(run["ranks"])),
-        step=step(run["step"]),
-        step_at=run["step_at"],
-        first_step_at=run["first_step_at"],
-        longest_gap_s=run["longest_gap_s"],
-        moved_at=run["moved_at"],
-        output_at=run.get("output_at"),  # an agent of an earlier version has none
-        io_at=run.get("io_at"),
-        devices_at=run.get("busy_at"),
-        watched_since=run.get("watched_since"),  # nor this
-        unmatched_since=run.get("unmatched_since"),
-        unread=run.get("unread", False),
-        steps_from=run.get("steps_from", ""),
-        unrecognised=_unrecognised(run.get("unrecognised")),
-        free_bytes=run.get("free_bytes"),
-        saved_at=run.get("saved_at"),
-        save_every_s=run.get("save_every_s"),
-        schedule_count=run["counts"].get("schedule_count", 1),
-        process_start_count=run["counts"].get("process_start_count", 0),
         can=common(rank.get("can", ()) for rank in run["ranks"]),
         older_ranks=tuple(
             (rank["rank"], rank["incarnation"])
             for rank in run["ranks"]
             if rank["incarnation"] < run["generation"]
         ),
+        unrecognised=_unrecognised(run.get("unrecognised")),
     )
 
 

@@ -31,6 +31,7 @@ from typing import Any
 from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, Refused, ask_once
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.protocol import wire
+from everstep.protocol.shapes import in_time_of
 
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 5.0
@@ -326,41 +327,7 @@ def in_cluster_time(state: wire.AgentState, lead_s: float) -> wire.AgentState:
     """The state with all its times in the cluster's time."""
     if abs(lead_s) < LEAD_LEAST_S:
         return state
-
-    def translate(at: float | None) -> float | None:
-        return None if at is None else at - lead_s
-
-    run = state["run"]
-    if run is not None:
-        run = run.copy()
-        run["started_at"] = translate(run["started_at"])
-        run["step_at"] = translate(run["step_at"])
-        run["first_step_at"] = translate(run["first_step_at"])
-        run["moved_at"] = translate(run["moved_at"])
-        run["output_at"] = translate(run.get("output_at"))
-        run["io_at"] = translate(run.get("io_at"))
-        run["busy_at"] = translate(run.get("busy_at"))
-        run["watched_since"] = translate(run.get("watched_since"))
-        run["saved_at"] = translate(run.get("saved_at"))
-        run["unmatched_since"] = translate(run.get("unmatched_since"))
-        if unrecognised := run.get("unrecognised"):
-            unrecognised["since"] = translate(unrecognised["since"]) or 0.0
-        run["ranks"] = [_translated_rank(rank, lead_s) for rank in run["ranks"]]
-    translated = state.copy()
-    translated["now"] = state["now"] - lead_s
-    translated["run"] = run
-    translated["facts"] = [_translated_fact(fact, lead_s) for fact in state["facts"]]
-    translated["works"] = [_translated_work(work, lead_s) for work in state.get("works", ())]
-    return translated
-
-
-def _translated_rank(rank: wire.RankSeen, lead_s: float) -> wire.RankSeen:
-    translated = rank.copy()
-    translated["started_at"] = rank["started_at"] - lead_s
-    if rank["exited_at"] is not None:
-        translated["exited_at"] = rank["exited_at"] - lead_s
-    if (span := rank.get("ended_between")) is not None:
-        translated["ended_between"] = span[0] - lead_s, span[1] - lead_s
+    translated: wire.AgentState = in_time_of("AgentState", state, lead_s)
     return translated
 
 
@@ -392,15 +359,3 @@ def _with_span(
     if alive_at is None or alive_at >= exited_at:
         return rank
     return {**rank, "ended_between": (alive_at, exited_at)}
-
-
-def _translated_work(work: wire.WorkSeen, lead_s: float) -> wire.WorkSeen:
-    translated = work.copy()
-    translated["began"], translated["ended"] = work["began"] - lead_s, work["ended"] - lead_s
-    return translated
-
-
-def _translated_fact(fact: wire.FactSeen, lead_s: float) -> wire.FactSeen:
-    translated = fact.copy()
-    translated["at"] = fact["at"] - lead_s
-    return translated
