@@ -176,7 +176,7 @@ def summary(order: StepOrder) -> str:
         "isolate": ", ".join(i.node for i in plan.remedy.isolate),
         "place": f"{len(plan.remedy.recreate)} of {len(order.living)} slots",
         "resume": _from(plan.remedy.older_than_step),
-        "start": f"generation {order.generation}{resuming_from(order.resume)}",
+        "start": f"generation {order.generation}{resuming_from(order.snapshot or order.resume)}",
     }.get(str(order.step), "")
 
 

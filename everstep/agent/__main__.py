@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
+from everstep.agent.memory.rank_socket import RankSocket
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.logs import HEAD, MB, LogFile
 from everstep.agent.observing.npu_watch import NpuWatch
@@ -228,6 +229,7 @@ def _work(options: Options, agent: Agent, token: bytes, complete: Complete) -> N
     if options.listen is not None:
         tls = None if options.credentials is None else _tls(options.credentials)
         _serve(agent, on_tcp(*options.listen), token, answers, tls=tls)
+    RankSocket(agent).listen()
     _serve(agent, on_unix(wire.SOCKET), token, answers)
     agent.loop.run()
 

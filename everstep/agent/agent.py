@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from everstep.agent import clock
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
+from everstep.agent.memory.snapshots import Snapshots
 from everstep.agent.parts import Parts
 from everstep.agent.processes import command_files, proc, rank_ends
 from everstep.agent.processes.members import Members
@@ -76,6 +77,7 @@ class Agent:
         self.notes: list[str] = []
         self.facts = Facts(self.boot)
         self.works: list[wire.WorkSeen] = []
+        self.snapshots = Snapshots()
         self.save_watch: SaveWatch | None = None  # of the newest run that saves
         self.polled = time.monotonic()  # when a worker last sent a request
 
@@ -120,6 +122,7 @@ class Agent:
             "facts": self.facts.open,
             "facts_seen": self.facts.count,
             "works": self.works,
+            "snapshots": self.snapshots.state(),
         }
 
     @property
@@ -309,6 +312,8 @@ class Agent:
         if self._newest_run() == command["generation"]:
             return
         going_on = self._kept_living_ranks(command["generation"])
+        if not going_on:
+            self.snapshots.keep_only(command["snapshot_step"])
         placed = command_files.placed(command, self.home)
         run = self.run = Run(placed, self.home, going_on, ordered_at=ordered_at)
         self.parts.warden.send_orders()

@@ -25,6 +25,9 @@ class RanksPart(LookingPart, Protocol):
 
     def follow(self, run: Run) -> None: ...
     def forget(self, rank: Rank) -> None: ...
+    def look_at_position(self, rank: Rank) -> None:
+        """Read the step that the rank reports."""
+
     def published(self) -> None:
         """The agent has published its state."""
 

@@ -241,7 +241,9 @@ def origin(event: Started) -> str:
 
 
 def loaded(event: Started) -> str:
-    """The checkpoint from which a start resumes, in words: `step 300 (ckpt/step_300.pkl)`."""
+    """What a start resumes from, in words: `step 300 (ckpt/step_300.pkl)`, `step 312 in memory`."""
+    if event.snapshot is not None:
+        return event.snapshot.name
     if event.resume is not None:
         name = event.resume.name if event.resume.step is not None else UNKNOWN
         return f"{name} ({record_rows.file_of(event.resume.path)})"

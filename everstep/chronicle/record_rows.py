@@ -24,13 +24,28 @@ def outcome_values(outcome: Outcome) -> Value:
         "recover_end_at": int(outcome.now),
         "isolated": bool(outcome.isolated),
         "generation_to": outcome.generation if outcome.was_started else None,
-        "resume_step": None if outcome.resume is None else outcome.resume.step,
+        "resume_step": _resume_step(outcome),
+        "resume_from": _resume_from(outcome),
         "resume_path": None if outcome.resume is None else outcome.resume.path,
         "newer_checkpoints": None if outcome.newer_saved is None else outcome.newer_saved.text,
         "evidence": outcome.evidence,
         "stages_s": dict(outcome.stages_s),
         "notes": list(outcome.notes),
     }
+
+
+def _resume_step(outcome: Outcome) -> int | None:
+    resumed = outcome.snapshot or outcome.resume
+    return None if resumed is None else resumed.step
+
+
+def _resume_from(outcome: Outcome) -> str | None:
+    return source(snapshot=outcome.snapshot is not None, checkpoint=outcome.resume is not None)
+
+
+def source(*, snapshot: bool, checkpoint: bool) -> str | None:
+    """What a start resumes from, in one word."""
+    return "snapshot" if snapshot else "checkpoint" if checkpoint else None
 
 
 def with_outcome(record: Value, values: Value) -> Value:
@@ -68,6 +83,8 @@ def took_s(r: Mapping[str, Any]) -> float | None:
 def resumed_from(r: Mapping[str, Any]) -> str:
     """From where training went on: `step 40 (ckpt/step_40.pkl); 1 newer one set aside: step 60`."""
     path, step, newer = r.get("resume_path"), r.get("resume_step"), r.get("newer_checkpoints")
+    if r.get("resume_from") == "snapshot":
+        return f"step {step} in memory"
     if path is None:
         return "" if newer is None else f"the beginning; {newer}"
     name = "an unknown step" if step is None else f"step {step}"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from everstep.chronicle import record_rows
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import Decision, Remedy
@@ -153,6 +154,9 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         after=event.after,
         resume_step=event.resume_step,
         resume_path=None if event.resume is None else event.resume.path,
+        resume_from=record_rows.source(
+            snapshot=event.snapshot is not None, checkpoint=event.resume is not None
+        ),
         newer_checkpoints="" if event.newer_saved is None else event.newer_saved.text[:NEWER_KEPT],
         evidence=event.evidence,
         stages_s=stages,

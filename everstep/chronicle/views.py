@@ -318,6 +318,7 @@ def record(r: Record) -> dict[str, Any]:
         "step": r.step,
         "resume_step": r.resume_step,
         "resume_path": r.resume_path,
+        "resume_from": r.resume_from,
         "newer_checkpoints": r.newer_checkpoints or None,
         "evidence": r.evidence,
         "stages_s": {name: r.stages_s.get(name) for name in STAGES},

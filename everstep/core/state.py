@@ -30,7 +30,7 @@ from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.seeing.lasting import Lasting
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
-from everstep.core.world import Checkpoint, JobRef, PodState
+from everstep.core.world import Checkpoint, JobRef, PodState, Snapshot
 
 COMMAND_IDS_KEPT = 1_000
 FACT_IDS_KEPT = 500
@@ -91,6 +91,7 @@ class Mark:
 
     checkpoint: int | None = None  # the highest number (`Checkpoint.order_number`)
     step: int | None = None
+    remembered: int | None = None  # the newest step of which every rank had a whole snapshot
     saved_at: float | None = None  # the newest time of checkpoints without a number
     healthy_generation: int = 0  # the newest generation that ran for `healthy_s`
 
@@ -200,9 +201,11 @@ class JobState:
     first_generation: int = 0  # above 1: jobs of this ID ran before
     slots: Mapping[int, Slot] = field(default_factory=dict)
     resume: Checkpoint | None = None  # with which this generation started
+    snapshot: Snapshot | None = None  # from which its ranks began, in place of `resume`
     step: int | None = None  # the newest, which may be of an earlier generation
     stepped_in: int = 0  # the generation of that step
     saved: Checkpoint | None = None  # the newest one
+    remembered: int | None = None  # the newest step of which every rank had a whole snapshot
     running_since: float | None = None
     alive_until: float | None = None  # until when every slot since then showed signs of life
     phase_started_at: float | None = None

@@ -87,9 +87,31 @@ class Checkpoint:
         return self.order_number > other.order_number
 
 
-def resuming_from(checkpoint: Checkpoint | None) -> str:
+class Snapshot(NamedTuple):
+    """The snapshots of one step that all ranks have in memory."""
+
+    step: int
+    at: float  # of the last one
+    starts: int = 1  # runs in a row that began from them
+
+    @property
+    def name(self) -> str:
+        """How sentences name it."""
+        return f"step {self.step} in memory"
+
+
+class RankSnapshot(NamedTuple):
+    """A whole snapshot of one rank, in the memory of its pod."""
+
+    step: int
+    rank: int
+    world: int  # number of ranks whose snapshots of this step belong together
+    at: float
+
+
+def resuming_from(resumed: Checkpoint | Snapshot | None) -> str:
     """The end of a sentence about a start: `, from step 40`."""
-    return "" if checkpoint is None else f", from {checkpoint.name}"
+    return "" if resumed is None else f", from {resumed.name}"
 
 
 class PassedOver(NamedTuple):
@@ -161,6 +183,7 @@ class PodView(NamedTuple):
     older_ranks: tuple[tuple[int, int], ...] = ()
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
+    snapshots: tuple[RankSnapshot, ...] = ()
 
     @property
     def generation(self) -> int:
@@ -176,6 +199,15 @@ def common(declared: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """The capabilities that all of them declare, sorted; none for no ranks."""
     sets = [frozenset(one) for one in {tuple(one) for one in declared}]
     return tuple(sorted(sets[0].intersection(*sets[1:]))) if sets else ()
+
+
+def newest_whole_step(pods: Iterable[PodView]) -> int | None:
+    """The newest step of which every rank has a whole snapshot, whatever its number will be."""
+    ranks_by_step: dict[tuple[int, int], set[int]] = {}
+    for held in (one for pod in pods for one in pod.snapshots):
+        ranks_by_step.setdefault((held.step, held.world), set()).add(held.rank)
+    whole = (step for (step, world), ranks in ranks_by_step.items() if len(ranks) == world)
+    return max(whole, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -456,6 +488,7 @@ class StartOrder:
     workdir: str = "."
     processes_per_node: int = 1
     resume: Checkpoint | None = None
+    snapshot: Snapshot | None = None  # in place of `resume`
     model_dir: str | None = None
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"

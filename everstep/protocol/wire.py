@@ -107,6 +107,16 @@ class RankSeen(TypedDict):
     signal: int | None
 
 
+class SnapshotSeen(TypedDict):
+    """A whole snapshot of a rank's state, in memory that the agent holds."""
+
+    rank: int
+    world: int  # number of ranks whose snapshots of this step belong together
+    step: int
+    at: float
+    bytes: int
+
+
 class SavedState(TypedDict):
     """A checkpoint."""
 
@@ -225,6 +235,7 @@ class AgentState(TypedDict):
     facts: list[FactSeen]  # not acknowledged yet
     facts_seen: int  # number of all facts of this boot
     works: list[WorkSeen]  # the newest; of each name and generation the first
+    snapshots: list[SnapshotSeen]
 
 
 Folder = str
@@ -262,6 +273,7 @@ class RunCommand(TypedDict):
     ranks: list[RankPlan]
     keep: list[int]  # ranks whose process runs already: the stop before kept them
     rebuild: dict[str, str]  # variables for those, beside their own of `ranks`
+    snapshot_step: int | None  # ranks resume from their snapshots of this step; others are dropped
     stop_siblings: bool  # a rank that ends badly ends the others of this pod
     log_pattern: str | None
     loss_pattern: str | None  # None: a usual one is tried; empty: losses are not read

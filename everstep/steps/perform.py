@@ -481,7 +481,9 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
             return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
-        waiting_for = f"slot {slot} to start its ranks{resuming_from(order.resume)}"
+        waiting_for = (
+            f"slot {slot} to start its ranks{resuming_from(order.snapshot or order.resume)}"
+        )
         await look_then_report(step, deadline, waiting_for, deadline=deadline)
 
 
@@ -528,6 +530,7 @@ def _start_order(step: StepRun) -> StartOrder:
         workdir=phase.workdir,
         processes_per_node=phase.processes_per_node,
         resume=order.resume,
+        snapshot=order.snapshot,
         model_dir=phase.model_dir,
         checkpoints_path=phase.checkpoints_path,
         checkpoints_format=phase.checkpoints_format,

@@ -10,6 +10,7 @@ from itertools import takewhile
 from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP, Fact
+from everstep.core.recovering import placement, snapshots
 from everstep.core.world import (
     NEWER_NAMED,
     Checkpoint,
@@ -20,6 +21,7 @@ from everstep.core.world import (
     PassedOver,
     SetAside,
     SetAsideOrder,
+    Snapshot,
 )
 from everstep.steps.looking import StepRun, look_then_report
 
@@ -52,10 +54,21 @@ async def resume(step: StepRun) -> StepResult:
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
     checkpoints = listing.checkpoints
     chosen = _choose(checkpoints, plan)
-    if chosen is None and (cause := _none_to_load(step, checkpoints)) is not None:
+    snapshot = await _snapshot(step, chosen)
+    if not (chosen or snapshot) and (cause := _none_to_load(step, checkpoints)) is not None:
         return step.failed(cause)
     newer = tuple(takewhile(lambda one: one != chosen, checkpoints))  # all, if none was chosen
-    return replace(await _result_after_renaming(step, listing, newer, chosen), resume=chosen)
+    result = await _result_after_renaming(step, listing, newer, chosen)
+    return replace(result, resume=chosen, snapshot=snapshot)
+
+
+async def _snapshot(step: StepRun, checkpoint: Checkpoint | None) -> Snapshot | None:
+    """The snapshots in memory that are newer than the checkpoint, if every rank has one of the same step."""
+    if not snapshots.may_be_used(step.order.plan):
+        return None
+    observation = await step.look(step.now)
+    node_ranks = placement.node_ranks(step.order.living)
+    return snapshots.choose(step.order.plan, observation.pods, node_ranks, checkpoint)
 
 
 def _fence_order(step: StepRun) -> FenceOrder:

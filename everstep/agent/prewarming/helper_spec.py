@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from everstep.agent.processes.rank import PRINTS_STACKS, Rank
 from everstep.agent.processes.run import Run
-from everstep.protocol import wire
+from everstep.protocol import rank_memory, wire
 
 START_VARIABLES = frozenset(
     {
@@ -24,6 +24,7 @@ START_VARIABLES = frozenset(
         *("EVERSTEP_GENERATION", "EVERSTEP_PHASE", "EVERSTEP_SLOT", "EVERSTEP_AGENT"),
         *("EVERSTEP_RESUME_STEP", "EVERSTEP_RESUME_PATH", "EVERSTEP_STATE_FROM"),
         *(wire.RANK_FOLDER, wire.LAST_WORDS_FILE),
+        *(rank_memory.SOCKET_FOLDER, rank_memory.SNAPSHOT_STEP),
         *("MA_SCHEDULE_CNT", "MA_PROC_START_CNT", "MA_NUM_HOSTS", "MA_CURRENT_INSTANCE_NAME"),
         *("VC_TASK_INDEX", "VC_WORKER_NUM", "VC_WORKER_HOSTS"),
     }

@@ -16,9 +16,10 @@ from everstep.agent.observing.logs import LogFile
 from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_ends, rank_exec
 from everstep.agent.storage import files, permissions
-from everstep.protocol import bounds, wire
+from everstep.protocol import bounds, rank_memory, wire
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable
 
     from everstep.agent.observing.output_copy import RankCopy
@@ -50,10 +51,11 @@ class RankFolder:
         self.can: list[str] = []
         self.problem: str | None = None
 
-    def make(self) -> None:
+    def make(self, token: str) -> None:
         """Make the folder. A full disk must not stop a rank; it only loses its channel to the agent."""
         with contextlib.suppress(OSError):
             permissions.ensure_below(self.path.parents[1], self.path)
+            files.replace(self.path / rank_memory.TOKEN, token)
 
     def instruct(self, instruction: wire.RebuildRequest | wire.SaveRequest) -> None:
         """Write the instruction for the rank. Raises OSError."""
@@ -89,7 +91,8 @@ class RankFolder:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            for name in (wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS):
+            names = wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS, rank_memory.TOKEN
+            for name in names:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
@@ -116,7 +119,12 @@ class Rank:
         self.number = plan["rank"]
         self.local = plan["local_rank"]
         self.folder = folder
-        self.env = {**plan["env"], wire.RANK_FOLDER: str(folder.path)}
+        self.token = os.urandom(16).hex()
+        self.env = {
+            **plan["env"],
+            wire.RANK_FOLDER: str(folder.path),
+            rank_memory.SOCKET_FOLDER: str(folder.path.parents[1]),
+        }
         self.incarnation = incarnation
         self.pid = 0
         self.process: proc.Process | None = None  # as it was when it had just been started
@@ -132,6 +140,7 @@ class Rank:
         self.wrote_at: float | None = None
         self.log = LogFile(log)
         copied_by = type(self).copied_by
+        self.position_memory: mmap.mmap | None = None  # once the rank has introduced itself
         self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader
         self.output = -1  # where it can be read
@@ -237,6 +246,12 @@ class Rank:
             self.output = -1
             if self.copy is not None:
                 self.copy.end()
+
+    @property
+    def position(self) -> rank_memory.Position | None:
+        """Where the rank is in its training, or was when it ended; None: it does not report that."""
+        memory = self.position_memory
+        return None if memory is None else rank_memory.read_position(memory)
 
     def close(self) -> None:
         """Release what an ended rank holds."""

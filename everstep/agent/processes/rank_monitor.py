@@ -62,6 +62,8 @@ class RankMonitor:
         """Read which capabilities the living ranks declare."""
         run = self._agent.run
         living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
+        for rank in living:
+            self.look_at_position(rank)
         changed = [rank.folder.look() for rank in living]
         for rank in living:
             if rank.folder.problem is not None:
@@ -120,6 +122,7 @@ class RankMonitor:
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
+        self.look_at_position(rank)
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
             self._add_exit(run, rank)
         if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
@@ -212,7 +215,7 @@ class RankMonitor:
             self._agent.note(f"the log of rank {rank.number} is not complete: {rank.log.problem}")
         if run.search.is_given_up:
             self._agent.note(steps.TOO_SLOW)
-        if step is not None:
+        if step is not None and rank.position is None:
             self._record_step(run, rank, step)
         self._report_wrong_loss(run, rank)
         return more
@@ -232,6 +235,13 @@ class RankMonitor:
         if rank.exited_at is None:  # else it is published with the exit of the rank
             self._agent.save_state()
             self._agent.publish()
+
+    def look_at_position(self, rank: Rank) -> None:
+        """Read the step that the rank reports itself. What its log has of steps does not count any more."""
+        run, position = self._agent.run, rank.position
+        completed = None if position is None else position.completed
+        if run is not None and rank in run.ranks and completed is not None:
+            self._record_step(run, rank, completed)
 
     def forget(self, rank: Rank) -> None:
         """Stop to read a rank that has ended, and release what it holds."""

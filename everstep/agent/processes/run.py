@@ -102,7 +102,7 @@ class Run:
                 env = {**self.command["rebuild"], **plan["env"]}
                 rank.folder.instruct({"generation": self.generation, "do": "rebuild", "env": env})
             else:
-                rank.folder.make()
+                rank.folder.make(rank.token)
 
     @property
     def prewarmed(self) -> bool | None:

@@ -14,7 +14,14 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import PhaseSpec
-from everstep.core.world import AgentWork, Checkpoint, JobRef, NewerCheckpoints, PodRef
+from everstep.core.world import (
+    AgentWork,
+    Checkpoint,
+    JobRef,
+    NewerCheckpoints,
+    PodRef,
+    Snapshot,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +245,8 @@ class Plan:
     places: PlaceRules | None = None
     avoid_devices: tuple[tuple[str, int], ...] = ()
     saved_as: str | None = None  # where the newest complete checkpoint of this phase was
+    restores: bool = False  # every rank begins from its snapshot when it is ordered to
+    snapshot: Snapshot | None = None  # from which the run before this plan began
     reissued: bool = False  # it places pods of a restarted job, which queues before new ones
     priority: int = 0
     folders: Mapping[str, str] = field(default_factory=dict)  # of the job: path -> its field
@@ -277,6 +286,7 @@ class StepOrder:
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     resume: Checkpoint | None = None
+    snapshot: Snapshot | None = None
     # How long before this step the wait for a spare began: it begins with the stop.
     spare_waited_s: float = 0.0
     above: int = 0  # found on storage: a stop that is repeated takes a generation above this one
@@ -302,6 +312,7 @@ class StepEffects:
     facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
     resume: Checkpoint | None = None
+    snapshot: Snapshot | None = None  # in place of `resume`
     newer_saved: NewerCheckpoints | None = None  # than `resume`
     evidence: str | None = None
     isolated: tuple[str, ...] = ()

@@ -130,7 +130,7 @@ def decision_input(
         shows_steps=phase.log_pattern is not None or state.step is not None,
         step=state.step,
         stepped_in=state.stepped_in,
-        resume=state.resume,
+        resume=None if state.snapshot is not None else state.resume,
         saved=state.saved,
         saves_to=phase.checkpoints_path,
         used=ledger.used,

@@ -57,6 +57,7 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
         step=report.step if report.step is not None else state.step,
         stepped_in=state.generation if report.step is not None else state.stepped_in,
         saved=report.checkpoint or state.saved,
+        remembered=report.remembered,
         running_since=report.running_since or state.running_since,
         alive_until=report.alive_until or state.alive_until,
         learned=report.learned,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.deciding.decision import Decision, Result, Waited
 from everstep.core.facts import Fact
-from everstep.core.world import AgentWork, Checkpoint, NewerCheckpoints
+from everstep.core.world import AgentWork, Checkpoint, NewerCheckpoints, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,7 @@ class Started(_Event):
     nodes: tuple[str, ...]
     starting_step: int | None  # None: unknown
     resume: Checkpoint | None
+    snapshot: Snapshot | None = None  # in place of `resume`
     newer_saved: NewerCheckpoints | None = None  # than `resume`
     checks_numbers: bool = False
     waited: tuple[Waited, ...] = ()
@@ -229,6 +230,7 @@ class RestartEnded(_Event):
     result: str
     resume_step: int | None = None
     resume: Checkpoint | None = None
+    snapshot: Snapshot | None = None  # in place of `resume`
     newer_saved: NewerCheckpoints | None = None  # than `resume`
     generation: int | None = None  # that was started
     isolated: bool | None = None  # None: as was decided

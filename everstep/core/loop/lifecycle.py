@@ -401,6 +401,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         phase_index=index,
         slots={},
         resume=None,
+        snapshot=None,
         step=None,
         saved=None,
         running_since=None,

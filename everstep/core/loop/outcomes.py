@@ -135,6 +135,7 @@ def _restart_ended(plan: Plan, outcome: Outcome, before: JobState, after: JobSta
         after=new,
         resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
         resume=after.resume if outcome.was_started else None,
+        snapshot=after.snapshot if outcome.was_started else None,
         newer_saved=outcome.newer_saved,
         evidence=outcome.evidence,
         stages_s=outcome.stages_s,
@@ -192,6 +193,7 @@ def started(
         nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
         starting_step=starting_step(state, run=state.runs),
         resume=state.resume,
+        snapshot=state.snapshot,
         newer_saved=newer_saved,
         checks_numbers=state.ledger.checking.is_on,
         waited=waited,
@@ -201,6 +203,8 @@ def started(
 
 def starting_step(state: JobState, *, run: int) -> int | None:
     """The step at which a run begins; None if unknown: a later run may find files of its own script."""
+    if state.snapshot is not None:
+        return state.snapshot.step
     if state.resume is not None:
         return state.resume.step
     # Generations of a job ID begin at 1. If the first one is higher, an earlier job of this ID ran here, or a
@@ -287,6 +291,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
         state,
         generation=generation,
         resume=resume,
+        snapshot=state.snapshot if generation == state.generation else None,
         slots=slots,
         first_step_at=None,
         lost_containers=tuple(slot for slot in state.lost_containers if slot in living),
@@ -378,6 +383,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         slots=slots,
         older_ranks=_older_ranks(state, plan, outcome),
         resume=outcome.resume if carried_out(plan, outcome, Step.RESUME) else state.resume,
+        snapshot=outcome.snapshot if carried_out(plan, outcome, Step.RESUME) else state.snapshot,
         ledger=_ledger_after(state, plan, outcome),
         saved=_newest_checkpoint(state, plan, outcome),
         isolated={**_still_isolated(state, outcome), **isolated},

@@ -9,7 +9,7 @@ from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan, Remedy
 from everstep.core.facts import EXAMPLES_KEPT, SCALE_OUT
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
-from everstep.core.recovering import growth
+from everstep.core.recovering import growth, snapshots
 from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import usable
 from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
@@ -152,6 +152,8 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,
+        restores=snapshots.RESTORE in state.can,
+        snapshot=state.snapshot,
         reissued=decision.remedy.places_pods,
         priority=state.spec.priority,
         n=n,

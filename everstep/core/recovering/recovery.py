@@ -92,6 +92,7 @@ def next_step(progress: PlanProgress) -> StepOrder | Outcome:
         avoid=so_far.avoid,
         avoid_devices=so_far.avoid_devices,
         resume=so_far.resume,
+        snapshot=so_far.snapshot,
         spare_waited_s=_spare_waited_s(progress),
         above=progress.above,
     )
@@ -149,6 +150,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         facts=(*old.facts, *result.facts),
         pods={**old.pods, **result.pods},
         resume=result.resume or old.resume,
+        snapshot=result.snapshot or old.snapshot,
         newer_saved=result.newer_saved or old.newer_saved,
         stages_s={**old.stages_s, stage: round(spent, 6)},
         evidence=result.evidence or old.evidence,

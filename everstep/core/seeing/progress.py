@@ -84,12 +84,27 @@ def lived_s(since: float | None, until: float | None) -> float | None:
 
 def progressed(state: JobState) -> JobState:
     """The state with its mark moved to what it has reached. If that moved, all counts in a row are reset."""
-    mark = yardstick(state).furthest(reached(state))
+    measure = yardstick(state)
+    mark = measure.furthest(reached(state))
     if mark == state.ledger.mark:
-        return state
+        return state if measure.only_checkpoints else _remembered(state)
     counts = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "early": 0}
     reset = with_ledger(state, mark=mark, last_end=None, rollbacks=RollbackCount(), **counts)
     return _with_event(state, reset)
+
+
+def _remembered(state: JobState) -> JobState:
+    """The state after progress that only memory holds: the restarts before it were not in vain.
+
+    It is lost with the pods, so series, suspicions and rollbacks end with a checkpoint alone.
+    """
+    mark = state.ledger.mark
+    if state.remembered is None or state.remembered <= (mark.remembered or 0):
+        return state
+    mark = replace(mark, remembered=state.remembered)
+    return _with_event(
+        state, with_ledger(state, mark=mark, no_progress=0, spacing=0, escalation={})
+    )
 
 
 def _with_event(before: JobState, after: JobState) -> JobState:
@@ -97,7 +112,8 @@ def _with_event(before: JobState, after: JobState) -> JobState:
     was, now = before.ledger.no_progress, after.ledger.no_progress
     if now >= was:
         return after
-    is_by_checkpoint = before.ledger.mark.step == after.ledger.mark.step
+    old, new = before.ledger.mark, after.ledger.mark
+    is_by_checkpoint = (old.step, old.remembered) == (new.step, new.remembered)
     progress = Progressed(
         at=after.now,
         saved=after.saved if is_by_checkpoint else None,

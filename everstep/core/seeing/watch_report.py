@@ -115,6 +115,7 @@ class WatchReport:
     pods: tuple[PodSeen, ...] = ()  # those in another state than the job has
     lost_containers: Slots = ()  # slots whose container is no longer there
     can: tuple[str, ...] = ()  # capabilities that every rank declares
+    remembered: int | None = None  # the newest step of which every rank has a whole snapshot
     # Ranks whose process an earlier generation started, each with that generation.
     older_ranks: BySlot[int] = field(default_factory=dict)
     warnings: tuple[JobWarning, ...] = ()

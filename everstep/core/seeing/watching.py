@@ -42,7 +42,14 @@ from everstep.core.seeing.watch_report import (
     pod_seen,
 )
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, Observation, PodState, PodView, common
+from everstep.core.world import (
+    Checkpoint,
+    Observation,
+    PodState,
+    PodView,
+    common,
+    newest_whole_step,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,6 +350,7 @@ def report(
         ),
         lost_containers=tuple([slot for slot in order.living if slot not in present]),
         can=common(pod.can for pod in now_running.representatives),
+        remembered=newest_whole_step(observation.pods),
         older_ranks={
             rank: incarnation
             for pod in observation.pods

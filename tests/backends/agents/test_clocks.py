@@ -84,6 +84,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "notes": [],
         "facts": [fact],
         "facts_seen": 1,
+        "snapshots": [],
         "works": [{"name": "stop", "generation": 1, "began": now - 3, "ended": now - 2}],
     }
 

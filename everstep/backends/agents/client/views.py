@@ -13,6 +13,7 @@ from everstep.core.world import (
     PodState,
     PodView,
     RankExit,
+    RankSnapshot,
     Unrecognised,
     common,
     slowest,
@@ -59,8 +60,14 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
         state=_state(pod, state, silent=silent_since is not None),
         silent_since=silent_since,
         prewarm_bytes=_prewarm_bytes(state),
+        snapshots=_snapshots(state),
     )
     return plain if run is None else _with_run(plain, run)
+
+
+def _snapshots(state: wire.AgentState | None) -> tuple[RankSnapshot, ...]:
+    held = () if state is None else state.get("snapshots", ())  # an earlier version has none
+    return tuple(RankSnapshot(s["step"], s["rank"], s["world"], s["at"]) for s in held)
 
 
 def _prewarm_bytes(state: wire.AgentState | None) -> int | None:

@@ -22,7 +22,7 @@ from everstep.core.world import StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
-from everstep.protocol import wire
+from everstep.protocol import rank_memory, wire
 from everstep.telemetry.configuration import traces_protocol
 from everstep.telemetry.trace_ids import traceparent
 
@@ -127,6 +127,7 @@ def run_command(
         ],
         "keep": keep,
         "rebuild": dict(shared) if keep else {},
+        "snapshot_step": None if order.snapshot is None else order.snapshot.step,
         "stop_siblings": order.stop_siblings,
         "log_pattern": order.log_pattern,
         "loss_pattern": order.loss_pattern,
@@ -286,6 +287,8 @@ def _shared(order: StartOrder, slot: int, pod: RunPlace, meeting: Meeting) -> Ma
     }
     if order.kept_ranks:
         env["EVERSTEP_STATE_FROM"] = ",".join(map(str, order.kept_ranks))
+    if order.snapshot is not None:
+        env[rank_memory.SNAPSHOT_STEP] = order.snapshot.step
     if order.resume is not None:
         if order.resume.step is not None:
             env["EVERSTEP_RESUME_STEP"] = order.resume.step

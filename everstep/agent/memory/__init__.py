@@ -1,0 +1,1 @@
+"""Memory that ranks share with their agent."""

@@ -1,0 +1,87 @@
+"""The snapshots of a pod's ranks. The agent holds their memory, so that it outlives the rank."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+
+from everstep.agent import clock
+from everstep.protocol import rank_memory, wire
+
+
+class HeldMemory:
+    """A handle of memory that a rank made, and a view of its first page."""
+
+    def __init__(self, handle: int) -> None:
+        """Raises OSError if that is no memory of a page or more."""
+        self.handle = handle
+        try:
+            self.page = mmap.mmap(handle, rank_memory.PAGE)
+        except (OSError, ValueError) as error:
+            raise OSError(f"its memory cannot be used: {error}") from None
+
+    @property
+    def snapshot(self) -> rank_memory.SnapshotHeader | None:
+        return rank_memory.read_snapshot(self.page)
+
+    def close(self) -> None:
+        self.page.close()
+        with contextlib.suppress(OSError):
+            os.close(self.handle)
+
+
+class Snapshots:
+    """Everything that is held, by rank and buffer. Memory is released once no start can resume from it."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, dict[int, HeldMemory]] = {}
+
+    def hold(self, rank: int, index: int, memory: HeldMemory) -> None:
+        """Hold this memory as a buffer of the rank, in place of what it had there."""
+        buffers = self._held.setdefault(rank, {})
+        if (before := buffers.pop(index, None)) is not None:
+            before.close()
+        buffers[index] = memory
+
+    def handles(self, rank: int) -> list[int]:
+        """The handles of a rank's buffers, in their order."""
+        return [memory.handle for _, memory in sorted(self._held.get(rank, {}).items())]
+
+    def keep_only(self, step: int | None) -> None:
+        """Drop every snapshot but those of this step, from which all ranks resume.
+
+        What is newer belongs to a training that is left: a later restart must not find it. The memory of a
+        rank without that snapshot is released.
+        """
+        for rank, buffers in list(self._held.items()):
+            snapshots = {index: memory.snapshot for index, memory in buffers.items()}
+            to_keep = [
+                index for index, one in snapshots.items() if one is not None and one.step == step
+            ]
+            for index, memory in buffers.items():
+                if index not in to_keep:
+                    rank_memory.drop_snapshot(memory.page)
+            if not to_keep:
+                for memory in self._held.pop(rank).values():
+                    memory.close()
+
+    def state(self) -> list[wire.SnapshotSeen]:
+        return [
+            {
+                "rank": rank,
+                "world": snapshot.world,
+                "step": snapshot.step,
+                "at": _as_time(snapshot.at),
+                "bytes": snapshot.content_bytes,
+            }
+            for rank, buffers in sorted(self._held.items())
+            for memory in buffers.values()
+            if (snapshot := memory.snapshot) is not None and snapshot.rank == rank
+        ]
+
+
+def _as_time(monotonic: float) -> float:
+    """The moment, on the clock of agents."""
+    return clock.now() - max(0.0, time.monotonic() - monotonic)

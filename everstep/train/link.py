@@ -1,0 +1,75 @@
+"""The connection of a rank to its agent: a socket that carries short messages and handles of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from everstep.protocol import rank_memory
+
+ANSWER_S = 10.0
+"""Longest wait for an answer of the agent. Its loop answers within milliseconds, unless it is suspended."""
+
+
+class Link:
+    """One connection, as the rank of the environment. Every method raises OSError if the agent is gone."""
+
+    def __init__(self, folder: str, rank_folder: str, rank: int) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.settimeout(ANSWER_S)
+        self._rank = rank
+        self._token = (Path(rank_folder) / rank_memory.TOKEN).read_text()
+        self._connect(folder)
+
+    def _connect(self, folder: str) -> None:
+        """Connect by a handle of the folder: the path of a socket has at most 107 bytes."""
+        handle = os.open(folder, os.O_PATH)
+        try:
+            self._socket.connect(f"/proc/self/fd/{handle}/{rank_memory.SOCKET}")
+        finally:
+            os.close(handle)
+
+    def hello(self, position: int) -> list[int]:
+        """Introduce the rank with the memory of its position. Returns the memory of earlier snapshots."""
+        return self._ask({"do": "hello", "rank": self._rank, "token": self._token}, [position])
+
+    def keep(self, index: int, handle: int) -> None:
+        """Have the agent hold the memory of a buffer."""
+        self._ask({"do": "keep", "index": index}, [handle])
+
+    def declare(self, capabilities: list[str]) -> None:
+        """Declare everything that the rank can do."""
+        self._ask({"do": "declare", "can": capabilities}, [])
+
+    def stepped(self) -> None:
+        """Have the agent read the position. Waits for nothing: an agent that is busy reads it later."""
+        self._send_now({"do": "stepped"})
+
+    def note(self, text: str) -> None:
+        """Leave a note for people in the state of the agent."""
+        self._send_now({"do": "note", "text": text[:500]})
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _send_now(self, message: dict[str, Any]) -> None:
+        try:
+            self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+
+    def _ask(self, message: dict[str, Any], handles: list[int]) -> list[int]:
+        socket.send_fds(self._socket, [json.dumps(message).encode()], handles)
+        content, received, _, _ = socket.recv_fds(
+            self._socket, rank_memory.MESSAGE_MOST, rank_memory.BUFFERS
+        )
+        for handle in received:
+            os.set_inheritable(handle, False)
+        if not content:
+            raise ConnectionResetError("the agent has closed the connection")
+        if refused := json.loads(content).get("refused"):
+            raise PermissionError(refused)
+        return received

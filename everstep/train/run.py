@@ -1,0 +1,210 @@
+"""The rank that a process is, as its script sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from everstep.protocol import rank_memory
+from everstep.protocol.rank_memory import FORWARD, PAGE, SAVE, UPDATE, Position, SnapshotHeader
+from everstep.train import states
+from everstep.train.buffers import Buffer, MemoryFull
+from everstep.train.link import Link
+
+REPORTED_S = 0.1
+"""Least time between two messages about a step; the position itself is always up to date."""
+RANK_FOLDER = "EVERSTEP_RANK_FOLDER"
+
+
+class SnapshotUnreadable(Exception):
+    """The job resumes from a snapshot that this rank cannot read: it must not begin from anything else."""
+
+
+class Restored(NamedTuple):
+    """What a restarted rank goes on with."""
+
+    step: int  # the last completed one
+    state: Any
+
+
+class Run:
+    """Reports where this rank is, and keeps its snapshots. Does nothing where there is no agent."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._environ = environ
+        self._lock = threading.RLock()
+        self._connected: _Connected | None = None
+        self._is_looked_for = False  # the agent
+        self._is_rank = True
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """In a process that a rank forked, such as the worker of a data loader: it is no rank.
+
+        Before the first call this process may be one that is forked to become a rank.
+        """
+        self._lock = threading.RLock()
+        if self._is_looked_for:
+            self._connected, self._is_rank = None, False
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether there is an agent."""
+        return self._rank() is not None
+
+    def step(self, number: int) -> None:
+        """Report that this step is completed."""
+        if (rank := self._rank()) is not None:
+            rank.move(Position(number, number, FORWARD, time.monotonic()))
+
+    def updating(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Report that parameters change: `with run.updating(step): optimizer.step()`."""
+        return self._in_phase(UPDATE, number)
+
+    def saving(self, number: int) -> contextlib.AbstractContextManager[None]:
+        """Report that a checkpoint is written: `with run.saving(step): torch.save(...)`."""
+        return self._in_phase(SAVE, number)
+
+    @contextlib.contextmanager
+    def _in_phase(self, phase: str, number: int) -> Iterator[None]:
+        rank = self._rank()
+        if rank is None:
+            yield
+            return
+        before = rank.position
+        rank.move(Position(number, before.completed, phase, time.monotonic()))
+        yield
+        rank.move(Position(number, before.completed, FORWARD, time.monotonic()))
+
+    def snapshot(self, step: int, state: object) -> bool:
+        """Keep the state after this step in memory that outlives the process. Returns whether it is kept.
+
+        Every rank has to do this for the same steps. The state is copied before the call returns.
+        """
+        with self._lock:
+            rank = self._rank()
+            return rank is not None and rank.keep(step, state)
+
+    def restore(self) -> Restored | None:
+        """What this rank goes on with; None: begin from the checkpoint, or from the beginning.
+
+        All ranks of a job get the same step, or all get None. Raises SnapshotUnreadable.
+        """
+        with self._lock:
+            rank, step = self._rank(), self._environ.get(rank_memory.SNAPSHOT_STEP)
+            if rank is not None:
+                rank.declare("restore")
+            if step is None or not self._is_rank:
+                return None
+            if rank is None:
+                raise SnapshotUnreadable(f"the agent with the snapshot of step {step} is gone")
+            return Restored(int(step), rank.restored(int(step)))
+
+    def _rank(self) -> _Connected | None:
+        if not self._is_looked_for:
+            with self._lock:
+                if not self._is_looked_for:
+                    self._connected = _Connected.of(self._environ)
+                    self._is_looked_for = True
+        return self._connected
+
+
+class _Connected:
+    """A rank with an agent. A broken connection ends the messages, and nothing else."""
+
+    def __init__(self, link: Link, environ: Mapping[str, str]) -> None:
+        self._link = link
+        self._generation = int(environ["EVERSTEP_GENERATION"])
+        self._number, self._world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        self._page, held = self._introduced()
+        self.position = Position(None, None, FORWARD, time.monotonic())
+        self._version = 0
+        self._reported_at = 0.0
+        self._declared: list[str] = []
+        self._buffers: list[Buffer | None] = [*held, *[None] * (rank_memory.BUFFERS - len(held))]
+        self._has_noted = False
+
+    def _introduced(self) -> tuple[mmap.mmap, list[Buffer]]:
+        """The memory of the position, and the buffers of the process before."""
+        handle = os.memfd_create("everstep-position")
+        try:
+            os.ftruncate(handle, PAGE)
+            return mmap.mmap(handle, PAGE), [Buffer(held) for held in self._link.hello(handle)]
+        finally:
+            os.close(handle)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> _Connected | None:
+        """The rank that the environment names; None if there is no agent that has it."""
+        folder, rank_folder = environ.get(rank_memory.SOCKET_FOLDER), environ.get(RANK_FOLDER)
+        if not folder or not rank_folder:
+            return None
+        try:
+            return cls(Link(folder, rank_folder, int(environ["RANK"])), environ)
+        except (OSError, ValueError, KeyError):
+            return None
+
+    def move(self, position: Position) -> None:
+        """Write the position; report a new step unless one was just reported."""
+        is_new = position.completed != self.position.completed
+        self.position = position
+        self._version = rank_memory.write_position(self._page, self._version, position)
+        if is_new and position.at - self._reported_at >= REPORTED_S:
+            self._reported_at = position.at
+            with contextlib.suppress(OSError):
+                self._link.stepped()
+
+    def declare(self, capability: str) -> None:
+        """Declare what this rank can do."""
+        if capability not in self._declared:
+            self._declared.append(capability)
+            with contextlib.suppress(OSError):
+                self._link.declare(self._declared)
+
+    def keep(self, step: int, state: object) -> bool:
+        """Write a snapshot over the older of the two. Without room the rank has none, and goes on."""
+        self.declare("snapshot")
+        content = states.flat(state)
+        try:
+            buffer = self._buffer_for(content.nbytes)
+        except (MemoryFull, OSError) as error:
+            self._note(f"rank {self._number} keeps no snapshot in memory: {error}")
+            return False
+        place = step, self._generation, self._number, self._world
+        sizes = len(content.head), content.nbytes
+        buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
+        return True
+
+    def _buffer_for(self, content_bytes: int) -> Buffer:
+        """The buffer with the older snapshot, or one of its own in its place if it is too small."""
+        steps = [-1 if one is None else one.step for one in self._buffers]
+        index = steps.index(min(steps))
+        buffer = self._buffers[index]
+        if buffer is None or not buffer.has_room(content_bytes):
+            new = Buffer.made(content_bytes)
+            self._link.keep(index, new.handle)
+            if buffer is not None:
+                buffer.close()
+            self._buffers[index] = buffer = new
+        return buffer
+
+    def _note(self, text: str) -> None:
+        if not self._has_noted:
+            self._has_noted = True
+            with contextlib.suppress(OSError):
+                self._link.note(text)
+
+    def restored(self, step: int) -> Any:
+        """The state after this step. Raises SnapshotUnreadable."""
+        held = [one for one in self._buffers if one is not None]
+        for buffer, snapshot in ((one, one.snapshot) for one in held):
+            if snapshot is not None and (snapshot.step, snapshot.rank) == (step, self._number):
+                if not buffer.is_intact(snapshot):
+                    raise SnapshotUnreadable(f"the snapshot of step {step} is damaged")
+                return buffer.read(snapshot)
+        raise SnapshotUnreadable(f"the agent of rank {self._number} has no snapshot of step {step}")

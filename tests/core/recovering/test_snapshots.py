@@ -1,0 +1,96 @@
+"""From which snapshots in memory a start resumes, and when from the checkpoint instead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from everstep.core.deciding.decision import Plan
+from everstep.core.recovering import snapshots
+from everstep.core.recovering.plans import launch_plan
+from everstep.core.world import Checkpoint, PodState, PodView, RankSnapshot, Snapshot
+from tests.support.builders import running
+
+RANKS = {0: 0, 1: 1}
+"""The node rank of each slot."""
+
+
+def plan(**changes: object) -> Plan:
+    changes = {"restores": True, **changes}
+    return replace(launch_plan(running(nodes=2).state), **changes)  # type: ignore[arg-type]  # fields of a plan
+
+
+def pod(slot: int, *steps: int, rank: int | None = None, world: int = 2) -> PodView:
+    rank = slot if rank is None else rank
+    held = tuple(RankSnapshot(step, rank, world, at=step) for step in steps)
+    return PodView(slot=slot, node="n0", uid="u", state=PodState.STOPPED, snapshots=held)
+
+
+def chosen(
+    *pods: PodView, checkpoint: Checkpoint | None = None, before: Snapshot | None = None
+) -> int | None:
+    snapshot = snapshots.choose(plan(snapshot=before), pods, RANKS, checkpoint)
+    return None if snapshot is None else snapshot.step
+
+
+def test_all_ranks_resume_from_the_newest_step_that_each_of_them_has() -> None:
+    assert chosen(pod(0, 6, 7), pod(1, 7, 8)) == 7
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        (pod(0, 6), pod(1, 7, 8)),
+        (pod(0, 7),),
+        (pod(0, 7), pod(1)),
+        (pod(0, 7), pod(1, 7, rank=0)),
+        (pod(0, 7), pod(1, 7, world=3)),
+    ],
+    ids=["no common step", "a pod is gone", "a pod is new", "another rank", "another world"],
+)
+def test_a_rank_without_its_part_leaves_the_checkpoint(pods: tuple[PodView, ...]) -> None:
+    assert chosen(*pods) is None
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "step"),
+    [
+        (Checkpoint(step=6, path="c"), 7),
+        (Checkpoint(step=7, path="c"), 7),
+        (Checkpoint(step=8, path="c"), None),
+        (Checkpoint(step=None, path="last.pt", at=6.0), 7),
+        (Checkpoint(step=None, path="last.pt", at=8.0), None),
+    ],
+)
+def test_the_newer_of_snapshot_and_checkpoint_counts(
+    checkpoint: Checkpoint, step: int | None
+) -> None:
+    assert chosen(pod(0, 7), pod(1, 7), checkpoint=checkpoint) == step
+
+
+def test_the_third_run_in_a_row_does_not_begin_from_the_same_snapshots() -> None:
+    pods = pod(0, 7), pod(1, 7)
+    first = snapshots.choose(plan(), pods, RANKS, None)
+    assert first == Snapshot(7, at=7, starts=1)
+    second = snapshots.choose(plan(snapshot=first), pods, RANKS, None)
+    assert second == Snapshot(7, at=7, starts=2)
+    assert snapshots.choose(plan(snapshot=second), pods, RANKS, None) is None
+
+
+def test_a_newer_snapshot_counts_anew() -> None:
+    before = Snapshot(7, at=7, starts=2)
+    snapshot = snapshots.choose(plan(snapshot=before), (pod(0, 8), pod(1, 8)), RANKS, None)
+    assert snapshot == Snapshot(8, at=8, starts=1)
+
+
+@pytest.mark.parametrize("changes", [{"restores": False}, {"keep": (0,)}], ids=str)
+def test_ranks_that_do_not_restore_resume_from_the_checkpoint(changes: dict[str, object]) -> None:
+    assert snapshots.may_be_used(plan())
+    assert not snapshots.may_be_used(plan(**changes))
+
+
+def test_a_rollback_does_not_resume_from_memory() -> None:
+    goes_back = plan()
+    goes_back = replace(goes_back, remedy=replace(goes_back.remedy, older_than_step=5))
+    assert not snapshots.may_be_used(goes_back)
