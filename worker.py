@@ -17,10 +17,10 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,7 @@ from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.labels import LogLabels
 from everstep.telemetry.logs import LogFormat, core_logging, log_to_stderr
+from everstep.telemetry.readiness import Readiness
 from workflows import options
 from workflows.fleet_totals import FleetTotals
 from workflows.janitor import Janitor
@@ -334,8 +335,9 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
             webhook_unreachable_s=lambda: None if listener is None else listener.unreachable_s(),
         )
         background.append(asyncio.create_task(metrics.run(fleet)))
+    watching = None if metrics is None else partial(keep_readiness, client, metrics.readiness)
     try:
-        await work(client, workers(client, backend, settings, cluster), stop)
+        await work(client, workers(client, backend, settings, cluster), stop, watching)
     finally:
         for task in background:
             task.cancel()
@@ -343,19 +345,43 @@ async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | Non
     return 0
 
 
-async def work(client: Client, workers: Sequence[Worker], stop: asyncio.Event) -> None:
-    """Run the workers until `stop` is set or one of them fails."""
+PROBE_S = 5.0
+"""Between two looks whether the server answers, and the time that it has for that."""
+
+
+async def keep_readiness(client: Client, readiness: Readiness) -> None:
+    """Note again and again whether the server answers."""
+    while True:
+        try:
+            async with asyncio.timeout(PROBE_S):
+                await client.service_client.check_health()
+            readiness.problem = ""
+        except (RPCError, TimeoutError) as error:
+            why = str(error) or f"no answer within {PROBE_S:g} s"
+            readiness.problem = f"the Temporal server does not answer: {why}"
+        await asyncio.sleep(PROBE_S)
+
+
+async def work(
+    client: Client,
+    workers: Sequence[Worker],
+    stop: asyncio.Event,
+    when_polling: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> None:
+    """Run the workers until `stop` is set or one of them fails, and `when_polling` beside them."""
     runs = [asyncio.create_task(each.run()) for each in workers]
     stopping = asyncio.create_task(stop.wait())
+    beside: list[asyncio.Task[None]] = []
     try:
         await until_polling(client, workers, runs)
         print("everstep worker ready", flush=True)
+        beside += [] if when_polling is None else [asyncio.create_task(when_polling())]
         await asyncio.wait({stopping, *runs}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.gather(*(each.shutdown() for each in workers), *runs)
     finally:
-        for task in (stopping, *runs):
+        for task in (stopping, *runs, *beside):
             task.cancel()
-        await asyncio.wait({stopping, *runs})
+        await asyncio.wait({stopping, *runs, *beside})
 
 
 async def until_polling(

@@ -56,6 +56,7 @@ from everstep.telemetry.readers import (
     ObservedHistogram,
     PageReader,
 )
+from everstep.telemetry.readiness import Readiness
 from everstep.telemetry.sdk_metrics import SdkMetrics
 
 SCOPE = "everstep"
@@ -80,6 +81,7 @@ class Metrics:
     sdk: SdkMetrics
     read_fleet_s: float
     stops: list[Stop] = field(default_factory=list)
+    readiness: Readiness = field(default_factory=Readiness)
     fleet: Fleet | None = None
 
     async def run(self, fleet: Fleet) -> None:
@@ -137,8 +139,9 @@ def metrics(
     """
     readers: list[PageReader | ExportingReader] = []
     stops: list[Stop] = []
+    readiness = Readiness()
     if configuration.prometheus_address is not None:
-        reader, stop = _prometheus(configuration.prometheus_address)
+        reader, stop = _prometheus(configuration.prometheus_address, readiness)
         readers.append(reader)
         stops.append(stop)
     if configuration.otlp_protocol is not None:
@@ -161,6 +164,7 @@ def metrics(
         runtime=runtime,
         read_fleet_s=configuration.read_fleet_s,
         stops=stops,
+        readiness=readiness,
     )
     _observe_fleet(worker_metrics)
     stages = ObservedHistogram(
@@ -179,13 +183,15 @@ def service_resource() -> Resource:
     return resource.merge(Resource({SERVICE_NAME: "everstep"}))
 
 
-def _prometheus(address: str) -> tuple[PageReader, Stop]:
-    """A page for Prometheus, served from a thread."""
+def _prometheus(address: str, readiness: Readiness) -> tuple[PageReader, Stop]:
+    """A page for Prometheus and one for readiness probes, served from a thread."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     host, port = host_and_port(address)
     registry = CollectorRegistry()
     server, thread = start_http_server(port, host, registry)
+    page: Any = server.get_app()
+    server.set_app(readiness.with_ready_path(page))
     reader = PageReader(registry=registry, scope_info_enabled=False)
 
     def stop() -> None:
