@@ -149,6 +149,8 @@ agent: $(READY) ## build dist/agent.pyz, the first process of a pod
 constraints: $(READY) ## pin the newest versions that pyproject.toml allows, with their hashes
 	$(COMPILE) --extra dev --extra telemetry --extra kubernetes -o constraints.txt
 	$(COMPILE) --extra torch -c constraints.txt -o constraints-torch.txt
+	$(COMPILE) --extra telemetry --extra kubernetes -c constraints.txt -o deploy/requirements.txt
+	echo hatchling | $(subst pyproject.toml,-,$(COMPILE)) -c constraints.txt -o deploy/requirements-build.txt
 
 clean: ## remove everything that was made here
 	rm -rf .venv .venv-torch .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -231,7 +231,16 @@ def test_no_version_of_a_dependency_is_allowed_before_it_exists() -> None:
     assert not endless, "end it before the next major version: name>=1.2,<2"
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "constraints-torch.txt"])
+PINS = {
+    "constraints.txt": "Makefile",
+    "constraints-torch.txt": "Makefile",
+    "deploy/requirements.txt": "deploy/Dockerfile",
+    "deploy/requirements-build.txt": "deploy/Dockerfile",
+}
+"""Each list of pins, and what installs it."""
+
+
+@pytest.mark.parametrize("name", PINS)
 def test_every_pin_has_hashes(name: str) -> None:
     text = text_of(ROOT / name)
     bare = [
@@ -242,17 +251,19 @@ def test_every_pin_has_hashes(name: str) -> None:
     assert PIN.findall(text)
     assert not bare, "make constraints"
     assert "://" not in text, "a pin names no index"
-    assert f"--require-hashes -r {name}" in text_of(ROOT / "Makefile")
+    installing = text_of(ROOT / PINS[name])
+    assert re.search(rf"--require-hashes -r \S*{Path(name).name}", installing)
 
 
-def test_both_lists_of_pins_agree() -> None:
-    usual, torch = (
-        dict(one.split("==") for one in PIN.findall(text_of(ROOT / name)))
-        for name in ("constraints.txt", "constraints-torch.txt")
+@pytest.mark.parametrize("name", [name for name in PINS if name != "constraints.txt"])
+def test_lists_of_pins_agree(name: str) -> None:
+    usual, other = (
+        dict(one.split("==") for one in PIN.findall(text_of(ROOT / file)))
+        for file in ("constraints.txt", name)
     )
-    both = usual.keys() & torch.keys()
-    assert len(both) > 10
-    assert {name: usual[name] for name in both} == {name: torch[name] for name in both}
+    both = usual.keys() & other.keys()
+    assert len(both) > min(10, len(other) / 2)
+    assert {pin: usual[pin] for pin in both} == {pin: other[pin] for pin in both}
 
 
 def test_the_notice_names_each_table_that_was_compiled_from_elsewhere() -> None:

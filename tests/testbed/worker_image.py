@@ -21,8 +21,8 @@ from tests.testbed.python39 import mirror
 from tests.testbed.shared import ROOT
 
 PROGRAMS = ("buildah", "debootstrap", "runc")
-BASE, IMAGE = "docker.io/library/python:3.11-slim", "localhost/everstep:test"
-"""What the Dockerfile begins with, and what comes of it."""
+BASE, IMAGE = "localhost/python:bookworm", "localhost/everstep:test"
+"""In place of the image with which the Dockerfile begins, and what comes of it."""
 _DEBIAN, _PACKAGES = "bookworm", "python3,python3-pip,ca-certificates"
 _BASE_FILE = "FROM scratch\nADD . /\nENV PATH=/usr/local/bin:/usr/bin:/bin\n"
 
@@ -104,6 +104,7 @@ def built() -> Iterator[Image]:
     words: list[str | Path] = ["--isolation", "chroot", "--network", "host", "--pull-never"]
     for path in (Path("/etc/ssl/certs"), Path("/etc/pip.conf")):  # the way to the package index
         words += ["--volume", f"{path}:{path}:ro"] if path.exists() else []
+    words += ["--build-arg", f"PYTHON={BASE}"]
     _buildah("build", *words, "--layers", "-f", ROOT / "deploy/Dockerfile", "-t", IMAGE, ROOT)
     config = json.loads(_buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
     name = _buildah("from", "--pull-never", IMAGE)
