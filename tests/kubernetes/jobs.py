@@ -52,7 +52,13 @@ class KubernetesLab:
 
     @classmethod
     async def open(
-        cls, kubeconfig: str, namespace: str, folder: Path, *, fence_s: float = FENCE_S
+        cls,
+        kubeconfig: str,
+        namespace: str,
+        folder: Path,
+        *,
+        fence_s: float = FENCE_S,
+        default_namespace: str = "",
     ) -> Self:
         folder.joinpath("control").mkdir(parents=True)
         folder.joinpath("control").chmod(0o777)  # ranks of another user find their orders there
@@ -61,6 +67,7 @@ class KubernetesLab:
         settings = KubernetesSettings(
             kubeconfig=kubeconfig,
             namespace=namespace,
+            default_namespace=default_namespace,
             fence_s=fence_s,
             fence_margin_s=MARGIN_S,
             not_ready_s=NOT_READY_S,

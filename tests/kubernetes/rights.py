@@ -20,8 +20,12 @@ from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.shared import ROOT
 
 MANIFEST = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
+"""In the workers' own namespace, and of the whole cluster."""
 OF_JOBS = ROOT / "deploy" / "job-namespace" / "rbac.yaml"
-"""In a namespace that documents may name."""
+"""In a namespace of jobs. Most tests have jobs in that of the workers, with both."""
+BOTH = (MANIFEST, OF_JOBS)
+NAMESPACE = "-NAMESPACE"
+"""At the end of the name of an object that belongs to no namespace."""
 DEVICE_INFO = MANIFEST.with_name("device-info.yaml")
 ACCOUNT = "everstep-worker"
 
@@ -31,13 +35,13 @@ _OF_THE_CLUSTER = {"nodes", "leases"}  # read of all namespaces
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-def manifest(path: Path = MANIFEST) -> list[Json]:
-    return [dict(one) for one in yaml.safe_load_all(path.read_text())]
+def manifest(*paths: Path) -> list[Json]:
+    return [dict(one) for path in paths for one in yaml.safe_load_all(path.read_text())]
 
 
-def granted(path: Path = MANIFEST) -> set[tuple[str, str]]:
-    """Resource and verb of every right."""
-    rules = [rule for one in manifest(path) for rule in one.get("rules", ())]
+def granted(*paths: Path) -> set[tuple[str, str]]:
+    """Resource and verb of every right; by default of workers that have jobs in their own namespace."""
+    rules = [rule for one in manifest(*(paths or BOTH)) for rule in one.get("rules", ())]
     return {(name, verb) for rule in rules for name in rule["resources"] for verb in rule["verbs"]}
 
 
@@ -72,9 +76,9 @@ def _right(method: str, path: str, query: Mapping[str, str]) -> tuple[str, str]:
     return resource, "watch" if "watch" in query else "get" if name else "list"
 
 
-async def grant(api: Api, namespace: str) -> None:
-    """Create what the manifest has; what belongs to no namespace is called after this one."""
-    await _create_rights(api, namespace, [*_manifest_for(namespace)])
+async def grant(api: Api, namespace: str, *paths: Path) -> None:
+    """Create what the manifests have; what belongs to no namespace is called after this one."""
+    await _create_rights(api, namespace, [*_manifest_for(namespace, *paths)])
 
 
 async def _create_rights(
@@ -110,7 +114,7 @@ async def is_allowed(
     """Whether the API server would let a worker do that. `workers_in` as above."""
     groups = [
         rule["apiGroups"]
-        for one in manifest(OF_JOBS if workers_in else MANIFEST)
+        for one in manifest(*((OF_JOBS,) if workers_in else BOTH))
         for rule in one.get("rules", ())
         if resource in rule["resources"]
     ]
@@ -123,15 +127,12 @@ async def is_allowed(
     return bool(reply["status"]["allowed"])
 
 
-def _manifest_for(namespace: str) -> Iterator[Json]:
-    for body in manifest():
-        kind, name = body["kind"], body["metadata"]["name"]
-        if kind in _CLUSTER_WIDE:
-            body["metadata"]["name"] = f"{name}-{namespace}"
+def _manifest_for(namespace: str, *paths: Path) -> Iterator[Json]:
+    for body in manifest(*(paths or BOTH)):
+        for reference in (body["metadata"], body.get("roleRef", {"name": ""})):
+            reference["name"] = reference["name"].replace(NAMESPACE, f"-{namespace}")
         for subject in body.get("subjects", ()):
             subject["namespace"] = namespace
-        if kind == "ClusterRoleBinding":
-            body["roleRef"]["name"] += f"-{namespace}"
         yield body
 
 
@@ -170,10 +171,10 @@ async def kubeconfig(cluster: ClusterAccess, api: Api, namespace: str, path: Pat
 
 @asynccontextmanager
 async def of_workers(
-    cluster: ClusterAccess, api: Api, namespace: str, path: Path
+    cluster: ClusterAccess, api: Api, namespace: str, path: Path, *manifests: Path
 ) -> AsyncIterator[str]:
-    """The kubeconfig, at this path, of workers with the rights of deploy/kubernetes in this namespace."""
-    await grant(api, namespace)
+    """The kubeconfig, at this path, of workers with these rights in this namespace; by default with all."""
+    await grant(api, namespace, *manifests)
     try:
         yield await kubeconfig(cluster, api, namespace, path)
     finally:
@@ -181,11 +182,11 @@ async def of_workers(
 
 
 async def _revoke_cluster_wide(api: Api, namespace: str) -> None:
-    for body in manifest():
+    for body in _manifest_for(namespace, MANIFEST):
         if body["kind"] in _CLUSTER_WIDE:
-            name = f"{body['metadata']['name']}-{namespace}"
             try:
-                await api.delete(f"{_collection(body['kind'], namespace)}/{name}")
+                path = f"{_collection(body['kind'], namespace)}/{body['metadata']['name']}"
+                await api.delete(path)
             except ApiError as error:
                 if error.status != 404:
                     raise

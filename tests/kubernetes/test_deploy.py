@@ -18,12 +18,22 @@ from everstep import __version__
 from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
+from tests.kubernetes.test_manifest import pod
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.testbed.api import Api, Json
-from tests.testbed.controlplane import ClusterAccess
+from tests.testbed.api import Api, ApiError, Json
+from tests.testbed.controlplane import ClusterAccess, until_pods_can_be_created
 from tests.testbed.machines import Machines
-from tests.testbed.operator import DEPLOY, KUBERNETES, TRY, WORKER, Kubectl, write_overlay
+from tests.testbed.operator import (
+    DEPLOY,
+    GROUP,
+    KUBERNETES,
+    TRY,
+    WORKER,
+    Kubectl,
+    KubectlFailed,
+    write_overlay,
+)
 from tests.testbed.shared import ROOT
 
 
@@ -60,6 +70,8 @@ async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: P
     kinds = {line.split("/")[0].split(".")[0] for line in printed.splitlines()}
     assert kinds == {
         "serviceaccount",
+        "service",
+        "priorityclass",
         "role",
         "rolebinding",
         "clusterrole",
@@ -71,29 +83,110 @@ async def test_the_api_server_accepts_the_manifests(kubectl: Kubectl, overlay: P
     }
 
 
-async def test_what_is_to_try_it_out_is_accepted(
-    kubectl: Kubectl, namespace: str, tmp_path: Path
+@pytest.fixture
+def administrator(cluster: ClusterAccess, tmp_path: Path) -> Kubectl:
+    """Of all namespaces."""
+    return Kubectl(cluster, "", tmp_path)
+
+
+@pytest.fixture
+async def tried(administrator: Kubectl) -> AsyncIterator[str]:
+    """deploy/try, applied as it is. Its server and workers come from images, which are not here."""
+    try:
+        yield await administrator("apply", "-k", str(TRY))
+    finally:
+        await administrator("delete", "--ignore-not-found", "-k", str(TRY), warns=True)
+
+
+async def test_what_is_to_try_it_out_makes_its_namespaces_and_enforces_the_restricted_level(
+    tried: str, api: Api
 ) -> None:
-    """Applied and removed. Its server and the workers come from images, which are not here."""
-    folder = tmp_path / "try"
-    folder.mkdir()
-    kustomization = {"namespace": namespace, "resources": [os.path.relpath(TRY, folder)]}
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    words = ("-k", str(folder))
-    await kubectl("apply", "--dry-run=server", *words, warns=True)  # the namespace is there
-    printed = await kubectl("apply", *words, warns=True)
     for name in (
+        "namespace/everstep",
+        "namespace/everstep-jobs",
         "deployment.apps/temporal",
         "service/temporal",
         "persistentvolumeclaim/temporal",
         "job.batch/everstep-setup",
         "deployment.apps/everstep-worker",
+        "priorityclass.scheduling.k8s.io/everstep-worker-everstep",
     ):
-        assert f"{name} created" in printed
-    rendered = yaml.safe_load_all(await kubectl("kustomize", str(folder)))
-    objects = [one for one in rendered if one["kind"] != "Namespace"]
-    (folder / "rendered.json").write_text(yaml.safe_dump_all(objects))
-    await kubectl("delete", "-f", str(folder / "rendered.json"), warns=True)
+        assert f"{name} created" in tried
+
+    async def created() -> set[str]:
+        items = (await api.get("/api/v1/namespaces/everstep/pods"))["items"]
+        return {one["metadata"]["name"].rsplit("-", 1)[0].partition("-worker-")[0] for one in items}
+
+    async def all_are_there() -> bool:  # the level of the namespace refuses none of them
+        return {"everstep", "everstep-setup"} <= await created()
+
+    await until(all_are_there)
+    # A job that asks for more than the level of its namespace is refused.
+    await until_pods_can_be_created(api, "everstep-jobs")
+    order = {"dryRun": "All"}
+    pods = "/api/v1/namespaces/everstep-jobs/pods"
+    await api.create(pods, pod(), **order)
+    greedy = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        await api.create(pods, pod(greedy), **order)
+
+
+async def test_two_groups_of_workers_share_no_object(
+    administrator: Kubectl, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The second one used to take the ClusterRoleBinding of the first, whose workers then could not start."""
+    other = f"other-{namespace}"
+    await api.create("/api/v1/namespaces", {"metadata": {"name": other}})
+    overlays = [
+        write_overlay(tmp_path / name, name, {"EVERSTEP_CLUSTER": name})
+        for name in (namespace, other)
+    ]
+
+    async def may_list_nodes(of: str) -> bool:
+        return await rights.is_allowed(api, of, "nodes", "list")
+
+    try:
+        printed = [await administrator("apply", "-k", str(one)) for one in overlays]
+        for text in printed:
+            assert {line.rsplit(" ", 1)[1] for line in text.splitlines()} == {"created"}
+        await until(lambda: may_list_nodes(namespace))
+        await until(lambda: may_list_nodes(other))
+        await administrator("delete", "-k", str(overlays[1]), warns=True)
+        assert await may_list_nodes(namespace)
+        assert "unchanged" in await administrator("apply", "-k", str(overlays[0]))
+    finally:
+        for one in overlays:
+            await administrator("delete", "--ignore-not-found", "-k", str(one), warns=True)
+        await api.delete(f"/api/v1/namespaces/{other}")
+
+
+async def test_an_overlay_that_leaves_out_the_names_is_refused(
+    kubectl: Kubectl, namespace: str, tmp_path: Path
+) -> None:
+    """By the API server, instead of taking objects of another group."""
+    folder = tmp_path / "without"
+    folder.mkdir()
+    resources = [os.path.relpath(KUBERNETES, folder)]
+    (folder / "kustomization.yaml").write_text(
+        yaml.safe_dump({"namespace": namespace, "resources": resources})
+    )
+    with pytest.raises(KubectlFailed, match=r'Deployment\.apps "everstep-worker" is invalid'):
+        await kubectl("apply", "--dry-run=server", "-k", str(folder), warns=True)
+
+
+def test_no_image_of_deploy_is_the_latest_one() -> None:
+    """Ours is by default the one of this version."""
+    images = [
+        image
+        for path in DEPLOY.rglob("*.yaml")
+        for image in re.findall(r"^ *image: (\S+)", path.read_text(), re.MULTILINE)
+    ]
+    assert images
+    assert {image for image in images if ":" not in image or image.endswith(":latest")} == set()
+    worker_images = {image for image in images if image.startswith("everstep")}
+    assert worker_images == {f"everstep:{__version__}"}
+    bases = re.findall(r"^ARG PYTHON=(\S+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert [re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", one) is not None for one in bases] == [True]
 
 
 async def test_setup_prepares_a_server_and_the_workers_start(
@@ -130,15 +223,19 @@ def test_the_image_is_made_of_what_is_there() -> None:
     for path in (ROOT / name for names in copied for name in names):
         assert path.exists(), path
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (extras,) = re.findall(r"\.whl\)\[([\w,]+)\]", "\n".join(lines))
-    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    pinned = set(
+        re.findall(r"^([\w.-]+)==", (DEPLOY / "requirements.txt").read_text(), re.MULTILINE)
+    )
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["kubernetes"], *extras["telemetry"]]
+    assert {re.split(r"[\[<>=!; ]", one)[0].lower() for one in needed} <= pinned
 
 
 async def test_the_pods_of_the_manifest_pass_the_restricted_level(
     kubectl: Kubectl, api: Api, namespace: str, tmp_path: Path
 ) -> None:
     """Without the overlay of these tests: a namespace that warns of anything less strict warns of nothing."""
-    rendered = yaml.safe_load_all(await kubectl("kustomize", str(KUBERNETES)))
+    rendered = yaml.safe_load_all(await kubectl("kustomize", str(GROUP)))
     (deployment,) = (one for one in rendered if one["kind"] == "Deployment")
     deployment["metadata"]["namespace"] = namespace
     manifest = tmp_path / "deployment.json"

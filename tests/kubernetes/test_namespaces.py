@@ -529,7 +529,10 @@ async def test_the_api_server_accepts_what_a_namespace_of_jobs_needs(
     kubectl = Kubectl(cluster, team, tmp_path)
     await kubectl("apply", "--dry-run=server", "-k", str(folder), warns=True)
     rendered = list(yaml.safe_load_all(await kubectl("kustomize", str(folder))))
-    assert {(one["kind"], one["metadata"]["namespace"]) for one in rendered} == {
+    assert {
+        (one["kind"], one["metadata"].get("namespace", one["metadata"]["name"])) for one in rendered
+    } == {
+        ("Namespace", team),
         ("Role", team),
         ("RoleBinding", team),
         ("NetworkPolicy", team),

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from everstep.backends.kubernetes import manifest, names
+from everstep.backends.kubernetes import manifest, names, network
 from tests.kubernetes.test_manifest import pod
 from tests.testbed.api import Json
-from tests.testbed.operator import DEPLOY, KUBERNETES, SETUP, TRY
+from tests.testbed.operator import TRY
 
-TEAM = DEPLOY / "job-namespace"
 NAME_OF_NAMESPACE = "kubernetes.io/metadata.name"
 """A label that the API server sets on each namespace."""
 
@@ -80,7 +80,7 @@ def _is_peer(peer: Json, namespace: str, other: Peer) -> bool:
 
 def _has_port(rule: Json, port: int) -> bool:
     listed = rule.get("ports") or ()
-    assert all(one.keys() == {"port"} for one in listed), listed  # TCP, a number
+    assert all({"protocol": "TCP", **one}.keys() == {"protocol", "port"} for one in listed), listed
     return not listed or any(one["port"] == port for one in listed)
 
 
@@ -104,20 +104,29 @@ def _holds(expression: Json, labels: Mapping[str, str]) -> bool:
 # -- What the manifests have ------------------------------------------------------------------------
 
 
-def objects(folder: Any) -> Iterator[Json]:
-    """The objects of a kustomization, in its namespace."""
+def objects(folder: Path) -> Iterator[Json]:
+    """The objects of a kustomization, and of those that it names, in its namespace."""
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     for name in kustomization["resources"]:
         path = folder / name
         if path.is_dir():
+            yield from objects(path)
             continue
         for one in yaml.safe_load_all(path.read_text()):
-            one["metadata"]["namespace"] = kustomization["namespace"]
+            one["metadata"].setdefault("namespace", kustomization.get("namespace"))
             yield one
 
 
-OBJECTS = [one for folder in (KUBERNETES, SETUP, TRY, TEAM) for one in objects(folder)]
-POLICIES = [one for one in OBJECTS if one["kind"] == "NetworkPolicy"]
+OBJECTS = [*objects(TRY)]
+JOB, OTHER_JOB = "demo", "other"
+
+
+def policies_of_jobs(namespace: str, *jobs: str) -> Iterator[Json]:
+    """Those that the workers make."""
+    for job in jobs:
+        owner = {"name": names.record(job), "uid": "0"}
+        policy = network.job_policy(job, books="abc123", owner=owner, workers_in=WORKER.namespace)
+        yield {**policy, "metadata": {**policy["metadata"], "namespace": namespace}}
 
 
 def made_by(kind: str, name: str) -> tuple[Peer, Mapping[str, int]]:
@@ -136,13 +145,30 @@ TEMPORAL, TEMPORAL_PORTS = made_by("Deployment", "temporal")
 JOB_POD = pod()
 [TRAIN] = JOB_POD["spec"]["containers"]
 [AGENT_PORT] = [one["containerPort"] for one in TRAIN["ports"]]
-RANK = Peer(namespace=WORKER.namespace, labels=JOB_POD["metadata"]["labels"])
-[TEAM_NAMESPACE] = {one["metadata"]["namespace"] for one in objects(TEAM)}
-TEAM_RANK = replace(RANK, namespace=TEAM_NAMESPACE)
-STRANGER = Peer(namespace=WORKER.namespace, labels={"app": "another"})
+JOBS = "everstep-jobs"
+"""The namespace of jobs that name none. Another one is made of the same manifests."""
+TEAM = "team-a"
+RANK = Peer(namespace=JOBS, labels=JOB_POD["metadata"]["labels"])
+OTHER_RANK = replace(RANK, labels={**RANK.labels, **names.labels("abc123", OTHER_JOB)})
+TEAM_RANK = replace(RANK, namespace=TEAM)
+PLAIN_RANK = replace(RANK, namespace="plain")
+"""In a namespace without the policy of deploy/job-namespace."""
+BARE_RANK = replace(RANK, labels={**RANK.labels, **names.labels("abc123", "bare")})
+BARE_TEAM_RANK = replace(BARE_RANK, namespace=TEAM)
+"""Of a job whose own policy was deleted."""
+OF_DEPLOY = [one for one in OBJECTS if one["kind"] == "NetworkPolicy"]
+[OF_NAMESPACE] = [one for one in OF_DEPLOY if one["metadata"]["namespace"] == JOBS]
+NEEDED = [
+    *OF_DEPLOY,
+    {**OF_NAMESPACE, "metadata": {**OF_NAMESPACE["metadata"], "namespace": TEAM}},
+    *policies_of_jobs(PLAIN_RANK.namespace, JOB),
+]
+POLICIES = [*NEEDED, *policies_of_jobs(JOBS, JOB, OTHER_JOB), *policies_of_jobs(TEAM, JOB)]
+STRANGER = Peer(namespace=JOBS, labels={"app": "another"})
 FAR_STRANGER = replace(STRANGER, namespace="elsewhere")
 FALSE_WORKER = Peer(namespace="elsewhere", labels=WORKER.labels)
 """Of another namespace."""
+MONITOR = Peer(namespace="monitoring", labels={"app": "prometheus"})
 MASTER_PORT, UI, METRICS = 20_000, TEMPORAL_PORTS["ui"], WORKER_PORTS["metrics"]
 GRPC = TEMPORAL_PORTS["grpc"]
 
@@ -163,6 +189,10 @@ USED: Mapping[str, Connection] = {
     "a worker and agents of another namespace": (WORKER, TEAM_RANK, AGENT_PORT),
     "ranks of a job": (RANK, RANK, MASTER_PORT),
     "ranks of a job in a namespace of its own": (TEAM_RANK, TEAM_RANK, MASTER_PORT),
+    "ranks of a job in a plain namespace": (PLAIN_RANK, PLAIN_RANK, MASTER_PORT),
+    "a worker and an agent in a plain namespace": (WORKER, PLAIN_RANK, AGENT_PORT),
+    "a worker and an agent whose job has no policy": (WORKER, BARE_RANK, AGENT_PORT),
+    "a worker and an agent of a team whose job has no policy": (WORKER, BARE_TEAM_RANK, AGENT_PORT),
     "a worker and its server": (WORKER, TEMPORAL, GRPC),
     "the set-up and its server": (SETTING_UP, TEMPORAL, GRPC),
     "a worker and what is elsewhere: the API server, DNS, another server": (
@@ -170,14 +200,62 @@ USED: Mapping[str, Connection] = {
         443,
     ),
     "a rank and data elsewhere": (RANK, FAR_STRANGER, 443),
-    "a scrape of metrics": (FAR_STRANGER, WORKER, METRICS),
+    "a scrape of metrics": (MONITOR, WORKER, METRICS),
 }
 REFUSED: Mapping[str, Connection] = {
+    "ranks of two jobs": (OTHER_RANK, RANK, MASTER_PORT),
+    "a rank and an agent of another job": (OTHER_RANK, RANK, AGENT_PORT),
+    "ranks of two jobs in a plain namespace": (
+        *(replace(OTHER_RANK, namespace=PLAIN_RANK.namespace), PLAIN_RANK),
+        MASTER_PORT,
+    ),
+    "another pod and an agent in a plain namespace": (
+        *(replace(STRANGER, namespace=PLAIN_RANK.namespace), PLAIN_RANK),
+        AGENT_PORT,
+    ),
+    "another pod and a rank in a plain namespace": (
+        *(replace(STRANGER, namespace=PLAIN_RANK.namespace), PLAIN_RANK),
+        MASTER_PORT,
+    ),
+    "a false worker and an agent in a plain namespace": (FALSE_WORKER, PLAIN_RANK, AGENT_PORT),
+    "a worker and a rank in a plain namespace": (WORKER, PLAIN_RANK, MASTER_PORT),
+    "another pod beside the workers and an agent in a plain namespace": (
+        *(replace(STRANGER, namespace=WORKER.namespace), PLAIN_RANK),
+        AGENT_PORT,
+    ),
+    "ranks of a job without a policy": (BARE_RANK, BARE_RANK, MASTER_PORT),
+    "another pod and an agent whose job has no policy": (STRANGER, BARE_RANK, AGENT_PORT),
+    "another pod of a team and an agent whose job has no policy": (
+        *(replace(STRANGER, namespace=TEAM), BARE_TEAM_RANK),
+        AGENT_PORT,
+    ),
+    "a false worker and an agent whose job has no policy": (FALSE_WORKER, BARE_RANK, AGENT_PORT),
+    "a false worker and an agent of a team whose job has no policy": (
+        *(FALSE_WORKER, BARE_TEAM_RANK),
+        AGENT_PORT,
+    ),
+    "another pod beside the workers and an agent whose job has no policy": (
+        *(replace(STRANGER, namespace=WORKER.namespace), BARE_RANK),
+        AGENT_PORT,
+    ),
+    "another pod beside the workers and an agent of a team whose job has no policy": (
+        *(replace(STRANGER, namespace=WORKER.namespace), BARE_TEAM_RANK),
+        AGENT_PORT,
+    ),
+    "a worker and a rank whose job has no policy": (WORKER, BARE_RANK, MASTER_PORT),
+    "a worker and a rank of a team whose job has no policy": (WORKER, BARE_TEAM_RANK, MASTER_PORT),
+    "a rank and the metrics": (RANK, WORKER, METRICS),
+    "another pod and the metrics": (FAR_STRANGER, WORKER, METRICS),
+    "another pod beside the workers and the metrics": (
+        *(replace(STRANGER, namespace=WORKER.namespace), WORKER),
+        METRICS,
+    ),
+    "what scrapes and another port of a worker": (MONITOR, WORKER, GRPC),
     "another pod and an agent": (STRANGER, RANK, AGENT_PORT),
     "another pod and a rank": (STRANGER, RANK, MASTER_PORT),
     "another pod and an agent of another namespace": (STRANGER, TEAM_RANK, AGENT_PORT),
     "another pod and a rank of its namespace": (
-        *(replace(STRANGER, namespace=TEAM_NAMESPACE), TEAM_RANK),
+        *(replace(STRANGER, namespace=TEAM), TEAM_RANK),
         MASTER_PORT,
     ),
     "a pod elsewhere and an agent": (FAR_STRANGER, TEAM_RANK, AGENT_PORT),
@@ -191,6 +269,10 @@ REFUSED: Mapping[str, Connection] = {
     "a rank and the server": (RANK, TEMPORAL, GRPC),
     "a rank in disguise and the server": (IN_DISGUISE, TEMPORAL, GRPC),
     "another pod and the server": (STRANGER, TEMPORAL, GRPC),
+    "another pod beside the server and the server": (
+        *(replace(STRANGER, namespace=TEMPORAL.namespace), TEMPORAL),
+        GRPC,
+    ),
     "a false worker and the server": (FALSE_WORKER, TEMPORAL, GRPC),
     "a worker and the pages of the server": (WORKER, TEMPORAL, UI),
 }
@@ -217,10 +299,10 @@ def test_the_ports_are_those_that_the_system_listens_at() -> None:
 
 
 def smaller() -> Iterator[tuple[str, list[Json]]]:
-    """The policies without any one of them, of their rules, of the peers and of the limits of a peer."""
-    for number, policy in enumerate(POLICIES):
+    """The policies without one that is needed, or one of its rules, of their peers, of a peer's limits."""
+    for policy in NEEDED:
         name = f"{policy['metadata']['namespace']}/{policy['metadata']['name']}"
-        rest = [*POLICIES[:number], *POLICIES[number + 1 :]]
+        rest = [one for one in POLICIES if one is not policy]
         yield name, rest
         for path in _paths(policy["spec"]["ingress"]):
             changed = deepcopy(policy)

@@ -163,6 +163,12 @@ async def test_the_overlay_of_the_page_sets_image_cluster_and_server(
     objects = list(yaml.safe_load_all(printed))
     images = set(re.findall(r"image: (\S+)", printed))
     assert images == {"registry.example.com/everstep:1"}
+    made = {one["metadata"]["name"] for one in objects if one["kind"] == "Namespace"}
+    assert (
+        made
+        == {"everstep", "everstep-jobs"}
+        == {one["metadata"]["namespace"] for one in objects if "namespace" in one["metadata"]}
+    )
     (settings,) = (one["data"] for one in objects if one["kind"] == "ConfigMap")
     assert settings["EVERSTEP_CLUSTER"] == of_page()["spec"]["cluster"]
     assert settings["TEMPORAL_ADDRESS"] == "temporal-frontend.temporal.svc:7233"

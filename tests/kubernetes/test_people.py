@@ -228,7 +228,7 @@ def test_doctor_names_a_cluster_that_does_not_answer(site: Site, tmp_path: Path)
 
 
 def test_rights_that_doctor_looks_for_are_those_of_deploy() -> None:
-    tables = (of_workers.IN_NAMESPACE, of_workers.IN_CLUSTER)
+    tables = (of_workers.IN_WORKERS_NAMESPACE, of_workers.IN_JOB_NAMESPACE, of_workers.IN_CLUSTER)
     assert rights.granted() == {
         (name.partition(".")[0], verb)
         for table in tables

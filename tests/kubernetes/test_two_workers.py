@@ -46,13 +46,13 @@ async def test_a_worker_gives_up_what_it_has_for_the_pods_of_a_job_that_another_
     lab: KubernetesLab, other: KubernetesBackend
 ) -> None:
     first, job = lab.backend, KubernetesRun(lab, id="ended", env=NEVER_ENDS)
-    first._home.agents.last_words_s = 0.0
+    first._default.agents.last_words_s = 0.0
     await job.launch()
     await job.step(5)
     lab.backend = other
     await job.gone()
     lab.backend = first
-    home = first._home
+    home = first._default
     await until(
         lambda: not (home.pods.credentials or home.pods.contexts or home.agents.by_uid), within_s=20
     )
@@ -62,7 +62,7 @@ async def stands_still(
     worker: KubernetesBackend, order: PlaceOrder, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[asyncio.Task[PlaceState], asyncio.Event]:
     """The call of a worker that has stored the pods it wants, and stands still until the event."""
-    books = worker._home.books
+    books = worker._default.books
     has_stored, goes_on, claim = asyncio.Event(), asyncio.Event(), books.claim
 
     async def slow_claim(job_id: str, claims: Sequence[FolderClaim]) -> None:

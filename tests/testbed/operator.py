@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -18,6 +19,7 @@ from tests.testbed.shared import ROOT
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES, SETUP, TRY = DEPLOY / "kubernetes", DEPLOY / "setup", DEPLOY / "try"
+OF_JOBS, NAMES, GROUP = DEPLOY / "job-namespace", DEPLOY / "names", DEPLOY / "group"
 EVERSTEP = "from everstep.cli.script import run; run()"
 WORKER = "everstep-worker"
 """The name of the Deployment, of its ConfigMap and of its service account."""
@@ -28,18 +30,17 @@ class KubectlFailed(AssertionError):
 
 
 class Kubectl:
-    """The command of an administrator, in one namespace."""
+    """The command of an administrator, in one namespace; "": in those that objects name."""
 
     def __init__(self, cluster: ClusterAccess, namespace: str, home: Path) -> None:
         self.binary = CONTROL_PLANE.binaries_folder() / "kubectl"
-        self._namespace = namespace
+        self._where = ("--namespace", namespace) if namespace else ()
         self._env = {**os.environ, "KUBECONFIG": cluster.kubeconfig, "HOME": str(home)}
 
     async def __call__(self, *words: str, warns: bool = False) -> str:
         process = await asyncio.create_subprocess_exec(
             str(self.binary),
-            "--namespace",
-            self._namespace,
+            *self._where,
             *words,
             env=self._env,
             stdout=-1,
@@ -59,10 +60,12 @@ def write_overlay(
     pod_spec: Json | None = None,
     *,
     with_setup: bool = False,
+    jobs_in: str = "",
 ) -> Path:
-    """What an operator writes for a cluster; and this machine in place of an image.
+    """What an operator writes for a group of workers; and this machine in place of an image.
 
-    `settings` are variables of the workers, `pod_spec` is more of their pods' spec.
+    `settings` are variables of the workers, `pod_spec` is more of their pods' spec, `jobs_in` is another
+    namespace for the jobs. Both are there already: a process of this machine needs more than they allow.
     """
     folder.mkdir()
     worker = {"name": "worker", "command": [sys.executable, "-m", "worker"]}
@@ -72,17 +75,37 @@ def write_overlay(
         patches.append(_on_this_machine("batch/v1", "Job", "everstep-setup", setup))
     folders = [KUBERNETES, SETUP] if with_setup else [KUBERNETES]
     literals = [f"{name}={value}" for name, value in settings.items()]
-    kustomization = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": namespace,
-        "resources": [os.path.relpath(one, folder) for one in folders],
-        "images": [{"name": "everstep", "newName": "machine", "newTag": "1"}],
-        "configMapGenerator": [{"name": WORKER, "behavior": "merge", "literals": literals}],
-        "patches": [{"patch": yaml.safe_dump(one)} for one in patches],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    _write(
+        folder / "workers",
+        resources=folders,
+        namespace=namespace,
+        images=[{"name": "everstep", "newName": "machine", "newTag": "1"}],
+        configMapGenerator=[{"name": WORKER, "behavior": "merge", "literals": literals}],
+        patches=[_NO_NAMESPACE, *({"patch": yaml.safe_dump(one)} for one in patches)],
+    )
+    _write(
+        folder / "jobs",
+        resources=[OF_JOBS],
+        namespace=jobs_in or namespace,
+        patches=[_NO_NAMESPACE],
+    )
+    _write(folder, resources=[folder / "workers", folder / "jobs"], transformers=[NAMES])
     return folder
+
+
+_NO_NAMESPACE = {
+    "target": {"kind": "Namespace"},
+    "patch": "{$patch: delete, apiVersion: v1, kind: Namespace, metadata: {name: any}}",
+}
+
+
+def _write(folder: Path, **fields: Any) -> None:
+    """A kustomization of these fields; folders in it are relative."""
+    folder.mkdir(exist_ok=True)
+    for name in {"resources", "transformers"} & fields.keys():
+        fields[name] = [os.path.relpath(one, folder) for one in fields[name]]
+    head = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({**head, **fields}))
 
 
 def _on_this_machine(

@@ -30,7 +30,7 @@ from everstep.backends.agents.ports import (
     record_of,
 )
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.kubernetes import agent_program, gangs, manifest, names
+from everstep.backends.kubernetes import agent_program, gangs, manifest, names, network
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.books import (
     BooksOfOneCall,
@@ -105,18 +105,15 @@ class KubernetesBackend(AgentBackend):
         self._newest_time = 0.0
         self.watch = ClusterWatch(
             api,
-            self._namespace_names,
+            settings.all_job_namespaces,
             identity,
+            home=settings.namespace,
             add_news=self.news.add,
             pod_gone=self._pod_gone,
             messages=settings.messages,
         )
         self._namespaces: dict[str, JobNamespace] = {}
         self._handshakes = asyncio.Semaphore(_HANDSHAKES)
-
-    @property
-    def _namespace_names(self) -> list[str]:
-        return list(dict.fromkeys((self._settings.namespace, *self._settings.job_namespaces)))
 
     @classmethod
     async def open(cls, settings: KubernetesSettings) -> KubernetesBackend:
@@ -131,7 +128,7 @@ class KubernetesBackend(AgentBackend):
         except (ConfigException, OSError) as error:
             raise BackendUnavailable(f"no way to the API server: {error}") from None
         try:
-            opening = open_books(api, settings.namespace, settings.job_namespaces)
+            opening = open_books(api, settings.namespace, settings.all_job_namespaces)
             identity = await reached(opening)
             self = cls(api, settings, identity)
             await self._begin()
@@ -145,13 +142,14 @@ class KubernetesBackend(AgentBackend):
         await reached(self._api.get("/api/v1/nodes", ONE))
         agent = await agent_program.config_map()
         has_pod_groups = self._settings.uses_pod_groups and await gangs.are_served(self._api)
-        for name in self._namespace_names:
+        for name in self._settings.all_job_namespaces:
             pod_settings = manifest.PodSettings(
                 books=self._identity,
                 agent=agent["metadata"]["name"],
                 orphan_s=self._settings.orphan_s,
                 log_mb=self._settings.log_mb,
                 namespace=name,
+                workers_in=self._settings.workers_in,
                 resources=self._resources,
                 has_pod_groups=has_pod_groups,
                 topology=self._settings.topology,
@@ -165,7 +163,7 @@ class KubernetesBackend(AgentBackend):
             agent=agent,
             watch=self.watch,
         )
-        await self._service.begin(self._namespace_names[1:])
+        await self._service.begin(self._settings.all_job_namespaces)
         try:
             async with asyncio.timeout(_OPEN_S):
                 await self.watch.start(without_pods_of=self._service.refusals)
@@ -253,8 +251,9 @@ class KubernetesBackend(AgentBackend):
         return {**manifest.RESOURCES, **self._settings.resources}
 
     @property
-    def _home(self) -> JobNamespace:
-        return self._namespaces[self._settings.namespace]
+    def _default(self) -> JobNamespace:
+        """Of jobs that name no namespace."""
+        return next(iter(self._namespaces.values()))
 
     def _of(self, job: JobRef) -> JobNamespace:
         """The job's namespace. Raises BackendUnavailable while it is not served."""
@@ -275,7 +274,7 @@ class KubernetesBackend(AgentBackend):
 
     @property
     def agent_cluster(self) -> AgentCluster:
-        return self._cluster_in(self._home)
+        return self._cluster_in(self._default)
 
     def cluster_of(self, job: JobRef) -> AgentCluster:
         """For one call of a verb."""
@@ -303,12 +302,12 @@ class KubernetesBackend(AgentBackend):
 
     @property
     def books(self) -> ConfigMapBooks:
-        """Of the jobs in the workers' own namespace."""
-        return self._home.books
+        """Of the jobs that name no namespace."""
+        return self._default.books
 
     @property
     def placer(self) -> PodPlacer:
-        return self._home.placer
+        return self._default.placer
 
     async def folders_of(self, job_id: str) -> JobFolders:  # noqa: ARG002  # the same for all
         return FOLDERS
@@ -436,7 +435,7 @@ class KubernetesBackend(AgentBackend):
     def _newest_run(self, document: JobDocument, namespace: JobNamespace) -> JobRef:
         """Of the job in that namespace, as the orders of that run name it."""
         record = document.record
-        name = "" if namespace is self._home else namespace.name
+        name = "" if namespace is self._default else namespace.name
         return JobRef(id=record.id, run=record.newest_run, namespace=name)
 
     async def take_over(
@@ -506,6 +505,8 @@ class KubernetesBackend(AgentBackend):
         if namespace.placer.settings.has_pod_groups:
             await namespace.placer.groups.remove(job.id)
         await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
+        policies = network.policies_path(namespace.name)
+        await allowing(self._api.delete(f"{policies}/{names.policy(job.id)}"), 404)
         namespace.pods.forget(job.id)
         return ()
 

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,11 +33,23 @@ _REVIEWS = "/apis/authorization.k8s.io/v1"
 _INSTALL = "`kubectl apply -k` of an overlay over deploy/kubernetes grants it (docs/kubernetes.md)"
 
 
-async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[ClusterCheck]:
-    """All checks; where the API server does not answer, that alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespaces:
+    """That of the workers, and those of jobs, where the workers' service account needs rights too."""
 
-    The first namespace is that of the workers, whose service account needs rights in the others too.
-    """
+    of_workers: str
+    of_jobs: Sequence[str]  # that of the workers may be one of these
+
+    @property
+    def all(self) -> Sequence[str]:
+        return tuple(dict.fromkeys((self.of_workers, *self.of_jobs)))
+
+    def without(self, names: Collection[str]) -> Namespaces:
+        return replace(self, of_jobs=[name for name in self.of_jobs if name not in names])
+
+
+async def of_cluster(api: KubernetesApi, namespaces: Namespaces) -> list[ClusterCheck]:
+    """All checks; where the API server does not answer, that alone."""
     try:
         version = await api.get("/version")
     except (Refused, Unreachable) as error:
@@ -36,18 +57,21 @@ async def of_cluster(api: KubernetesApi, namespaces: Sequence[str]) -> list[Clus
         return [problem(name="cluster", what=f"{api.address}: {error}", hint=hint)]
     what = f"{api.address} answers, Kubernetes {version['gitVersion']}"
     checks = [ClusterCheck(name="cluster", what=what)]
-    doubts = {name: doubt for name in namespaces if (doubt := await _doubt(api, name)) is not None}
+    doubts = {
+        name: doubt for name in namespaces.all if (doubt := await _doubt(api, name)) is not None
+    }
     checks += doubts.values()
     missing = [name for name, doubt in doubts.items() if doubt.state == "problem"]
     # Rights are those of the service account in the workers' namespace: without it there are none to check.
-    of_namespaces: tuple[Look, ...] = () if namespaces[0] in missing else (_namespace, _rights)
-    present = [name for name in namespaces if name not in missing]
+    is_missing = namespaces.of_workers in missing
+    of_namespaces: tuple[Look, ...] = () if is_missing else (_namespace, _rights)
+    present = namespaces.without(missing)
     for look in (*of_namespaces, _nodes, _gangs, _storage, _clock):
         checks += [check async for check in _guarded(look, api, present)]
     return checks
 
 
-Look = Callable[[KubernetesApi, Sequence[str]], Awaitable[ClusterCheck]]
+Look = Callable[[KubernetesApi, Namespaces], Awaitable[ClusterCheck]]
 
 
 async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
@@ -57,7 +81,7 @@ async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
     except (Refused, Unreachable) as error:
         if isinstance(error, Refused) and error.status == 404:
             what = f"there is no namespace {namespace}"
-            hint = "EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name them"
+            hint = "EVERSTEP_KUBE_NAMESPACE, _DEFAULT_NAMESPACE and _JOB_NAMESPACES name them"
             return problem(name="namespace", what=what, hint=hint)
         what = f"whether there is a namespace {namespace} cannot be checked: {error}"
         return note(name="namespace", what=what)
@@ -70,7 +94,7 @@ async def _doubt(api: KubernetesApi, namespace: str) -> ClusterCheck | None:
 
 
 async def _guarded(
-    look: Look, api: KubernetesApi, namespaces: Sequence[str]
+    look: Look, api: KubernetesApi, namespaces: Namespaces
 ) -> AsyncIterator[ClusterCheck]:
     """What cannot be looked at with the rights at hand is a note."""
     try:
@@ -79,8 +103,8 @@ async def _guarded(
         yield note(name=look.__name__.strip("_"), what=f"cannot be checked: {error}")
 
 
-async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
-    namespace, *job_namespaces = namespaces
+async def _namespace(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:
+    namespace = namespaces.of_workers
     try:
         await api.get(f"/api/v1/namespaces/{namespace}/serviceaccounts/{rights.SERVICE_ACCOUNT}")
     except Refused as error:
@@ -90,7 +114,7 @@ async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCh
         hint = "EVERSTEP_KUBE_NAMESPACE names the namespace of the workers"
         return problem(name="namespace", what=what, hint=hint)
     identity = await stored_identity(api, namespace)
-    for name in job_namespaces:
+    for name in namespaces.of_jobs:
         if identity and (await stored_identity(api, name) or identity) != identity:
             what = f"namespace {name} is that of other workers: its ConfigMap {CLUSTER} names them"
             hint = "take it out of EVERSTEP_KUBE_JOB_NAMESPACES"
@@ -99,8 +123,8 @@ async def _namespace(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCh
     return ClusterCheck(name="namespace", what=what)
 
 
-async def _rights(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
-    namespace = namespaces[0]
+async def _rights(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:
+    namespace = namespaces.of_workers
     account = f"system:serviceaccount:{namespace}:{rights.SERVICE_ACCOUNT}"
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
     subject = {"user": account, "groups": [*groups, "system:authenticated"]}
@@ -124,25 +148,28 @@ async def _rights(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck
     return ClusterCheck(name="rights", what=f"{who} may do all that a worker does")
 
 
-def _attributes(namespaces: Sequence[str]) -> Iterator[dict[str, str]]:
-    home, *others = namespaces
+def _attributes(namespaces: Namespaces) -> Iterator[dict[str, str]]:
+    """Each right of a worker once, as a request for it names it."""
     rows: list[tuple[dict[str, str], Mapping[str, tuple[str, ...]]]] = [
-        ({"namespace": home}, rights.IN_NAMESPACE),
-        *(({"namespace": name}, rights.IN_JOB_NAMESPACE) for name in others),
+        ({"namespace": namespaces.of_workers}, rights.IN_WORKERS_NAMESPACE),
+        *(({"namespace": name}, rights.IN_JOB_NAMESPACE) for name in namespaces.of_jobs),
         ({}, rights.IN_CLUSTER),
     ]
+    rights_given = set[tuple[str, str, str]]()
     for place, granted in rows:
         for name, verbs in granted.items():
             resource, _, group = name.partition(".")
             for verb in verbs:
-                yield {**place, "group": group, "resource": resource, "verb": verb}
+                if (key := (place.get("namespace", ""), name, verb)) not in rights_given:
+                    rights_given.add(key)
+                    yield {**place, "group": group, "resource": resource, "verb": verb}
 
 
 async def _review(api: KubernetesApi, review: str, spec: dict[str, Any]) -> Json:
     return await api.create(f"{_REVIEWS}/{review}", {"spec": spec})
 
 
-async def _nodes(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001  # belong to none
+async def _nodes(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:  # noqa: ARG001  # belong to none
     nodes = (await api.get("/api/v1/nodes"))["items"]
     ready = [one for one in nodes if node_service(one)[0] == "ready" and not _is_closed(one)]
     what = f"{len(ready)} of {len(nodes)} are ready and take pods"
@@ -156,7 +183,7 @@ def _is_closed(node: Json) -> bool:
     return bool(node["spec"].get("unschedulable"))
 
 
-async def _gangs(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
+async def _gangs(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:  # noqa: ARG001
     if await gangs.are_served(api):
         what = "PodGroups are served: the pods of a job start together or not at all"
         return ClusterCheck(name="gangs", what=what)
@@ -165,7 +192,7 @@ async def _gangs(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:
     return note(name="gangs", what=what, hint=hint)
 
 
-async def _storage(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
+async def _storage(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:  # noqa: ARG001
     classes = (await api.get("/apis/storage.k8s.io/v1/storageclasses"))["items"]
     names = [one["metadata"]["name"] for one in classes]
     default = [one["metadata"]["name"] for one in classes if _is_default(one)]
@@ -182,7 +209,7 @@ def _is_default(storage_class: Json) -> bool:
     return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
-async def _clock(api: KubernetesApi, namespaces: Sequence[str]) -> ClusterCheck:  # noqa: ARG001
+async def _clock(api: KubernetesApi, namespaces: Namespaces) -> ClusterCheck:  # noqa: ARG001
     before = time.time()
     await api.get("/version")
     server = api.server_time()

@@ -56,6 +56,9 @@ class PodSettings:
     log_mb: float = wire.LOG_MB
     python: str = "python3"  # of the job's image
     namespace: str = ""  # of all pods
+    workers_in: str | None = (
+        None  # the namespace of the workers' pods; None: they run outside the cluster
+    )
     resources: Mapping[str, str] = field(default_factory=lambda: RESOURCES)
     """What the device plugins of this cluster call an accelerator."""
     has_pod_groups: bool = False  # of the API server, for pods that start together

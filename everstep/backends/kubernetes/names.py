@@ -15,6 +15,8 @@ BOOKS = f"{PREFIX}books"  # the identity of the books that the object belongs to
 KEEPS_OFF = f"{PREFIX}keeps-off"  # short forms of the hosts that the pod may not land on
 ROLE = f"{PREFIX}role"  # what the object is for
 RELEASER = "releaser"  # a role of pods
+COMPONENT = f"{PREFIX}component"  # of pods that are no job's
+WORKER = "worker"  # a component
 MANAGED_BY = "app.kubernetes.io/managed-by"
 EVERSTEP = "everstep"
 
@@ -59,6 +61,11 @@ def record(job: str) -> str:
 
 def secret(job: str) -> str:
     return f"everstep-agent-{job_label(job)}"
+
+
+def policy(job: str) -> str:
+    """Of the NetworkPolicy of a job's pods."""
+    return f"everstep-job-{job_label(job)}"
 
 
 def agent(content: bytes) -> str:

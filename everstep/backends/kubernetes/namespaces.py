@@ -1,4 +1,4 @@
-"""The namespaces in which a worker makes pods: its own, and those that its settings allow to documents.
+"""Where a worker makes pods: in the namespace of jobs that name none, and in those that documents may name.
 
 A job has one of them for life: its pods, its Secret and its record are there. The worker's own one has to
 answer. One of jobs that refuses is put aside, and served once it answers: its team may delete it at any time,
@@ -58,7 +58,7 @@ class JobNamespace:
 
 
 def namespace_of(job: JobRef, namespaces: Mapping[str, JobNamespace]) -> JobNamespace:
-    """The job's; the first one is that of the workers. Raises InvalidSpec where it is none of these."""
+    """The job's; the first one is that of jobs that name none. Raises InvalidSpec for another one."""
     if not job.namespace:
         return next(iter(namespaces.values()))
     if job.namespace not in namespaces:
@@ -85,12 +85,13 @@ class NamespaceService:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def begin(self, job_namespaces: Iterable[str]) -> None:
-        """Prepare all namespaces. Raises BackendUnavailable where that of the workers refuses."""
-        await self._prepare(self.home)
+        """Prepare these namespaces. Raises BackendUnavailable where that of the workers refuses."""
         for name in job_namespaces:
             try:
                 await self._prepare(name)
             except BackendUnavailable as error:
+                if name == self.home:
+                    raise
                 self._put_aside(name, error)
 
     def retry(self) -> None:

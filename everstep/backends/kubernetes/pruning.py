@@ -36,10 +36,10 @@ async def prune(
     before: float,
     is_dry_run: bool,
 ) -> list[JobRecordLeft]:
-    """Every record of a job. The first namespace is that of the workers. Raises Refused, Unreachable."""
-    home, *job_namespaces = namespaces
+    """Every record of a job. Jobs of the first namespace name none. Raises Refused, Unreachable."""
+    default, *further = namespaces
     records = []
-    for namespace in (home, *job_namespaces):
+    for namespace in (default, *further):
         maps = f"/api/v1/namespaces/{namespace}/configmaps"
         books = await stored_identity(api, namespace)
         if books is None:  # no worker was ever here
@@ -51,7 +51,7 @@ async def prune(
         with_pods = {pod["metadata"].get("labels", {}).get(names.JOB, "") for pod in pods}
         for config_map in config_maps:
             record = await _looked_at(
-                config_map, with_pods, end_of, namespace="" if namespace == home else namespace
+                config_map, with_pods, end_of, namespace="" if namespace == default else namespace
             )
             record = replace(record, namespace=namespace)
             if record.reason is None and (record.ended_at is None or record.ended_at >= before):

@@ -6,21 +6,21 @@ from collections.abc import Mapping
 
 SERVICE_ACCOUNT = "everstep-worker"
 
-IN_NAMESPACE: Mapping[str, tuple[str, ...]] = {
-    "pods": ("create", "get", "list", "watch", "delete", "patch"),
-    "configmaps": ("create", "get", "list", "watch", "update", "patch"),
-    "secrets": ("create", "get", "delete"),
-    "podgroups.scheduling.k8s.io": ("create", "list", "patch", "delete"),
-    "workloads.kueue.x-k8s.io": ("get",),
-    "events": ("create",),
+IN_WORKERS_NAMESPACE: Mapping[str, tuple[str, ...]] = {
+    "configmaps": ("create", "get", "list", "watch", "patch"),
 }
 """Resource to verbs. A resource outside the core group is written as `podgroups.scheduling.k8s.io`."""
 
 IN_JOB_NAMESPACE: Mapping[str, tuple[str, ...]] = {
-    **IN_NAMESPACE,
+    "pods": ("create", "get", "list", "watch", "delete", "patch"),
     "configmaps": ("create", "get", "list", "update"),
+    "secrets": ("create", "get", "delete"),
+    "podgroups.scheduling.k8s.io": ("create", "list", "patch", "delete"),
+    "workloads.kueue.x-k8s.io": ("get",),
+    "networkpolicies.networking.k8s.io": ("create", "delete"),
+    "events": ("create",),
 }
-"""In a namespace that documents may name. deploy/job-namespace grants these."""
+"""In each namespace of jobs. deploy/job-namespace grants these."""
 
 IN_CLUSTER: Mapping[str, tuple[str, ...]] = {
     "nodes": ("list", "watch"),

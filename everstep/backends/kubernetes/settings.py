@@ -15,7 +15,8 @@ from everstep.protocol import wire
 class KubernetesSettings:
     """One cluster, and where in it a worker makes pods."""
 
-    namespace: str  # of the workers, and of jobs that name none
+    namespace: str  # of the workers
+    default_namespace: str = ""  # of jobs that name none; empty: that of the workers
     job_namespaces: Sequence[str] = ()  # others that jobs may name
     kubeconfig: str | None = None  # None: the service account of the pod that the worker runs in
     context: str | None = None  # of the kubeconfig; None: its current one
@@ -38,3 +39,14 @@ class KubernetesSettings:
     messages: Sequence[ObserverMessages] = ()  # of external observers
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
     """Of the worker: a rank gets of it only what its document takes by name."""
+
+    @property
+    def all_job_namespaces(self) -> Sequence[str]:
+        """Where pods of jobs may be, first those of jobs that name no namespace."""
+        default = self.default_namespace or self.namespace
+        return tuple(dict.fromkeys((default, *self.job_namespaces)))
+
+    @property
+    def workers_in(self) -> str | None:
+        """The namespace of the workers' pods; None: a worker with a kubeconfig may run anywhere."""
+        return self.namespace if self.kubeconfig is None else None

@@ -38,7 +38,7 @@ def _settings() -> KubernetesWorkerSettings:
 
 
 class KubernetesTools(Tools):
-    """Of the namespaces that EVERSTEP_KUBE_NAMESPACE and EVERSTEP_KUBE_JOB_NAMESPACES name."""
+    """Of the namespaces that EVERSTEP_KUBE_NAMESPACE, _DEFAULT_NAMESPACE and _JOB_NAMESPACES name."""
 
     def __init__(self) -> None:
         self._settings = _settings()
@@ -50,7 +50,10 @@ class KubernetesTools(Tools):
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:
-            return await checks.of_cluster(api, self._namespaces)
+            namespaces = checks.Namespaces(
+                of_workers=self._settings.kube_namespace, of_jobs=self._namespaces
+            )
+            return await checks.of_cluster(api, namespaces)
 
     def broken_rules(self, spec: JobSpec) -> list[tuple[str, str]]:
         return document_rules.broken_rules(spec, self._pod_settings)
@@ -103,8 +106,10 @@ class KubernetesTools(Tools):
 
     @property
     def _namespaces(self) -> list[str]:
+        """Of jobs, first those of jobs that name none."""
         settings = self._settings
-        return list(dict.fromkeys((settings.kube_namespace, *settings.kube_job_namespaces)))
+        default = settings.kube_default_namespace or settings.kube_namespace
+        return list(dict.fromkeys((default, *settings.kube_job_namespaces)))
 
     @property
     def _plugins(self) -> Mapping[str, str]:
@@ -115,7 +120,7 @@ class KubernetesTools(Tools):
         return manifest.PodSettings(
             books="dry-run",
             agent="everstep-agent-dry-run",
-            namespace=self._settings.kube_namespace,
+            namespace=self._namespaces[0],
             resources=self._plugins,
             topology=self._settings.kube_topology,
             priority_classes=self._settings.kube_priority_classes,

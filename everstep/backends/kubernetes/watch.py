@@ -46,11 +46,12 @@ class ClusterWatch:
     """Copies of our pods and of all nodes. `add_news` gets the ID of the job with news; "": all jobs."""
 
     api: KubernetesApi
-    namespaces: Sequence[str]  # of pods; observers report in the first one
+    namespaces: Sequence[str]  # of pods
     books: str
     add_news: Callable[[str], None]
     pod_gone: Callable[[Json], None] = lambda _pod: None  # its object left the copy
     messages: Sequence[ObserverMessages] = ()
+    home: str = ""  # the namespace of the workers, where observers report; empty: the first of pods
     clock: Callable[[], float] = time.monotonic
     pods: dict[str, Reflector] = field(init=False)  # by namespace
     reports: list[Reflector] = field(init=False)
@@ -112,7 +113,9 @@ class ClusterWatch:
                 self._store(report, metadata)
             self.add_news("")
 
-        path = f"/api/v1/namespaces/{messages.namespace or self.namespaces[0]}/configmaps"
+        path = (
+            f"/api/v1/namespaces/{messages.namespace or self.home or self.namespaces[0]}/configmaps"
+        )
         query = {"labelSelector": messages.label}
         return Reflector(self.api, path, query=query, on_change=changed)
 

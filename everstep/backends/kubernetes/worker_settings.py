@@ -20,7 +20,8 @@ class KubernetesWorkerSettings(BackendSettings):
 
     kubeconfig: str | None = None
     kube_context: str | None = None  # of the kubeconfig; else its current one
-    kube_namespace: str = Field(default="everstep", min_length=1)  # of pods, Secrets and ConfigMaps
+    kube_namespace: str = Field(default="everstep", min_length=1)  # of the workers
+    kube_default_namespace: str = ""  # of jobs that name none; empty: that of the workers
     kube_job_namespaces: tuple[str, ...] = ()  # others that documents may name
     # Accelerator -> the resource that its device plugin offers, such as `nvidia.com/gpu`.
     kube_resources: Mapping[str, str] = Field(default_factory=dict)
@@ -44,6 +45,7 @@ class KubernetesWorkerSettings(BackendSettings):
             kubeconfig=self.kubeconfig,
             context=self.kube_context,
             namespace=self.kube_namespace,
+            default_namespace=self.kube_default_namespace,
             job_namespaces=self.kube_job_namespaces,
             server=server,
             orphan_s=self.orphan_s,

@@ -21,6 +21,7 @@ from everstep.backends.kubernetes import (
     kueue,
     manifest,
     names,
+    network,
 )
 from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
@@ -340,9 +341,20 @@ class PodPlacer:
         return entry.has_answered or (agent is not None and agent.state is not None)
 
     async def _ensure_mounted(self, job: str, stored: Stored) -> None:
-        """Have what a kubelet mounts into the pods, also after it was deleted."""
+        """Have what a kubelet mounts into the pods, also after it was deleted, and their NetworkPolicy."""
         agent = ensure_agent(self.api, self.namespace, self.agent)
-        await both(self._ensure_secret(job, stored), agent)
+        secret, policy = self._ensure_secret(job, stored), self._ensure_policy(job, stored)
+        await both(both(secret, policy), agent)
+
+    async def _ensure_policy(self, job: str, stored: Stored) -> None:
+        """One that is there stays as it is: its selectors never change."""
+        body = network.job_policy(
+            job,
+            books=self.books.identity,
+            owner=owner(stored),
+            workers_in=self.settings.workers_in,
+        )
+        await allowing(self.api.create(network.policies_path(self.namespace), body), 409)
 
     async def _ensure_secret(self, job: str, stored: Stored) -> None:
         metadata = {
