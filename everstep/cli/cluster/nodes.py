@@ -14,16 +14,22 @@ from temporalio.client import Client
 from everstep.backends.tools import SilentAgent
 from everstep.cli import completion, machine, pages
 from everstep.cli.cluster.avoidances import avoidances_known, by_node
+from everstep.cli.cluster.cluster_choice import cluster_of_node, only_cluster
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NoResponse, ask, tell
-from everstep.cli.jobs.job import of_job
+from everstep.cli.jobs.job import FoundJob, of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, CommandRejected, InvalidSpec
 from everstep.core.world import NodeView
 
-ClusterOption = Annotated[str, typer.Option(callback=not_empty, help="The name of the cluster.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        callback=not_empty, help="The name of the cluster; else the only one that has the node."
+    ),
+]
 
 BLANK: dict[str, Any] = dict.fromkeys(
     (
@@ -34,7 +40,15 @@ BLANK: dict[str, Any] = dict.fromkeys(
 """The pinned keys of a node; null where unknown."""
 
 
-def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
+def nodes(
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            callback=not_empty, help="The name of the cluster; else the only one, or local."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Print the nodes of this machine or, by its kubeconfig, of a cluster, and which of them are isolated.
 
     Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
@@ -42,21 +56,26 @@ def nodes(cluster: ClusterOption = "local", as_json: AsJson = False) -> None:
     """
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
-        here = {node["name"]: node for node in await _in_cluster(cluster)}
-        isolated: dict[str, dict[str, Any]] = {}
-        for row in await _quarantined_nodes(client, cluster, is_alone=not here):
-            isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
-        avoided = by_node(await avoidances_known(client, cluster))
-        return [
-            {
-                **_joined(isolated.get(name, {}), here.get(name, {})),
-                "name": name,
-                "avoided_by": avoided.get(name, []),
-            }
-            for name in {**here, **isolated, **avoided}
-        ]
+        return await _rows(client, await only_cluster(client, cluster))
 
     show(with_server(all_of), pages.nodes, as_json=as_json)
+
+
+async def _rows(client: Client, cluster: str) -> list[dict[str, Any]]:
+    """A row for each node of the cluster."""
+    here = {node["name"]: node for node in await _in_cluster(cluster)}
+    isolated: dict[str, dict[str, Any]] = {}
+    for row in await _quarantined_nodes(client, cluster, is_alone=not here):
+        isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
+    avoided = by_node(await avoidances_known(client, cluster))
+    return [
+        {
+            **_joined(isolated.get(name, {}), here.get(name, {})),
+            "name": name,
+            "avoided_by": avoided.get(name, []),
+        }
+        for name in {**here, **isolated, **avoided}
+    ]
 
 
 def _joined(isolated: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +125,7 @@ def isolate(
     until: Annotated[
         str, typer.Option(help="When it is released: 2026-01-31T12:00:00Z; else by `release`.")
     ] = "",
-    cluster: ClusterOption = "local",
+    cluster: ClusterOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Let no new pod have a node, or one device of it. What runs there goes on.
@@ -117,14 +136,15 @@ def isolate(
     request = {"node": node, **{k: v for k, v in (("reason", reason), ("until", until)) if v}}
 
     async def isolated(client: Client) -> dict[str, Any]:
-        await _quarantine(client, cluster)
-        answer = await _tell(client, cluster, "isolate", request)
+        place = await cluster_of_node(client, node, cluster)
+        await _quarantine(client, place)
+        answer = await _tell(client, place, "isolate", request)
         if answer["note"]:
             print(f"note: {shown(answer['note'])}", file=sys.stderr)
-        if await _is_absent(node, cluster):
-            note = f"cluster {cluster} has no {node} now; `everstep nodes` shows what it has"
+        if await _is_absent(node, place):
+            note = f"cluster {place} has no {node} now; `everstep nodes` shows what it has"
             print(f"note: {shown(note)}", file=sys.stderr)
-        return {"node": node, "cluster": cluster, "isolated": True, "why": answer["why"]}
+        return {"node": node, "cluster": place, "isolated": True, "why": answer["why"]}
 
     show(with_server(isolated), pages.isolated, as_json=as_json)
 
@@ -190,7 +210,7 @@ async def _quarantine(client: Client, cluster: str) -> None:
 
 def release(
     node: IsolatedNode,
-    cluster: ClusterOption = "local",
+    cluster: ClusterOption = None,
     job: Annotated[
         str | None,
         typer.Option(metavar="JOB", help="Only for this job, which avoids it.", callback=not_empty),
@@ -202,21 +222,28 @@ def release(
     With --job an isolated node stays isolated, and other jobs go on avoiding it.
     """
     if job is not None:
-        of_job(job, lambda found_job: found_job.tell("release", {"node": node}))
-        answer = {"node": node, "cluster": cluster, "released": True, "jobs": [job]}
+        place = of_job(job, lambda found_job: _release_of_job(found_job, node))
+        answer = {"node": node, "cluster": place, "released": True, "jobs": [job]}
         show(answer, pages.released, as_json=as_json)
         return
 
     async def released(client: Client) -> dict[str, Any]:
-        was_isolated = await _release(client, cluster, node)
-        jobs = await _release_for_jobs(client, cluster, node)
+        place = await cluster_of_node(client, node, cluster)
+        was_isolated = await _release(client, place, node)
+        jobs = await _release_for_jobs(client, place, node)
         if not was_isolated and not jobs:
-            hint = f"`everstep nodes --cluster {cluster}` shows which are"
-            what = f"{node} is not isolated on cluster {cluster}, and no job avoids it"
+            hint = f"`everstep nodes --cluster {place}` shows which are"
+            what = f"{node} is not isolated on cluster {place}, and no job avoids it"
             raise Failed(Exit.NOT_FOUND, f"{what}; {hint}")
-        return {"node": node, "cluster": cluster, "released": True, "jobs": jobs}
+        return {"node": node, "cluster": place, "released": True, "jobs": jobs}
 
     show(with_server(released), pages.released, as_json=as_json)
+
+
+async def _release_of_job(job: FoundJob, node: str) -> str:
+    """Have this job use the node again. Returns its cluster."""
+    await job.tell("release", {"node": node})
+    return str(job.attribute("TrainCluster") or machine.USUAL)
 
 
 async def _release_for_jobs(client: Client, cluster: str, node: str) -> list[str]:
