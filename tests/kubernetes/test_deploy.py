@@ -19,6 +19,7 @@ from tests.kubernetes import rights
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
 from tests.kubernetes.test_manifest import pod
+from tests.kubernetes.test_page import block
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.testbed.api import Api, ApiError, Json
@@ -94,7 +95,7 @@ async def tried(administrator: Kubectl) -> AsyncIterator[str]:
     """deploy/try, applied as it is. Its server and workers come from images, which are not here."""
     try:
         yield await administrator("apply", "-k", str(TRY))
-    finally:
+    finally:  # which waits until they are gone
         await administrator("delete", "--ignore-not-found", "-k", str(TRY), warns=True)
 
 
@@ -129,6 +130,32 @@ async def test_what_is_to_try_it_out_makes_its_namespaces_and_enforces_the_restr
     greedy = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}
     with pytest.raises(ApiError, match="violates PodSecurity"):
         await api.create(pods, pod(greedy), **order)
+
+
+async def test_the_overlay_of_the_page_applies_as_it_is_written(
+    administrator: Kubectl, api: Api, tmp_path: Path
+) -> None:
+    """Beside a clone, as its paths say. Its image is not here."""
+    shutil.copytree(DEPLOY, tmp_path / "everstep" / "deploy")
+    folder = tmp_path / "gpu"
+    folder.mkdir()
+    (folder / "kustomization.yaml").write_text(block("Install", 1))
+
+    async def is_free() -> bool:
+        """Another test may have had the same namespaces a moment ago."""
+        there = {one["metadata"]["name"] for one in (await api.get("/api/v1/namespaces"))["items"]}
+        return not there & {"everstep", "everstep-jobs"}
+
+    await until(is_free)
+    try:
+        printed = await administrator("apply", "-k", str(folder))
+        assert {line.rsplit(" ", 1)[1] for line in printed.splitlines()} == {"created"}
+        deployment = await api.get("/apis/apps/v1/namespaces/everstep/deployments/everstep-worker")
+        [worker] = deployment["spec"]["template"]["spec"]["containers"]
+        assert worker["image"] == "registry.example.com/everstep:1"
+    finally:
+        await administrator("delete", "--ignore-not-found", "-k", str(folder), warns=True)
+        await until(is_free)
 
 
 async def test_two_groups_of_workers_share_no_object(
