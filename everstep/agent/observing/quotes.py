@@ -24,6 +24,16 @@ _UNCAUGHT = 1
 """The exit code with which Python ends on an exception that nothing caught."""
 
 
+_PROGRESS_BAR = re.compile(
+    r"\d%\|"  # tqdm with a total
+    r"|\[\d+:\d\d(?::\d\d)?[<,]"  # its times, without one
+    r"|\d\s?(?:it|step|s|ba|batch|ex|example|sample)s?/(?:it|s|step|sec)\b"  # a rate
+    r"|[\u2500-\u259f]{3}"  # rich, Lightning: drawn with blocks and lines
+    r"|\[=*[=>][.> ]*\]"  # Keras
+)
+"""Redrawn while a loop runs, whatever ends it: it explains no end."""
+
+
 def last_exception(lines: list[str], code: int | None) -> str | None:
     """The exception that ended the process, as `ValueError: no such thing`.
 
@@ -59,8 +69,14 @@ def _raised(lines: list[str], prefix: str) -> str | None:
 
 def last_output(lines: list[str]) -> str:
     """The last of these lines, as much of them as a fact may hold."""
-    text = "\n".join(lines[-QUOTED_LINES:]).encode()[-QUOTED_BYTES:]
+    text = "\n".join(_without_redrawn(lines)[-QUOTED_LINES:]).encode()[-QUOTED_BYTES:]
     return text.decode(errors="ignore")
+
+
+def _without_redrawn(lines: list[str]) -> list[str]:
+    """The lines, with the newest of progress bars that follow each other: it was drawn over the others."""
+    bars = [*map(is_progress_bar, lines), False]
+    return [line for n, line in enumerate(lines) if not (bars[n] and bars[n + 1])]
 
 
 def bound_quotes(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
@@ -77,6 +93,10 @@ def bound_quotes(facts: list[wire.FactSeen]) -> list[wire.FactSeen]:
 
 
 def last_line(lines: list[str]) -> str | None:
-    """The last line that is not blank."""
+    """The last line that is neither blank nor a progress bar."""
     texts = (line.strip() for line in reversed(lines))
-    return next((line[:LINE_MOST] for line in texts if line), None)
+    return next((line[:LINE_MOST] for line in texts if line and not is_progress_bar(line)), None)
+
+
+def is_progress_bar(line: str) -> bool:
+    return _PROGRESS_BAR.search(line[:LINE_MOST]) is not None

@@ -160,7 +160,9 @@ class RankMonitor:
             details["consequence"] = True
         how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # If no step was made the last line explains the end: it is an interpreter's or a parser's error.
-        last = quotes.last_line(lines) if run.steps.newest is None else None
+        # A process that is killed prints nothing about it.
+        may_explain = run.steps.newest is None and rank.signal != signal.SIGKILL
+        last = quotes.last_line(lines) if may_explain else None
         why = exception or last
         reason = f": {why}" if why else ""
         if (

@@ -10,6 +10,7 @@ from everstep.agent.observing.quotes import (
     QUOTED_BYTES,
     bound_quotes,
     last_exception,
+    last_line,
     last_output,
 )
 from everstep.protocol import wire
@@ -105,3 +106,42 @@ def test_the_last_exception_is_what_ended_the_process(
     lines: list[str], code: int | None, exception: str | None
 ) -> None:
     assert last_exception(lines, code) == exception
+
+
+PROGRESS_BARS = (
+    " 23%|██▎       | 23/100 [00:05<00:17,  4.50it/s]",
+    "  0%|          | 0/375 [00:00<?, ?it/s]",
+    "Map:  40%|####      | 400/1000 [00:01<00:01, 381.21 examples/s]",
+    "120it [00:30,  4.00it/s]",
+    "{'loss': 2.1}  5%|5         | 5/100 [1:00:03<19:01:00, 720.00s/it]",
+    "Epoch 0: ━━━━━━━━━╺━━━━━━━━━━ 45/100 0:00:10 • 0:00:12 4.38it/s v_num: 3.000",
+    "45/100 [=========>....................] - ETA: 12s - loss: 0.4",
+    "Training: 12 steps/s",
+)
+NO_PROGRESS_BARS = (
+    "ValueError: no such thing",
+    "RuntimeError: CUDA error: out of memory [12:3]",
+    "python3: can't open file '/a/b.py': [Errno 2] No such file or directory",
+    "train.py: error: unrecognized arguments: --lr=[0.1, 0.2]",
+    "expected 50% of | but got 3/4",
+    "torch.cuda.OutOfMemoryError: 23.65 GiB total; 10% free",
+    "step 12/100 loss 0.3",
+)
+
+
+@pytest.mark.parametrize("line", PROGRESS_BARS)
+def test_a_progress_bar_is_no_last_word(line: str) -> None:
+    assert last_line(["Traceback of a kind", line, ""]) == "Traceback of a kind"
+    assert last_line([line]) is None
+
+
+@pytest.mark.parametrize("line", NO_PROGRESS_BARS)
+def test_what_looks_a_little_like_a_progress_bar_is_quoted(line: str) -> None:
+    assert last_line([PROGRESS_BARS[0], line]) == line
+
+
+def test_of_a_bar_that_was_redrawn_the_newest_is_quoted() -> None:
+    """Each time it is drawn is a line of the log: twenty of them would hide what was printed before."""
+    drawn = [f" {n}%|x   | {n}/100 [00:05<00:17,  4.50it/s]" for n in range(100)]
+    lines = ["Loading", *drawn, "Saved", *drawn]
+    assert last_output(lines).splitlines() == ["Loading", drawn[-1], "Saved", drawn[-1]]

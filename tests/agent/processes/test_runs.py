@@ -205,6 +205,30 @@ def test_last_line_after_a_step_explains_nothing(pod: Pod) -> None:
     assert fact["message"] == "exit code 3"
 
 
+TQDM = r"""
+import os, sys
+print("loading", flush=True)
+for n in range(30):
+    print(f"\r {n}%|x  | {n}/100 [00:01<00:09, 4.5it/s]", end="", file=sys.stderr, flush=True)
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("os.kill(os.getpid(), 15)", "signal 15: loading"),
+        ("sys.exit(3)", "exit code 3: loading"),
+    ],
+)
+def test_a_progress_bar_explains_no_end(pod: Pod, end: str, message: str) -> None:
+    """As under HF Trainer, whose steps no pattern reads. Who is killed prints nothing about it at all."""
+    pod.run(TQDM.replace("END", end))
+    (fact,) = exits(pod.until(ended))
+    assert fact["message"] == message
+
+
 def test_signal_is_told(pod: Pod) -> None:
     pod.run("import os; os.kill(os.getpid(), 11)")
     (fact,) = exits(pod.until(ended))
