@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
+from activities.saving import until_saved
 from activities.visibility import (
     FAILS_VISIBLY_FROM,
     SIGNAL_WITHIN,
@@ -30,7 +31,7 @@ from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, St
 from everstep.core.levels import Step
 from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
-from everstep.core.world import ClusterReached, GoneState, JobRef
+from everstep.core.world import ClusterReached, GoneState, JobRef, SaveOrder, SaveState
 from everstep.steps.counting import CountOrder, count_faults
 from everstep.steps.looking import QuarantineClient, StepContext
 from everstep.steps.perform import hand_over, perform
@@ -118,6 +119,7 @@ class ClusterActivities:
             end_recovery,
             self.count_faults,
             self.devices_of,
+            self.request_save,
             earlier_quarantine,
             self.marks,
             self.mark,
@@ -238,6 +240,12 @@ class ClusterActivities:
             nodes = await self.backend.nodes()
         indexes = (tuple(d.index for d in one.devices) for one in nodes if one.name == node)
         return next(indexes, ())
+
+    @activity.defn(name="request_save")
+    async def request_save(self, order: SaveOrder, within_s: float) -> SaveState:
+        """Has the ranks of a job save now, and returns what they saved within this time."""
+        async with heartbeating() as heartbeat:
+            return await until_saved(self.backend, order, heartbeat.beat, within_s=within_s)
 
     @activity.defn(name="mark")
     async def mark(self, node: str, reason: str) -> None:

@@ -136,6 +136,7 @@ KINDS = {
     "number": lambda says: _number("number", says),
     "string": lambda _: "text",
     "null": lambda _: "`null`",
+    "boolean": lambda _: "`true` or `false`",
     "array": lambda says: f"list: {_what(says['items'])}",
     "object": _mapping,
 }

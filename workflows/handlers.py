@@ -31,14 +31,22 @@ from everstep.core.bounds import (
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, lifecycle, operators
 from everstep.core.loop.document_changes import changed_keys
-from everstep.core.loop.job_events import DocumentChanged, RequestRefused, WorkerChanged
+from everstep.core.loop.job_events import (
+    DocumentChanged,
+    RequestRefused,
+    SaveRequested,
+    WorkerChanged,
+)
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import Command, JobState, Mode, Wait, is_applied
 from everstep.dialects import responses
-from workflows import attributes, commanding, opening
+from workflows import attributes, commanding, opening, saving
 
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
+
+SAVES_MOST = 10
+"""Requests to save that may wait at once: each takes an activity."""
 
 DEVICES_MOST = 100
 """Devices of reported faults that may be looked for at once: each takes an activity, and a server that finds
@@ -100,6 +108,7 @@ class JobHandlers:
         self._adopting = asyncio.Lock()  # one adoption after the other
         self._adoption = ("", 0)  # the newest: by which books, at which generation
         self._changes = 0  # changes of the document that were accepted and are not made yet
+        self._saves = 0  # requests to save that wait for a checkpoint
         self._looked_for = 0  # devices of reported faults
         # By how much the server's clock was ahead of the cluster's as the newest time of that arrived.
         self._clock_lead_s: float | None = None
@@ -223,6 +232,9 @@ class JobHandlers:
     set_budget = _update("set_budget", "{name, limit}; limit null: none")
     hot_update = _update("hot_update", "{patch, when: now or next_restart}")
     release = _update("release", "no longer avoid this node: {node}")
+    checkpoint = _update(
+        "checkpoint", "have the ranks save now: {within_s}; answers what was saved"
+    )
     adopt = _update(
         "adopt", "go on with a cluster database that lacks generations of the job: {reason}"
     )
@@ -236,6 +248,7 @@ class JobHandlers:
     hot_update_signal = _signal("hot_update")
     release_signal = _signal("release")
     adopt_signal = _signal("adopt")
+    checkpoint_signal = _signal("checkpoint")
 
     async def obey_update(self, name: str, argument: Any) -> dict[str, Any]:
         """Obey an update after its check."""
@@ -244,6 +257,8 @@ class JobHandlers:
                 return await self._change_document(argument)
             case "adopt":
                 return await self._adopt(argument)
+            case "checkpoint":
+                return await self._save(argument)
             case _:
                 return await self._queue_update(name, argument)
 
@@ -258,6 +273,20 @@ class JobHandlers:
             self._state = replace(self.state, job=replace(self.state.job, books=adoption[0]))
             self._queue(Command(name="adopt", args=args))
             return self._answer(again=False)
+
+    async def _save(self, argument: Any) -> dict[str, Any]:
+        args = commanding.only_object(argument)
+        if self._state is None:
+            await workflow.wait_condition(lambda: self._state is not None)
+            commanding.check_command(self.state, "checkpoint", args)
+        self._saves += 1
+        try:
+            result = await saving.requested(lambda: self.state, args)
+        finally:
+            self._saves -= 1
+        event = SaveRequested(at=self._time(), text=result["text"])
+        self.chronicle = folded(self.chronicle, [event])
+        return {**self._answer(again=False), **result}
 
     async def _change_document(self, argument: Any) -> dict[str, Any]:
         self._changes += 1
@@ -291,6 +320,8 @@ class JobHandlers:
             raise CommandRejected(
                 f"{CHANGES_MOST} changes of the document wait already; send it again"
             )
+        if name == "checkpoint" and self._saves >= SAVES_MOST:
+            raise CommandRejected(f"{SAVES_MOST} requests to save wait already; send it again")
         if self._state is None:  # nothing to judge it by yet: the handler waits for that
             commands.parse_arguments(name, args)
         elif not self._is_applied(args):

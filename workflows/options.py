@@ -100,6 +100,20 @@ ASK: dict[str, Any] = {
     "heartbeat_timeout": HEARTBEAT,
 }
 
+
+def saving(within_s: float) -> dict[str, Any]:
+    """A request to save now, which may take so long. A killed worker costs some seconds more."""
+    return {
+        "schedule_to_close_timeout": timedelta(seconds=within_s + 30.0),
+        "heartbeat_timeout": HEARTBEAT,
+        "retry_policy": RetryPolicy(
+            initial_interval=timedelta(milliseconds=500),
+            backoff_coefficient=1.0,
+            non_retryable_error_types=["StaleGeneration", "WrongCluster"],
+        ),
+    }
+
+
 # What is written and told beside everything else: storage or a webhook may be gone for days.
 PUBLISH: dict[str, Any] = {
     "start_to_close_timeout": timedelta(minutes=5),

@@ -134,6 +134,8 @@ class TrainingJob(JobHandlers):
         A server takes 10,000 signals of one run and suggests a new one long before.
         """
         is_quiet = self.state.incident is None or self.state.mode is Mode.PAUSED
+        # A request to save would keep the next run waiting, and the job without a watch.
+        is_quiet = is_quiet and not self._saves
         return is_quiet and workflow.info().is_continue_as_new_suggested()
 
     async def _do(self, action: next_actions.Action) -> next_actions.Event:

@@ -25,6 +25,9 @@ DEFAULTS: Mapping[str, Any] = {
 """What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""
 
 
+SAVE_SIGNALS = ("SIGUSR1", "SIGUSR2")
+
+
 class BadCommand(ValueError):
     """The command is malformed; the message names the field."""
 
@@ -43,6 +46,13 @@ def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
         checkpoint_names.check(command["checkpoints_pattern"])
     except (steps.BadPattern, losses.BadPattern, checkpoint_names.BadPattern) as error:
         raise BadCommand(str(error)) from None
+    return command
+
+
+def save_command(body: Mapping[str, Any]) -> wire.SaveCommand:
+    """Raises BadCommand."""
+    command: wire.SaveCommand = read(body, wire.SaveCommand)
+    _need(command["signal"] in SAVE_SIGNALS, f"signal: one of {', '.join(SAVE_SIGNALS)} is needed")
     return command
 
 

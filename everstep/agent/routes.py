@@ -14,6 +14,7 @@ from everstep.agent.agent import Agent, Stale
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
 from everstep.agent.processes.run import log_path
+from everstep.agent.processes.save_requests import SaveRequests
 from everstep.agent.server import HttpRefusal, Last, RequestHandler
 from everstep.agent.storage import (
     checkpoints,
@@ -61,6 +62,7 @@ def routes(
         wire.JOURNAL: {"POST": handlers.journal},
         wire.RELEASE: {"POST": handlers.release},
         wire.CHECK: {"POST": handlers.check},
+        wire.SAVE: {"POST": handlers.save},
         wire.STACKS: {"POST": handlers.stacks},
         wire.LOG: {"GET": handlers.log},
         wire.QUIT: {"POST": handlers.quit},
@@ -74,6 +76,7 @@ class Handlers:
         self.agent = agent
         self.complete = complete
         self.polled = polled
+        self.save_requests = SaveRequests(agent)
         self.running_checks: checks.RunningChecks | None = None  # the newest
         self.one_at_a_time = threading.Lock()
         # What the newest search for checkpoints judged, and where it searched.
@@ -267,6 +270,11 @@ class Handlers:
                     command["generation"], checks.checks_of(command), within_s=within_s
                 )
             return running_checks
+
+    def save(self, _query: Fields, body: Fields) -> Any:
+        command = commands.save_command(body)
+        self.polled()
+        return self.agent.loop.call(lambda: self.save_requests.ask(command))
 
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run

@@ -34,6 +34,8 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    SaveOrder,
+    SaveState,
     SetAside,
     SetAsideOrder,
     StartOrder,
@@ -193,6 +195,13 @@ class Backend(Protocol):
         A slot where that cannot be done (no such program or folder, no process to be had) is named
         as failed with the reason; asking again repeats the failure. So is one where the ranks kept by
         the stop are not exactly those that live.
+        """
+
+    async def ensure_save_requested(self, order: SaveOrder) -> SaveState:
+        """Send the ranks of this generation the signal on which they save; call again until it is saved.
+
+        Once for each request: the same one again sends nothing. One that comes while another waits for its
+        checkpoint joins that. A rank without a handler for the signal gets none, and goes on.
         """
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

@@ -38,6 +38,7 @@ from everstep.core.loop.job_events import (
     RestartDecided,
     Resumed,
     RunBegan,
+    SaveRequested,
     Started,
     StepsFound,
     WarningBegan,
@@ -76,6 +77,7 @@ KINDS: Mapping[str, HappeningKind] = {
     "noted": HappeningKind(level="Warning"),
     "good_news": HappeningKind(),
     "steps_found": HappeningKind(),
+    "save_requested": HappeningKind(),
     "warned": HappeningKind(level="Warning"),
     "warning_over": HappeningKind(),
     "hanged": HappeningKind(level="Warning", event="JobHanged"),
@@ -262,6 +264,8 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
             yield "exited_well", at, f"{_workers(slots)}: exit code 0"
         case StepsFound(at=at, taken_from=text):
             yield "steps_found", at, f"steps: taken from '{text}'"
+        case SaveRequested(at=at, text=text):
+            yield "save_requested", at, f"checkpoint requested: {text}"
         case WarningBegan(at=at, text=text):
             yield "warned", at, f"warning: {text}"
         case WarningOver(at=at, text=text):

@@ -70,6 +70,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("jobs.telling:resume", "demo"),
         Command("jobs.telling:stop", "demo --grace-s 60"),
         Command("jobs.telling:restart", "demo --level pod"),
+        Command("jobs.telling:checkpoint", "demo --within-s 120"),
         Command(
             "jobs.telling:report_fault",
             'demo device.fault --node n2 --device 3 --code "XID 79"',

@@ -350,6 +350,10 @@ def command_result(value: Value) -> Page:
     yield f"{value['id']}: {value['command']} {done} {shown(value.get('state'))}"
 
 
+def save_result(value: Value) -> Page:
+    yield f"{value['id']}: {shown(value['text'])}"
+
+
 def reported(value: Value) -> Page:
     faults = "1 fault is" if value["reported"] == 1 else f"{value['reported']} faults are"
     elsewhere = value["elsewhere"]

@@ -304,6 +304,7 @@ class PhaseSpec:
     checkpoints_path: str | None = None
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None  # of their names; None: that of `checkpoints_format`
+    save_signal: str | None = None  # on which the ranks save and go on
     prewarm: tuple[str, ...] = ()
     log_pattern: str | None = None
     loss_pattern: str | None = None  # None: a usual one is tried; empty: losses are not read

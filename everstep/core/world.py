@@ -508,6 +508,26 @@ class StartOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveOrder:
+    """Send the ranks of this generation a signal on which they save, once for each request."""
+
+    job: JobRef
+    generation: int
+    request: str
+    signal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveState:
+    """What became of a request to save so far."""
+
+    signalled: tuple[int, ...] = ()  # ranks that got the signal
+    deaf: tuple[int, ...] = ()  # ranks that have no handler for it: it would end them
+    silent: tuple[int, ...] = ()  # slots whose agent has not answered
+    saved: Checkpoint | None = None  # the newest one, if it came since the request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartState:
     """`started` slots reported the ranks of this generation as started, even if they have exited since.
 

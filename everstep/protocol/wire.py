@@ -34,6 +34,7 @@ SET_ASIDE = "/v1/set_aside"  # POST SetAsideCommand     -> {"moved": ["path", ..
 JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 RELEASE = "/v1/release"  # POST ReleaseCommand          -> {"kept": {"folder": "why"}}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
+SAVE = "/v1/save"  # POST SaveCommand                -> SaveAnswer
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
 QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
@@ -325,6 +326,23 @@ class StopCommand(TypedDict):
     grace_s: float
     evidence: bool
     keep: list[int]
+
+
+class SaveCommand(TypedDict):
+    """Send the ranks of this generation the signal on which they save, once for each request."""
+
+    generation: int
+    request: str  # its ID
+    signal: str  # its name; ranks without a handler for it get none
+
+
+class SaveAnswer(TypedDict):
+    """What became of a request to save so far."""
+
+    at: float  # when the signal was sent
+    signalled: list[int]  # ranks that got it
+    deaf: list[int]  # ranks that have no handler for it
+    saved: SavedState | None  # the newest checkpoint, if it came since
 
 
 class QuitCommand(TypedDict):

@@ -25,6 +25,7 @@ from everstep.core.world import (
     PlaceState,
     PodView,
     PrecheckOrder,
+    SaveOrder,
     SetAsideOrder,
     SlotStart,
     StartOrder,
@@ -290,6 +291,11 @@ class Run:
 
     def set_aside_order(self, *paths: str, resume: str | None = None) -> SetAsideOrder:
         return SetAsideOrder(job=self.ref, generation=self.generation, paths=paths, resume=resume)
+
+    def save_order(self, request: str = "r1") -> SaveOrder:
+        return SaveOrder(
+            job=self.ref, generation=self.generation, request=request, signal="SIGUSR1"
+        )
 
     async def gone(self, **changes: Any) -> None:
         await self.until_done(lambda: self.backend.ensure_gone(self.ref, **changes))

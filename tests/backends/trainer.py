@@ -2,7 +2,7 @@
 
 STEPS, STEP_S, CHECKPOINT_EVERY and CRASH_AT_STEP (`rank:step:code`) say how; CONTROL is a folder in
 which a file named `<job>-<rank>` holds the exit code to end with. SIGTERM requests a checkpoint and an end;
-with IGNORES_SIGTERM it has no effect.
+with IGNORES_SIGTERM it has no effect. SIGUSR1 requests a checkpoint, unless SAVES_ON_SIGNAL is 0.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Training:
         sys.exit(0)
 
     def run(self) -> None:
+        if os.environ.get("SAVES_ON_SIGNAL", "1") == "1":
+            signal.signal(signal.SIGUSR1, lambda *_: self.save())
         is_deaf = "IGNORES_SIGTERM" in os.environ
         signal.signal(signal.SIGTERM, signal.SIG_IGN if is_deaf else self.asked_to_end)
         while self.step < int(os.environ.get("STEPS", "100")):

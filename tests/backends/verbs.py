@@ -21,6 +21,7 @@ ORDERS: dict[str, Callable[[Run], Awaitable[Any]]] = {
     "ensure_prechecked": lambda job: job.backend.ensure_prechecked(job.precheck_order()),
     "ensure_fenced": lambda job: job.backend.ensure_fenced(job.fence_order()),
     "ensure_set_aside": lambda job: job.backend.ensure_set_aside(job.set_aside_order()),
+    "ensure_save_requested": lambda job: job.backend.ensure_save_requested(job.save_order()),
     "ensure_started": lambda job: job.backend.ensure_started(job.start_order()),
 }
 

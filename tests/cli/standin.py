@@ -298,6 +298,12 @@ class StandIn:
     async def set_budget(self, argument: dict[str, Any]) -> dict[str, Any]:
         return self._take("set_budget", argument)
 
+    @workflow.update(name="checkpoint")
+    async def checkpoint(self, argument: dict[str, Any]) -> dict[str, Any]:
+        is_saved = argument["within_s"] > 1
+        text = "step 140 was saved (step_140)" if is_saved else "no new checkpoint was seen"
+        return {**self._take("checkpoint", argument), "saved": is_saved, "text": text}
+
     @workflow.update(name="adopt")
     async def adopt(self, argument: dict[str, Any]) -> dict[str, Any]:
         return self._take("adopt", argument)

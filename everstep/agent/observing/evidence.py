@@ -149,14 +149,5 @@ def _signal_of(run: Run, rank: Rank, *, may_end: bool) -> int | None:
     name = {**run.command["env"], **rank.env}.get(SIGNAL)
     if name is not None:
         number = getattr(signal, name, None)
-        return number if number is not None and _has_handler(rank.pid, number) else None
-    return signal.SIGABRT if may_end and _has_handler(rank.pid, signal.SIGABRT) else None
-
-
-def _has_handler(pid: int, number: int) -> bool:
-    try:
-        lines = (proc.PROC / str(pid) / "status").read_text().splitlines()
-    except OSError:
-        return False
-    caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt:\t0")
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+        return number if number is not None and proc.has_handler(rank.pid, number) else None
+    return signal.SIGABRT if may_end and proc.has_handler(rank.pid, signal.SIGABRT) else None

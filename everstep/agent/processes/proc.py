@@ -283,6 +283,16 @@ def end_child(pid: int) -> None:
             kill((process,))
 
 
+def has_handler(pid: int, number: int) -> bool:
+    """Whether the process has a handler for this signal. False if it cannot be seen."""
+    try:
+        lines = (PROC / str(pid) / "status").read_text().splitlines()
+    except OSError:
+        return False
+    caught = next((line for line in lines if line.startswith("SigCgt:")), "SigCgt:\t0")
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
 def io_bytes(pid: int) -> int | None:
     """Bytes it read and wrote so far, by any means; None if that may not be read."""
     try:

@@ -11,7 +11,15 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from everstep.backends.agents import checking, fencing, job_end, job_record, job_storage, observing
+from everstep.backends.agents import (
+    checking,
+    fencing,
+    job_end,
+    job_record,
+    job_storage,
+    observing,
+    saving,
+)
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.agents.job_end import JobEnd
 from everstep.backends.agents.news import ALL_JOBS, JobNews
@@ -32,6 +40,8 @@ from everstep.core.world import (
     Observation,
     PrecheckOrder,
     PrecheckState,
+    SaveOrder,
+    SaveState,
     SetAside,
     SetAsideOrder,
     StartOrder,
@@ -155,6 +165,9 @@ class AgentBackend(Backend):
             [folders.to_record(entry) for entry in entries],
             write=partial(self.write_journal, job),
         )
+
+    async def ensure_save_requested(self, order: SaveOrder) -> SaveState:
+        return await saving.ensure_save_requested(self.cluster_of(order.job), order)
 
     # -- adopting and ending ---------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    SaveOrder,
+    SaveState,
     SetAside,
     SetAsideOrder,
     StartOrder,
@@ -106,6 +108,20 @@ class FakeCluster:
             return SetAside()
         _require_agent(job, stopped=order.generation)
         return SetAside(moved=self.state.storage.set_aside(path, order.paths, order.generation))
+
+    def ensure_save_requested(self, order: SaveOrder) -> SaveState:
+        job = self._owned(order.job, order.generation)
+        training = job.training
+        if training is None or not training.is_stepping or training.path is None:
+            return SaveState()
+        ranks = tuple(sorted(rank for pod in job.pods.values() for rank in pod.ranks))
+        if not training.script.saves_on_signal:
+            return SaveState(deaf=ranks)
+        if order.request not in training.requested:
+            step = training.step_at(self.state.now)
+            self.state.storage.save(training.path, [(step, self.state.now)])
+            training.requested.add(order.request)
+        return SaveState(signalled=ranks, saved=next(iter(self._saved(job)), None))
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)

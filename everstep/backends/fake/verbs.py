@@ -66,6 +66,7 @@ class Verbs(Calls):
     checkpoints = _call(Backend.checkpoints)
     ensure_set_aside = _call(Backend.ensure_set_aside)
     ensure_started = _call(Backend.ensure_started)
+    ensure_save_requested = _call(Backend.ensure_save_requested)
     ensure_isolated = _call(Backend.ensure_isolated)
     ensure_released = _call(Backend.ensure_released)
     ensure_recorded = _call(Backend.ensure_recorded)

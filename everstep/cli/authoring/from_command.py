@@ -33,6 +33,12 @@ CheckpointPattern = Annotated[
     str | None,
     typer.Option(metavar="RE", help=r"What checkpoints are called: 'state_(?P<step>\d+)'."),
 ]
+SaveSignal = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIG", help="The signal on which the command saves and goes on, as SIGUSR1."
+    ),
+]
 PrewarmOption = Annotated[
     list[str] | None,
     typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
@@ -66,6 +72,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "processes": ("processes_per_node",),
     "checkpoints": ("checkpoints", "path"),
     "checkpoint_pattern": ("checkpoints", "pattern"),
+    "save_signal": ("checkpoints", "save_signal"),
     "prewarm": ("prewarm",),
     "env": ("env",),
     "log_pattern": ("progress", "log_pattern"),

@@ -110,24 +110,35 @@ async def ask(
 
 
 async def tell(
-    client: Client, workflow_id: str, update: str, argument: Any, *, own_id: str | None = None
+    client: Client,
+    workflow_id: str,
+    update: str,
+    argument: Any,
+    *,
+    own_id: str | None = None,
+    takes_s: float = 0.0,
 ) -> Any:
     """The answer to an update. Raises `Failed` with the workflow's own sentence if it refuses."""
     handle = client.get_workflow_handle(workflow_id)
     silence = f"whether {workflow_id} took {update} is not known"
     try:
         done = handle.execute_update(update, argument, id=own_id)
-        return await _answered(client, workflow_id, done, otherwise=silence)
+        return await _answered(client, workflow_id, done, otherwise=silence, takes_s=takes_s)
     except WorkflowUpdateFailedError as error:
         reason = getattr(error.cause, "message", None) or error
         raise Failed(Exit.USAGE, f"{workflow_id} refuses: {reason}") from None
 
 
 async def _answered(
-    client: Client, workflow_id: str, request: Awaitable[T], *, otherwise: str
+    client: Client,
+    workflow_id: str,
+    request: Awaitable[T],
+    *,
+    otherwise: str,
+    takes_s: float = 0.0,
 ) -> T:
     """Await the request. If no answer comes in time, raise `Failed` with the reason that the server shows."""
-    patience = patience_s()
+    patience = patience_s() + takes_s
     try:
         async with asyncio.timeout(patience):
             return await request

@@ -109,14 +109,22 @@ class FoundJob:
         """Its answer while it lives, then what it left instead; None if it had no time for that."""
         return await (self.ask(query) if self.is_open else self.memo(query))
 
-    async def tell(self, update: str, argument: Mapping[str, Any]) -> Any:
-        """The answer to an update. Its id, a fresh one where it has none, makes a repeated one count once."""
+    async def tell(self, update: str, argument: Mapping[str, Any], *, takes_s: float = 0.0) -> Any:
+        """The answer to an update. Its id, a fresh one where it has none, makes a repeated one count once.
+
+        `takes_s`: how long the answer may take once a worker has the update.
+        """
         if not self.is_open:
             end = await self.end()
             raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
         update_id = str(argument.get("id") or uuid.uuid4().hex)
         return await answers.tell(
-            self.client, self.id, update, {**argument, "id": update_id}, own_id=update_id
+            self.client,
+            self.id,
+            update,
+            {**argument, "id": update_id},
+            own_id=update_id,
+            takes_s=takes_s,
         )
 
     async def document(self) -> Any:

@@ -16,7 +16,7 @@ from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
 from everstep.cli.output import AsJson, show
 from everstep.core.errors import InvalidSpec
-from everstep.core.loop.commands import GRACE_MOST_S, NULLABLE
+from everstep.core.loop.commands import GRACE_MOST_S, NULLABLE, SAVE_WITHIN_MOST_S, SAVE_WITHIN_S
 from everstep.documents.merge import merged
 
 Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's history.")]
@@ -55,6 +55,25 @@ def restart(
 ) -> None:
     """Restart a job now, as a planned restart: it spends no budget."""
     _tell(job_id, "restart", {"level": level, "reason": reason}, as_json=as_json)
+
+
+def checkpoint(
+    job_id: JobId,
+    within_s: Annotated[
+        float,
+        typer.Option(min=1, max=SAVE_WITHIN_MOST_S, help="Seconds to wait for the checkpoint."),
+    ] = SAVE_WITHIN_S,
+    as_json: AsJson = False,
+) -> int:
+    """Have the ranks save now and go on, and print which step was saved.
+
+    They get the signal that the document names in `checkpoints.save_signal`. The exit code is 1 if no new
+    checkpoint was seen in time.
+    """
+    arguments = {"within_s": within_s}
+    answer = of_job(job_id, lambda job: job.tell("checkpoint", arguments, takes_s=within_s))
+    show({"id": job_id, **answer}, pages.save_result, as_json=as_json)
+    return Exit.DONE if answer["saved"] else Exit.JOB_FAILED
 
 
 def report_fault(

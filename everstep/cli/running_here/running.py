@@ -100,6 +100,7 @@ def run(
     processes: from_command.ProcessesOption = None,
     checkpoints: from_command.CheckpointsOption = None,
     checkpoint_pattern: from_command.CheckpointPattern = None,
+    save_signal: from_command.SaveSignal = None,
     prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
     log_pattern: from_command.LogPattern = None,
@@ -129,6 +130,7 @@ def run(
         "nodes": nodes if ctx.args and _is_typed(ctx, "nodes") else None,
         "checkpoints": checkpoints,
         "checkpoint_pattern": checkpoint_pattern,
+        "save_signal": save_signal,
         "prewarm": prewarm,
         "env": from_command.variables(env or ()),
         "log_pattern": log_pattern,
@@ -138,14 +140,18 @@ def run(
     chosen = checked(job.spec.name if job_id is None else job_id)
     _print_notes(from_command.notes_of(job) if ctx.args else ())
     if prints:
-        print(to_yaml(_with_name(job, chosen)), end="")
-        return Exit.DONE
+        return _print_document(job, chosen)
     here = hardware.devices(accelerator, devices)
     machine = asyncio.run(machine_for(job.spec, nodes=nodes, devices=here))
     machine = replace(machine, allows_others=allow_other_users)
     job = replace(job, is_fresh=is_fresh, has_output=has_output)
     job = replace(job, has_chosen_id=job_id is not None, fresh_line=_fresh_line(ctx))
     return asyncio.run(_run(job, chosen, machine))
+
+
+def _print_document(job: JobDocument, job_id: str) -> int:
+    print(to_yaml(_with_name(job, job_id)), end="")
+    return Exit.DONE
 
 
 def _fresh_line(ctx: typer.Context) -> str:

@@ -128,6 +128,7 @@ KEYS: Mapping[str, Mapping[str, ArgumentType]] = {
     "set_budget": {"name": str, "limit": int},
     "adopt": {"reason": str},
     "release": {"node": str},
+    "checkpoint": {"within_s": _NUMBER},
 }
 
 WHILE_ENDING = frozenset({"adopt"})
@@ -137,10 +138,13 @@ TEXTS: Mapping[str, int] = {"reason": TEXT_MOST, "message": TEXT_MOST}
 """Most characters of free texts; any other text is a name, of at most `NAME_MOST`."""
 
 GRACE_MOST_S = 86_400
+SAVE_WITHIN_S, SAVE_WITHIN_MOST_S = 60.0, 3_600
+"""How long a requested checkpoint may take, unless the request says so."""
 NUMBERS: Mapping[str, tuple[float, float, str]] = {
     "grace_s": (0, GRACE_MOST_S, "may not be negative, nor more than a day"),
     "device": (0, 1_000_000, "is the index of a device"),
     "at": (-math.inf, math.inf, "is a time"),  # its range: `_check_report_arguments`
+    "within_s": (1, SAVE_WITHIN_MOST_S, "is from 1 to 3600 seconds"),
     "limit": (0, 1_000_000, "is a whole number from 0 to 1000000, or null for none"),
 }
 """Least, most, and what a refusal says. NaN is in no range."""
@@ -246,6 +250,28 @@ def _check_release(state: JobState, raw: Mapping[str, Any], _now: float) -> None
         )
 
 
+NOTHING_SAVES: Mapping[Mode, str] = {
+    Mode.PAUSED: "the job is paused: no rank runs that could save; resume it first",
+    Mode.PAUSING: "the job is being paused: its ranks save as they stop",
+    Mode.RECOVERING: "a restart is under way; send it again once the job runs",
+    Mode.PENDING: "the job has not started yet",
+    Mode.LAUNCHING: "the job has not started yet",
+    Mode.READING: "the job is being looked at after a lost restart; send it again in a moment",
+    Mode.TELLING: "the job is about to go on; send it again in a moment",
+}
+"""Modes in which no checkpoint can be requested, and why."""
+
+
+def _check_checkpoint(state: JobState, _raw: Mapping[str, Any], _now: float) -> None:
+    if state.mode in NOTHING_SAVES:
+        newest = "" if state.saved is None else f"; the newest checkpoint is {state.saved.name}"
+        raise CommandRejected(f"checkpoint: {NOTHING_SAVES[state.mode]}{newest}")
+    if state.phase.save_signal is None:
+        raise CommandRejected(
+            "checkpoint: the document names no signal on which the script saves; set checkpoints.save_signal"
+        )
+
+
 ARGUMENT_CHECKS: Mapping[str, ArgumentCheck] = {
     "release": _check_release_arguments,
     "restart": _check_restart_arguments,
@@ -277,6 +303,7 @@ JOB_CHECKS: Mapping[str, JobCheck] = {
     "restart": _check_restart,
     "report_fault": _check_report,
     "set_budget": _check_budget,
+    "checkpoint": _check_checkpoint,
 }
 
 # -- The facts that commands become ------------------------------------------------------------------

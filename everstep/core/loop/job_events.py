@@ -158,6 +158,13 @@ class StepsFound(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SaveRequested(_Event):
+    """Ranks were to save now, and what came of it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WarningBegan(_Event):
     text: str
 
@@ -298,6 +305,7 @@ JobEvent = (
     | ProcessesEnded
     | AllEndedWell
     | StepsFound
+    | SaveRequested
     | WarningBegan
     | WarningOver
     | Progressed

@@ -231,6 +231,7 @@ def _ladder_of_planned_restarts(phase: WrittenPhase) -> Iterator[Problem]:
         yield phase.at("recovery", "ladders", FaultClass.PLANNED.value), what
 
 
+DEFAULT_SIGNAL = "SIGUSR1"
 NO_CHECKPOINTS = (
     "missing: the step from which a restart resumes is unknown; if the job saves checkpoints, "
     "name their folder"
@@ -286,6 +287,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         ),
         checkpoints_format=settings.checkpoints.format if settings.checkpoints else "auto",
         checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
+        save_signal=_save_signal(settings.checkpoints),
         prewarm=tuple(settings.prewarm),
         log_pattern=_log_pattern(settings.progress.log_pattern),
         loss_pattern=_loss_pattern(settings.progress.loss_pattern),
@@ -299,6 +301,11 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
 def _log_pattern(pattern: str | None) -> str | None:
     """The regular expression, also where the document has the name of one."""
     return pattern if pattern is None else step_patterns.expanded(pattern) or pattern
+
+
+def _save_signal(checkpoints: shapes.Checkpoints | None) -> str | None:
+    signal = None if checkpoints is None else checkpoints.save_signal
+    return (DEFAULT_SIGNAL if signal else None) if isinstance(signal, bool) else signal
 
 
 def _loss_pattern(pattern: str | None) -> str | None:

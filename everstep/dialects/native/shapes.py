@@ -185,6 +185,12 @@ class NodeRange(Shape):
         return self
 
 
+SaveSignal = Annotated[
+    Annotated[Literal["SIGUSR1", "SIGUSR2"], Tag(v.TEXT)] | Annotated[bool, Tag(v.SWITCH)],
+    v.either("SIGUSR1, SIGUSR2, true or false"),
+]
+
+
 class Checkpoints(Shape):
     path: v.Path
     """Folder in which the script saves."""
@@ -195,6 +201,8 @@ class Checkpoints(Shape):
     pattern: v.NamePattern | None = None
     """Regular expression with a group `step` that is searched in the names of checkpoints. Other names are
     none. Of two saves of one step the one with the greater number in a group `again` is newer."""
+    save_signal: SaveSignal | None = None
+    """Signal on which the script saves and goes on, for `everstep checkpoint`. `true`: SIGUSR1."""
 
 
 class Progress(Shape):

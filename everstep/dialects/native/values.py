@@ -96,13 +96,22 @@ def handed_out(name: str) -> str:
     return name
 
 
-NUMBER, TEXT, LIST, MAPPING = (HIDDEN + kind for kind in ("number", "text", "list", "mapping"))
+NUMBER, TEXT, LIST, MAPPING, SWITCH = (
+    HIDDEN + kind for kind in ("number", "text", "list", "mapping", "switch")
+)
 """Tags of a union's members by kind of value. No message shows them."""
 
 
 def kind(value: object) -> str:
     """The tag of the union's member that a value is meant for, by its type."""
-    kinds: dict[type, str] = {int: NUMBER, float: NUMBER, str: TEXT, list: LIST, dict: MAPPING}
+    kinds: dict[type, str] = {
+        int: NUMBER,
+        float: NUMBER,
+        str: TEXT,
+        list: LIST,
+        dict: MAPPING,
+        bool: SWITCH,
+    }
     return kinds.get(type(value), HIDDEN)
 
 

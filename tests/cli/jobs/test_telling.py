@@ -86,6 +86,20 @@ async def test_each_command_is_its_update(
     assert updates == [expected for _, expected in UPDATES]
 
 
+async def test_a_checkpoint_that_is_not_seen_has_an_exit_code(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        await served("submit", "-", stdin=json.dumps(document()).encode())
+        done = await served("checkpoint", "demo")
+        assert (done.code, done.out) == (0, "demo: step 140 was saved (step_140)\n")
+        late = await served("checkpoint", "demo", "--within-s", "1", "--json")
+        assert (late.code, json.loads(late.out)["saved"]) == (1, False)
+        updates = await client.get_workflow_handle("demo").query("told")
+        await client.get_workflow_handle("demo").terminate()
+    assert [command["within_s"] for command in updates] == [60.0, 1.0]
+
+
 async def test_every_fault_of_a_file_is_an_update_and_twice_is_once(
     served: AsyncCli, client: Client, tmp_path: Path
 ) -> None:

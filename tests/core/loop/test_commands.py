@@ -26,6 +26,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "set_budget": {"name": "any", "limit": 1},
     "adopt": {},
     "release": {"node": "n1"},
+    "checkpoint": {},
 }
 """The least that each of them has to say."""
 
@@ -39,7 +40,7 @@ LEFT_OUT = [
 
 @pytest.mark.parametrize(("name", "key"), LEFT_OUT)
 def test_null_says_nothing(name: str, key: str) -> None:
-    job = running(Policy(budgets=(Budget(name="any", limit=9),)))
+    job = running(Policy(budgets=(Budget(name="any", limit=9),)), save_signal="SIGUSR1")
     if name == "resume":
         job.command("pause")
     if name == "release":

@@ -11,7 +11,13 @@ from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import job_events
-from everstep.core.loop.job_events import DocumentChanged, JobEvent, RequestRefused, WorkerChanged
+from everstep.core.loop.job_events import (
+    DocumentChanged,
+    JobEvent,
+    RequestRefused,
+    SaveRequested,
+    WorkerChanged,
+)
 from everstep.core.loop.next_actions import PlanEnded
 from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.spec import Budget, Policy
@@ -60,7 +66,7 @@ def test_every_kind_of_event_happens_to_some_job() -> None:
     failed.see(fact("limit.run"))
     kinds_seen = {type(event) for job in (done, failed, refused()) for event in job.events}
     # Of the workflow, which receives commands and signals.
-    other_kinds = {DocumentChanged, RequestRefused, WorkerChanged}
+    other_kinds = {DocumentChanged, RequestRefused, SaveRequested, WorkerChanged}
     assert {*get_args(JobEvent)} - other_kinds == kinds_seen
 
 

@@ -131,10 +131,10 @@ def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:
     runs = [a.state["run"] for a in agents if a.state is not None and a.state["run"] is not None]
     saved = [run["checkpoint"] for run in runs if run["checkpoint"] is not None]
     good = [checkpoint(one) for one in saved if one["good"]]
-    return max(good, key=_newness, default=None)
+    return max(good, key=newness, default=None)
 
 
-def _newness(saved: Checkpoint) -> tuple[bool, int, float]:
+def newness(saved: Checkpoint) -> tuple[bool, int, float]:
     """Sort key of checkpoints: one with a step is newer than one without."""
     return saved.step is not None, saved.order_number or 0, saved.at
 

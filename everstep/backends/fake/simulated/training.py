@@ -44,6 +44,7 @@ class Script:
     cannot_start: str | None = None  # what the agent says instead
     shows_steps: bool = True
     can: tuple[str, ...] = ()  # what every rank says it can do
+    saves_on_signal: bool = True  # at once
     prefetch_s: float = 1.0  # for each smaller number of nodes that is tried beside it
     prefetch_fails: tuple[int, ...] = ()  # those that do not work
 
@@ -91,6 +92,7 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "CANNOT_START": ("cannot_start", str),
     "SHOW_STEPS": ("shows_steps", _switch),
     "LIBRARY": ("can", _capabilities),
+    "SAVES_ON_SIGNAL": ("saves_on_signal", _switch),
     "PREFETCH_S": ("prefetch_s", float),
     "PREFETCH_FAILS": ("prefetch_fails", _numbers),
 }
@@ -135,6 +137,7 @@ class Training:
     saved_to: int = 0  # checkpoints up to this step are on the storage, or will never be
     saves_at_end: bool = False  # an end with grace was asked for while it gained steps
     hangs: dict[int, Stillness] = field(default_factory=dict)  # by slot
+    requested: set[str] = field(default_factory=set)  # requests to save that were obeyed
     timers: list[Timer] = field(default_factory=list)
 
     def time_of(self, step: int) -> float:
