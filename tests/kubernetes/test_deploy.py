@@ -201,6 +201,23 @@ async def test_an_overlay_that_leaves_out_the_names_is_refused(
         await kubectl("apply", "--dry-run=server", "-k", str(folder), warns=True)
 
 
+def test_what_scrapes_selects_the_workers_and_their_port() -> None:
+    def objects(path: Path) -> list[Json]:
+        return list(yaml.safe_load_all(path.read_text()))
+
+    [service] = objects(KUBERNETES / "service.yaml")
+    deployment, _ = objects(KUBERNETES / "worker.yaml")
+    [monitor] = objects(DEPLOY / "observability" / "kubernetes" / "pod-monitor.yaml")
+    template = deployment["spec"]["template"]
+    [container] = template["spec"]["containers"]
+    labels, [port] = template["metadata"]["labels"].items(), container["ports"]
+    assert service["spec"]["selector"].items() <= labels
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels
+    assert [one["targetPort"] for one in service["spec"]["ports"]] == [port["name"]]
+    assert [one["port"] for one in monitor["spec"]["podMetricsEndpoints"]] == [port["name"]]
+    assert service["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
+
+
 def test_no_image_of_deploy_is_the_latest_one() -> None:
     """Ours is by default the one of this version."""
     images = [

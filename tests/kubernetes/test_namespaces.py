@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from everstep.backends.kubernetes import rights as of_workers
+from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.backend import KubernetesBackend
+from everstep.backends.kubernetes.identity import stored_namespaces
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
@@ -75,6 +77,25 @@ async def test_all_that_a_job_has_is_in_the_namespace_that_it_names(
     await job.gone()
     assert await names_in(api, team, "pods", "elsewhere") == []
     assert await names_in(api, team, "secrets", "elsewhere") == []
+
+
+async def test_commands_read_where_workers_make_pods_as_these_are_set_now(
+    lab: KubernetesLab, cluster: ClusterAccess, api: Api, namespace: str, team: str
+) -> None:
+    books = f"/api/v1/namespaces/{namespace}/configmaps/everstep-books"
+    reader = await KubernetesApi.from_kubeconfig(cluster.kubeconfig)
+    try:
+        assert await stored_namespaces(reader, namespace) == [namespace, team]
+        lab.settings = replace(lab.settings, job_namespaces=())
+        await lab.another_worker()
+        assert "namespaces" not in (await api.get(books))["data"]
+        for stored in (None, "[]", "nonsense", '{"a": 1}', "[1]"):
+            await api.patch(books, {"data": {"namespaces": stored}})
+            assert await stored_namespaces(reader, namespace) == [namespace]
+        assert await stored_namespaces(reader, "no-such-namespace") == ["no-such-namespace"]
+    finally:
+        await api.patch(books, {"data": {"namespaces": None}})
+        await reader.close()
 
 
 async def test_a_node_isolated_for_one_namespace_is_isolated_for_all(

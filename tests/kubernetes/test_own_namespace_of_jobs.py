@@ -103,9 +103,10 @@ async def apart(
     site: Site, worker_kubeconfig: str, namespace: str, jobs: str, machines: Machines
 ) -> AsyncIterator[Site]:
     """Whose worker makes jobs there."""
-    settings = {"EVERSTEP_KUBE_DEFAULT_NAMESPACE": jobs}
-    site.env |= {"EVERSTEP_KUBE_NAMESPACE": namespace, **settings}
-    worker = worker_process(site, worker_kubeconfig, namespace, **settings)
+    site.env["EVERSTEP_KUBE_NAMESPACE"] = namespace
+    worker = worker_process(
+        site, worker_kubeconfig, namespace, EVERSTEP_KUBE_DEFAULT_NAMESPACE=jobs
+    )
     await worker.start()
     try:
         yield site
@@ -113,7 +114,7 @@ async def apart(
         worker.kill9()
 
 
-async def test_commands_find_jobs_where_the_setting_says(
+async def test_commands_find_jobs_where_the_workers_make_them(
     apart: Site, cluster: ClusterAccess, namespace: str
 ) -> None:
     site = apart

@@ -47,6 +47,7 @@ from everstep.backends.kubernetes.identity import (
     CLUSTER,
     MADE_AGAIN,
     ensure_identity,
+    ensure_namespaces_stored,
     open_books,
     stored_identity,
 )
@@ -164,6 +165,11 @@ class KubernetesBackend(AgentBackend):
             watch=self.watch,
         )
         await self._service.begin(self._settings.all_job_namespaces)
+        await reached(
+            ensure_namespaces_stored(
+                self._api, self._settings.namespace, self._settings.all_job_namespaces
+            )
+        )
         try:
             async with asyncio.timeout(_OPEN_S):
                 await self.watch.start(without_pods_of=self._service.refusals)

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from everstep.backends.kubernetes import names
-from everstep.backends.kubernetes.api import KubernetesApi, Refused
+from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
 from everstep.core.errors import BackendUnavailable
 
 logger = logging.getLogger(__name__)
@@ -22,6 +22,9 @@ CLUSTER = "everstep-books"
 """The ConfigMap that marks a namespace as that of workers, and names its books."""
 _IDENTITY = "identity"
 _WORKERS = "workers"  # their namespace
+_NAMESPACES = (
+    "namespaces"  # of jobs, if not that of the workers alone; first that of jobs that name none
+)
 _RECORDS = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP},{names.ROLE}=job,{names.BOOKS}"}
 # The ConfigMap listed the isolated nodes too (`books.isolations`).
 MADE_AGAIN = "ConfigMap %s was deleted and is made again: nodes isolated so far are in use again"
@@ -75,6 +78,28 @@ async def ensure_identity(
             raise
         return stored
     return str(config_map["data"][_IDENTITY])
+
+
+async def ensure_namespaces_stored(
+    api: KubernetesApi, home: str, namespaces: Sequence[str]
+) -> None:
+    """Store where the workers of this namespace make pods, for commands that have no setting of it."""
+    stored = await _entries(api, home) or {}
+    value = None if [*namespaces] == [home] else json.dumps([*namespaces])
+    if stored.get(_NAMESPACES) != value:
+        path = f"/api/v1/namespaces/{home}/configmaps/{CLUSTER}"
+        await api.patch(path, {"data": {_NAMESPACES: value}})
+
+
+async def stored_namespaces(api: KubernetesApi, home: str) -> Sequence[str]:
+    """Return where the workers of this namespace make pods; their own where that cannot be read."""
+    try:
+        entries = await _entries(api, home) or {}
+        namespaces = json.loads(entries.get(_NAMESPACES, "[]"))
+    except (BackendUnavailable, Refused, Unreachable, ValueError):
+        return [home]
+    is_list = isinstance(namespaces, list) and all(isinstance(one, str) for one in namespaces)
+    return (namespaces if is_list else []) or [home]
 
 
 async def stored_identity(api: KubernetesApi, namespace: str) -> str | None:

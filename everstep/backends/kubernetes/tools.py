@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kubernetes.aio.config import ConfigException
 from pydantic import ValidationError
 
 from everstep.backends.kubernetes import checks, document_rules, dry_run, looking, manifest, pruning
 from everstep.backends.kubernetes.api import KubernetesApi
+from everstep.backends.kubernetes.identity import stored_namespaces
 from everstep.backends.kubernetes.pod_logs import PodLogs
 from everstep.backends.kubernetes.reaching import reached
 from everstep.backends.kubernetes.worker_settings import KubernetesWorkerSettings
@@ -38,32 +39,35 @@ def _settings() -> KubernetesWorkerSettings:
 
 
 class KubernetesTools(Tools):
-    """Of the namespaces that EVERSTEP_KUBE_NAMESPACE, _DEFAULT_NAMESPACE and _JOB_NAMESPACES name."""
+    """Of the namespaces of jobs that the settings name, else of those that the workers stored."""
 
     def __init__(self) -> None:
         self._settings = _settings()
+        self._job_namespaces: Sequence[str] = ()  # once they were looked for
         self._logs: PodLogs | None = None
 
     async def nodes(self) -> tuple[NodeView, ...]:
         async with await self._api() as api:
-            return await reached(looking.nodes(api, self._namespaces, self._plugins))
+            return await reached(looking.nodes(api, await self._namespaces(api), self._plugins))
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:
             namespaces = checks.Namespaces(
-                of_workers=self._settings.kube_namespace, of_jobs=self._namespaces
+                of_workers=self._settings.kube_namespace, of_jobs=await self._namespaces(api)
             )
             return await checks.of_cluster(api, namespaces)
 
     def broken_rules(self, spec: JobSpec) -> list[tuple[str, str]]:
-        return document_rules.broken_rules(spec, self._pod_settings)
+        default = self._settings.kube_default_namespace or self._settings.kube_namespace
+        return document_rules.broken_rules(spec, self._pod_settings(default))
 
     def notes(self, spec: JobSpec) -> list[tuple[str, str]]:
         return document_rules.notes(spec)
 
     async def refusals(self, spec: JobSpec) -> list[tuple[str, str]]:
         async with await self._api() as api:
-            return await reached(dry_run.refusals(api, self._pod_settings, spec))
+            default, *_ = await self._namespaces(api)
+            return await reached(dry_run.refusals(api, self._pod_settings(default), spec))
 
     async def prune_records(
         self, end_of: WorkflowEndOf, *, before: float, is_dry_run: bool
@@ -72,7 +76,7 @@ class KubernetesTools(Tools):
             return await reached(
                 pruning.prune(
                     api,
-                    self._namespaces,
+                    await self._namespaces(api),
                     end_of,
                     before=min(before, time.time() - pruning.LATE_S),
                     is_dry_run=is_dry_run,
@@ -82,17 +86,18 @@ class KubernetesTools(Tools):
     async def prune_agents(self, *, before: float, is_dry_run: bool) -> list[str]:
         async with await self._api() as api:
             prune = pruning.prune_agents(
-                api, self._namespaces, before=before, is_dry_run=is_dry_run
+                api, await self._namespaces(api), before=before, is_dry_run=is_dry_run
             )
             return await reached(prune)
 
     async def logs(self, job: str) -> list[RankLog]:
         if self._logs is None:
-            self._logs = PodLogs(await self._api(), self._namespaces)
+            api = await self._api()
+            self._logs = PodLogs(api, await self._namespaces(api))
         return await reached(self._logs.of_job(job))
 
     def no_logs(self, beginning: str) -> str:
-        where = f"namespace {' and '.join(self._namespaces)}"
+        where = f"namespace {' and '.join(self._job_namespaces)}"
         return f"{beginning} in {where}; a log goes with its pod unless the cluster collects it"
 
     def read(self, log: RankLog) -> LogReader:
@@ -104,23 +109,25 @@ class KubernetesTools(Tools):
         reader = self._logs.reader(log, newest=count)
         return [line async for line in reader.lines()], reader
 
-    @property
-    def _namespaces(self) -> list[str]:
+    async def _namespaces(self, api: KubernetesApi) -> Sequence[str]:
         """Of jobs, first those of jobs that name none."""
-        settings = self._settings
-        default = settings.kube_default_namespace or settings.kube_namespace
-        return list(dict.fromkeys((default, *settings.kube_job_namespaces)))
+        home, default = self._settings.kube_namespace, self._settings.kube_default_namespace
+        others = self._settings.kube_job_namespaces
+        if default or others:
+            self._job_namespaces = tuple(dict.fromkeys((default or home, *others)))
+        elif not self._job_namespaces:
+            self._job_namespaces = await stored_namespaces(api, home)
+        return self._job_namespaces
 
     @property
     def _plugins(self) -> Mapping[str, str]:
         return {**manifest.RESOURCES, **self._settings.kube_resources}
 
-    @property
-    def _pod_settings(self) -> manifest.PodSettings:
+    def _pod_settings(self, namespace: str) -> manifest.PodSettings:
         return manifest.PodSettings(
             books="dry-run",
             agent="everstep-agent-dry-run",
-            namespace=self._namespaces[0],
+            namespace=namespace,
             resources=self._plugins,
             topology=self._settings.kube_topology,
             priority_classes=self._settings.kube_priority_classes,
