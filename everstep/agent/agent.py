@@ -327,7 +327,7 @@ class Agent:
             run.instruct_ranks()
             for rank in run.ranks:
                 if rank not in going_on and not self.parts.prewarm.fork(run, rank):
-                    rank.start(run.command["command"], command["env"], command["workdir"])
+                    rank.start(run.order.command, command["env"], run.order.workdir)
                 if self.save_watch is not None and rank.process is not None:
                     self.save_watch.saw((rank.process,))
         except (OSError, ValueError) as error:

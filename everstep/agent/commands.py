@@ -34,16 +34,16 @@ class BadCommand(ValueError):
 
 def run_command(body: Mapping[str, Any]) -> wire.RunCommand:
     """Raises BadCommand."""
-    command: wire.RunCommand = read(body, wire.RunCommand)
-    _need(command["command"] and command["ranks"], "command, ranks: at least one of each is needed")
+    order = wire.RunOrder(**read(body, wire.RunOrder))
+    command: wire.RunCommand = read({**body, "order": order}, wire.RunCommand)
+    _need(order.command and command["ranks"], "command, ranks: at least one of each is needed")
     for env in (command["env"], *(plan["env"] for plan in command["ranks"])):
         _need(all(name and not {"=", "\0"} & {*name} for name in env), "env: names are needed")
-    still_s = command["still_s"]
-    _need(still_s is None or still_s > 0, "still_s: a number above 0 is needed")
+    _need(order.still_s is None or order.still_s > 0, "still_s: a number above 0 is needed")
     try:
-        steps.pattern(command["log_pattern"])
-        losses.LossSearch(command["loss_pattern"])
-        checkpoint_names.check(command["checkpoints_pattern"])
+        steps.pattern(order.log_pattern)
+        losses.LossSearch(order.loss_pattern)
+        checkpoint_names.check(order.checkpoints_pattern)
     except (steps.BadPattern, losses.BadPattern, checkpoint_names.BadPattern) as error:
         raise BadCommand(str(error)) from None
     return command
@@ -62,7 +62,8 @@ def inherited(
     """The command over an environment and a folder: what it names itself comes first."""
     completed = command.copy()
     completed["env"] = {**environ, **command["env"]}
-    completed["workdir"] = str(folder / command["workdir"])
+    order = command["order"]
+    completed["order"] = order._replace(workdir=str(folder / order.workdir))
     completed["prefetch"] = [
         {**plan, "env": {**environ, **plan["env"]}} for plan in command["prefetch"]
     ]
@@ -115,7 +116,7 @@ def _is(value: Any, kind: str) -> bool:
     return _KINDS[kind](value)
 
 
-def _hasfields(shape: type) -> Callable[[Any], bool]:
+def _has_fields(shape: type) -> Callable[[Any], bool]:
     kinds = fields(shape).items()
     return lambda value: isinstance(value, dict) and all(_is(value.get(n), k) for n, k in kinds)
 
@@ -131,8 +132,9 @@ def _is_text(value: Any) -> bool:
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
     "CheckpointsQuestion": lambda value: isinstance(value, dict),  # `read` on its own
-    "RankPlan": _hasfields(wire.RankPlan),
-    "PrefetchPlan": _hasfields(wire.PrefetchPlan),
+    "RankPlan": _has_fields(wire.RankPlan),
+    "PrefetchPlan": _has_fields(wire.PrefetchPlan),
+    "RunOrder": lambda value: isinstance(value, wire.RunOrder),  # `read` on its own
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
     "int": lambda value: type(value) is int,

@@ -113,7 +113,7 @@ class Handlers:
         """
         owner = (self.agent.job, command["cluster"])
         left_s = fencing.time_left(READ_S)
-        for folder in filter(None, (command["model_dir"], command["checkpoints_path"])):
+        for folder in filter(None, (command["order"].model_dir, command["order"].checkpoints_path)):
             try:
                 read = partial(fence.read, folder)
                 own_fence = reading.read(folder, read, within_s=left_s()).get(owner)
@@ -129,7 +129,7 @@ class Handlers:
         self, command: wire.RunCommand, owner: fence.FenceOwner, *, within_s: float
     ) -> None:
         """Refuse a command whose ranks would write to the folder in which a volume has to be mounted."""
-        folders = [f for f in (command["model_dir"], command["checkpoints_path"]) if f]
+        folders = [f for f in (command["order"].model_dir, command["order"].checkpoints_path) if f]
         read = partial(fence.missing_volume, folders, owner)
         with suppress(OSError):  # the warden goes on trying
             if folders and (missing := reading.read(folders[0], read, within_s=within_s)):

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator, PrefetchOrder
-from everstep.protocol.wire import RunProgress
+from everstep.protocol.wire import RunOrder, RunProgress
 
 
 class PodState(StrEnum):
@@ -480,29 +480,17 @@ class StartOrder:
     job: JobRef
     phase: str
     generation: int
-    command: tuple[str, ...]
+    run: RunOrder
     slots: Mapping[int, SlotStart]
     restarts: int = 0  # of the phase so far, this one included
     env: Mapping[str, str] = field(default_factory=dict)
     env_from: Mapping[str, str] = field(default_factory=dict)  # name: a variable of the worker
-    workdir: str = "."
     processes_per_node: int = 1
     resume: Checkpoint | None = None
     snapshot: Snapshot | None = None  # in place of `resume`
-    model_dir: str | None = None
-    checkpoints_path: str | None = None
-    checkpoints_format: str = "auto"
-    checkpoints_pattern: str | None = None
-    checkpoints_of: str | None = None
-    log_pattern: str | None = None
-    loss_pattern: str | None = None
-    prewarm: tuple[str, ...] = ()
-    stop_siblings: bool = True  # a failed rank ends the other ranks of its own slot
     accelerator: Accelerator = "none"
-    still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
     time_scale: float = 1.0  # of the job: above 1 in rehearsals
     kept_ranks: tuple[int, ...] = ()
-    log_rules: Mapping[str, str] = field(default_factory=dict)  # patterns to match in logs, by name
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read
     prefetch: PrefetchOrder | None = None
 

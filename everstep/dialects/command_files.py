@@ -23,5 +23,5 @@ def command_files(order: StartOrder) -> dict[str, str]:
     return {
         name: to_yaml(CHANGES[name](content, order) if name in CHANGES else content)
         for name, content in order.files.items()
-        if any(f"{{{PurePath(name).stem}}}" in word for word in order.command)
+        if any(f"{{{PurePath(name).stem}}}" in word for word in order.run.command)
     }

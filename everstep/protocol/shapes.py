@@ -17,6 +17,12 @@ def fields(shape: type) -> dict[str, str]:
     return {name: getattr(kind, "__forward_arg__", kind) for name, kind in kinds.items()}
 
 
+def run_json(command: wire.RunCommand) -> dict[str, Any]:
+    """The JSON of a run command: the fields of its order stand beside the others."""
+    fields_of_slot = {name: value for name, value in command.items() if name != "order"}
+    return {**command["order"]._asdict(), **fields_of_slot}
+
+
 def progress_of(run: wire.RunSeen) -> wire.RunProgress:
     """The progress in the JSON of a run. What an agent of an earlier version leaves out has its default."""
     return wire.RunProgress(**{name: run[name] for name in wire.RunProgress._fields if name in run})

@@ -263,37 +263,52 @@ class PrefetchPlan(TypedDict):
     owner: dict[str, str]
 
 
-class RunCommand(TypedDict):
-    """Run the command once per rank. Its environment is `env` and the rank's own of `ranks`."""
+NO_WORDS: list[str] = []
+NO_RULES: dict[str, str] = {}
 
+
+class RunOrder(NamedTuple):
+    """What a phase runs in every slot, and where it saves: as its document says, alike for all slots."""
+
+    command: list[str] = NO_WORDS
+    workdir: str = "."
+    model_dir: Folder | None = None
+    checkpoints_path: Folder | None = None
+    checkpoints_format: str = "auto"
+    checkpoints_pattern: str | None = None  # of their names, if the document has one
+    checkpoints_of: str | None = None  # count only those of this phase; None: all
+    log_pattern: str | None = None
+    loss_pattern: str | None = None  # None: a usual one is tried; empty: losses are not read
+    log_rules: dict[str, str] = (
+        NO_RULES  # patterns by name: an exit lists those its last 200 lines match
+    )
+    prewarm: list[str] = NO_WORDS  # modules that the prewarm helper imports for the next start
+    stop_siblings: bool = True  # a rank that ends badly ends the others of its own slot
+    still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
+
+
+class RunCommand(TypedDict):
+    """Run the command once per rank. Its environment is `env` and the rank's own of `ranks`.
+
+    In JSON the fields of `order` stand beside the others.
+    """
+
+    order: RunOrder
     generation: int
     phase: str
-    command: list[str]
     env: dict[str, str]
-    workdir: str
     ranks: list[RankPlan]
     keep: list[int]  # ranks whose process runs already: the stop before kept them
     rebuild: dict[str, str]  # variables for those, beside their own of `ranks`
     snapshot_step: int | None  # ranks resume from their snapshots of this step; others are dropped
-    stop_siblings: bool  # a rank that ends badly ends the others of this pod
-    log_pattern: str | None
-    loss_pattern: str | None  # None: a usual one is tried; empty: losses are not read
-    log_rules: dict[str, str]  # patterns by name: an exit lists those that its last 200 lines match
-    checkpoints_path: Folder | None
-    checkpoints_format: str
-    checkpoints_pattern: str | None  # of their names, if the document has one
-    checkpoints_of: str | None  # count only those of this phase
-    model_dir: Folder | None
     run: str  # of the job's workflow, the one that orders the start; the agent makes no use of it
     cluster: str  # that gave out the generation
     fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended
     # schedule_count and process_start_count: how often the pod and the process began.
     counts: dict[str, int]
-    prewarm: list[str]  # modules that the prewarm helper imports for the next start
     devices: list[int]  # of the node, held by this pod
     metrics: str | None  # file in which devices show their utilisation, memory and traffic
     accelerator: str  # nvidia and ascend devices are sampled by their own tool
-    still_s: float | None  # limit of a time without I/O and device use: sample more often
     npu_look_s: float  # time between two looks of the rule for a hung NPU
     files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
     prefetch: list[PrefetchPlan]  # one after the other

@@ -39,6 +39,7 @@ from everstep.core.world import (
     StopOrder,
     resuming_from,
 )
+from everstep.protocol.wire import RunOrder
 from everstep.steps.looking import (
     ENDED,
     REPORT_AFTER_S,
@@ -520,31 +521,39 @@ def _start_order(step: StepRun) -> StartOrder:
         job=order.plan.job,
         phase=phase.name,
         generation=step.generation,
-        command=phase.command,
+        run=_run_order(step),
         slots={
             slot: SlotStart(rank, counts[slot].schedule, counts[slot].process_start)
             for slot, rank in ranks.items()
         },
         env=phase.env,
         env_from=phase.env_from,
-        workdir=phase.workdir,
         processes_per_node=phase.processes_per_node,
         resume=order.resume,
         snapshot=order.snapshot,
-        model_dir=phase.model_dir,
-        checkpoints_path=phase.checkpoints_path,
-        checkpoints_format=phase.checkpoints_format,
-        checkpoints_pattern=phase.checkpoints_pattern,
-        checkpoints_of=order.plan.checkpoints_of,
-        log_pattern=phase.log_pattern,
-        loss_pattern=phase.loss_pattern,
-        prewarm=phase.prewarm,
         accelerator=phase.accelerator,
-        still_s=_judged_s(phase),
         time_scale=order.plan.time_scale,
-        log_rules=log_rules(phase.policy.rules),
         kept_ranks=order.plan.keep,
         files=phase.files,
         restarts=order.plan.restarts,
         prefetch=prefetch_order(order.plan, len(ranks)),
+    )
+
+
+def _run_order(step: StepRun) -> RunOrder:
+    """What the phase runs in every slot."""
+    plan, phase = step.order.plan, step.order.plan.phase
+    return RunOrder(
+        command=[*phase.command],
+        workdir=phase.workdir,
+        model_dir=phase.model_dir,
+        checkpoints_path=phase.checkpoints_path,
+        checkpoints_format=phase.checkpoints_format,
+        checkpoints_pattern=phase.checkpoints_pattern,
+        checkpoints_of=plan.checkpoints_of,
+        log_pattern=phase.log_pattern,
+        loss_pattern=phase.loss_pattern,
+        log_rules=log_rules(phase.policy.rules),
+        prewarm=[*phase.prewarm],
+        still_s=_judged_s(phase),
     )

@@ -32,6 +32,7 @@ from everstep.core.world import (
     StopOrder,
     StopState,
 )
+from everstep.protocol.wire import RunOrder
 from tests.support.patience import HUNG_S
 
 T = TypeVar("T")
@@ -165,21 +166,25 @@ class Run:
         return replace(order, **changes)
 
     def start_order(self, **changes: Any) -> StartOrder:
+        run = RunOrder(
+            command=[*changes.pop("command", self.lab.command)],
+            model_dir=self.model_dir,
+            checkpoints_path=self.checkpoints_path,
+            still_s=self.still_s,
+        )
+        run_changes = {name: changes.pop(name) for name in run._fields if name in changes}
         order = StartOrder(
             job=self.ref,
             phase="main",
             generation=self.generation,
-            command=self.lab.command,
+            run=run._replace(**run_changes),
             slots={
                 slot: SlotStart(node_rank=rank, schedule_count=1, process_start_count=1)
                 for rank, slot in enumerate(self.slots)
             },
             env=self.env,
             processes_per_node=self.processes_per_node,
-            model_dir=self.model_dir,
-            checkpoints_path=self.checkpoints_path,
             accelerator="simulated",
-            still_s=self.still_s,
         )
         return replace(order, **changes)
 

@@ -10,6 +10,7 @@ from everstep.backends.agents import job_record
 from everstep.backends.agents.job_record import JobRecord
 from everstep.core.errors import StaleGeneration
 from everstep.core.world import FenceOrder, JobRef, StartOrder
+from everstep.protocol.wire import RunOrder
 
 FIRST = JobRef(id="demo", run="run-1")
 SECOND = JobRef(id="demo", run="run-2")
@@ -57,7 +58,7 @@ def test_a_fence_without_checkpoints_keeps_where_they_were() -> None:
 
 
 def test_the_ranks_of_a_generation_meet_at_one_port() -> None:
-    order = StartOrder(job=FIRST, phase="main", generation=3, command=("true",), slots={})
+    order = StartOrder(job=FIRST, phase="main", generation=3, run=RunOrder(), slots={})
     record = job_record.with_start(JobRecord(id="demo"), order, port=4000)
     assert job_record.with_start(record, order, port=5000).port == 4000
     later = replace(order, generation=4)

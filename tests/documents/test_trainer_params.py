@@ -11,6 +11,7 @@ import yaml
 from everstep.core.world import Checkpoint, JobRef, SlotStart, StartOrder
 from everstep.dialects.cerebras.params import MICRO_BATCH, params
 from everstep.dialects.command_files import command_files
+from everstep.protocol.wire import RunOrder
 
 CONFIG: dict[str, Any] = {
     "trainer": {
@@ -99,9 +100,8 @@ def test_where_numbers_went_wrong_it_looks_for_the_cause() -> None:
 def order(**more: Any) -> StartOrder:
     slots = {slot: SlotStart(slot, 1, 1) for slot in range(4)}
     job = JobRef(id="job", run="run")
-    return StartOrder(
-        job=job, phase="main", generation=1, command=("x", "{params}"), slots=slots, **more
-    )
+    run = RunOrder(command=["x", "{params}"])
+    return StartOrder(job=job, phase="main", generation=1, run=run, slots=slots, **more)
 
 
 def test_it_is_written_so_that_its_program_reads_the_same() -> None:
@@ -124,4 +124,7 @@ def test_without_a_configuration_there_is_no_file() -> None:
 
 
 def test_a_command_that_does_not_read_it_gets_no_file() -> None:
-    assert command_files(replace(order(files={"params.yaml": CONFIG}), command=("x",))) == {}
+    assert (
+        command_files(replace(order(files={"params.yaml": CONFIG}), run=RunOrder(command=["x"])))
+        == {}
+    )

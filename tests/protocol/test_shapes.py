@@ -60,3 +60,34 @@ def test_what_is_called_a_time_is_translated(shape: type) -> None:
     name = {"RunProgress": "RunSeen"}.get(shape.__name__, shape.__name__)
     assert in_time_of(name, values, 10.0) == moved
     assert in_time_of(name, dict.fromkeys(called), 10.0) == dict.fromkeys(called)
+
+
+EARLIER = {
+    *(
+        "generation",
+        "phase",
+        "started_at",
+        "failed",
+        "ranks",
+        "stopped",
+        "step",
+        "step_at",
+        "first_step_at",
+    ),
+    *("longest_gap_s", "moved_at", "output_at", "io_at", "busy_at", "watched_since", "checkpoint"),
+    *(
+        "saved_at",
+        "save_every_s",
+        "free_bytes",
+        "unmatched_since",
+        "unrecognised",
+        "unread",
+        "counts",
+    ),
+    "prewarmed",
+}
+"""What an agent of an earlier version reports of a run, and a worker of one reads."""
+
+
+def test_nothing_that_earlier_workers_read_is_left_out_or_renamed() -> None:
+    assert {*wire.RunProgress._fields, *wire.RUN_PARTS} >= EARLIER

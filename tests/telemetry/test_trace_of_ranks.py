@@ -9,6 +9,7 @@ import pytest
 
 from everstep.backends.agents.commands.ranks import Meeting, RankSettings, RunPlace, run_command
 from everstep.core.world import JobRef, SlotStart, StartOrder
+from everstep.protocol.wire import RunOrder
 from tests.support.machine import Machine
 from tests.telemetry.receiver import receiver
 
@@ -21,7 +22,7 @@ def traceparent(worker: dict[str, str], document: dict[str, str]) -> str | None:
         job=JobRef(id="demo", run="run", first_run="run"),
         phase="main",
         generation=1,
-        command=("x",),
+        run=RunOrder(command=["x"]),
         slots={0: SlotStart(node_rank=0, schedule_count=1, process_start_count=1)},
         env=document,
     )

@@ -14,6 +14,7 @@ from everstep.backends.agents.commands.ranks import Meeting, RankSettings, RunPl
 from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.processes import free_port
 from everstep.protocol import wire
+from everstep.protocol.wire import RunOrder
 from tests.torch.ranks import PYTHON, WITHIN_S
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(600)]
@@ -79,7 +80,7 @@ def test_a_rank_is_told_what_torchrun_tells(failed: Failed) -> None:
         job=JobRef(id="demo", run="run"),
         phase="main",
         generation=1,
-        command=("x",),
+        run=RunOrder(command=["x"]),
         slots={0: SlotStart(node_rank=0, schedule_count=1, process_start_count=1)},
     )
     place = RunPlace(uid="pod", agent="", devices=(), accelerator="none", metrics=None)

@@ -32,7 +32,7 @@ class Saves:
 
     def follow(self, run: Run) -> None:
         """Begin to look for checkpoints, unless the look before goes on. Returns at once."""
-        path = run.command["checkpoints_path"]
+        path = run.order.checkpoints_path
         if path is None:
             return
         if self._saves_of_run is None or self._saves_of_run.run is not run:
@@ -49,7 +49,7 @@ class Saves:
         # Only a run that saves needs these modules.
         from everstep.agent.observing.save_watch import SaveRun, SaveWatch
 
-        agent, pattern = self._agent, run.command["checkpoints_pattern"]
+        agent, pattern = self._agent, run.order.checkpoints_pattern
         if agent.save_watch is not None:
             agent.save_watch.close()
         of_run = SaveRun(agent.job, agent.slot, run.generation, Path(path), pattern)
@@ -97,13 +97,13 @@ class SavesOfRun:
         self._path = path
         self._watch = checkpoints.CheckpointWatch(
             path,
-            run.command["checkpoints_format"],
+            run.order.checkpoints_format,
             self._is_open,
-            run.command["checkpoints_pattern"],
-            run.command["checkpoints_of"],
+            run.order.checkpoints_pattern,
+            run.order.checkpoints_of,
         )
         self._pace: checkpoints.Pace | None = None
-        self._unrecognised = UnrecognisedFiles(path, run.command["checkpoints_pattern"])
+        self._unrecognised = UnrecognisedFiles(path, run.order.checkpoints_pattern)
         self._volume = MountedVolume(path)
 
     def look(self) -> None:

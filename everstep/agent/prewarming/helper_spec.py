@@ -78,10 +78,10 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     """The helper that this start needs. Raises Unfit."""
     import zipfile  # some milliseconds of an agent's start
 
-    python = parse_python_command(command["command"])
+    python = parse_python_command(command["order"].command)
     if python is None:
         raise Unfit("the command is neither `python SCRIPT` nor `python -m MODULE`")
-    script_folder = Path(os.path.realpath(command["workdir"]))
+    script_folder = Path(os.path.realpath(command["order"].workdir))
     if python.script is not None:
         script = script_folder / python.script
         if not script.is_file() or script.suffix == ".pyc" or zipfile.is_zipfile(script):
@@ -90,8 +90,10 @@ def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     excluded = start_variables(command)
     shared = {**PRINTS_STACKS, **command["env"]}
     env = tuple(sorted((k, v) for k, v in shared.items() if k not in excluded))
-    modules = tuple(command["prewarm"])
-    return HelperSpec(python.interpreter, str(script_folder), command["workdir"], modules, env)
+    modules = tuple(command["order"].prewarm)
+    return HelperSpec(
+        python.interpreter, str(script_folder), command["order"].workdir, modules, env
+    )
 
 
 def start_variables(command: wire.RunCommand) -> set[str]:
@@ -101,16 +103,16 @@ def start_variables(command: wire.RunCommand) -> set[str]:
 
 def order_for(run: Run, rank: Rank) -> bytes:
     """The order that turns a fork into this rank."""
-    python = parse_python_command(run.command["command"])
+    python = parse_python_command(run.order.command)
     assert python is not None  # or there were no helper to ask
     env = rank.environment(run.command["env"])
     return json.dumps(
         {
-            "command": run.command["command"],
+            "command": run.order.command,
             "script": python.script,
             "module": python.module,
             "argv": python.argv,
             "env": {name: env[name] for name in env.keys() & start_variables(run.command)},
-            "workdir": run.command["workdir"],
+            "workdir": run.order.workdir,
         }
     ).encode()

@@ -87,7 +87,7 @@ class Prefetcher:
         try:
             command_files.write(home, plan["files"], folder)
             words = command_files.with_paths(plan["command"], plan["files"], home / folder)
-            pid, report_end = rank_exec.spawn(words, plan["env"], run.command["workdir"], outputs)
+            pid, report_end = rank_exec.spawn(words, plan["env"], run.order.workdir, outputs)
         except OSError as error:
             self._agent.note(f"{_title(plan)} cannot be run: {error}")
             return
@@ -145,11 +145,11 @@ def _spawn_error(report_end: int) -> str:
 
 def _open_log(plan: wire.PrefetchPlan, command: wire.RunCommand, home: Path) -> int:
     """Open its log for appending: in the phase's folder of records, else in the agent's. Raises OSError."""
-    if (model_dir := command["model_dir"]) is None:
+    if (model_dir := command["order"].model_dir) is None:
         return _append(
             permissions.ensure_below(home, home / wire.LOGS) / Path(plan["log"]).name, home
         )
-    place, workdir = Path(model_dir), command["workdir"]
+    place, workdir = Path(model_dir), command["order"].workdir
     with journal.folder_of(place, plan["began"], plan["owner"], workdir) as folder:
         path = folder / plan["log"]
         if ".." in path.parts:

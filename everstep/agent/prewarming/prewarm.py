@@ -39,7 +39,7 @@ class Prewarm:
 
     def fork(self, run: Run, rank: Rank) -> bool:
         """Start the rank as a fork of the helper. False if it has to be started without one."""
-        if not run.command["prewarm"]:
+        if not run.order.prewarm:
             return False
         try:
             self._start_forked(self._fitting_helper(run), run, rank)
@@ -91,7 +91,7 @@ class Prewarm:
         """Start a helper for the next start of this command, and end one that is for another command."""
         spec: HelperSpec | None = None
         with contextlib.suppress(Unfit):
-            spec = helper_spec_of(run.command) if run.command["prewarm"] else None
+            spec = helper_spec_of(run.command) if run.order.prewarm else None
         helper = self._helper
         if helper is not None and helper.spec != spec:
             self._drop(helper)

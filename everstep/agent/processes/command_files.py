@@ -25,10 +25,9 @@ def write(home: Path, texts: Mapping[str, str], folder: str = wire.FILES) -> Non
 
 def placed(command: wire.RunCommand, home: Path) -> wire.RunCommand:
     """The command with the path of each file in place of its name, quoted where a shell reads it."""
-    return {
-        **command,
-        "command": with_paths(command["command"], command["files"], home / wire.FILES),
-    }
+    order = command["order"]
+    words = with_paths(order.command, command["files"], home / wire.FILES)
+    return {**command, "order": order._replace(command=words)}
 
 
 def with_paths(words: list[str], names: Iterable[str], folder: Path) -> list[str]:

@@ -125,7 +125,7 @@ class RankMonitor:
         self.look_at_position(rank)
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
             self._add_exit(run, rank)
-        if run.command["stop_siblings"] and rank.ended_badly and run.failed is None:
+        if run.order.stop_siblings and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.save_state()
         self._agent.look_around()
@@ -145,7 +145,7 @@ class RankMonitor:
         exception = words or quotes.last_exception(lines, rank.code)
         if rank.ended_badly:
             self._add_storage_fault(run, "\n".join(lines))
-        rules, all_had_time = matching.matching_rules(run.command["log_rules"], "\n".join(lines))
+        rules, all_had_time = matching.matching_rules(run.order.log_rules, "\n".join(lines))
         details: dict[str, Any] = {
             "code": rank.code,
             "exit_code": rank.code,
@@ -178,7 +178,7 @@ class RankMonitor:
 
     def _add_storage_fault(self, run: Run, output: str) -> None:
         """Add the fault of the checkpoint storage that explains this exit, in the same publication."""
-        path, saved = run.command["checkpoints_path"], run.checkpoint
+        path, saved = run.order.checkpoints_path, run.checkpoint
         if path is None or run.storage_was_checked:
             return
         run.storage_was_checked = True

@@ -33,10 +33,10 @@ class Run:
         *,
         ordered_at: float,
     ) -> None:
-        self.command = command
+        self.command, self.order = command, command["order"]
         self.ordered_at = ordered_at  # when the command came
         self.generation = command["generation"]
-        self.still_s = command["still_s"]
+        self.still_s = self.order.still_s
         self.started_at: float | None = None
         self.failed: str | None = None
         self.checkpoint: wire.SavedState | None = None
@@ -51,8 +51,8 @@ class Run:
         self.watched_since: float | None = None
         self.io = Still()
         self.device_use = Still()
-        self.search = steps.Search(steps.pattern(command["log_pattern"]))
-        self.loss_search = losses.LossSearch(command["loss_pattern"])
+        self.search = steps.Search(steps.pattern(self.order.log_pattern))
+        self.loss_search = losses.LossSearch(self.order.loss_pattern)
         self.has_wrong_loss = False  # of any rank: it was reported
         kept_ranks = {rank.number: rank for rank in going_on}
         self.ranks = [
@@ -107,7 +107,7 @@ class Run:
     @property
     def prewarmed(self) -> bool | None:
         """Whether every rank was forked from the helper; None if the run did not request it."""
-        if not self.command["prewarm"]:
+        if not self.order.prewarm:
             return None
         return all(rank.is_forked for rank in self.ranks)
 
@@ -155,7 +155,7 @@ class Run:
         }
 
     def _unmatched_since(self) -> float | None:
-        if self.command["log_pattern"] is None or self.steps.newest is not None:
+        if self.order.log_pattern is None or self.steps.newest is not None:
             return None
         wrote = [rank.first_wrote_at for rank in self.ranks if rank.first_wrote_at is not None]
         return min(wrote, default=None)

@@ -153,7 +153,7 @@ class WardenLink:
         if run is None:
             return None
         command = run.command
-        folders = (command["model_dir"], command["checkpoints_path"])
+        folders = (command["order"].model_dir, command["order"].checkpoints_path)
         helper = self._agent.parts.prewarm.state()
         return {
             "generation": run.generation,

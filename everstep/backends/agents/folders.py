@@ -50,9 +50,9 @@ class JobFolders:
 
     def to_start(self, order: StartOrder) -> StartOrder:
         """The order with absolute folders."""
-        return replace(
-            order,
-            workdir=self.at(order.workdir),
-            model_dir=self.model_dir(order.model_dir),
-            checkpoints_path=self.checkpoints(order.checkpoints_path),
+        run = order.run._replace(
+            workdir=self.at(order.run.workdir),
+            model_dir=self.model_dir(order.run.model_dir),
+            checkpoints_path=self.checkpoints(order.run.checkpoints_path),
         )
+        return replace(order, run=run)

@@ -14,6 +14,7 @@ from operator import itemgetter
 from everstep.backends.rules import ownership
 from everstep.core.facts import Fact
 from everstep.core.world import FenceOrder, JobRef, StartOrder
+from everstep.protocol.wire import RunOrder
 
 KEYS_KEPT = 500
 """Number of keys kept of the newest run. A record has to fit into one object of an API server."""
@@ -142,7 +143,7 @@ def with_newer_generation(record: JobRecord, newer: int, *, is_held: bool) -> Jo
     )
 
 
-def place_in(order: FenceOrder | StartOrder) -> CheckpointPlace:
+def place_in(order: FenceOrder | RunOrder) -> CheckpointPlace:
     """The place in which the order's generation saves checkpoints."""
     return CheckpointPlace(
         path=order.checkpoints_path,
@@ -204,7 +205,7 @@ def with_start(record: JobRecord, order: StartOrder, *, port: int) -> JobRecord:
 
     Its ranks meet at this port, unless they have one already.
     """
-    record = replace(record, checkpoints=place_in(order), ended_well=False)
+    record = replace(record, checkpoints=place_in(order.run), ended_well=False)
     if record.started == order.generation:
         return record
     return replace(record, port=port, started=order.generation)

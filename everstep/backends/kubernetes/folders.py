@@ -28,7 +28,8 @@ class PodFolders(JobFolders):
         return replace(super().to_fence(order), workdir=order.workdir if is_absolute else None)
 
     def to_start(self, order: StartOrder) -> StartOrder:
-        return replace(super().to_start(order), workdir=order.workdir)
+        absolute = super().to_start(order)
+        return replace(absolute, run=absolute.run._replace(workdir=order.run.workdir))
 
 
 FOLDERS = PodFolders(base="/", default_model_dir=None)

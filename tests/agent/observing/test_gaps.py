@@ -9,6 +9,7 @@ import pytest
 
 from everstep.agent import clock
 from everstep.agent.observing.samples import AWAY_S, Samples
+from everstep.protocol.wire import RunOrder
 
 BEGAN = 1_000.0
 SLEPT_S = 3_600.0
@@ -22,7 +23,7 @@ class IdleRun:
     watched_since: float | None = None
 
     def __init__(self) -> None:
-        self.command = {"checkpoints_path": None}
+        self.order = RunOrder()
 
     def state(self) -> dict[str, Any]:
         return dict.fromkeys(("moved_at", "io_at", "busy_at")) | {

@@ -12,6 +12,7 @@ import pytest
 from everstep.agent.observing.saves import Saves
 from everstep.agent.storage import checkpoints
 from everstep.protocol import wire
+from everstep.protocol.wire import RunOrder
 from tests.agent.pod import Pod
 from tests.support.patience import HUNG_S
 
@@ -67,15 +68,8 @@ def test_what_was_saved_is_known_though_its_folder_went_away(tmp_path: Path) -> 
 
 
 def run_that_saves_to(folder: Path) -> Any:
-    checkpoint_options: dict[str, Any] = {
-        "checkpoints_path": str(folder),
-        "checkpoints_format": "auto",
-        "checkpoints_pattern": None,
-        "checkpoints_of": None,
-    }
-    return SimpleNamespace(
-        command=checkpoint_options, checkpoint=None, has_folder=False, generation=1
-    )
+    order = RunOrder(checkpoints_path=str(folder))
+    return SimpleNamespace(order=order, checkpoint=None, has_folder=False, generation=1)
 
 
 def agent_with(notes: list[str]) -> Any:

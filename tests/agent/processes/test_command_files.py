@@ -14,8 +14,9 @@ FILE = f"{HOME}/files/params.yaml"
 
 
 def words(*command: str) -> list[str]:
-    run_command = {"command": [*command], "files": {"params.yaml": "a: 1\n"}}
-    return placed(cast("wire.RunCommand", run_command), HOME)["command"]
+    order = wire.RunOrder(command=[*command])
+    run_command = {"order": order, "files": {"params.yaml": "a: 1\n"}}
+    return placed(cast("wire.RunCommand", run_command), HOME)["order"].command
 
 
 def test_a_program_is_given_the_path_as_it_is() -> None:

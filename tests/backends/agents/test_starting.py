@@ -55,7 +55,7 @@ async def test_a_command_that_an_agent_never_accepts_fails_the_start_with_its_re
         changed=lambda _: None,
         is_cut_off=lambda _: False,
     )
-    command: Any = {"generation": 1}
+    command: Any = {"generation": 1, "order": wire.RunOrder()}
     run = await ranks.run_of(agents, "u", 1, lambda: command)
     assert run == why
     assert ranks.state_of({0: run}).failed == ({} if why is None else {0: why})

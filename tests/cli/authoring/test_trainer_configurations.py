@@ -14,6 +14,7 @@ from everstep.core.world import JobRef, SlotStart, StartOrder
 from everstep.dialects.command_files import command_files
 from everstep.dialects.registry import compile_document, read_text
 from everstep.documents.text import to_yaml
+from everstep.protocol.wire import RunOrder
 from tests.cli.conftest import AsyncCli, Cli
 from tests.documents import test_wrong_trainer_configurations as table
 
@@ -80,7 +81,7 @@ def start_of(phase: PhaseSpec) -> StartOrder:
         job=JobRef(id="zoo", run="run"),
         phase=phase.name,
         generation=1,
-        command=phase.command,
+        run=RunOrder(command=[*phase.command]),
         slots={0: SlotStart(0, 1, 1)},
         files=phase.files,
     )

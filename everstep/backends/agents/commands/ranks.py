@@ -23,6 +23,7 @@ from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
 from everstep.protocol import rank_memory, wire
+from everstep.protocol.shapes import run_json
 from everstep.telemetry.configuration import traces_protocol
 from everstep.telemetry.trace_ids import traceparent
 
@@ -116,11 +117,10 @@ def run_command(
         **shared,
     }
     return {
+        "order": order.run,
         "generation": order.generation,
         "phase": order.phase,
-        "command": list(order.command),
         "env": env,
-        "workdir": order.workdir,
         "ranks": [
             {"rank": rank, "local_rank": local, "env": _rank_variables(rank, local)}
             for local, rank in enumerate(ranks)
@@ -128,15 +128,6 @@ def run_command(
         "keep": keep,
         "rebuild": dict(shared) if keep else {},
         "snapshot_step": None if order.snapshot is None else order.snapshot.step,
-        "stop_siblings": order.stop_siblings,
-        "log_pattern": order.log_pattern,
-        "loss_pattern": order.loss_pattern,
-        "log_rules": dict(order.log_rules),
-        "checkpoints_path": order.checkpoints_path,
-        "checkpoints_format": order.checkpoints_format,
-        "checkpoints_pattern": order.checkpoints_pattern,
-        "checkpoints_of": order.checkpoints_of,
-        "model_dir": order.model_dir,
         "run": order.job.run,
         "cluster": settings.cluster,
         "fence_s": settings.fence_s,
@@ -144,11 +135,9 @@ def run_command(
             "schedule_count": start.schedule_count,
             "process_start_count": start.process_start_count,
         },
-        "prewarm": list(order.prewarm),
         "devices": list(pod.devices),
         "metrics": pod.metrics,
         "accelerator": pod.accelerator,
-        "still_s": order.still_s,
         "npu_look_s": npu_hang.MINUTE_S / order.time_scale,
         "files": command_files(order),
         "prefetch": _prefetch_plans(order, env) if start.node_rank == 0 else [],
@@ -179,7 +168,8 @@ def _prefetch_plan(
     order: StartOrder, prefetch: PrefetchOrder, nodes: int, env: Mapping[str, str]
 ) -> wire.PrefetchPlan:
     fewer = dict(sorted(order.slots.items())[:nodes])
-    smaller = replace(order, command=prefetch.what.command, slots=fewer)
+    run = order.run._replace(command=[*prefetch.what.command])
+    smaller = replace(order, run=run, slots=fewer)
     ranks = nodes * order.processes_per_node
     plain = {name: value for name, value in env.items() if name not in NOT_FOR_PREFETCH}
     return {
@@ -223,7 +213,7 @@ async def _send_run(
 ) -> wire.AgentState | str | None:
     """Send the command. Returns why the agent will never accept it, or None if it did not accept it now."""
     try:
-        answer = await agents.ask_patiently(uid, wire.RUN, command, within_s=RUN_S)
+        answer = await agents.ask_patiently(uid, wire.RUN, run_json(command), within_s=RUN_S)
         return agents.add_answer(uid, answer)
     except NoAnswer:
         return None

@@ -76,7 +76,7 @@ def _start_pod(
             generation=order.generation,
             count=len(pod.ranks),
             older={rank: before.older[rank] for rank in going_on} if before else NO_RANKS,
-            stop_siblings=order.stop_siblings,
+            stop_siblings=order.run.stop_siblings,
             starts_at=at,
         )
     pod.processes = shared[start_args]
@@ -122,13 +122,13 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
     resume = (order.resume.step if order.resume else None) or 0
-    job.checkpoints_path, job.checkpoints_of = order.checkpoints_path, order.checkpoints_of
+    job.checkpoints_path, job.checkpoints_of = order.run.checkpoints_path, order.run.checkpoints_of
     job.training = Training(
         generation=order.generation,
         script=script_of(order.env),
         resume=resume,
         slots=frozenset(order.slots),
-        path=order.checkpoints_path,
+        path=order.run.checkpoints_path,
         phase=order.phase,
         prefetch=() if order.prefetch is None else order.prefetch.nodes,
         saved_to=resume,
