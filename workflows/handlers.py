@@ -310,7 +310,7 @@ class JobHandlers:
             # A phase that has not begun to start follows the new document anyway.
             if args.get("when") == "now" and self.state.mode is not Mode.PENDING:
                 restart = operators.restart_for(before, self.state.phase)
-                self._queue(Command(name="restart", args=restart))
+                self._queue(Command(name="restart", args=restart), may_join=False)
             return self._answer(again=False)
 
     def check(self, name: str, argument: Any) -> None:
@@ -342,9 +342,11 @@ class JobHandlers:
             await self._check_device(args["node"], args["device"])
             if self._is_applied(args):  # meanwhile
                 return self._answer(again=True)
-        self._queue(Command(name=name, args=args))
+        command = Command(name=name, args=args)
+        joined = operators.restart_joined(self.state, command)
+        self._queue(command)
         self._list_avoided()
-        return self._answer(again=False)
+        return {**self._answer(again=False), "joined": joined}
 
     async def _check_device(self, node: str, device: int) -> None:
         if self._looked_for >= DEVICES_MOST:
@@ -359,9 +361,9 @@ class JobHandlers:
         if unknown:
             self._note_refusal(f"report_fault: {unknown}; it counts all the same")
 
-    def _queue(self, command: Command) -> None:
+    def _queue(self, command: Command, *, may_join: bool = True) -> None:
         """Hand an accepted command to the loop."""
-        self._state = operators.commanded(self.state, command)
+        self._state = operators.commanded(self.state, command, may_join=may_join)
         self._messages += 1
 
     def _is_applied(self, args: Any) -> bool:
@@ -377,6 +379,7 @@ class JobHandlers:
         return {
             "accepted": True,
             "again": again,  # this very command was accepted before
+            "joined": None,  # what is under way and does what a restart asks for
             "ends_what_is_running": operators.interrupts(self.state),
             "state": views.shown_state(self.state),
         }

@@ -346,6 +346,10 @@ def why(value: Value) -> Page:
 
 def command_result(value: Value) -> Page:
     """The page of a command to a job. The state is that in which the job accepted it, before it acts."""
+    if value.get("joined"):
+        joined = shown(value["joined"])
+        yield f"{value['id']}: {value['command']} joins {joined}, which is under way"
+        return
     done = "was accepted before; the job is" if value.get("again") else "accepted; the job was"
     yield f"{value['id']}: {value['command']} {done} {shown(value.get('state'))}"
 

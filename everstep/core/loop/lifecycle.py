@@ -50,7 +50,7 @@ from everstep.core.loop.next_actions import (
     next_action,
     run_plan,
 )
-from everstep.core.loop.operators import interrupts, obey, without_restarts
+from everstep.core.loop.operators import interrupts, obey, without_joined, without_restarts
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
@@ -144,7 +144,7 @@ def _launch_ended(state: JobState, event: PlanEnded) -> JobState:
     outcome = event.outcome
     state = happened(outcomes.launched(state, plan, outcome), outcomes.launch_ended(outcome))
     if outcome.result == "success" and not (outcome.facts or state.pending_facts):
-        return replace(state, mode=Mode.WATCHING)
+        return replace(without_joined(state, plan), mode=Mode.WATCHING)
     cause = (outcome.cause,) if outcome.cause is not None else ()
     unplaced = {n for n, slot in state.slots.items() if not slot.uid}
     missing = tuple(sorted({*unplaced, *outcome.lost_containers}))
@@ -165,7 +165,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
     facts = (*state.pending_facts, *outcome.facts)
     if outcome.result == "success":
         mode = Mode.DECIDING if facts else Mode.WATCHING
-        return replace(state, mode=mode, pending_facts=facts)
+        return replace(without_joined(state, plan), mode=mode, pending_facts=facts)
     unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
     missing = (n for n in state.living if not state.slots[n].uid)
     missing_slots = tuple(

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from everstep.core.bounds import TEXT_MOST, cut, short_id
+from everstep.core.deciding.decision import Plan
 from everstep.core.levels import Level
 from everstep.core.loop import commands, outcomes
 from everstep.core.loop.job_events import NoticesWanted, Paused, Resumed
-from everstep.core.loop.waiting_commands import queued
+from everstep.core.loop.waiting_commands import JOINS, queued
 from everstep.core.recovering.avoiding import released
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.spec import JobSpec, PhaseSpec
@@ -210,8 +211,56 @@ AT_ONCE = frozenset({"set_budget", "note"})
 """Commands that touch nothing but the books take effect when they are accepted."""
 
 
-def commanded(state: JobState, command: Command) -> JobState:
-    """The state with an accepted command: applied at once, or kept until its time comes."""
+JOINED_BY: Mapping[Level, frozenset[Level]] = {
+    Level.IN_PLACE: frozenset(
+        {
+            *(Level.IN_PLACE, Level.SUSPENSION, Level.POD, Level.JOB),
+            *(Level.ELASTIC, Level.ROLLBACK),
+        }
+    ),
+    # A restart of pods replaces those that the fault concerns, and an operator means all of them.
+    Level.POD: frozenset({Level.JOB}),
+    Level.JOB: frozenset({Level.JOB}),
+}
+"""By the level of a requested restart, the levels that end with all the same processes new."""
+
+
+def restart_joined(state: JobState, command: Command) -> str | None:
+    """The restart or launch under way that does what this requested restart would; None if none does."""
+    if command.name != "restart" or interrupts(state):  # what is under way may not come to its end
+        return None
+    if state.mode is Mode.LAUNCHING:
+        return "the launch"
+    plan = state.plan if state.mode is Mode.RECOVERING else None
+    if plan is None or not plan.n or not _does(plan, command):
+        return None
+    return f"restart {plan.n} ({plan.level})"
+
+
+def _does(plan: Plan, restart: Command) -> bool:
+    """Whether all processes are new after this plan, and the pods at its level."""
+    level = Level(restart.args.get("level") or Level.IN_PLACE)
+    return plan.starts_ranks and not plan.keep and plan.level in JOINED_BY[level]
+
+
+def without_joined(state: JobState, plan: Plan) -> JobState:
+    """The state after this plan, without the restarts that joined it. Until here they wait: it may fail."""
+    remaining = tuple(
+        command
+        for command in state.commands
+        if not (command.name == "restart" and command.args.get(JOINS) and _does(plan, command))
+    )
+    return replace(state, commands=remaining)
+
+
+def commanded(state: JobState, command: Command, *, may_join: bool = True) -> JobState:
+    """The state with an accepted command: applied at once, or kept until its time comes.
+
+    A requested restart may join one that is under way. One for a changed document may not: what is under
+    way follows the old one.
+    """
+    if may_join and restart_joined(state, command):
+        command = replace(command, args={**command.args, JOINS: True})
     if command_id := command.args.get("id"):
         new = (short_id(str(command_id)),)
         state = replace(state, applied_ids=remember_ids(state.applied_ids, new))

@@ -24,6 +24,8 @@ SIGHTINGS_MOST = 10
 """Reports of one fault that wait as they are, for the rules that count it. Further ones are only counted."""
 TIMES = "times"
 """Argument of a report that stands for so many."""
+JOINS = "joins"
+"""Argument of a restart that the one under way does as well."""
 RESTART_LEVELS = (Level.IN_PLACE, Level.POD, Level.JOB)
 """From the gentlest to the hardest."""
 
@@ -80,6 +82,8 @@ def _one_restart(waiting: Commands, command: Command) -> Commands:
             level = max((_level(earlier), _level(command)), key=RESTART_LEVELS.index)
             newest = {key: value for key, value in command.args.items() if key != "id"}
             args = {**earlier.args, **newest, "level": str(level)}
+            if not (earlier.args.get(JOINS) and command.args.get(JOINS)):
+                args.pop(JOINS, None)
             if args == earlier.args:
                 return waiting
             return (*waiting[:place], replace(earlier, args=args), *waiting[place + 1 :])

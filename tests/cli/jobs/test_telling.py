@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from everstep.cli import pages
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import REFUSED, document, working
 from tests.documents.test_public_faults import message
@@ -181,3 +182,9 @@ def test_mistakes_end_in_one_sentence(cli: Cli, words: tuple[str, ...], sentence
     ended = cli(*words, stdin=b"[1]")
     assert ended.code == 2
     assert sentence in ended.sentence
+
+
+def test_a_restart_that_joins_another_one_names_it() -> None:
+    answer = {"id": "demo", "command": "restart", "again": False, "state": "recovering"}
+    (line,) = pages.command_result({**answer, "joined": "restart 3 (pod)"})
+    assert line == "demo: restart joins restart 3 (pod), which is under way"

@@ -550,6 +550,86 @@ def test_a_restart_asked_for_during_a_recovery_comes_after_it() -> None:
     assert (job.decisions[-1].fault.cls, job.decisions[-1].level) == (_C.PLANNED, Level.JOB)
 
 
+JOINED = (
+    (Level.IN_PLACE, None, True),
+    (Level.IN_PLACE, "pod", False),
+    (Level.POD, "in_place", True),
+    (Level.POD, "pod", False),  # of one slot, and all are meant
+    (Level.POD, "job", False),
+    (Level.JOB, "pod", True),
+    (Level.JOB, "job", True),
+)
+
+
+@pytest.mark.parametrize(("under_way", "level", "is_joined"), JOINED)
+def test_a_restart_asked_for_during_one_that_does_the_same_joins_it(
+    under_way: Level, level: str | None, is_joined: bool
+) -> None:
+    job = running()
+    job.see(sighting(_C.CRASH))
+    assert job.state.plan is not None
+    plan = replace(job.state.plan, level=under_way)
+    job.state = replace(job.state, plan=plan)
+    args = {"id": "a", **({} if level is None else {"level": level})}
+    restart = commands.accept(job.state, "restart", args)
+    joined = f"restart 1 ({under_way})" if is_joined else None
+    assert operators.restart_joined(job.state, restart) == joined
+    state = operators.without_joined(operators.commanded(job.state, restart), plan)
+    assert bool(state.commands) is not is_joined
+    assert state.applied_ids == ("a",), "sent again it is known"
+
+
+def test_a_joined_restart_is_not_followed_by_another_one() -> None:
+    job = running()
+    job.see(sighting(_C.CRASH))
+    job.command("restart")
+    job.succeeds()
+    assert job.state.mode is Mode.WATCHING
+    assert [decision.fault.cls for decision in job.decisions] == [_C.CRASH]
+
+
+def test_a_restart_for_a_changed_document_joins_none() -> None:
+    """What is under way follows the document as it was."""
+    job = running()
+    job.see(sighting(_C.CRASH))
+    plan, restart = job.state.plan, commands.accept(job.state, "restart", {})
+    assert plan is not None
+    for may_join in (False, True):  # one that could join does not take it along
+        job.state = operators.commanded(job.state, restart, may_join=may_join)
+        assert operators.without_joined(job.state, plan).commands
+
+
+def test_a_restart_that_is_requested_during_the_launch_joins_it() -> None:
+    job = ScriptedJob(spec=job_spec())
+    job.command("restart", level="job")
+    job.launches()
+    assert (job.state.mode, job.state.commands, job.decisions) == (Mode.WATCHING, (), [])
+
+
+def test_a_restart_that_joined_one_which_failed_is_made() -> None:
+    """No backup pod was ready, and the fault needs nothing else."""
+    job = running(with_ladder(Policy(stands_by=(_C.SUBHEALTH,)), _C.SUBHEALTH, Level.POD))
+    job.see(sighting(_C.SUBHEALTH))
+    job.command("restart", reason="new settings")
+    job._end("failed", Step.STANDBY, {}, fact("standby.none"))
+    job.interrupted()
+    assert job.decisions[-1].reason == "planned: new settings"
+
+
+def test_a_restart_joins_no_plan_that_keeps_processes_or_starts_none() -> None:
+    job = running()
+    job.see(sighting(_C.CRASH))
+    restart = commands.accept(job.state, "restart", {})
+    plan = job.state.plan
+    assert plan is not None
+    for other in (replace(plan, keep=(0,)), replace(plan, remedy=replace(plan.remedy, steps=()))):
+        state = replace(job.state, plan=other)
+        assert operators.restart_joined(state, restart) is None
+    # The launch has no number and creates all pods.
+    launching = replace(job.state, mode=Mode.LAUNCHING, plan=None)
+    assert operators.restart_joined(launching, restart) == "the launch"
+
+
 REPORTS: tuple[tuple[str, dict[str, str], dict[str, str], float, int], ...] = (
     ("the same words within a minute are one", {}, {}, 1.0, 1),
     ("with another id they are two", {"id": "a"}, {"id": "b"}, 1.0, 2),

@@ -75,6 +75,23 @@ async def test_a_fault_reported_three_times_is_one_incident_and_one_bill(
     assert used(report) == {"hardware": 1, "any": 1}
 
 
+async def test_a_restart_that_is_requested_during_one_joins_it(scene: Scene) -> None:
+    """Else the ranks that have just begun end once more."""
+    job = await scene.running(body("joined"))
+    await tell(job, "report_fault", **DEVICE)
+    await until_state(job, "recovering")
+    answer = await tell(job, "restart", id="a")
+    assert answer["joined"] == "restart 1 (in_place)"
+    assert (await tell(job, "restart", id="a"))["again"]
+    harder = await tell(job, "restart", level="job")
+    assert harder["joined"] is None
+    report = await scene.end(job)
+    assert restarts_of(report) == [
+        ("device", "in_place", "success"),
+        ("planned", "job", "success"),
+    ]
+
+
 async def test_a_fault_of_a_device_that_its_node_does_not_have_is_refused(scene: Scene) -> None:
     job = await scene.running(body("no-device"))
     why = "report_fault: n1 has no device 8; it has 8"
