@@ -27,12 +27,22 @@ from activities.visibility import (
 )
 from everstep.backends.base import Backend
 from everstep.core import names
-from everstep.core.deciding.decision import FaultCount, Isolation, StepOrder, StepResult
+from everstep.core.counting.occurrences import FaultCount
+from everstep.core.counting.reports import (
+    CountOrder,
+)
+from everstep.core.deciding.decision import (
+    Isolation,
+    StepOrder,
+    StepResult,
+)
 from everstep.core.levels import Step
 from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef, SaveOrder, SaveState
-from everstep.steps.counting import CountOrder, count_faults
+from everstep.steps.counting import (
+    count_faults,
+)
 from everstep.steps.looking import QuarantineClient, StepContext
 from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch

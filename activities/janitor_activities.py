@@ -28,9 +28,11 @@ from activities.earlier_quarantine import STATE
 from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core import names
+from everstep.core.counting import fault_spans
+from everstep.core.counting.reports import (
+    REPORT_MOST,
+)
 from everstep.core.errors import StaleGeneration
-from everstep.core.recovering import fault_spans
-from everstep.core.recovering.fault_counts import REPORT_MOST
 from everstep.core.recovering.quarantine import DeviceReport
 from everstep.core.world import Leftover
 

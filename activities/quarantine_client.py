@@ -19,7 +19,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from everstep.core import names
-from everstep.core.deciding.decision import FaultCount
+from everstep.core.counting.occurrences import FaultCount
 from everstep.core.recovering.quarantine import (
     DeviceAnswer,
     DeviceReport,

@@ -15,7 +15,8 @@ from everstep.agent.observing.stillness import STEADY_POINTS
 from everstep.backends.kubernetes import node_facts, pod_facts
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
-from everstep.core.deciding import hindrances, remedies, repeats, suspicion
+from everstep.core.counting import occurrences
+from everstep.core.deciding import hindrances, remedies, suspicion
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
     LADDERS,
@@ -280,7 +281,7 @@ def _fixed() -> Iterable[tuple[str, str]]:
     (any_code,) = Policy().repeats
     same = f"{any_code.times} times in {any_code.window_s:g} s"
     yield "the same code on the same device is fatal (MindCluster has rules of its own)", same
-    yield "not counted: a code that two devices show within", f"{repeats.SHARED_WITHIN_S:g} s"
+    yield "not counted: a code that two devices show within", f"{occurrences.SHARED_WITHIN_S:g} s"
     yield (
         f"inferred isolations are held back, from {quarantine.BRAKE_FROM_NODES} nodes on, beyond",
         brake,

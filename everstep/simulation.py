@@ -14,8 +14,15 @@ from typing import Any
 from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
+from everstep.core.counting.occurrences import FaultCount
+from everstep.core.counting.reports import (
+    count_order,
+)
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import FaultCount, Outcome, Plan
+from everstep.core.deciding.decision import (
+    Outcome,
+    Plan,
+)
 from everstep.core.errors import LifecycleBug
 from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.next_actions import (
@@ -39,7 +46,9 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Wait, is_applied
 from everstep.core.world import JobRef
 from everstep.faults.meanings import informed
-from everstep.steps.counting import count_faults, count_order
+from everstep.steps.counting import (
+    count_faults,
+)
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import hand_over, perform
 from everstep.steps.watch import look_once, watch
@@ -136,7 +145,14 @@ class Simulation:
             case Look(order=order):
                 return Watched(report=await look_once(self._context(), order))
             case Ask(inputs=inputs):
-                to_count = count_order(inputs, cluster=self.spec.cluster, job=self.job.id)
+                to_count = count_order(
+                    inputs.facts,
+                    inputs.occurrences,
+                    inputs.policy,
+                    cluster=self.spec.cluster,
+                    job=self.job.id,
+                    time_scale=inputs.time_scale,
+                )
                 if to_count is not None:
                     inputs = replace(inputs, counts=await count_faults(self._context(), to_count))
                 return Decided(decision=decide(informed(inputs)))

@@ -14,11 +14,12 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.bounds import TEXT_MOST, cut
+from everstep.core.counting import fault_counts
 from everstep.core.errors import CommandRejected
 from everstep.core.escaping import in_markdown
-from everstep.core.recovering import fault_counts, quarantine
+from everstep.core.node_names import check_place
+from everstep.core.recovering import quarantine
 from everstep.core.recovering.isolations import ENTRIES_MOST, IsolatedNode
-from everstep.core.recovering.node_names import check_place
 from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
 from everstep.core.world import ClusterReached
 from workflows import options

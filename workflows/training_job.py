@@ -25,7 +25,16 @@ from temporalio.exceptions import (
 from everstep.chronicle import happenings, record_rows, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
-from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
+from everstep.core.counting.occurrences import FaultCount
+from everstep.core.counting.reports import (
+    CountOrder,
+    count_order,
+)
+from everstep.core.deciding.decision import (
+    Decision,
+    Outcome,
+    Plan,
+)
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
@@ -36,7 +45,6 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
 from everstep.core.world import ClusterReached, JobRef
 from everstep.dialects import responses
-from everstep.steps.counting import CountOrder, count_order
 from workflows import attributes, commanding, missing_workers, opening, options
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
@@ -300,7 +308,14 @@ class TrainingJob(JobHandlers):
 
         None if a command comes meanwhile that a job obeys without a decision.
         """
-        order = count_order(inputs, cluster=self.state.spec.cluster, job=self.state.job.id)
+        order = count_order(
+            inputs.facts,
+            inputs.occurrences,
+            inputs.policy,
+            cluster=self.state.spec.cluster,
+            job=self.state.job.id,
+            time_scale=inputs.time_scale,
+        )
         if order is None:
             return inputs
         counts = missing_workers.run_call(partial(_counts, order), self._show_wait)

@@ -39,6 +39,8 @@ READ_PER_KEPT = 4
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor
 _HALF = "[\ud800-\udfff]"  # of a surrogate pair
 _NO_TEXT = re.compile(rf"{_SEQUENCE}|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# `json.dumps` with an argument makes an encoder for each call.
+_json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def encodable(text: str) -> str:
@@ -143,3 +145,9 @@ def _scalars(value: object) -> Iterator[object]:
             left += one
         else:
             yield one
+
+
+def text_bytes(*texts: str) -> int:
+    """The bytes that the texts take as JSON, without quotation marks."""
+    text = _json_text("".join(texts))
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))

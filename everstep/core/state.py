@@ -13,11 +13,12 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from everstep.core.bounds import short_id
+from everstep.core.counting.lasting import Lasting
+from everstep.core.counting.occurrences import Occurrence
 from everstep.core.deciding.decision import (
     Checking,
     Decision,
     Isolation,
-    Occurrence,
     Outcome,
     Plan,
     RollbackCount,
@@ -27,7 +28,6 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.loop.job_events import JobEvent
 from everstep.core.seeing.job_warnings import JobWarning
-from everstep.core.seeing.lasting import Lasting
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
 from everstep.core.world import Checkpoint, JobRef, PodState, Snapshot

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from everstep.backends.base import Backend
 from everstep.core.bounds import cut
+from everstep.core.counting.occurrences import FaultCount
 from everstep.core.deciding.decision import (
-    FaultCount,
     StepEnd,
     StepOrder,
     StepResult,

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from everstep.backends.fake.backend import FakeBackend
+from everstep.core.counting.reports import (
+    CountOrder,
+)
 from everstep.core.facts import Fact
 from everstep.core.spec import RepeatRule
 from everstep.faults.rules import duration_rules
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.counting import CountOrder, count_faults
+from everstep.steps.counting import (
+    count_faults,
+)
 from everstep.steps.looking import StepContext
 
 CODE = "81078603"

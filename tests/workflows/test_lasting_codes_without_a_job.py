@@ -12,10 +12,15 @@ from activities.janitor_activities import JanitorActivities
 from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
+from everstep.core.counting.reports import (
+    CountOrder,
+)
 from everstep.core.facts import Fact
 from everstep.core.spec import RepeatRule
 from everstep.faults.rules import duration_rules, frequency_rules
-from everstep.steps.counting import CountOrder, count_faults
+from everstep.steps.counting import (
+    count_faults,
+)
 from everstep.steps.looking import StepContext
 from tests.support.devserver import DevServer
 from tests.support.moments import StandingClock

@@ -11,8 +11,12 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from everstep.chronicle import views
+from everstep.core.counting.occurrences import Occurrence
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import Decision, Occurrence, Outcome
+from everstep.core.deciding.decision import (
+    Decision,
+    Outcome,
+)
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PlaybookRow, row_for
 from everstep.core.deciding.remedies import SPACING_S

@@ -151,7 +151,7 @@ def isolate(
 
 def _check_name(node: str) -> None:
     # Loads the rules, for `isolate` alone.
-    from everstep.core.recovering.node_names import check_place
+    from everstep.core.node_names import check_place
 
     try:
         check_place(node, command="isolate")

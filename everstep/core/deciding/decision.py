@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from everstep.core.counting.occurrences import Occurrence
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level, Owner, Step
 from everstep.core.slots import BySlot, Slots
@@ -89,28 +90,6 @@ class Refusal:
 
     level: Level
     budget: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Occurrence:
-    """A code seen on a device, remembered for the same-fault rule and as the cause of another code."""
-
-    node: str
-    device: int | None  # None: of the node as a whole, which is only ever a cause
-    code: str
-    at: float
-    job: str = ""  # whose device it was, where the faults of several jobs are counted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultCount:
-    """How often a device showed a code, counted over all jobs of its cluster."""
-
-    node: str
-    device: int
-    code: str
-    at: float
-    times: int
 
 
 class RunEnd(NamedTuple):

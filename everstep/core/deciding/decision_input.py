@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from everstep.core.counting.occurrences import FaultCount, Occurrence
+from everstep.core.counting.relations import causes_of
 from everstep.core.deciding.decision import (
     Checking,
-    FaultCount,
-    Occurrence,
     Outcome,
     Result,
     RollbackCount,
@@ -95,7 +95,7 @@ def decision_input(
     step_failure = outcome.cause if outcome is not None and failed else None
     phase, ledger, living = state.phase, state.ledger, state.living
     codes = {fact.code for fact in facts if fact.code is not None}
-    causes = {rule.cause for rule in phase.policy.relations if rule.trigger in codes}
+    causes = causes_of(phase.policy.relations, codes)
     nodes = _nodes(facts if step_failure is None else (*facts, step_failure), state.incident)
     nodes |= {o.node for o in state.occurrences if o.code in causes}
     codes |= causes

@@ -10,10 +10,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from everstep.core.bounds import cut
-from everstep.core.deciding.decision import DeviceRef, Fault, Occurrence
+from everstep.core.counting.occurrences import SHARED_WITHIN_S, Occurrence, count
+from everstep.core.counting.relations import Relation, first_relation
+from everstep.core.deciding.decision import (
+    DeviceRef,
+    Fault,
+)
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
-from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
 from everstep.core.facts import (
     LASTED_S,
     PODS_FAILED,
@@ -34,7 +38,7 @@ from everstep.core.levels import (
     Owner,
     Step,
 )
-from everstep.core.spec import LadderRow, Policy, RelationRule, RepeatRule, Rule
+from everstep.core.spec import LadderRow, Policy, RepeatRule, Rule
 
 FAILS_AT_ONCE = ("limit.", "place.", "checkpoint.none_left")
 """Kinds of fault that end a phase. If a step of an incident fails with one, `decide._step_down` answers it
@@ -349,21 +353,21 @@ def occurrences(facts: tuple[Fact, ...], policy: Policy) -> tuple[Occurrence, ..
 
 def _blame_related_device(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     """Blame the device of an earlier code for a later one that is harmless by itself."""
-    triggers = {f.code for f in diagnosis.facts if f.kind == "device.fault"}
-    if not triggers or (diagnosis.ladder and diagnosis.fault.is_hardware):
+    codes = {f.code for f in diagnosis.facts if f.kind == "device.fault" and f.code is not None}
+    if not codes or (diagnosis.ladder and diagnosis.fault.is_hardware):
         return diagnosis
-    all_occurrences = (*inputs.occurrences, *diagnosis.occurrences)
-    for rule in inputs.policy.relations:
-        since = inputs.now - rule.window_s / inputs.time_scale
-        causes = [o for o in all_occurrences if o.code == rule.cause and o.at >= since]
-        if rule.trigger in triggers and causes:
-            return _caused_by(inputs, diagnosis, rule, causes[-1])
-    return diagnosis
+    relation = first_relation(
+        inputs.policy.relations,
+        codes,
+        (*inputs.occurrences, *diagnosis.occurrences),
+        now=inputs.now,
+        time_scale=inputs.time_scale,
+    )
+    return diagnosis if relation is None else _caused_by(inputs, diagnosis, relation)
 
 
-def _caused_by(
-    inputs: DecisionInput, diagnosis: Diagnosis, rule: RelationRule, cause: Occurrence
-) -> Diagnosis:
+def _caused_by(inputs: DecisionInput, diagnosis: Diagnosis, relation: Relation) -> Diagnosis:
+    rule, cause = relation
     fault = replace(
         diagnosis.fault,
         cls=rule.cls,

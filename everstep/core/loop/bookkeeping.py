@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from everstep.core.counting.lasting import with_facts
 from everstep.core.deciding import budgets, run_ends
 from everstep.core.deciding.answering import wait_for_nodes
 from everstep.core.deciding.decision import Decision, Fault
@@ -25,7 +26,6 @@ from everstep.core.loop.job_events import (
     WarningOver,
 )
 from everstep.core.recovering.avoiding import without_over
-from everstep.core.seeing.lasting import with_facts
 from everstep.core.seeing.progress import progressed
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import (

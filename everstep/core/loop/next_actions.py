@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from everstep.core.counting.lasting import facts_to_come
 from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput, decision_input
 from everstep.core.deciding.naming import ends_at_hang
@@ -12,7 +13,6 @@ from everstep.core.recovering import growth
 from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.seeing.lasting import facts_to_come
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
 from everstep.core.seeing.watch_report import (
     DEFERRED_RETRY_S,

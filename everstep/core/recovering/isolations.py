@@ -6,9 +6,10 @@ both have a limit, and whatever exceeds it is refused for ever. So entries are b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+
+from everstep.core.bounds import text_bytes
 
 ENTRIES_MOST = 1_250
 """Nodes and devices that are isolated, with the suspicions that are held back. Fewer than the activities, one
@@ -19,9 +20,6 @@ their names and reasons into a ConfigMap of Kubernetes, 1 MiB."""
 _FIELDS_BYTES = 160
 """Of an entry without its texts: names of fields, times, punctuation."""
 _SENDER_BYTES_MOST = 100
-
-# `json.dumps` with an argument makes an encoder for each call.
-_json_text = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +43,6 @@ def bounded(entry: IsolatedNode) -> IsolatedNode:
     room = ENTRY_BYTES_MOST - _FIELDS_BYTES - bytes_of_name
     by = _shortened(entry.by, min(room, _SENDER_BYTES_MOST))
     return replace(entry, by=by, reason=_shortened(entry.reason, room - text_bytes(by)))
-
-
-def text_bytes(*texts: str) -> int:
-    """The bytes that the texts take as JSON, without quotation marks."""
-    text = _json_text("".join(texts))
-    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def _shortened(text: str, most: int) -> str:

@@ -22,19 +22,22 @@ from everstep.core.bounds import (
     quoted,
     seconds,
 )
-from everstep.core.deciding.decision import FaultCount
-from everstep.core.errors import CommandRejected
-from everstep.core.recovering import fault_counts, fault_spans, isolations
-from everstep.core.recovering.fault_counts import (
+from everstep.core.counting import fault_counts, fault_spans, reports
+from everstep.core.counting.fault_counts import (
     CountedFault,
-    FaultReport,
-    SoundReport,
     count_fault,
     mark_isolating,
 )
-from everstep.core.recovering.fault_spans import FaultSpan
+from everstep.core.counting.fault_spans import FaultSpan
+from everstep.core.counting.occurrences import FaultCount
+from everstep.core.counting.reports import (
+    FaultReport,
+    SoundReport,
+)
+from everstep.core.errors import CommandRejected
+from everstep.core.node_names import check_place
+from everstep.core.recovering import isolations
 from everstep.core.recovering.isolations import ENTRIES_MOST, Entries, IsolatedNode
-from everstep.core.recovering.node_names import check_place
 
 QuarantineVerdict = Literal["isolated", "held", "only_node", "full"]
 
@@ -235,7 +238,7 @@ def now_from(raw: object) -> float:
 
 def device_report_from(raw: object, *, now: float) -> DeviceReport:
     """The report of a job, a JSON object. Raises CommandRejected, with a sentence, if it is none."""
-    faults, sound = fault_counts.reports_from(raw), fault_counts.sound_from(raw)
+    faults, sound = reports.reports_from(raw), reports.sound_from(raw)
     entry: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
     return DeviceReport(
         faults=faults,

@@ -14,7 +14,7 @@ from temporalio.api.common.v1 import Payload
 from everstep.chronicle import views
 from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT
 from everstep.converter import DATA_CONVERTER
-from everstep.core.deciding.decision import Occurrence
+from everstep.core.counting.occurrences import Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass

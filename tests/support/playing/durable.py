@@ -37,8 +37,13 @@ from everstep.backends.base import NO_FOLDERS
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fault_lines import When
 from everstep.core import names
+from everstep.core.counting.occurrences import FaultCount
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import Decision, FaultCount, Outcome, Plan
+from everstep.core.deciding.decision import (
+    Decision,
+    Outcome,
+    Plan,
+)
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec

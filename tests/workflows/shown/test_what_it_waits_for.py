@@ -27,7 +27,7 @@ from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import shapes
 from everstep.core import names
-from everstep.core.deciding.decision import FaultCount
+from everstep.core.counting.occurrences import FaultCount
 from everstep.core.errors import BackendUnavailable
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.world import GoneState, JobRef, NodeView, Observation, PlaceOrder, PlaceState

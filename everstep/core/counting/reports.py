@@ -1,32 +1,24 @@
-"""How often each device of a cluster showed a code, over all jobs. Pure; the quarantine keeps these faults.
-
-A fault is identified by its device, code and time. Jobs that share a device report the same one, and a report
-may come twice: it counts once.
-"""
+"""What a job reports of devices: made from its facts, and read by the quarantine of its cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from everstep.core.bounds import NAME_MOST, checked_seconds, quoted
-from everstep.core.deciding.decision import FaultCount, Occurrence
-from everstep.core.deciding.repeats import SHARED_WITHIN_S, count
+from everstep.core.counting.occurrences import SHARED_WITHIN_S, Occurrence
 from everstep.core.errors import CommandRejected
-from everstep.core.recovering.isolations import text_bytes
-from everstep.core.recovering.node_names import check_place
+from everstep.core.facts import Fact
+from everstep.core.levels import FaultClass
+from everstep.core.node_names import check_place
+from everstep.core.spec import DurationRule, Policy, RepeatRule
 
-FAULTS_KEPT = 1_000
-"""Faults of a cluster, the newest: one that is dropped counts no more."""
-FAULTS_OF_ONE_KEPT = 100
-"""Faults of one code on one device: no rule needs more."""
-FAULTS_BYTES_MOST = 330_000
-"""Of all of them as JSON, however long the names in them are."""
-_FIELDS_BYTES = 260
-"""Of one fault without its names."""
 REPORT_MOST = 200
 """Faults in one update."""
+
+DEVICE_FAULT, DEVICE_SOUND = "device.fault", "device.healed"
+COUNTED = frozenset({FaultClass.DEVICE, FaultClass.DEVICE_USER, FaultClass.DEVICE_FATAL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,122 +46,6 @@ class FaultReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedFault:
-    """A fault that was reported, with its number among those within the window of its rule."""
-
-    node: str
-    device: int
-    code: str
-    at: float
-    job: str
-    counts_at: float  # `at`, but no later than its report: clocks may differ
-    times: int  # its number: 3 if it was the third
-    has_isolated: bool = False  # it isolated its device: the next one is number 1 again
-    limit: int = 0  # by the rule of its report: this many times isolate the device
-    window_s: float = 0.0  # by the same rule
-
-    @property
-    def key(self) -> tuple[str, int, str]:
-        return self.node, self.device, self.code
-
-    @property
-    def count(self) -> FaultCount:
-        return FaultCount(
-            node=self.node, device=self.device, code=self.code, at=self.at, times=self.times
-        )
-
-    @property
-    def occurrence(self) -> Occurrence:
-        return Occurrence(
-            node=self.node, device=self.device, code=self.code, at=self.counts_at, job=self.job
-        )
-
-
-def count_fault(
-    faults: tuple[CountedFault, ...], report: FaultReport, now: float
-) -> tuple[tuple[CountedFault, ...], CountedFault]:
-    """Count a fault. Returns all faults, and this one as it was counted now or at an earlier report."""
-    key = (report.node, report.device, report.code)
-    same = [fault for fault in faults if fault.key == key]
-    if (before := next((fault for fault in same if fault.at == report.at), None)) is not None:
-        return faults, before
-    new = CountedFault(
-        node=report.node,
-        device=report.device,
-        code=report.code,
-        at=report.at,
-        job=report.job,
-        counts_at=min(report.at, now),
-        times=0,
-        limit=report.times,
-        window_s=report.window_s,
-    )
-    # Faults up to the one that isolated the device do not count again; those of other devices tell `count`
-    # which faults are shared.
-    isolated_at = max((f.counts_at for f in same if f.has_isolated), default=None)
-    occurrences = [
-        fault.occurrence
-        for fault in (*(f for f in faults if f.code == report.code), new)
-        if fault.key != key or isolated_at is None or fault.counts_at > isolated_at
-    ]
-    times = count(
-        occurrences,
-        of=new.occurrence,
-        now=max(fault.counts_at for fault in (*same, new)),
-        window_s=report.window_s,
-        shared_s=report.shared_s,
-    )
-    new = replace(new, times=times)
-    return _bounded((*faults, new), new), new
-
-
-def _bounded(faults: tuple[CountedFault, ...], new: CountedFault) -> tuple[CountedFault, ...]:
-    same = [fault for fault in faults if fault.key == new.key]
-    if len(same) > FAULTS_OF_ONE_KEPT:
-        faults = tuple(fault for fault in faults if fault is not same[0])
-    return faults[-FAULTS_KEPT:]
-
-
-def newest(faults: tuple[CountedFault, ...]) -> tuple[CountedFault, ...]:
-    """The newest faults for which there is room."""
-    left, bytes_left = [], FAULTS_BYTES_MOST
-    for fault in reversed(faults):
-        bytes_left -= _FIELDS_BYTES + text_bytes(fault.node, fault.code, fault.job)
-        if bytes_left < 0:
-            break
-        left.append(fault)
-    return tuple(reversed(left))
-
-
-def standing(faults: tuple[CountedFault, ...], now: float) -> tuple[CountedFault, ...]:
-    """The newest fault of each code and device, where it still counts at this time."""
-    newest = {fault.key: fault for fault in faults}
-    return tuple(
-        fault
-        for fault in newest.values()
-        if not fault.has_isolated and now - fault.counts_at < fault.window_s
-    )
-
-
-def mark_isolating(
-    faults: tuple[CountedFault, ...], fault: CountedFault
-) -> tuple[CountedFault, ...]:
-    """The faults with this one marked as the one that isolated its device."""
-    return tuple(replace(one, has_isolated=True) if one is fault else one for one in faults)
-
-
-# -- Reading ----------------------------------------------------------------------------------------
-
-
-def reports_from(raw: object) -> tuple[FaultReport, ...]:
-    """The faults of an update, a JSON object {faults, now, cluster_size}; a sentence if it is none."""
-    faults = raw.get("faults") if isinstance(raw, Mapping) else None
-    if not isinstance(faults, list) or len(faults) > REPORT_MOST:
-        raise CommandRejected(f"note_faults takes {{faults}}: a list of at most {REPORT_MOST}")
-    return tuple(_report(one, f"faults[{n}]") for n, one in enumerate(faults))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SoundReport:
     """A device that shows no fault any more, as a job reports it."""
 
@@ -181,6 +57,104 @@ class SoundReport:
     @property
     def place(self) -> str:
         return f"{self.node}/{self.device}"
+
+
+# -- Making ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountOrder:
+    """The device faults that a job is about to answer, and the rules of its document."""
+
+    cluster: str
+    job: str
+    facts: tuple[Fact, ...]
+    repeats: tuple[RepeatRule, ...]
+    durations: tuple[DurationRule, ...] = ()
+    time_scale: float = 1.0
+
+
+def count_order(
+    facts: Iterable[Fact],
+    earlier: Iterable[Occurrence],
+    policy: Policy,
+    *,
+    cluster: str,
+    job: str,
+    time_scale: float,
+) -> CountOrder | None:
+    """Return what is to be counted before a decision about these facts, or None if nothing is.
+
+    Earlier faults of the job go along: one that the quarantine missed is counted then, and none twice.
+    """
+    new = tuple(fact for fact in facts if fact.kind in (DEVICE_FAULT, DEVICE_SOUND))
+    if not policy.counts_over_jobs or not new:
+        return None
+    lasting = {rule.code for rule in policy.durations}  # these are reported as they come
+    to_count = (*(_fact(one) for one in earlier if one.code not in lasting), *new)
+    return CountOrder(
+        cluster=cluster,
+        job=job,
+        facts=to_count[-REPORT_MOST:],
+        repeats=policy.repeats,
+        durations=policy.durations,
+        time_scale=time_scale,
+    )
+
+
+def _fact(occurrence: Occurrence) -> Fact:
+    return Fact(
+        id="",
+        kind=DEVICE_FAULT,
+        at=occurrence.at,
+        node=occurrence.node,
+        device=occurrence.device,
+        code=occurrence.code,
+    )
+
+
+def sound_of(order: CountOrder) -> Iterator[SoundReport]:
+    """The devices that are sound again, where a rule looks at how long they were not."""
+    for fact in order.facts if order.durations else ():
+        if fact.kind == DEVICE_SOUND and fact.node is not None and fact.device is not None:
+            yield SoundReport(node=fact.node, device=fact.device, at=fact.at, code=fact.code)
+
+
+def reports_of(order: CountOrder, class_of: Callable[[Fact], FaultClass]) -> Iterator[FaultReport]:
+    """The faults that a rule of the document counts. Their facts have their meanings."""
+    for fact in order.facts:
+        if fact.kind != DEVICE_FAULT or fact.node is None or fact.device is None or not fact.code:
+            continue
+        rule = next((r for r in order.repeats if not r.codes or fact.code in r.codes), None)
+        long = next((rule for rule in order.durations if rule.code == fact.code), None)
+        cls = class_of(fact)
+        if rule is None or (cls not in COUNTED and long is None):
+            continue
+        yield FaultReport(
+            node=fact.node,
+            device=fact.device,
+            code=fact.code,
+            at=fact.at,
+            job=order.job,
+            times=rule.times,
+            window_s=rule.window_s / order.time_scale,
+            release_s=None if rule.release_s is None else rule.release_s / order.time_scale,
+            shared_s=SHARED_WITHIN_S / order.time_scale,
+            isolates=cls is not FaultClass.DEVICE_USER,
+            longer_than_s=None if long is None else long.longer_than_s / order.time_scale,
+            sound_for_s=0.0 if long is None else long.sound_for_s / order.time_scale,
+        )
+
+
+# -- Reading ----------------------------------------------------------------------------------------
+
+
+def reports_from(raw: object) -> tuple[FaultReport, ...]:
+    """The faults of an update, a JSON object {faults, now, cluster_size}; a sentence if it is none."""
+    faults = raw.get("faults") if isinstance(raw, Mapping) else None
+    if not isinstance(faults, list) or len(faults) > REPORT_MOST:
+        raise CommandRejected(f"note_faults takes {{faults}}: a list of at most {REPORT_MOST}")
+    return tuple(_report(one, f"faults[{n}]") for n, one in enumerate(faults))
 
 
 def sound_from(raw: object) -> tuple[SoundReport, ...]:

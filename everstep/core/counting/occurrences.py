@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from everstep.core.deciding.decision import Occurrence
+from dataclasses import dataclass
 
 SHARED_WITHIN_S = 30.0
 """A code that several devices of a job show so close to each other is no device's own: it does not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occurrence:
+    """A code seen on a device, remembered for the same-fault rule and as the cause of another code."""
+
+    node: str
+    device: int | None  # None: of the node as a whole, which is only ever a cause
+    code: str
+    at: float
+    job: str = ""  # whose device it was, where the faults of several jobs are counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultCount:
+    """How often a device showed a code, counted over all jobs of its cluster."""
+
+    node: str
+    device: int
+    code: str
+    at: float
+    times: int
 
 
 def count(

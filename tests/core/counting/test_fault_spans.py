@@ -6,8 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.recovering import fault_spans, quarantine
-from everstep.core.recovering.fault_counts import FaultReport, SoundReport
+from everstep.core.counting import fault_spans
+from everstep.core.counting.reports import (
+    CountOrder,
+    FaultReport,
+    SoundReport,
+    sound_of,
+)
+from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import (
     COUNTS,
     DURATION,
@@ -17,8 +23,6 @@ from everstep.core.recovering.quarantine import (
 )
 from everstep.core.world import DeviceView, NodeView
 from everstep.faults.rules import duration_rules, frequency_rules
-from everstep.steps import counting
-from everstep.steps.counting import CountOrder
 from tests.support.builders import fact
 
 CODE = "81078603"
@@ -210,7 +214,7 @@ def test_the_code_that_is_over_goes_along_with_a_report() -> None:
     order = CountOrder(
         cluster="local", job="a", facts=(healed,), repeats=(), durations=duration_rules()
     )
-    sound = counting._sound(order)
+    sound = sound_of(order)
     assert [(one.place, one.code) for one in sound] == [(PLACE, CODE)]
     raw = [{"node": "n2", "device": 3, "at": 5.0, "code": code} for code in (CODE, None)]
     report = quarantine.device_report_from({"faults": [], "sound": raw}, now=9.0)

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from everstep.core.counting import fault_counts
+from everstep.core.counting.fault_counts import (
+    FAULTS_KEPT,
+    FAULTS_OF_ONE_KEPT,
+)
+from everstep.core.counting.reports import (
+    FaultReport,
+    reports_from,
+)
 from everstep.core.errors import CommandRejected
-from everstep.core.recovering import fault_counts, quarantine
-from everstep.core.recovering.fault_counts import FAULTS_KEPT, FAULTS_OF_ONE_KEPT, FaultReport
+from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import COUNTS, Quarantine
 
 DAY_S = 86_400.0
@@ -176,13 +184,13 @@ def raw(**changes: object) -> dict[str, object]:
 
 
 def test_a_report_is_read_as_it_was_sent() -> None:
-    assert fault_counts.reports_from(raw()) == (HBM,)
-    assert fault_counts.reports_from(raw(release_s=60)) == (replace(HBM, release_s=60),)
+    assert reports_from(raw()) == (HBM,)
+    assert reports_from(raw(release_s=60)) == (replace(HBM, release_s=60),)
 
 
 def test_a_key_of_a_later_version_is_left_out() -> None:
     """During an upgrade its workers report to a quarantine that an earlier version still serves."""
-    assert fault_counts.reports_from(raw(color="red")) == fault_counts.reports_from(raw())
+    assert reports_from(raw(color="red")) == reports_from(raw())
 
 
 @pytest.mark.parametrize(
@@ -202,7 +210,7 @@ def test_a_key_of_a_later_version_is_left_out() -> None:
 )
 def test_a_report_that_makes_no_sense_is_refused(argument: object, sentence: str) -> None:
     with pytest.raises(CommandRejected) as refusal:
-        fault_counts.reports_from(argument)
+        reports_from(argument)
     assert sentence in str(refusal.value)
 
 

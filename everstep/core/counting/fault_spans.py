@@ -6,8 +6,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from everstep.core.recovering.fault_counts import FaultReport, SoundReport
-from everstep.core.recovering.isolations import text_bytes
+from everstep.core.bounds import text_bytes
+from everstep.core.counting.reports import (
+    FaultReport,
+    SoundReport,
+)
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
