@@ -374,12 +374,12 @@ def are(count: int) -> str:
 
 
 def _devices(node: TableRow) -> str | None:
-    """`7 ok; 3 80E01801`: of the devices that are not sound, what they show."""
+    """`4 of 8 used; 3 80E01801`: how many jobs have, and what those show that are not sound."""
     devices = node["devices"] or ()
     broken = [device for device in devices if device["health"] != "ok"]
-    sound = [f"{len(devices) - len(broken)} ok"] if devices else []
+    used = [f"{node['devices_used'] or 0} of {len(devices)} used"] if devices else []
     shows = [" ".join([str(d["index"]), *(d["codes"] or [d["health"]])]) for d in broken]
-    return "; ".join([*sound, *shows]) or None
+    return "; ".join([*used, *shows]) or None
 
 
 def _counts(node: TableRow) -> str | None:

@@ -244,6 +244,7 @@ class NodeView:
     maintenance: str = ""  # why it gets no new pods for now: a cordon, a taint, a notice
     devices: tuple[DeviceView, ...] = ()
     jobs: tuple[str, ...] = ()
+    devices_used: int | None = None  # by jobs; None: `devices` have their jobs
     accelerator: Accelerator = "none"
     slots_free: int = 1  # how many more pods without devices fit here
     lists_codes: bool = False  # `devices` has every code that any device of it shows now

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from everstep.backends.kubernetes import looking
+from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.core.errors import InvalidSpec
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS
@@ -79,6 +81,24 @@ async def test_a_job_may_name_that_of_jobs_and_not_that_of_the_workers(
     await job.gone()
     with pytest.raises(InvalidSpec, match=f"is {namespace}, and the workers of this cluster make"):
         await KubernetesRun(lab_apart, id="inside", namespace=namespace).new_generation("first")
+
+
+async def test_nodes_that_the_workers_isolated_are_shown_with_the_jobs_there(
+    lab_apart: KubernetesLab, cluster: ClusterAccess, namespace: str, jobs: str
+) -> None:
+    job = KubernetesRun(lab_apart, id="listed", env=NEVER_ENDS)
+    await job.launch()
+    node = (await job.pod(0)).node
+    await lab_apart.backend.ensure_isolated(node, reason="it smokes")
+    reader = await KubernetesApi.from_kubeconfig(cluster.kubeconfig)
+    try:
+        views = {view.name: view for view in await looking.nodes(reader, namespace, [jobs], {})}
+    finally:
+        await reader.close()
+        await lab_apart.backend.ensure_released(node)
+    assert (views[node].isolated, views[node].reason) == (True, "it smokes")
+    assert views[node].jobs == ("listed",)
+    await job.gone()
 
 
 async def test_a_worker_uses_each_right_that_it_has_in_its_own_namespace_and_no_other(

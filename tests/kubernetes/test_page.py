@@ -141,6 +141,8 @@ async def test_each_command_of_the_page_shows_the_job_of_the_page(
     watching = asyncio.create_task(reader.types(watch))
     printed = {shlex.join(words): await reader.types(words) for words in looks if words != watch}
     assert all(text.strip() for text in printed.values()), printed
+    [nodes] = [text for command, text in printed.items() if command.startswith("everstep nodes")]
+    assert nodes.count("8 of 8 used") == 2
     for rank in range(RANKS):
         order_end(volume / "control", "llama", rank, 0)
     assert "completed" in (await watching).lower()

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused
 from everstep.backends.kubernetes.books import isolations
 from everstep.backends.kubernetes.node_facts import faults_of, maintenance, node_service
+from everstep.backends.kubernetes.pod_facts import has_ended
 from everstep.backends.kubernetes.watch import job_of
 from everstep.backends.rules.nodes import Health, devices_by_node
 from everstep.core.world import DeviceView, NodeView
 
 
 async def nodes(
-    api: KubernetesApi, namespaces: Sequence[str], plugins: Mapping[str, str]
+    api: KubernetesApi, home: str, namespaces: Sequence[str], plugins: Mapping[str, str]
 ) -> tuple[NodeView, ...]:
-    """All nodes, with the jobs of these namespaces on each; the first one is that of the workers.
+    """All nodes, with the jobs of these namespaces on each, and those that the workers at home isolated.
 
     Raises Refused, Unreachable.
     """
     items = (await api.get("/api/v1/nodes"))["items"]
     query = {"labelSelector": f"{names.MANAGED_BY}={names.EVERSTEP}"}
     jobs: dict[str, set[str]] = {}
+    used: Counter[str] = Counter()
     for namespace in namespaces:
         pods = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
         for pod in pods["items"]:
-            jobs.setdefault(pod["spec"].get("nodeName", ""), set()).add(job_of(pod))
+            node = pod["spec"].get("nodeName", "")
+            jobs.setdefault(node, set()).add(job_of(pod))
+            used[node] += 0 if has_ended(pod) else _devices_of(pod, plugins)
     try:
-        isolated = await isolations(api, namespaces[0])
+        isolated = await isolations(api, home)
     except Refused as error:
         if error.status != 404:  # no worker was ever here
             raise
         isolated = {}
     ordered = sorted(items, key=lambda node: str(node["metadata"]["name"]))
-    return tuple(node_view(node, isolated, jobs, plugins) for node in ordered)
+    views = (node_view(node, isolated, jobs, plugins) for node in ordered)
+    return tuple(replace(view, devices_used=used[view.name]) for view in views)
+
+
+def _devices_of(pod: Json, plugins: Mapping[str, str]) -> int:
+    """How many devices the pod has."""
+    limits = [one.get("resources", {}).get("limits", {}) for one in pod["spec"]["containers"]]
+    return sum(int(each.get(resource, 0)) for each in limits for resource in plugins.values())
 
 
 def node_view(

@@ -48,7 +48,8 @@ class KubernetesTools(Tools):
 
     async def nodes(self) -> tuple[NodeView, ...]:
         async with await self._api() as api:
-            return await reached(looking.nodes(api, await self._namespaces(api), self._plugins))
+            home, namespaces = self._settings.kube_namespace, await self._namespaces(api)
+            return await reached(looking.nodes(api, home, namespaces, self._plugins))
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:

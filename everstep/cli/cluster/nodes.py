@@ -34,7 +34,7 @@ ClusterOption = Annotated[
 BLANK: dict[str, Any] = dict.fromkeys(
     (
         *("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts"),
-        *("maintenance", "avoided_by", "failing"),
+        *("maintenance", "avoided_by", "failing", "devices_used"),
     )
 )
 """The pinned keys of a node; null where unknown."""
@@ -93,25 +93,34 @@ async def _in_cluster(cluster: str) -> list[dict[str, Any]]:
     with machine.database_can_be_read():
         views = await machine.tools().nodes()
         silent = await machine.tools().silent_agents()
-    return [
-        _node_row(node, [agent for agent in silent if agent.node == node.name]) for node in views
-    ]
+    return [row_of(node, [agent for agent in silent if agent.node == node.name]) for node in views]
 
 
 async def _in_pods_cluster(cluster: str) -> list[dict[str, Any]]:
     try:
-        return [_node_row(node, []) for node in await machine.tools(cluster).nodes()]
+        return [row_of(node, []) for node in await machine.tools(cluster).nodes()]
     except (BackendUnavailable, InvalidSpec) as error:  # the quarantine has its part all the same
         print(f"note: only isolated nodes are shown: {shown(str(error))}", file=sys.stderr)
         return []
 
 
-def _node_row(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
-    devices = [{"index": d.index, "health": d.health, "codes": list(d.codes)} for d in node.devices]
+def row_of(node: NodeView, silent: list[SilentAgent]) -> dict[str, Any]:
+    """What is shown of a node as its cluster sees it."""
+    devices = [
+        {"index": d.index, "health": d.health, "codes": list(d.codes), "job": d.job}
+        for d in node.devices
+    ]
+    used = sum(d.job is not None for d in node.devices)
     state = "isolated" if node.isolated else "ready" if node.ready else "down"
     service = {"state": state, "reason": node.reason or None, "jobs": list(node.jobs)}
     service["maintenance"] = node.maintenance or None
-    return {"name": node.name, **service, "devices": devices, "silent": list(map(str, silent))}
+    return {
+        "name": node.name,
+        **service,
+        "devices": devices,
+        "devices_used": used if node.devices_used is None else node.devices_used,
+        "silent": list(map(str, silent)),
+    }
 
 
 NODE = {"metavar": "NODE[/DEVICE]", "help": "The node's name, or a device of it: n2/3."}

@@ -11,6 +11,9 @@ from temporalio.client import Client
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
+from everstep.cli import pages
+from everstep.cli.cluster import nodes as nodes_command
+from everstep.core.world import DeviceView, NodeView
 from tests.cli.conftest import AsyncCli, Cli
 from tests.cli.standin import COUNT, NOTE, ONE_OF_MANY, SLOW, working
 
@@ -40,6 +43,7 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "maintenance": None,
             "avoided_by": [],
             "failing": None,
+            "devices_used": None,
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0
@@ -154,7 +158,7 @@ async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says
     for line in ("node-down n1", "device n2 0 80C98002"):
         assert (await served("fault", *line.split())).code == 0
     sound, broken = (
-        [{"index": 0, "health": health, "codes": codes}]
+        [{"index": 0, "health": health, "codes": codes, "job": None}]
         for health, codes in (("ok", []), ("faulty", ["80C98002"]))
     )
 
@@ -169,5 +173,45 @@ async def test_the_nodes_of_this_machine_are_shown_with_what_the_quarantine_says
         ("gpu-07", "isolated", [], sound),
     ]
     assert node_rows[3]["reason"] == "XID 79"
-    assert "0 80C98002" in page
+    assert "0 of 1 used; 0 80C98002" in page
     assert (await served("nodes", "--cluster", "big", "--json")).json == []
+
+
+@pytest.mark.parametrize(
+    ("view", "used", "cell"),
+    [
+        pytest.param(NodeView(name="n0"), 0, "-", id="it has none"),
+        pytest.param(
+            NodeView(name="n0", devices=tuple(DeviceView(index=n) for n in range(8))),
+            0,
+            "0 of 8 used",
+            id="no job",
+        ),
+        pytest.param(
+            NodeView(
+                name="n0",
+                devices=tuple(DeviceView(index=n, job="demo" if n < 4 else None) for n in range(8)),
+            ),
+            4,
+            "4 of 8 used",
+            id="a job has four",
+        ),
+        pytest.param(
+            NodeView(
+                name="n0",
+                devices=(DeviceView(index=0), DeviceView(index=1, health="faulty", codes=("79",))),
+                devices_used=1,
+            ),
+            1,
+            "1 of 2 used; 1 79",
+            id="the cluster shows no more than their number",
+        ),
+    ],
+)
+def test_devices_of_a_node_are_shown_by_how_many_jobs_have(
+    view: NodeView, used: int, cell: str
+) -> None:
+    row = {**nodes_command.BLANK, **nodes_command.row_of(view, [])}
+    assert row["devices_used"] == used
+    [column] = [one for one in pages.NODES if one.title == "DEVICES"]
+    assert column.cell(row) == cell
