@@ -20,6 +20,7 @@ DEFAULTS: Mapping[str, Any] = {
     "evidence": False,
     "fence_s": wire.FENCE_S,
     "npu_look_s": npu_hang.MINUTE_S,
+    "pace_s": wire.PACE_S,
     "grace_s": 0.0,
 }
 """What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""

@@ -184,6 +184,8 @@ class PodView(NamedTuple):
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     snapshots: tuple[RankSnapshot, ...] = ()
+    # Of each rank its number and its steps in the last minutes; None: not all of its ranks show them.
+    recent_steps: tuple[tuple[int, int], ...] | None = None
 
     @property
     def generation(self) -> int:

@@ -50,6 +50,8 @@ FENCE_FOLDER = ".everstep"
 FENCE_FILE = "generation"  # {"job", "run", "cluster", "generation", ...}; its generation only grows
 FENCE_S = 30.0
 """Default of `RunCommand.fence_s`."""
+PACE_S = 300.0
+"""Default of `RunCommand.pace_s`."""
 STORAGE_S = 2.0
 """How long an agent waits for storage before it answers that the storage hangs."""
 LOOK_S = 60.0
@@ -106,6 +108,7 @@ class RankSeen(TypedDict):
     ended_between: TimeSpan | None  # if its end was not seen
     code: int | None  # None if killed by a signal, or still there
     signal: int | None
+    recent_steps: int | None  # in the last `pace_s`; None: it shows none, or not for so long yet
 
 
 class SnapshotSeen(TypedDict):
@@ -309,6 +312,7 @@ class RunCommand(TypedDict):
     devices: list[int]  # of the node, held by this pod
     metrics: str | None  # file in which devices show their utilisation, memory and traffic
     accelerator: str  # nvidia and ascend devices are sampled by their own tool
+    pace_s: float  # the time over which the steps of ranks are compared
     npu_look_s: float  # time between two looks of the rule for a hung NPU
     files: dict[str, str]  # written before a rank starts; {stem} in the command is the path of one
     prefetch: list[PrefetchPlan]  # one after the other

@@ -83,6 +83,12 @@ UNREACHABLE_AGENTS = Instrument(
     (),
     "Agents that do not answer, of the jobs that this worker monitors.",
 )
+SLOW_RANKS = Instrument(
+    "everstep.ranks.slow",
+    "{rank}",
+    (),
+    "Ranks that fall behind their peers, of the jobs that this worker monitors.",
+)
 UNREACHABLE_CLUSTER = Instrument(
     "everstep.cluster.unreachable",
     "s",
@@ -97,5 +103,5 @@ UNREACHABLE_WEBHOOK = Instrument(
 )
 FLEET = (JOBS, LONGEST_WAIT, ISOLATED_NODES, LONGEST_ISOLATION)
 TOTALS = (RESTARTS, STAGES, ENDS, TIME, LOST_TIME, TRAINING_RATIO, BUDGETS)
-WORKER = (HANG_MARGIN, UNREACHABLE_AGENTS, UNREACHABLE_CLUSTER, UNREACHABLE_WEBHOOK)
+WORKER = (HANG_MARGIN, SLOW_RANKS, UNREACHABLE_AGENTS, UNREACHABLE_CLUSTER, UNREACHABLE_WEBHOOK)
 OWN = (*FLEET, *TOTALS, *WORKER)

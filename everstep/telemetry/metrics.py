@@ -42,6 +42,7 @@ from everstep.telemetry.instruments import (
     LONGEST_WAIT,
     LOST_TIME,
     RESTARTS,
+    SLOW_RANKS,
     STAGES,
     TIME,
     TRAINING_RATIO,
@@ -249,7 +250,8 @@ def _observe_fleet(metrics: Metrics) -> None:
     gauge(TRAINING_RATIO, _training_ratio)
     gauge(BUDGETS, _budgets)
     gauge(HANG_MARGIN, lambda fleet: _hang_margin(fleet.monitors()))
-    gauge(UNREACHABLE_AGENTS, lambda fleet: [Observation(_unreachable(fleet.monitors()))])
+    gauge(UNREACHABLE_AGENTS, lambda fleet: [Observation(_sum_of("unreachable", fleet.monitors()))])
+    gauge(SLOW_RANKS, lambda fleet: [Observation(_sum_of("slow_ranks", fleet.monitors()))])
     gauge(JOBS, lambda fleet: [Observation(n, {"state": s}) for s, n in fleet.jobs.items()])
     gauge(LONGEST_WAIT, lambda fleet: [Observation(fleet.longest_wait_s)])
     gauge(ISOLATED_NODES, lambda fleet: _if_read(fleet, fleet.isolated))
@@ -317,5 +319,5 @@ def _hang_margin(glances: Iterable[Mapping[str, Any]]) -> Iterable[Observation]:
     return [Observation(min(margins))] if margins else []
 
 
-def _unreachable(glances: Iterable[Mapping[str, Any]]) -> int:
-    return sum(int(glance.get("unreachable", 0)) for glance in glances)
+def _sum_of(key: str, glances: Iterable[Mapping[str, Any]]) -> int:
+    return sum(int(glance.get(key, 0)) for glance in glances)

@@ -51,9 +51,10 @@ for step in range(first + 1, 41):
 
 
 def events(machine: Machine) -> list[str]:
-    return [
-        event["message"] for event in json.loads(machine.everstep("events", "go", "--json").stdout)
-    ]
+    """None before the job is there."""
+    answer = machine.everstep("events", "go", "--json")
+    rows = json.loads(answer.stdout) if answer.returncode == 0 else []
+    return [event["message"] for event in rows]
 
 
 @pytest.mark.long
@@ -92,3 +93,39 @@ def test_a_job_whose_loss_is_nan_goes_back_behind_its_newest_checkpoint(
     assert "-> rollback" in done.stdout
     begins = [line.split("behind ")[1] for line in done.stdout.splitlines() if "begins" in line]
     assert begins == ["0", "10"]
+
+
+STRAGGLER = """
+import itertools, os, time
+for step in itertools.count(1):
+    is_slow = os.environ["RANK"] == "1" and not os.path.exists("repaired")
+    print("step", step, flush=True)
+    time.sleep(0.5 if is_slow else 0.1)
+    if os.path.exists("end"):
+        break
+"""
+
+
+@pytest.mark.long
+def test_a_straggler_is_shown_while_it_lasts_and_nothing_is_restarted(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Only real ranks have a pace of their own; the five minutes are a few seconds here."""
+    machine.env.pop("TEMPORAL_ADDRESS")  # every command finds the server of `run`
+    machine.env["EVERSTEP_TIME_SCALE"] = "60"
+    (tmp_path / "go.py").write_text(STRAGGLER)
+    line = ("run", "--no-logs", "--processes", "2", "--hang-s", "600", "--", "python3", "go.py")
+
+    def happened(text: str) -> bool:
+        return any(text in message for message in events(machine))
+
+    with machine.running(*line, cwd=tmp_path) as process:
+        until(lambda: happened("warning: rank 1 on n0 made"), what="a warning")
+        assert happened("slow.rank") or happened("noted"), events(machine)
+        assert "its peers made" in machine.everstep("status", "go").stdout
+        (tmp_path / "repaired").touch()
+        until(lambda: happened("over: rank 1 on n0 made"), what="the end of it")
+        (tmp_path / "end").touch()
+        output, _ = process.communicate(timeout=HUNG_S)
+        assert process.returncode == 0, output
+        assert "restart 1" not in output

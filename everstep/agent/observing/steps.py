@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 
 from everstep.agent.observing import matching, step_patterns
 from everstep.agent.observing.losses import Losses
 from everstep.agent.observing.progress_bars import Bars
-from everstep.protocol import bounds
+from everstep.protocol import bounds, wire
 
 SCANNED = 64 * 1024
 """Of a large piece of output a pattern that is not ours sees only the end."""
@@ -154,10 +155,49 @@ class StepReader:
         return self._search.newest(lines, self._bars)
 
 
+PACE_PARTS = 30
+"""Marks of a rank's steps in `pace_s`: how exactly it is known how many they were."""
+
+
+class Pace:
+    """How many steps one rank made in the last `over_s`."""
+
+    def __init__(self, over_s: float) -> None:
+        self._over_s = over_s
+        self._marks: deque[tuple[float, int]] = deque()  # time and step, the oldest first
+        self._newest_at = 0.0
+
+    def saw(self, step: int, ticks: float) -> None:
+        self._newest_at = ticks
+        if self._marks and step < self._marks[-1][1]:
+            self._marks.clear()  # it counts from the beginning: another bar, say
+        if not self._marks or ticks - self._marks[-1][0] >= self._over_s / PACE_PARTS:
+            self._marks.append((ticks, step))
+        while len(self._marks) > 1 and self._marks[1][0] <= ticks - self._over_s:
+            self._marks.popleft()
+
+    def steps(self, newest: int, ticks: float) -> int | None:
+        """None before the rank has shown steps for so long.
+
+        The steps between two that were shown, by the time between these: one that shows every hundredth
+        step would else seem to make a hundred more or less than another.
+        """
+        begin = ticks - self._over_s
+        before = [mark for mark in self._marks if mark[0] <= begin]
+        if not before:
+            return None
+        if self._newest_at <= begin:
+            return 0
+        at, step = before[-1]
+        return max(0, round((newest - step) / (self._newest_at - at) * self._over_s))
+
+
 class Steps:
     """The steps of all ranks of one run."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace_s: float = wire.PACE_S) -> None:
+        self._pace_s = pace_s
+        self._paces: dict[int, Pace] = {}
         self.newest: int | None = None
         self.at: float | None = None
         self.first_at: float | None = None
@@ -169,11 +209,17 @@ class Steps:
         """The newest step of one rank."""
         return self._last.get(rank)
 
+    def recent(self, rank: int, ticks: float) -> int | None:
+        """The number of steps that a rank made of late; None: unknown."""
+        pace, newest = self._paces.get(rank), self._last.get(rank)
+        return None if pace is None or newest is None else pace.steps(newest, ticks)
+
     def saw(self, rank: int, step: int, *, now: float, ticks: float) -> bool:
         """Note a step; return whether it is new. Gaps are measured by `ticks`, a monotonic clock."""
         if self._last.get(rank) == step:
             return False
         self._last[rank] = step
+        self._paces.setdefault(rank, Pace(self._pace_s)).saw(step, ticks)
         if self._ticked is not None:
             self.longest_gap_s = max(self.longest_gap_s, ticks - self._ticked)
         self._ticked = ticks

@@ -294,4 +294,5 @@ class Rank:
             "ended_between": self.ended_between,
             "code": self.code,
             "signal": self.signal,
+            "recent_steps": None,  # its run fills that in
         }

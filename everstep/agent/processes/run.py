@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Run:
         self.unrecognised: wire.Unrecognised | None = None
         self.has_folder = False  # of checkpoints: it was seen
         self.storage_was_checked = False  # for a fault that explains an exit: once in a run
-        self.steps = steps.Steps()
+        self.steps = steps.Steps(command["pace_s"])
         self.moved_at: float | None = None
         self.watched_since: float | None = None
         self.io = Still()
@@ -92,7 +93,7 @@ class Run:
         left = self.going_on
         if left:
             self.generation, self.ranks = generation, left
-            self.started_at, self.steps = None, steps.Steps()
+            self.started_at, self.steps = None, steps.Steps(self.command["pace_s"])
         return [rank.number for rank in left]
 
     def instruct_ranks(self) -> None:
@@ -149,10 +150,15 @@ class Run:
         )
         return {
             **progress._asdict(),
-            "ranks": [rank.state() for rank in self.ranks if rank.pid],
+            "ranks": [self._rank_state(rank) for rank in self.ranks if rank.pid],
             "checkpoint": self.checkpoint,
             "unrecognised": self.unrecognised if self.checkpoint is None else None,
         }
+
+    def _rank_state(self, rank: Rank) -> wire.RankSeen:
+        state = rank.state()
+        state["recent_steps"] = self.steps.recent(rank.number, time.monotonic())
+        return state
 
     def _unmatched_since(self) -> float | None:
         if self.order.log_pattern is None or self.steps.newest is not None:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from everstep.core.facts import Fact, gone_id
 from everstep.core.seeing import hang, suspension
 from everstep.core.seeing.hang import Pods
+from everstep.core.seeing.pace import SlowRank
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.state import Learned
 from everstep.core.world import Observation, PodState, PodView
+from everstep.protocol.wire import PACE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,28 @@ def _subject(slot: int, together: int, running: int) -> str:
     if together == 1:
         return f"slot {slot} has"
     return f"{'all' if together == running else f'{together} of'} {running} running slots have"
+
+
+def slow_alarm(
+    order: WatchOrder, observation: Observation, slow: Sequence[SlowRank]
+) -> Alarm | None:
+    """The alarm of ranks that fall behind their peers, once for each rank of a generation."""
+    facts = [_slow_fact(order, each, observation.now) for each in slow]
+    news = tuple(fact for fact in facts if fact.id not in order.seen_ids)
+    return Alarm(at=observation.now, facts=news) if news else None
+
+
+def _slow_fact(order: WatchOrder, slow: SlowRank, now: float) -> Fact:
+    return Fact(
+        id=f"watch/slow.rank/{order.generation}/{slow.rank}",
+        kind="slow.rank",
+        at=now,
+        generation=order.generation,
+        node=slow.node,
+        slot=slow.slot,
+        rank=slow.rank,
+        message=slow.text(PACE_S / order.time_scale),
+    )
 
 
 def limit_alarm(order: WatchOrder) -> Alarm | None:

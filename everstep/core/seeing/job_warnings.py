@@ -49,6 +49,7 @@ class WarningSigns:
     pods: tuple[PodView, ...]  # those that run
     save_every_s: float | None
     steps_seen: bool
+    slow: tuple[str, ...] = ()  # sentences about ranks that fall behind, the slowest first
 
     @property
     def now(self) -> float:
@@ -83,6 +84,11 @@ def _unmatched(signs: WarningSigns) -> Sign:
     due = min(since) + UNMATCHED_S
     text = f"no line printed in {signs.now - min(since):.0f} s matches progress.log_pattern: no step is seen"
     return Sign(is_so=True, text=text) if signs.now >= due else Sign(due=due)
+
+
+def _slow(signs: WarningSigns) -> Sign:
+    more = f"; and {len(signs.slow) - 1} more" if len(signs.slow) > 1 else ""
+    return Sign(is_so=bool(signs.slow), text=f"{signs.slow[0]}{more}" if signs.slow else "")
 
 
 def _unread(signs: WarningSigns) -> Sign:
@@ -147,6 +153,7 @@ def _size(count: int) -> str:
 KINDS: dict[str, Callable[[WarningSigns], Sign]] = {
     "log_pattern": _unmatched,
     "log_unread": _unread,
+    "slow_rank": _slow,
     "checkpoint_names": _unrecognised,
     "checkpoint_room": _no_room,
     "checkpoint_overdue": _overdue,

@@ -29,9 +29,11 @@ from everstep.core.seeing.alarms import (
     silence_alarm,
     silent_node_fact,
     silent_pods,
+    slow_alarm,
 )
 from everstep.core.seeing.hang import Pods, learn, with_representatives
 from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
+from everstep.core.seeing.pace import SlowRank, slow_ranks
 from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
 from everstep.core.seeing.watch_report import (
     LOOK_AGAIN_S,
@@ -50,6 +52,7 @@ from everstep.core.world import (
     common,
     newest_whole_step,
 )
+from everstep.protocol.wire import PACE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,13 +229,15 @@ def _judge_without_facts(
     to_come = (Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     silence = silence_alarm(order, watch.learned, observation, pods)
     loss = loss_alarm(order, watch.lost_since, observation)
-    possible = (loss, silence, hang, limit_alarm(order), *to_come)
+    slow = () if silent else slow_ranks(pods.all)
+    slowness = slow_alarm(order, observation, slow)
+    possible = (loss, silence, hang, limit_alarm(order), *to_come, slowness)
     alarms = [alarm for alarm in possible if alarm is not None and not _is_old(order, alarm)]
     due = [alarm for alarm in alarms if alarm.at <= observation.now]
     if due:
         return report(order, watch, observation, "facts", extra=due[0].facts)
     warnings, warned_at = (
-        (order.warnings, None) if silent else _warnings(order, watch, observation, pods)
+        (order.warnings, None) if silent else _warnings(order, watch, observation, pods, slow)
     )
     if warnings != order.warnings:
         return report(order, watch, observation, "warned", warnings=warnings)
@@ -288,7 +293,11 @@ def _has_progressed(order: WatchOrder, observation: Observation, pods: Pods) -> 
 
 
 def _warnings(
-    order: WatchOrder, watch: Watch, observation: Observation, pods: Pods
+    order: WatchOrder,
+    watch: Watch,
+    observation: Observation,
+    pods: Pods,
+    slow: Sequence[SlowRank],
 ) -> tuple[tuple[JobWarning, ...], float | None]:
     """The warnings that hold now, and when the next one will if nothing changes."""
     learned = watch.learned
@@ -302,6 +311,7 @@ def _warnings(
             pods=tuple(running),
             save_every_s=learned.save_every_s,
             steps_seen=learned.steps_seen,
+            slow=tuple(each.text(PACE_S / order.time_scale) for each in slow),
         ),
     )
 

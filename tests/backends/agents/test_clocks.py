@@ -24,6 +24,7 @@ def run_at(*, now: float) -> wire.RunSeen:
         "ended_between": (now - 4, now - 1),
         "code": 1,
         "signal": None,
+        "recent_steps": None,
     }
     return {
         "generation": 1,

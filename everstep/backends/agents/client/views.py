@@ -110,7 +110,15 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
             if rank["incarnation"] < run["generation"]
         ),
         unrecognised=_unrecognised(run.get("unrecognised")),
+        recent_steps=_recent_steps(run),
     )
+
+
+def _recent_steps(run: wire.RunSeen) -> tuple[tuple[int, int], ...] | None:
+    # An agent of an earlier version has none.
+    steps = [(rank["rank"], rank.get("recent_steps")) for rank in run["ranks"]]
+    by_rank = tuple((rank, count) for rank, count in steps if count is not None)
+    return by_rank if steps and len(by_rank) == len(steps) else None
 
 
 def step(number: int | None) -> int | None:

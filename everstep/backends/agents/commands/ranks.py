@@ -138,6 +138,7 @@ def run_command(
         "devices": list(pod.devices),
         "metrics": pod.metrics,
         "accelerator": pod.accelerator,
+        "pace_s": wire.PACE_S / order.time_scale,
         "npu_look_s": npu_hang.MINUTE_S / order.time_scale,
         "files": command_files(order),
         "prefetch": _prefetch_plans(order, env) if start.node_rank == 0 else [],
