@@ -547,7 +547,7 @@ def lines(facts: tuple[Fact, ...]) -> tuple[str, ...]:
 
 
 def _line(fact: Fact) -> str:
-    """The fact with those details that its message does not contain, so that a cut line loses little."""
+    """The fact, with what its message does not contain: nothing twice, so that a cut line loses little."""
     is_device = fact.kind == "device.fault"  # the level of a device's code is in the catalogue
     left_out = (*DETAILS_LEFT_OUT, "level") if is_device else DETAILS_LEFT_OUT
     details = (
@@ -555,7 +555,10 @@ def _line(fact: Fact) -> str:
         for key, value in fact.details.items()
         if key not in left_out and value is not None and not _contains(fact.message, value)
     )
-    parts = (fact.kind, fact.code or "", fact.where, fact.message, *details)
+    labels = (
+        part for part in (fact.code, fact.where) if part and not _contains(fact.message, part)
+    )
+    parts = (fact.kind, *labels, fact.message, *details)
     return cut(" ".join(part for part in parts if part), 200)
 
 

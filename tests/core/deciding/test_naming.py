@@ -354,3 +354,26 @@ def test_an_answer_to_storage_that_the_document_names_is_not_left_out() -> None:
     assert job.see(sighting(_C.NODE), storage).facts_for_later == (storage.id,)
     job = running(with_ladder(Policy(), _C.STORAGE, Level.NOTE))
     assert Step.WRITABLE not in job.see(sighting(_C.NODE), sighting(_C.STORAGE)).remedy.steps
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "device", "message", "line"),
+    [
+        ("node.down", None, None, "n1 is down", "node.down n1 is down"),
+        ("node.down", None, None, "", "node.down n1"),
+        ("node.down", None, None, "n10 is down", "node.down n1 n10 is down"),
+        ("device.fault", "XID 79", 3, "XID 79 on n1/3", "device.fault XID 79 on n1/3"),
+        (
+            "device.fault",
+            "XID 79",
+            3,
+            "it fell off the bus",
+            "device.fault XID 79 n1/3 it fell off the bus",
+        ),
+    ],
+)
+def test_what_the_message_names_is_said_once(
+    kind: str, code: str | None, device: int | None, message: str, line: str
+) -> None:
+    seen_fact = fact(kind, node="n1", code=code, device=device, message=message)
+    assert lines((seen_fact,)) == (line,)
