@@ -63,6 +63,7 @@ STATUS = (
     "isolated_nodes",
     "avoided_nodes",
     "sizes",
+    "links",
     "ui",
     "time_scale",
     "reason",
@@ -70,7 +71,7 @@ STATUS = (
 )
 NOTHING_YET: Mapping[str, Any] = {
     **{key: [] for key in ("phases", "pods", "isolated_nodes", "avoided_nodes", "warnings")},
-    **{key: {} for key in ("budgets", "series", "sizes")},
+    **{key: {} for key in ("budgets", "series", "sizes", "links")},
     **dict.fromkeys(("restarts", "reschedules", "failed_levels", "lost_steps"), 0),
 }
 

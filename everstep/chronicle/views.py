@@ -13,7 +13,7 @@ from everstep.core import names
 from everstep.core.bounds import cut
 from everstep.core.deciding.budgets import limit_of
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.escaping import in_markdown
+from everstep.core.escaping import in_markdown, link_in_markdown
 from everstep.core.recovering import avoiding, placement
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import JobState, Ledger, Mode, PhaseResult, Wait
@@ -98,6 +98,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         "isolated_nodes": sorted(state.isolated),
         "avoided_nodes": avoided_nodes(state),
         "sizes": {"failed": [*ledger.bad_sizes], "prefetched": [*ledger.prefetched]},
+        "links": dict(state.spec.links),
         "ui": None,
         "time_scale": state.spec.time_scale,
         "reason": state.ending_reason or state.paused_reason or _suspicion(state),
@@ -423,6 +424,8 @@ def page(state: JobState, chronicle: Chronicle) -> str:
     heading = (
         f"**{state.phase.name}** {shown_state(state)}{waiting} · generation {state.generation}"
     )
+    links = " · ".join(link_in_markdown(name, at) for name, at in state.spec.links.items())
+    heading += f"\n\n{links}" if links else ""
     newest = chronicle.records[-20:]
     if not newest:
         return heading

@@ -59,6 +59,7 @@ def status(value: Value) -> Page:
             ("avoids", _avoided(value)),
             ("not with", _sizes(value.get("sizes", {}).get("failed"))),
             ("time scale", None if value.get("time_scale") in (None, 1) else value["time_scale"]),
+            ("links", [f"{name} {at}" for name, at in (value.get("links") or {}).items()]),
             ("ui", value["ui"]),
         )
     )

@@ -45,6 +45,22 @@ def in_markdown(text: str) -> str:
     return _ADDRESS.sub("@&#8203;", escaped)
 
 
+_OF_ADDRESS = r"!#-;=?-\[\]-~"  # printable ASCII but for " < > and the backslash
+WEB_ADDRESS = rf"https?://(?![^/?#]*@)(?![/?#])[{_OF_ADDRESS}]+"
+"""An address on the web, without a name or password of a user."""
+
+
+def is_web_address(text: str) -> bool:
+    return re.fullmatch(WEB_ADDRESS, text) is not None
+
+
+def link_in_markdown(text: str, address: str) -> str:
+    """A link within a line of markdown; where the address is none of the web, both as text."""
+    if not is_web_address(address):
+        return in_markdown(f"{text}: {address}")
+    return f"[{in_markdown(text).replace(']', chr(92) + ']')}](<{address}>)"
+
+
 def as_markdown(text: str) -> str:
     """Whole lines as markdown: a block of code, which is shown as it is."""
     visible = for_terminal(text)  # without escape sequences, which may keep backticks apart

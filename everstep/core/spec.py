@@ -368,6 +368,7 @@ class JobSpec:
     cluster: str = "local"
     namespace: str = ""  # of its pods, on Kubernetes; empty: that of the cluster's workers
     labels: Mapping[str, str] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)  # to pages about the job, by their names
     start_phase: str | None = None
     dialect: str = "native"
     origin: Origin = Origin()

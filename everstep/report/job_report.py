@@ -62,6 +62,7 @@ def job_report(source: JobSource) -> dict[str, Any]:
         "budgets": status.get("budgets"),
         "document": source.document,
         "gaps": list(source.gaps),
+        "links": dict(status.get("links") or {}),
         "ui": status.get("ui"),
     }
 

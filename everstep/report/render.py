@@ -10,7 +10,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from everstep.chronicle import record_rows
-from everstep.core.escaping import as_markdown, for_terminal, in_markdown
+from everstep.core.escaping import (
+    as_markdown,
+    for_terminal,
+    in_markdown,
+    is_web_address,
+    link_in_markdown,
+)
 from everstep.report import charts
 from everstep.report.sentences import count, duration, percent
 
@@ -63,6 +69,8 @@ def _environment(*, autoescape: bool) -> Environment:
         plain=_plain,
         md=lambda value: in_markdown("-" if value is None else str(value)),
         fenced=as_markdown,
+        is_web_address=is_web_address,
+        links=lambda links: " · ".join(link_in_markdown(*link) for link in links.items()),
         result=_result,
         story=_story,
         clock=_clock,

@@ -81,6 +81,7 @@ def compile_native(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     return JobSpec(
         name=shape.metadata.name,
         labels=shape.metadata.labels,
+        links=shape.metadata.links,
         cluster=shape.spec.cluster,
         namespace=shape.spec.namespace or "",
         priority=shape.spec.priority,

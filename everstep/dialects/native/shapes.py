@@ -373,6 +373,10 @@ class Metadata(Shape):
         dict[v.Label, Annotated[str, Field(max_length=253)]], Field(max_length=100)
     ] = Field(default_factory=dict)
     """Labels of your own, to find jobs: `everstep list --label team=nlp`."""
+    links: Annotated[dict[v.LinkName, v.WebAddress], Field(max_length=20)] = Field(
+        default_factory=dict
+    )
+    """Pages about the job, shown in status, report and Temporal UI: `{W&B: "https://wandb.ai/team/llama"}`."""
 
 
 class NativeDocument(Shape):
@@ -381,6 +385,6 @@ class NativeDocument(Shape):
     kind: Literal["TrainingJob"]
     """Kind of the document."""
     metadata: Metadata
-    """Name and labels of the job."""
+    """Name, labels and links of the job."""
     spec: Spec
     """What to run, where, and how to answer faults."""

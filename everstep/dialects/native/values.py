@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
+from everstep.core.escaping import WEB_ADDRESS
 from everstep.core.levels import FaultClass, Level, Owner
 from everstep.dialects.native import regexes
 from everstep.documents.problems import HIDDEN, problem
@@ -41,6 +42,7 @@ JOB_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 BUDGET_NAME = r"[a-z][a-z0-9_-]{0,39}"
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?"
+LINK_NAME = r"\S([^\r\n]{0,61}\S)?"
 MODULE = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 
 T = TypeVar("T")
@@ -172,6 +174,12 @@ Variable = Annotated[
     str, Matches(VARIABLE, "be a variable's name: letters, digits and '_', no digit in front")
 ]
 Label = Annotated[str, Matches(LABEL, "be a label's name: letters, digits, '-', '_', '.' and '/'")]
+LinkName = Annotated[str, Matches(LINK_NAME, "be the name of a link: 1 to 63 characters")]
+WebAddress = Annotated[
+    str,
+    Field(max_length=2000),
+    Matches(WEB_ADDRESS, "be an address that begins with https:// or http://, without a password"),
+]
 Module = Annotated[str, Matches(MODULE, "be a module to import, for example torch._dynamo")]
 
 Seconds = Annotated[float, Field(ge=0, le=YEAR_S, allow_inf_nan=False)]
