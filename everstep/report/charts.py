@@ -13,12 +13,15 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from everstep.core.escaping import for_terminal
 from everstep.report.accounting import seconds
 from everstep.report.sentences import count, duration
 
 Value = Mapping[str, Any]
 
-WIDTH, LEFT, RIGHT = 960, 80, 16
+WIDTH, LEFT, RIGHT = 960, 136, 16
+LABEL_MOST = 13
+"""Characters of a row's label, for which `LEFT` has room in the larger letters of a narrow window."""
 DIGITS = re.compile(r"([0-9]+)")
 ROWS_MOST = 40
 """Nodes that a timeline draws; of more, those with faults come first."""
@@ -214,14 +217,43 @@ def _by_number(name: str) -> list[tuple[int, str]]:
 
 
 def _row(n: int, name: str, bars: Sequence[Bar], axis: TimeAxis) -> Iterable[str]:
-    y = TOP + n * ROW
-    label = name if len(name) <= 11 else f"{name[:10]}…"
-    yield f'<text class="end" x="{LEFT - 6}" y="{y + 12}">{escape(label)}</text>'
+    y, name = TOP + n * ROW, for_terminal(name)
+    yield f'<text class="end" x="{LEFT - 6}" y="{y + 12}">{escape(_label(name))}</text>'
     for cls, text, begin, end in bars:
         x = axis.x(axis.begin if begin is None else begin)
         width = max(axis.x(axis.end if end is None else end) - x, 1.0)
         shape = f'class="{cls}" x="{x}" y="{y + 2}" width="{width:.1f}" height="{ROW - 5}"'
         yield f"<rect {shape}><title>{escape(name)}: {escape(text)}</title></rect>"
+
+
+def _label(name: str) -> str:
+    """The name without its domain, if need be its beginning and its end: names often differ there alone."""
+    if len(name) > LABEL_MOST:
+        name = name.partition(".")[0] or name
+    return name if len(name) <= LABEL_MOST else f"{name[:4]}…{name[5 - LABEL_MOST :]}"
+
+
+COLOURS: Mapping[str, str] = {
+    "phase": "a phase",
+    "run": "a generation while it ran",
+    "node": "a slot of the job on a node",
+    "isolated": "the same on a node that is isolated by now",
+}
+"""What the classes of the timeline's bars mean."""
+
+
+def timeline_legend(report: Value) -> list[tuple[str, str]]:
+    """Class and meaning of each kind of bar that the timeline has."""
+    slots_by_isolation = [
+        ("isolated" if node["isolated"] else "node", bool(node["slots"]))
+        for node in report["nodes"]
+    ]
+    classes = {
+        *(["phase"] if _begun(report) else ()),
+        *(["run"] if report["runs"] else ()),
+        *(cls for cls, has_bars in slots_by_isolation if has_bars),
+    }
+    return [(cls, meaning) for cls, meaning in COLOURS.items() if cls in classes]
 
 
 def _marks(restarts: Sequence[Value], axis: TimeAxis, rows: Sequence[str]) -> Iterable[str]:

@@ -36,6 +36,7 @@ def html(report: Value) -> str:
             report=report,
             steps=Markup(charts.steps_over_time(report)),
             timeline=Markup(charts.timeline(report)),
+            legend=charts.timeline_legend(report),
             open_most=OPEN_MOST,
         )
     )

@@ -107,6 +107,51 @@ def test_in_print_nothing_is_cut_off(name: str, browser: Browser, files: dict[st
     assert browser.evaluate(CUT_OFF) == []
 
 
+NARROW = 500
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_in_a_narrow_window_nothing_is_cut_off(
+    name: str, browser: Browser, files: dict[str, Path]
+) -> None:
+    """As beside an editor, or in a chat: who does not think of scrolling sees all of it."""
+    browser.open(files[name], width=NARROW)
+    assert browser.evaluate(CUT_OFF) == []
+
+
+LEFT_OF_DRAWING = """
+[...document.querySelectorAll("svg text.end")].filter(text =>
+  text.getBoundingClientRect().left < text.ownerSVGElement.getBoundingClientRect().left
+).map(text => text.textContent)
+"""
+
+
+@pytest.mark.parametrize("width", [PHONE, NARROW, DESK])
+def test_the_label_of_each_row_is_whole(
+    width: int, browser: Browser, files: dict[str, Path]
+) -> None:
+    browser.open(files["job"], width=width)
+    assert browser.evaluate(LEFT_OF_DRAWING) == []
+
+
+LEGEND = """
+(() => {
+  const colour = element => getComputedStyle(element).backgroundColor;
+  const dots = [...document.querySelectorAll("p .dot")].map(colour);
+  const bars = [...document.querySelectorAll("svg rect")].map(bar => getComputedStyle(bar).fill);
+  return bars.filter(fill => !dots.includes(fill)).length;
+})()
+"""
+
+
+@pytest.mark.parametrize("name", ["job", "large"])
+def test_each_colour_of_the_timeline_is_in_its_legend(
+    name: str, browser: Browser, files: dict[str, Path]
+) -> None:
+    browser.open(files[name], width=DESK)
+    assert browser.evaluate(LEGEND) == 0
+
+
 CONTRASTS = """
 (() => {
   const channels = text => text.match(/[0-9.]+/g).map(Number);

@@ -291,3 +291,31 @@ def test_a_drawing_says_node_where_one_is_left_out() -> None:
     pods = [{"slot": n, "node": f"n{n}"} for n in range(charts.ROWS_MOST + 1)]
     made = job_report(source([run(1, 1, 90)], [], ended=100.0, job_status={"pods": pods}))
     assert ">+1 node<" in charts.timeline(made)
+
+
+def test_nodes_whose_names_begin_alike_have_labels_of_their_own() -> None:
+    names = [
+        *(f"ip-10-0-23-{n}.eu-central-1.internal" for n in (17, 18)),
+        *(f"gke-training-pool-a100-{end}" for end in ("x7k2", "x7k3")),
+    ]
+    report = job_report(large())
+    nodes = [{**report["nodes"][0], "node": name} for name in names]
+    drawing = charts.timeline({**report, "nodes": nodes})
+    labels = re.findall(r'<text class="end" x="130"[^>]*>([^<]*)</text>', drawing)
+    assert labels[2:] == ["gke-…100-x7k2", "gke-…100-x7k3", "ip-10-0-23-17", "ip-10-0-23-18"]
+
+
+def test_the_legend_has_the_colours_that_occur() -> None:
+    report = job_report(large())
+    node = {**report["nodes"][0], "slots": report["nodes"][0]["slots"][:1], "isolated": None}
+    isolated = {**node, "isolated": {"reason": "hot", "until": None, "by": None}}
+    nodes_by_legend = {
+        ("phase", "run"): [],
+        ("phase", "run", "node"): [node],
+        ("phase", "run", "isolated"): [isolated],
+        ("phase", "run", "node", "isolated"): [isolated, node],
+    }
+    for classes, nodes in nodes_by_legend.items():
+        legend = charts.timeline_legend({**report, "nodes": nodes})
+        assert tuple(cls for cls, _ in legend) == classes
+    assert "isolated by now" in render.html({**report, "nodes": [isolated]})
