@@ -425,12 +425,7 @@ class FenceOrder:
     job: JobRef
     generation: int
     lowest_slot: int
-    model_dir: str | None = None
-    checkpoints_path: str | None = None
-    checkpoints_format: str = "auto"
-    checkpoints_pattern: str | None = None
-    workdir: str | None = None  # never created
-    checkpoints_of: str | None = None  # count only those of this phase; None: all
+    run: RunOrder  # that is to start: its folders get the fence
     begins: bool = False  # this is the phase's first start
     kept_ranks: tuple[int, ...] = ()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -28,43 +27,24 @@ def progress_of(run: wire.RunSeen) -> wire.RunProgress:
     return wire.RunProgress(**{name: run[name] for name in wire.RunProgress._fields if name in run})
 
 
-def in_time_of(name: str, value: Any, lead_s: float) -> Any:
-    """This shape's value by a clock that `lead_s` is ahead of: every `Time` in it is translated."""
-    translated = value.copy()
-    for field, translate in _translations(name):
-        if translated.get(field) is not None:
-            translated[field] = translate(translated[field], lead_s)
-    return translated
-
-
-Translate = Callable[[Any, float], Any]
+def in_time_of(kind: str, value: Any, lead_s: float) -> Any:
+    """A value of this type by a clock that `lead_s` is ahead of: every `Time` in it is translated."""
+    kind = kind.removesuffix(" | None")
+    if value is None:
+        return None
+    if kind == "Time":
+        return value - lead_s
+    if kind == "TimeSpan":
+        return value[0] - lead_s, value[1] - lead_s
+    if kind.startswith("list["):
+        return [in_time_of(kind[len("list[") : -1], item, lead_s) for item in value]
+    kinds = _shapes().get(kind, {})
+    translated = {n: in_time_of(kinds[n], value[n], lead_s) for n in kinds if n in value}
+    return {**value, **translated} if kinds else value
 
 
 @cache
-def _translations(name: str) -> list[tuple[str, Translate]]:
-    """The fields of this shape that have times; none of what is no shape."""
-    rows = ((field, _translation(kind)) for field, kind in _kinds(name).items())
-    return [(field, translate) for field, translate in rows if translate is not None]
-
-
-def _kinds(name: str) -> dict[str, str]:
-    if name == "RunSeen":
-        return {**fields(wire.RunProgress), **wire.RUN_PARTS}
-    shape = getattr(wire, name, None)
-    return fields(shape) if isinstance(shape, type) else {}
-
-
-def _translation(kind: str) -> Translate | None:
-    """How a value of this type is translated; None if it has no times."""
-    if kind.endswith(" | None"):
-        return _translation(kind[: -len(" | None")])
-    if kind.startswith("list["):
-        of_item = _translation(kind[len("list[") : -1])
-        return of_item and (lambda items, lead_s: [of_item(item, lead_s) for item in items])
-    if kind == "Time":
-        return lambda at, lead_s: at - lead_s
-    if kind == "TimeSpan":
-        return lambda span, lead_s: (span[0] - lead_s, span[1] - lead_s)
-    if _translations(kind):
-        return lambda value, lead_s: in_time_of(kind, value, lead_s)
-    return None
+def _shapes() -> dict[str, dict[str, str]]:
+    """The fields of every shape of `wire` by its name."""
+    shapes = {name: fields(shape) for name, shape in vars(wire).items() if isinstance(shape, type)}
+    return {**shapes, "RunSeen": {**shapes["RunProgress"], **wire.RUN_PARTS}}

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
-from everstep.core.deciding.naming import ends_at_hang
-from everstep.core.deciding.playbook import log_rules, weight
+from everstep.core.deciding.playbook import weight
 from everstep.core.facts import PODS_FAILED, STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import avoiding
@@ -24,9 +23,7 @@ from everstep.core.recovering.placement import (
 )
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
-from everstep.core.seeing.hang import FLOOR_S
 from everstep.core.slots import Slots, format_ranges
-from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.core.world import (
     JobRef,
     NodeView,
@@ -39,7 +36,6 @@ from everstep.core.world import (
     StopOrder,
     resuming_from,
 )
-from everstep.protocol.wire import RunOrder
 from everstep.steps.looking import (
     ENDED,
     REPORT_AFTER_S,
@@ -52,6 +48,7 @@ from everstep.steps.looking import (
     look_then_report,
 )
 from everstep.steps.resuming import STORAGE_POLL_S, resume
+from everstep.steps.run_order import run_order
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
@@ -502,16 +499,6 @@ STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
 }
 
 
-def _judged_s(phase: PhaseSpec) -> float | None:
-    """How long I/O and device use may stand still; agents choose by it how often they sample both.
-
-    A hang that ends the job is judged by both too: its run gets a limit even if its document sets none.
-    """
-    if phase.limits.still_s is not None or not ends_at_hang(phase.policy):
-        return phase.limits.still_s
-    return max(phase.limits.hang_s or FLOOR_S, STILL_S_LEAST)
-
-
 def _start_order(step: StepRun) -> StartOrder:
     """The order to start the ranks, from the plan and the results of its steps."""
     order, phase = step.order, step.order.plan.phase
@@ -521,7 +508,7 @@ def _start_order(step: StepRun) -> StartOrder:
         job=order.plan.job,
         phase=phase.name,
         generation=step.generation,
-        run=_run_order(step),
+        run=run_order(step.order.plan),
         slots={
             slot: SlotStart(rank, counts[slot].schedule, counts[slot].process_start)
             for slot, rank in ranks.items()
@@ -537,23 +524,4 @@ def _start_order(step: StepRun) -> StartOrder:
         files=phase.files,
         restarts=order.plan.restarts,
         prefetch=prefetch_order(order.plan, len(ranks)),
-    )
-
-
-def _run_order(step: StepRun) -> RunOrder:
-    """What the phase runs in every slot."""
-    plan, phase = step.order.plan, step.order.plan.phase
-    return RunOrder(
-        command=[*phase.command],
-        workdir=phase.workdir,
-        model_dir=phase.model_dir,
-        checkpoints_path=phase.checkpoints_path,
-        checkpoints_format=phase.checkpoints_format,
-        checkpoints_pattern=phase.checkpoints_pattern,
-        checkpoints_of=plan.checkpoints_of,
-        log_pattern=phase.log_pattern,
-        loss_pattern=phase.loss_pattern,
-        log_rules=log_rules(phase.policy.rules),
-        prewarm=[*phase.prewarm],
-        still_s=_judged_s(phase),
     )

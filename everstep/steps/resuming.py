@@ -24,6 +24,7 @@ from everstep.core.world import (
     Snapshot,
 )
 from everstep.steps.looking import StepRun, look_then_report
+from everstep.steps.run_order import run_order
 
 STORAGE_POLL_S = 5.0
 LISTING_BEAT_S, LISTING_BEATS = 5.0, 18
@@ -77,12 +78,7 @@ def _fence_order(step: StepRun) -> FenceOrder:
         job=plan.job,
         generation=step.generation,
         lowest_slot=min(order.living),
-        model_dir=plan.phase.model_dir,
-        checkpoints_path=plan.phase.checkpoints_path,
-        checkpoints_format=plan.phase.checkpoints_format,
-        checkpoints_pattern=plan.phase.checkpoints_pattern,
-        workdir=plan.phase.workdir,
-        checkpoints_of=plan.checkpoints_of,
+        run=run_order(plan),
         begins=not plan.n,
         kept_ranks=plan.keep,
     )

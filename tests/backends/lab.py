@@ -160,24 +160,27 @@ class Run:
             job=self.ref,
             generation=self.generation,
             lowest_slot=min(self.slots),
-            model_dir=self.model_dir,
-            checkpoints_path=self.checkpoints_path,
+            run=self.run_order(changes),
         )
         return replace(order, **changes)
 
-    def start_order(self, **changes: Any) -> StartOrder:
+    def run_order(self, changes: dict[str, Any]) -> RunOrder:
+        """What it runs, with what of the changes is about that: they are taken out."""
+        command = [*changes.pop("command", self.lab.command)]
         run = RunOrder(
-            command=[*changes.pop("command", self.lab.command)],
+            command=command,
             model_dir=self.model_dir,
             checkpoints_path=self.checkpoints_path,
             still_s=self.still_s,
         )
-        run_changes = {name: changes.pop(name) for name in run._fields if name in changes}
+        return run._replace(**{one: changes.pop(one) for one in run._fields if one in changes})
+
+    def start_order(self, **changes: Any) -> StartOrder:
         order = StartOrder(
             job=self.ref,
             phase="main",
             generation=self.generation,
-            run=run._replace(**run_changes),
+            run=self.run_order(changes),
             slots={
                 slot: SlotStart(node_rank=rank, schedule_count=1, process_start_count=1)
                 for rank, slot in enumerate(self.slots)

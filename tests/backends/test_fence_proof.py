@@ -15,6 +15,7 @@ from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, AgentSettings
 from everstep.core.world import FenceOrder, JobRef
 from everstep.protocol import wire
+from everstep.protocol.wire import RunOrder
 from tests.support.patience import HUNG_S
 
 PODS = 40
@@ -22,8 +23,7 @@ ORDER = FenceOrder(
     job=JobRef(id="demo", run="r"),
     generation=2,
     lowest_slot=0,
-    model_dir="/out",
-    checkpoints_path=None,
+    run=RunOrder(model_dir="/out"),
 )
 
 

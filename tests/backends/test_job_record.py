@@ -37,7 +37,9 @@ def test_a_generation_is_above_what_the_job_has_and_what_was_found_on_storage() 
 
 
 def test_the_fence_of_a_generation_is_recorded_once() -> None:
-    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0, checkpoints_path="/ckpt")
+    order = FenceOrder(
+        job=FIRST, generation=3, lowest_slot=0, run=RunOrder(checkpoints_path="/ckpt")
+    )
     record = job_record.with_fence(JobRecord(id="demo"), order, 10.0, ["/real"])
     record = job_record.with_held_fence(record, 3)
     again = job_record.with_fence(record, order, 20.0, ["/other"])
@@ -46,14 +48,14 @@ def test_the_fence_of_a_generation_is_recorded_once() -> None:
 
 
 def test_a_late_proof_says_nothing_of_a_newer_fence() -> None:
-    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0)
+    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0, run=RunOrder())
     record = job_record.with_fence(JobRecord(id="demo"), order, 10.0, [])
     assert job_record.with_held_fence(record, 2) == record
 
 
 def test_a_fence_without_checkpoints_keeps_where_they_were() -> None:
     record = JobRecord(id="demo", checkpoints=job_record.CheckpointPlace(path="/ckpt"))
-    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0)
+    order = FenceOrder(job=FIRST, generation=3, lowest_slot=0, run=RunOrder())
     assert job_record.with_fence(record, order, 1.0, []).checkpoints.path == "/ckpt"
 
 
@@ -134,7 +136,9 @@ def test_what_a_job_saved_that_ended_well_is_not_waited_for_by_the_next_one(
     record, _ = job_record.with_generation(
         JobRecord(id="demo"), first, "launch", above=0, server=""
     )
-    order = FenceOrder(job=first, generation=1, lowest_slot=0, checkpoints_path="/ckpt")
+    order = FenceOrder(
+        job=first, generation=1, lowest_slot=0, run=RunOrder(checkpoints_path="/ckpt")
+    )
     record = job_record.with_saved(job_record.with_fence(record, order, 1.0, ()), first)
     assert not job_record.has_saved_before(record, order)
     record = job_record.closed(replace(record, ended_well=ended_well), first)

@@ -14,6 +14,7 @@ from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
+from everstep.protocol.wire import RunOrder
 
 NOW = 100.0
 GENERATION = 3
@@ -325,15 +326,14 @@ FENCE = FenceOrder(
     job=JobRef(id="demo", run="run-1"),
     generation=GENERATION,
     lowest_slot=2,
-    model_dir="/m",
-    checkpoints_path=None,
+    run=RunOrder(model_dir="/m"),
 )
 
 
 def test_a_fence_waits_for_who_writes_it_if_there_is_anywhere_to_write() -> None:
     assert fencing.has_folder(FENCE)
     assert fencing.to_be_written(FENCE).waiting_for == "slot 2 to write the fence"
-    assert not fencing.has_folder(replace(FENCE, model_dir=None))
+    assert not fencing.has_folder(replace(FENCE, run=RunOrder()))
 
 
 SOON, PASSED = NOW + 1, NOW

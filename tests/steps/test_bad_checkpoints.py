@@ -244,7 +244,7 @@ class WithoutWorkdir(FakeBackend):
     """The folder in which the command begins is not there."""
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        return FenceState.refused(f"the workdir {order.workdir} is no folder", no_folder=True)
+        return FenceState.refused(f"the workdir {order.run.workdir} is no folder", no_folder=True)
 
 
 async def test_a_launch_in_a_workdir_that_is_not_there_ends_at_once_and_a_restart_waits_for_it() -> (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from everstep.backends.agents import (
@@ -142,7 +143,8 @@ class AgentBackend(Backend):
         return state
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        order = (await self.folders_of(order.job.id)).to_fence(order)
+        folders = await self.folders_of(order.job.id)
+        order = replace(order, run=folders.to_run(order.run))
         with self.news.reading(order.job.id):
             state, holds_at = await fencing.ensure_fenced(self.cluster_of(order.job), order)
         if holds_at is not None:
@@ -150,7 +152,8 @@ class AgentBackend(Backend):
         return state
 
     async def ensure_started(self, order: StartOrder) -> StartState:
-        order = (await self.folders_of(order.job.id)).to_start(order)
+        folders = await self.folders_of(order.job.id)
+        order = replace(order, run=folders.to_run(order.run))
         with self.news.reading(order.job.id):
             return await ensure_started(self.cluster_of(order.job), order)
 

@@ -108,7 +108,7 @@ async def _request_write(
             books.record = job_record.with_folders(books.record, storage.fence_folders(order))
         if writer is not None and lists_checkpoints:
             job_storage.note_writers_ends(cluster, books)
-            question = job_storage.checkpoints_question(books, job_record.place_in(order))
+            question = job_storage.checkpoints_question(books, job_record.place_in(order.run))
         return books.record, writer, question
 
     record, writer, question = await cluster.books.change(order.job.id, prepare)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from everstep.chronicle.chronicle import Entry
-from everstep.core.world import FenceOrder, StartOrder
+from everstep.protocol.wire import RunOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,12 @@ class JobFolders:
         default = {} if self.default_model_dir is None else {self.default_model_dir: "model_dir"}
         return {self.at(folder): field for folder, field in folders.items()} | default
 
-    def to_fence(self, order: FenceOrder) -> FenceOrder:
-        """The order with absolute folders."""
-        return replace(
-            order,
-            workdir=None if order.workdir is None else self.at(order.workdir),
-            model_dir=self.model_dir(order.model_dir),
-            checkpoints_path=self.checkpoints(order.checkpoints_path),
+    def to_run(self, run: RunOrder) -> RunOrder:
+        """The order of a run with absolute folders."""
+        return run._replace(
+            workdir=self.at(run.workdir),
+            model_dir=self.model_dir(run.model_dir),
+            checkpoints_path=self.checkpoints(run.checkpoints_path),
         )
 
     def to_record(self, entry: Entry) -> Entry:
@@ -47,12 +46,3 @@ class JobFolders:
             workdir=None if entry.workdir is None else self.at(entry.workdir),
             model_dir=self.model_dir(entry.model_dir),
         )
-
-    def to_start(self, order: StartOrder) -> StartOrder:
-        """The order with absolute folders."""
-        run = order.run._replace(
-            workdir=self.at(order.run.workdir),
-            model_dir=self.model_dir(order.run.model_dir),
-            checkpoints_path=self.checkpoints(order.run.checkpoints_path),
-        )
-        return replace(order, run=run)

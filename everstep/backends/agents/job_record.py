@@ -143,13 +143,13 @@ def with_newer_generation(record: JobRecord, newer: int, *, is_held: bool) -> Jo
     )
 
 
-def place_in(order: FenceOrder | RunOrder) -> CheckpointPlace:
-    """The place in which the order's generation saves checkpoints."""
+def place_in(run: RunOrder) -> CheckpointPlace:
+    """The place in which it saves checkpoints."""
     return CheckpointPlace(
-        path=order.checkpoints_path,
-        format=order.checkpoints_format,
-        pattern=order.checkpoints_pattern,
-        phase=order.checkpoints_of,
+        path=run.checkpoints_path,
+        format=run.checkpoints_format,
+        pattern=run.checkpoints_pattern,
+        phase=run.checkpoints_of,
     )
 
 
@@ -164,7 +164,7 @@ def has_saved_before(record: JobRecord, order: FenceOrder) -> bool:
     saved = record.saved
     return (
         saved is not None
-        and saved.place == place_in(order)
+        and saved.place == place_in(order.run)
         and saved.first_run != _submitted(order.job)
     )
 
@@ -183,7 +183,7 @@ def with_fence(
     record = with_folders(record, real)
     if record.fenced == order.generation:
         return record
-    place = place_in(order)
+    place = place_in(order.run)
     place = replace(place, path=place.path or record.checkpoints.path)
     return replace(
         record, fenced=order.generation, fenced_at=at, fence_holds=False, checkpoints=place

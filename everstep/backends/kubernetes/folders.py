@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from everstep.backends.agents.folders import JobFolders
 from everstep.backends.kubernetes.api import Json
 from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import InvalidSpec
-from everstep.core.world import FenceOrder, StartOrder
+from everstep.protocol.wire import RunOrder
 
 
 class PodFolders(JobFolders):
@@ -23,13 +22,8 @@ class PodFolders(JobFolders):
             raise InvalidSpec(problems)
         return super().field_of_each(folders)
 
-    def to_fence(self, order: FenceOrder) -> FenceOrder:
-        is_absolute = order.workdir is not None and posixpath.isabs(order.workdir)
-        return replace(super().to_fence(order), workdir=order.workdir if is_absolute else None)
-
-    def to_start(self, order: StartOrder) -> StartOrder:
-        absolute = super().to_start(order)
-        return replace(absolute, run=absolute.run._replace(workdir=order.run.workdir))
+    def to_run(self, run: RunOrder) -> RunOrder:
+        return super().to_run(run)._replace(workdir=run.workdir)
 
 
 FOLDERS = PodFolders(base="/", default_model_dir=None)

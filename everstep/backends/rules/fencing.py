@@ -17,7 +17,7 @@ UNKNOWN_PODS = "pods that are not in this cluster database to end by themselves"
 
 def has_folder(order: FenceOrder) -> bool:
     """Whether the order names a folder to write the fence to."""
-    return order.model_dir is not None or order.checkpoints_path is not None
+    return order.run.model_dir is not None or order.run.checkpoints_path is not None
 
 
 def to_be_written(order: FenceOrder) -> FenceState:

@@ -9,6 +9,7 @@ import pytest
 from everstep.backends.agents.commands.storage import write_fence
 from everstep.core.world import FenceOrder, JobRef
 from everstep.protocol import wire
+from everstep.protocol.wire import RunOrder
 
 WRITTEN: dict[str, Any] = {"newer": 0, "taken_by": None, "no_folder": "", "listing": None}
 
@@ -39,8 +40,6 @@ async def test_a_run_that_a_reset_began_has_the_fence_of_the_run_that_was_submit
 ) -> None:
     """Its generations are given by the same books: one of the same number is the same one."""
     agent: Any = Agent()
-    order = FenceOrder(
-        job=job, generation=2, lowest_slot=0, model_dir="/out", checkpoints_path=None
-    )
+    order = FenceOrder(job=job, generation=2, lowest_slot=0, run=RunOrder(model_dir="/out"))
     await write_fence(agent, "uid", order, cluster="local", left=())
     assert [body["run"] for body in agent.bodies] == [run]

@@ -5,6 +5,7 @@ All of it goes through an agent, which has the storage that the ranks have.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
@@ -27,7 +28,7 @@ TIMES = frozenset({"start_time", "end_time"})
 
 def fence_folders(order: FenceOrder) -> dict[str, str]:
     """The folders of the order, each with the field of the document that names it."""
-    folders = ((order.model_dir, "model_dir"), (order.checkpoints_path, "checkpoints.path"))
+    folders = ((order.run.model_dir, "model_dir"), (order.run.checkpoints_path, "checkpoints.path"))
     return {folder: field for folder, field in folders if folder is not None}
 
 
@@ -58,7 +59,7 @@ async def write_fence(
         "folders": list(folders),
         "left": [folder for folder in left if folder not in folders],
         "earlier": [*earlier],
-        "workdir": order.workdir,
+        "workdir": order.run.workdir if posixpath.isabs(order.run.workdir) else None,
         "begins": _begins(order),
         "checkpoints": question,
     }
@@ -91,9 +92,8 @@ def listing(answer: wire.FenceAnswer) -> CheckpointListing | None:
 
 def _begins(order: FenceOrder) -> dict[str, str]:
     """The checkpoints folder -> its phase, if that has not run yet."""
-    if order.checkpoints_path is None or order.checkpoints_of is None or not order.begins:
-        return {}
-    return {order.checkpoints_path: order.checkpoints_of}
+    path, phase = order.run.checkpoints_path, order.run.checkpoints_of
+    return {path: phase} if order.begins and path is not None and phase is not None else {}
 
 
 # -- Checkpoints ----------------------------------------------------------------------------------

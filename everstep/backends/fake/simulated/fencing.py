@@ -42,7 +42,7 @@ def _note_submission(state: FakeState, job: Job, order: FenceOrder) -> None:
     submitted = order.job.first_run or order.job.run
     if submitted == job.fenced_for:
         return
-    place = (order.checkpoints_path, order.checkpoints_of)
+    place = (order.run.checkpoints_path, order.run.checkpoints_of)
     is_same = bool(job.fenced_for) and place == (job.checkpoints_path, job.checkpoints_of)
     job.has_saved_before = is_same and any(state.storage.ever_newest_first(*place))
     job.fenced_for = submitted
@@ -61,7 +61,7 @@ def _can_write(job: Job, order: FenceOrder) -> bool:
 
 
 def _folders(order: FenceOrder) -> list[str]:
-    return [path for path in (order.model_dir, order.checkpoints_path) if path is not None]
+    return [path for path in (order.run.model_dir, order.run.checkpoints_path) if path is not None]
 
 
 def _newer(state: FakeState, order: FenceOrder) -> int:
@@ -74,10 +74,11 @@ def _newer(state: FakeState, order: FenceOrder) -> int:
 
 
 def _write(state: FakeState, job: Job, order: FenceOrder, *, written_at: float | None) -> FakeFence:
-    job.checkpoints_path = order.checkpoints_path or job.checkpoints_path
-    job.checkpoints_of = order.checkpoints_of
-    if order.begins and order.checkpoints_path is not None and order.checkpoints_of is not None:
-        state.storage.begin(order.checkpoints_path, order.checkpoints_of, state.now)
+    job.checkpoints_path = order.run.checkpoints_path or job.checkpoints_path
+    job.checkpoints_of = order.run.checkpoints_of
+    path, phase = order.run.checkpoints_path, order.run.checkpoints_of
+    if order.begins and path is not None and phase is not None:
+        state.storage.begin(path, phase, state.now)
     settings = state.settings
     for path in _folders(order):
         state.storage.fence(path, order.generation)
