@@ -18,6 +18,9 @@ PODS_PER_S = 2_000
 """A look goes through all pods of its job, so that the next one comes after a time that grows with them.
 While a thousand pods start there is news all the time, and the worker would do nothing but look."""
 
+SHORT_WAIT_S = 1.0
+"""A wait for news that is not longer ends with a look of its own, if none came."""
+
 FORGET_S = 600.0
 """A job at which nothing looked for so long has ended, or another worker looks at it."""
 
@@ -103,7 +106,8 @@ class JobNews:
     ) -> Observation:
         """Implement `Backend.observe`: return what a look shows, once that is new or the time is over.
 
-        Where no news came for `wait_s`, the look from the beginning of the call is returned.
+        Where no news came for `wait_s`, the look from the beginning of the call is returned; where that is
+        short, a second one, so that it is not as old: a worker of many jobs waits longer.
         """
         clock = self._clock
         ends = clock() + wait_s
@@ -122,7 +126,8 @@ class JobNews:
             if observation.facts or was_new or left <= 0:
                 return observation
             was_new = await self.wait(job_id, left)
-            if not was_new and clock() >= ends and (until is None or now() < until):
+            is_quiet = not was_new and clock() >= ends and (until is None or now() < until)
+            if is_quiet and wait_s > SHORT_WAIT_S:
                 return observation
 
     async def wait(self, job_id: str, within_s: float) -> bool:

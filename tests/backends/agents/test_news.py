@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
+from everstep.backends.agents import news
 from everstep.backends.agents.news import ALL_JOBS, FORGET_S, PODS_PER_S, JobNews
 from everstep.core.world import Observation, PodState, PodView
 from tests.support.patience import HUNG_S
@@ -33,10 +36,17 @@ class Looking:
         return await asyncio.wait_for(seen, 2 * HUNG_S)
 
 
-async def test_a_quiet_job_is_looked_at_once_a_call() -> None:
+async def test_a_quiet_job_is_looked_at_once_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "SHORT_WAIT_S", 0.001)
     looking = Looking(JobNews())
     await looking.news(wait_s=0.01)
     await looking.news(wait_s=0.01)
+    assert looking.looks == 2
+
+
+async def test_after_a_short_wait_the_job_is_shown_as_it_is_then() -> None:
+    looking, ends = Looking(JobNews()), time.monotonic() + 0.01
+    assert (await looking.news(wait_s=0.01)).now >= ends
     assert looking.looks == 2
 
 

@@ -12,7 +12,12 @@ import pytest
 
 from everstep.agent.facts import Facts
 from everstep.backends.agents.client.link import Link, NoAnswer
-from everstep.backends.agents.client.watch import TRIES_PER_S, Agents, retry_s
+from everstep.backends.agents.client.watch import (
+    TRIES_PER_S,
+    Agents,
+    WatchedAgent,
+    retry_s,
+)
 from everstep.protocol import wire
 from tests.backends.agents.test_clocks import agent_state_at
 from tests.support.patience import HUNG_S
@@ -104,6 +109,19 @@ async def worker(pod: Pod) -> AsyncIterator[Worker]:
     working = Worker(pod, set())
     yield working
     await working.agents.close()
+
+
+@pytest.mark.parametrize(
+    ("agents", "quiet_s"), [(1, "0.5"), (200, "0.5"), (1_000, "2.5"), (2_000, "5"), (9_000, "5")]
+)
+async def test_a_step_is_held_back_for_half_a_second_in_a_job_of_200_pods(
+    worker: Worker, pod: Pod, agents: int, quiet_s: str
+) -> None:
+    others = {str(number): WatchedAgent(link=pod) for number in range(1, agents)}
+    worker.agents.by_uid.update(others)
+    for _ in range(2):  # the first request was sent before they were there
+        await worker.hear()
+    assert pod.requests[-1]["quiet_s"] == quiet_s
 
 
 @pytest.mark.parametrize(

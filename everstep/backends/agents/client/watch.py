@@ -35,9 +35,10 @@ from everstep.protocol.shapes import in_time_of
 
 POLL_S = 10.0
 QUIET_S, QUIET_S_MAX = 0.5, 5.0
-ANSWERS_PER_S = 100
+ANSWERS_PER_S = 400
 """A poll is answered after POLL_S at the latest; if only the training went on, after QUIET_S, or later where
-there are more agents than ANSWERS_PER_S allows, but within QUIET_S_MAX."""
+there are more agents than ANSWERS_PER_S allows, but within QUIET_S_MAX. So many answers of agents with eight
+ranks each take a twentieth of a processor."""
 RETRY_LEAST_S, RETRY_S = 0.01, 0.05
 RETRY_SHARE = 0.05
 """An agent that has been silent for t seconds is tried again after this share of t, but within RETRY_LEAST_S
