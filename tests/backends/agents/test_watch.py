@@ -117,8 +117,8 @@ async def worker(pod: Pod) -> AsyncIterator[Worker]:
 async def test_a_step_is_held_back_for_half_a_second_in_a_job_of_200_pods(
     worker: Worker, pod: Pod, agents: int, quiet_s: str
 ) -> None:
-    others = {str(number): WatchedAgent(link=pod) for number in range(1, agents)}
-    worker.agents.by_uid.update(others)
+    more_agents = {str(number): WatchedAgent(link=pod) for number in range(1, agents)}
+    worker.agents.by_uid.update(more_agents)
     for _ in range(2):  # the first request was sent before they were there
         await worker.hear()
     assert pod.requests[-1]["quiet_s"] == quiet_s
