@@ -425,7 +425,7 @@ class FenceOrder:
     job: JobRef
     generation: int
     lowest_slot: int
-    run: RunOrder  # that is to start: its folders get the fence
+    run: RunOrder  # the folders of what is to start; the rest of it is empty
     begins: bool = False  # this is the phase's first start
     kept_ranks: tuple[int, ...] = ()
 

@@ -24,7 +24,7 @@ from everstep.core.world import (
     Snapshot,
 )
 from everstep.steps.looking import StepRun, look_then_report
-from everstep.steps.run_order import run_order
+from everstep.steps.run_order import run_folders
 
 STORAGE_POLL_S = 5.0
 LISTING_BEAT_S, LISTING_BEATS = 5.0, 18
@@ -78,7 +78,7 @@ def _fence_order(step: StepRun) -> FenceOrder:
         job=plan.job,
         generation=step.generation,
         lowest_slot=min(order.living),
-        run=run_order(plan),
+        run=run_folders(plan),
         begins=not plan.n,
         kept_ranks=plan.keep,
     )

@@ -10,17 +10,24 @@ from everstep.core.spec import STILL_S_LEAST, PhaseSpec
 from everstep.protocol.wire import RunOrder
 
 
-def run_order(plan: Plan) -> RunOrder:
-    """What the plan starts in every slot."""
+def run_folders(plan: Plan) -> RunOrder:
+    """Where the run begins and saves: all that its fence needs, and all that the step before it reads."""
     phase = plan.phase
     return RunOrder(
-        command=[*phase.command],
         workdir=phase.workdir,
         model_dir=phase.model_dir,
         checkpoints_path=phase.checkpoints_path,
         checkpoints_format=phase.checkpoints_format,
         checkpoints_pattern=phase.checkpoints_pattern,
         checkpoints_of=plan.checkpoints_of,
+    )
+
+
+def run_order(plan: Plan) -> RunOrder:
+    """What the plan starts in every slot."""
+    phase = plan.phase
+    return run_folders(plan)._replace(
+        command=[*phase.command],
         log_pattern=phase.log_pattern,
         loss_pattern=phase.loss_pattern,
         log_rules=log_rules(phase.policy.rules),
