@@ -146,12 +146,7 @@ class Simulation:
                 return Watched(report=await look_once(self._context(), order))
             case Ask(inputs=inputs):
                 to_count = count_order(
-                    inputs.facts,
-                    inputs.occurrences,
-                    inputs.policy,
-                    cluster=self.spec.cluster,
-                    job=self.job.id,
-                    time_scale=inputs.time_scale,
+                    inputs.policy, inputs.facts, inputs.occurrences, spec=self.spec, job=self.job.id
                 )
                 if to_count is not None:
                     inputs = replace(inputs, counts=await count_faults(self._context(), to_count))

@@ -309,12 +309,11 @@ class TrainingJob(JobHandlers):
         None if a command comes meanwhile that a job obeys without a decision.
         """
         order = count_order(
+            inputs.policy,
             inputs.facts,
             inputs.occurrences,
-            inputs.policy,
-            cluster=self.state.spec.cluster,
+            spec=self.state.spec,
             job=self.state.job.id,
-            time_scale=inputs.time_scale,
         )
         if order is None:
             return inputs

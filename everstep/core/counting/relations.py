@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Sequence
 
 from everstep.core.counting.occurrences import Occurrence
 from everstep.core.spec import RelationRule
-
-
-class Relation(NamedTuple):
-    """A rule that holds, and the newest occurrence of its cause."""
-
-    rule: RelationRule
-    cause: Occurrence
 
 
 def causes_of(rules: Iterable[RelationRule], codes: Container[str]) -> set[str]:
@@ -24,16 +16,15 @@ def causes_of(rules: Iterable[RelationRule], codes: Container[str]) -> set[str]:
 def first_relation(
     rules: Iterable[RelationRule],
     codes: Container[str],
-    occurrences: Iterable[Occurrence],
+    occurrences: Sequence[Occurrence],
     *,
     now: float,
     time_scale: float,
-) -> Relation | None:
-    """The first rule by which one of these codes follows an occurrence of its cause."""
-    occurrences = tuple(occurrences)
+) -> tuple[RelationRule, Occurrence] | None:
+    """The first rule by which one of these codes follows its cause, and the newest occurrence of that."""
     for rule in rules:
         since = now - rule.window_s / time_scale
         causes = [o for o in occurrences if o.code == rule.cause and o.at >= since]
         if rule.trigger in codes and causes:
-            return Relation(rule, causes[-1])
+            return rule, causes[-1]
     return None

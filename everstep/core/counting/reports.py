@@ -12,7 +12,7 @@ from everstep.core.errors import CommandRejected
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass
 from everstep.core.node_names import check_place
-from everstep.core.spec import DurationRule, Policy, RepeatRule
+from everstep.core.spec import DurationRule, JobSpec, Policy, RepeatRule
 
 REPORT_MOST = 200
 """Faults in one update."""
@@ -75,13 +75,7 @@ class CountOrder:
 
 
 def count_order(
-    facts: Iterable[Fact],
-    earlier: Iterable[Occurrence],
-    policy: Policy,
-    *,
-    cluster: str,
-    job: str,
-    time_scale: float,
+    policy: Policy, facts: Iterable[Fact], earlier: Iterable[Occurrence], *, spec: JobSpec, job: str
 ) -> CountOrder | None:
     """Return what is to be counted before a decision about these facts, or None if nothing is.
 
@@ -93,12 +87,12 @@ def count_order(
     lasting = {rule.code for rule in policy.durations}  # these are reported as they come
     to_count = (*(_fact(one) for one in earlier if one.code not in lasting), *new)
     return CountOrder(
-        cluster=cluster,
+        cluster=spec.cluster,
         job=job,
         facts=to_count[-REPORT_MOST:],
         repeats=policy.repeats,
         durations=policy.durations,
-        time_scale=time_scale,
+        time_scale=spec.time_scale,
     )
 
 

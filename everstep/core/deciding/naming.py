@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from everstep.core.bounds import cut
 from everstep.core.counting.occurrences import SHARED_WITHIN_S, Occurrence, count
-from everstep.core.counting.relations import Relation, first_relation
+from everstep.core.counting.relations import first_relation
 from everstep.core.deciding.decision import (
     DeviceRef,
     Fault,
@@ -363,10 +363,8 @@ def _blame_related_device(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagno
         now=inputs.now,
         time_scale=inputs.time_scale,
     )
-    return diagnosis if relation is None else _caused_by(inputs, diagnosis, relation)
-
-
-def _caused_by(inputs: DecisionInput, diagnosis: Diagnosis, relation: Relation) -> Diagnosis:
+    if relation is None:
+        return diagnosis
     rule, cause = relation
     fault = replace(
         diagnosis.fault,
