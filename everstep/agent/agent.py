@@ -315,6 +315,8 @@ class Agent:
         if not going_on:
             self.snapshots.keep_only(command["snapshot_step"])
         placed = command_files.placed(command, self.home)
+        modules = self.parts.prewarm.modules_for(command["order"])
+        placed["order"] = placed["order"]._replace(prewarm=modules)
         run = self.run = Run(placed, self.home, going_on, ordered_at=ordered_at)
         self.parts.warden.send_orders()
         self.parts.samples.prepare(run)

@@ -6,6 +6,7 @@ another Python passes over that and takes the source.
 
 from __future__ import annotations
 
+import inspect
 import marshal
 import os
 import sys
@@ -16,8 +17,8 @@ from pathlib import Path
 from types import CodeType
 
 PACKAGE = Path(__file__).parents[1]
-PARTS = ("agent", "protocol")
-"""The folders of the package that the archive has."""
+PARTS = ("agent", "free_memory.py", "protocol")
+"""The folders and files of the package that the archive has."""
 _THEN = (1980, 1, 1, 0, 0, 0)
 _MAIN = """import gc
 import sys
@@ -62,7 +63,12 @@ def build(path: Path, *, is_small: bool = False) -> Path:
 
 def sources() -> list[Path]:
     """The sources of this installation."""
-    return [source for part in PARTS for source in sorted((PACKAGE / part).rglob("*.py"))]
+    parts = [PACKAGE / part for part in PARTS]
+    return [
+        source
+        for part in parts
+        for source in (sorted(part.rglob("*.py")) if part.is_dir() else [part])
+    ]
 
 
 def ensure(path: Path) -> Path:
@@ -96,11 +102,23 @@ def _compiled(source: Path) -> CodeType:
 
 
 def _renamed(code: CodeType, name: str) -> CodeType:
-    """The code with its file's name in the archive, not that of this installation, and without columns."""
-    constants = (_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts)
+    """The code with its file's name in the archive, not that of this installation.
+
+    Columns and docstrings of functions are left out: the archive has the source.
+    """
+    constants = [_renamed(c, name) if isinstance(c, CodeType) else c for c in code.co_consts]
+    if _begins_with_docstring(code):
+        constants[0] = None
     return code.replace(
         co_filename=name, co_consts=tuple(constants), co_linetable=_line_table(code)
     )
+
+
+def _begins_with_docstring(code: CodeType) -> bool:
+    """Whether the first constant is a function's docstring: of a function without one it is None."""
+    is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+    is_reserved = sys.version_info < (3, 14)
+    return bool(is_function and is_reserved and isinstance(code.co_consts[0], str))
 
 
 def _line_table(code: CodeType) -> bytes:

@@ -17,6 +17,7 @@ DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(("format", "checkpoints_format"), "auto"),
     "accelerator": "none",
     "stop_siblings": True,
+    "prewarm_auto": False,
     "evidence": False,
     "fence_s": wire.FENCE_S,
     "npu_look_s": npu_hang.MINUTE_S,

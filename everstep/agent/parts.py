@@ -58,6 +58,11 @@ class PrewarmPart(Protocol):
     def fork(self, run: Run, rank: Rank) -> bool:
         """Start the rank as a fork. False if it has to be started without one."""
 
+    def modules_for(self, order: wire.RunOrder) -> list[str]:
+        """The modules that a helper for this order imports."""
+
+    def first_step_made(self, run: Run) -> None: ...
+
     def prepare(self, run: Run) -> None:
         """Prepare forks for the start after this one."""
 

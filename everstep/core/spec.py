@@ -305,7 +305,7 @@ class PhaseSpec:
     checkpoints_format: str = "auto"
     checkpoints_pattern: str | None = None  # of their names; None: that of `checkpoints_format`
     save_signal: str | None = None  # on which the ranks save and go on
-    prewarm: tuple[str, ...] = ()
+    prewarm: tuple[str, ...] | None = None  # None: what the ranks have loaded
     log_pattern: str | None = None
     loss_pattern: str | None = None  # None: a usual one is tried; empty: losses are not read
     prefetch: Prefetch | None = None

@@ -286,6 +286,7 @@ class RunOrder(NamedTuple):
         NO_RULES  # patterns by name: an exit lists those its last 200 lines match
     )
     prewarm: list[str] = NO_WORDS  # modules that the prewarm helper imports for the next start
+    prewarm_auto: bool = False  # it imports the heavy ones that the ranks have loaded
     stop_siblings: bool = True  # a rank that ends badly ends the others of its own slot
     still_s: float | None = None  # limit of a time without I/O and device use; None: not sampled
 

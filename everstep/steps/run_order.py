@@ -31,7 +31,8 @@ def run_order(plan: Plan) -> RunOrder:
         log_pattern=phase.log_pattern,
         loss_pattern=phase.loss_pattern,
         log_rules=log_rules(phase.policy.rules),
-        prewarm=[*phase.prewarm],
+        prewarm=[*(phase.prewarm or ())],
+        prewarm_auto=phase.prewarm is None,
         still_s=_judged_s(phase),
     )
 

@@ -20,6 +20,8 @@ from tests.agent.pod import PYTHON, Pod, until
 from tests.support.sources import parsed
 
 SOURCES = sources()
+PACKAGED = ("everstep.agent", "everstep.free_memory", "everstep.protocol")
+"""Modules of Everstep that the archive has."""
 
 
 def test_same_sources_make_the_same_bytes(tmp_path: Path) -> None:
@@ -161,5 +163,5 @@ def test_source_is_of_python_3_9_and_of_the_standard_library(source: Path) -> No
         else:
             continue
         for name in names:
-            is_ours = name.startswith(("everstep.agent", "everstep.protocol"))
-            assert is_ours or name.partition(".")[0] in sys.stdlib_module_names
+            is_shipped = name.startswith(PACKAGED)
+            assert is_shipped or name.partition(".")[0] in sys.stdlib_module_names

@@ -17,6 +17,7 @@ VALUES: dict[str, Any] = {
     "command": ["train", "{params}"],
     "log_rules": {"oom": "out of memory"},
     "prewarm": ["torch"],
+    "prewarm_auto": True,
     "log_pattern": r"step (?P<step>\d+)",
     "loss_pattern": r"loss (?P<loss>\S+)",
     "checkpoints_pattern": r"step-(?P<step>\d+)",

@@ -61,6 +61,7 @@ def serve() -> Callable[[], None]:
     why = _import_modules(modules)
     gc.collect()
     gc.freeze()  # what is never looked at again stays shared with every rank
+    _end_idle_threads()
     while why is None and (why := _why_not_forkable()) is None:
         control.send(READY)
         message, handles, _, _ = socket.recv_fds(control, len(FORK), 1)
@@ -93,6 +94,14 @@ def _import_modules(modules: list[str]) -> str | None:
     sys.stdout.flush()
     sys.stderr.flush()
     return None
+
+
+def _end_idle_threads() -> None:
+    """End the threads that a library ends before each fork, as OpenBLAS of NumPy does with its idle ones."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _why_not_forkable() -> str | None:

@@ -75,7 +75,7 @@ class Unfit(OSError):
 
 
 def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
-    """The helper that this start needs. Raises Unfit."""
+    """The helper that this start needs, which imports the command's `prewarm`. Raises Unfit."""
     import zipfile  # some milliseconds of an agent's start
 
     python = parse_python_command(command["order"].command)

@@ -12,6 +12,7 @@ import os
 from functools import partial
 
 from everstep.agent.agent import Agent
+from everstep.agent.prewarming.heavy_modules import heavy_modules
 from everstep.agent.prewarming.helper import Helper, Standby
 from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, order_for
 from everstep.agent.processes import proc
@@ -31,9 +32,36 @@ class Prewarm:
         self._agent = agent
         self._helper: Helper | None = None
         self._replaced_in = 0  # the generation in which the helper was last replaced
+        self._learned: tuple[list[str], list[str]] = ([], [])  # a command, and its heavy modules
 
     def state(self) -> wire.HelperSeen | None:
         return self._helper.state() if self._helper is not None else None
+
+    # -- what to import ---------------------------------------------------------------------------
+
+    def modules_for(self, order: wire.RunOrder) -> list[str]:
+        """The modules to import ahead: of the order, or those that its ranks had loaded the last time."""
+        learned_for, modules = self._learned
+        is_learned = order.prewarm_auto and order.command == learned_for
+        return modules if is_learned else order.prewarm
+
+    def first_step_made(self, run: Run) -> None:
+        """Look a little later what a rank has loaded, if the command leaves it to the agent."""
+        if run.order.prewarm_auto and not run.order.prewarm:
+            self._agent.loop.later(STANDBY_S, partial(self._learn, run))
+
+    def _learn(self, run: Run) -> None:
+        """Start a helper with the heavy modules of a rank that trains."""
+        living = [rank for rank in run.ranks if rank.is_alive]
+        if self._agent.run is not run or not living:
+            return
+        with contextlib.suppress(Unfit):
+            helper_spec_of(run.command)  # no helper can serve this command, so nothing is learned
+            if modules := heavy_modules(living[0].pid):
+                self._learned = run.order.command, modules
+                run.order = run.command["order"] = run.order._replace(prewarm=modules)
+                self.prepare(run)
+                self._agent.publish()
 
     # -- a start ----------------------------------------------------------------------------------
 

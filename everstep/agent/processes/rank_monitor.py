@@ -258,6 +258,7 @@ class RankMonitor:
         if rank.exited_at is not None:
             return  # it is published with the exit of the rank
         if is_first:
+            self._agent.parts.prewarm.first_step_made(run)
             self._agent.publish()
         elif not self._steps_due:
             self._steps_due = True

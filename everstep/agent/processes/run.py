@@ -38,6 +38,7 @@ class Run:
         self.ordered_at = ordered_at  # when the command came
         self.generation = command["generation"]
         self.still_s = self.order.still_s
+        self.requests_prewarm = bool(self.order.prewarm)
         self.started_at: float | None = None
         self.failed: str | None = None
         self.checkpoint: wire.SavedState | None = None
@@ -108,7 +109,7 @@ class Run:
     @property
     def prewarmed(self) -> bool | None:
         """Whether every rank was forked from the helper; None if the run did not request it."""
-        if not self.order.prewarm:
+        if not self.requests_prewarm:
             return None
         return all(rank.is_forked for rank in self.ranks)
 

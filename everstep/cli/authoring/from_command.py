@@ -41,7 +41,11 @@ SaveSignal = Annotated[
 ]
 PrewarmOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="MODULE", help="Import this ahead of restarts; may be repeated."),
+    typer.Option(
+        metavar="MODULE",
+        help="Import this ahead of restarts; may be repeated. `auto`, the default: what ranks have loaded. "
+        "`off`: nothing.",
+    ),
 ]
 Env = Annotated[
     list[str] | None,
@@ -138,7 +142,7 @@ def job_of(command: Sequence[str], options: Mapping[str, Any]) -> JobDocument:
         place = spec_keys
         for folder in folders:
             place = place.setdefault(folder, {})
-        place[key] = value
+        place[key] = value[0] if value in (["auto"], ["off"]) else value
     document = {
         "apiVersion": "everstep/v1",
         "kind": "TrainingJob",

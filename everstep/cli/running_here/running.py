@@ -37,7 +37,6 @@ from everstep.cli.machine import is_here
 from everstep.cli.output import shown
 from everstep.cli.running_here import choosing, holding, job_ids, pollers, shell_variables
 from everstep.cli.running_here.choosing import Choice
-from everstep.cli.running_here.prewarm_advice import ScreenWithPrewarmAdvice
 from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import DeviceCount, DeviceKind, served
 from everstep.cli.running_here.starting import (
@@ -395,11 +394,9 @@ async def _follow(server: Client, job_id: str, screen: JobScreen) -> int:
 async def _screen(job: JobDocument, job_id: str) -> JobScreen:
     """The screen of the job, with the output of its ranks where they run on this machine."""
     screen = watching.screen(as_json=False)
-    if not is_here(job.spec.cluster):
+    if not job.has_output or not is_here(job.spec.cluster):
         return screen
-    if job.has_output:
-        screen = await with_rank_output(screen, job_id, job.spec)
-    return ScreenWithPrewarmAdvice(screen, job)
+    return await with_rank_output(screen, job_id, job.spec)
 
 
 async def _choice(usual: Choice, terminal: Terminal) -> Choice:

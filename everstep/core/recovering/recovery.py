@@ -42,7 +42,7 @@ READERS: Mapping[str, tuple[Any, frozenset[Step]]] = {
     "log_pattern": (None, _START),
     "loss_pattern": (None, _START),
     "prefetch": (None, _START),
-    "prewarm": ((), _START),
+    "prewarm": (None, _START),
     "pod_template": ({}, _PLACES),  # often a hundred lines of YAML
 }
 """Fields of a phase that may be large and few steps read: what the others get instead, and those steps."""

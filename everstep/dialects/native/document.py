@@ -196,9 +196,19 @@ def _kind_without_devices(phase: WrittenPhase) -> Iterator[Problem]:
 
 
 def _prewarm_without_python(phase: WrittenPhase) -> Iterator[Problem]:
-    if phase.settings.prewarm and not _is_python(phase.settings.command):
+    if (
+        isinstance(phase.settings.prewarm, list)
+        and phase.settings.prewarm
+        and not _is_python(phase.settings.command)
+    ):
         what = "has no effect: only `python script.py` and `python -m module` start from a fork"
         yield phase.at("prewarm"), what
+
+
+def _prewarm(written: list[str] | str) -> tuple[str, ...] | None:
+    if isinstance(written, list):
+        return tuple(written)
+    return None if written == "auto" else ()
 
 
 def _is_python(command: list[str] | str | None) -> bool:
@@ -289,7 +299,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         checkpoints_format=settings.checkpoints.format if settings.checkpoints else "auto",
         checkpoints_pattern=settings.checkpoints.pattern if settings.checkpoints else None,
         save_signal=_save_signal(settings.checkpoints),
-        prewarm=tuple(settings.prewarm),
+        prewarm=_prewarm(settings.prewarm),
         log_pattern=_log_pattern(settings.progress.log_pattern),
         loss_pattern=_loss_pattern(settings.progress.loss_pattern),
         last_step=settings.progress.last_step,

@@ -72,6 +72,12 @@ def _no_bare_name(word: object) -> object:
     return word
 
 
+def _no_bare_module(word: object) -> object:
+    if word not in ("auto", "off"):
+        raise problem(f"must be a list of modules, [{word}], or auto or off")
+    return word
+
+
 def _may_be_called(cls: FaultClass) -> FaultClass:
     if cls in UNCALLED:
         raise problem(f"no rule can call a fault `{cls}`: choose another class")
@@ -269,6 +275,14 @@ Accelerators = Annotated[
 ]
 
 
+Modules = Annotated[list[v.Module], Field(max_length=100), AfterValidator(v.unique)]
+Prewarm = Annotated[
+    Annotated[Modules, Tag(v.LIST)]
+    | Annotated[Literal["auto", "off"], BeforeValidator(_no_bare_module), Tag(v.TEXT)],
+    v.either("auto, off or a list of modules"),
+]
+
+
 class FromWorker(Shape):
     from_: Annotated[v.Variable, AfterValidator(v.handed_out)] = Field(alias="from")
     """Variable of the worker, read when ranks are started. Its value is in no history."""
@@ -312,10 +326,9 @@ class Settings(Shape):
     """Folder for records, run.log and the fence. Default: `$EVERSTEP_HOME/jobs/<id>`; none on Kubernetes."""
     checkpoints: Checkpoints | None = None
     """Where the script saves. Restarts resume from there, and a new checkpoint is progress."""
-    prewarm: Annotated[list[v.Module], Field(max_length=100), AfterValidator(v.unique)] = Field(
-        default_factory=list
-    )
-    """Python modules that a helper process imports ahead. Restarted ranks are forked from it."""
+    prewarm: Prewarm = "auto"
+    """Python modules that a helper process imports ahead. Restarted ranks are forked from it. `auto`: those
+    with much native code that the ranks have loaded. `off`: none."""
     prefetch: Command | None = None
     """Command that runs beside the training, for each of the next two smaller numbers of nodes (not below
     `nodes.min`), with the number in `NNODES`. A number for which it exits with 1 to 125 is not used."""

@@ -65,8 +65,10 @@ def storage_fault(path, **told):
 def slow_pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agent, with that."""
     folder = tmp_path_factory.mktemp("slow")
-    for part in build.PARTS:
-        shutil.copytree(build.PACKAGE / part, folder / part)
+    for source in build.sources():
+        copy = folder / source.relative_to(build.PACKAGE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, copy)
     for name, text in (("fence", HANGS), ("files", IS_LATE), ("space", IS_SLOW)):
         with (folder / "agent" / "storage" / f"{name}.py").open("a") as file:
             file.write(text)

@@ -1,0 +1,97 @@
+"""Without a list, the agent finds which modules take long to import by what a rank has loaded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from everstep.agent.prewarming import heavy_modules
+from everstep.agent.processes import proc
+from tests.agent.pod import FOREVER, Pod
+from tests.agent.prewarming.warm import Warm, is_prewarmed
+
+SIZE = 60_000_000
+IMPORTS = f"import heavy\nprint('step 1', flush=True)\n{FOREVER}"
+PACKAGE = """
+import mmap, os
+with open(os.path.join(os.path.dirname(__file__), "lib", "native.so.1.2"), "rb") as library:
+    mapped = mmap.mmap(library.fileno(), 0, prot=mmap.PROT_READ)
+"""
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """A folder of packages with a heavy one: its library takes no room on the disk."""
+    folder = tmp_path / "site-packages"
+    (folder / "heavy" / "lib").mkdir(parents=True)
+    (folder / "heavy" / "__init__.py").write_text(PACKAGE)
+    with (folder / "heavy" / "lib" / "native.so.1.2").open("wb") as library:
+        library.truncate(SIZE)
+    return folder
+
+
+def auto(pod: Pod, packages: Path) -> Warm:
+    warm = Warm(pod, modules=[])
+    warm.write(IMPORTS)
+    warm.start(prewarm_auto=True, env={"PYTHONPATH": str(packages)})
+    return warm
+
+
+def test_the_second_start_is_forked_from_a_process_with_those_modules(
+    pod: Pod, packages: Path
+) -> None:
+    warm = auto(pod, packages)
+    assert is_prewarmed(pod.state()) is None
+    assert warm.ready()["modules"] == ["heavy"]
+    state = warm.start(prewarm_auto=True, env={"PYTHONPATH": str(packages)})
+    assert is_prewarmed(state)
+    assert [note for note in state["notes"] if "prewarm" in note] == []
+
+
+def test_another_command_does_not_get_these_modules(pod: Pod, packages: Path) -> None:
+    warm = auto(pod, packages)
+    warm.ready()
+    warm.command = [sys.executable, "other.py"]
+    warm.write(FOREVER, "other.py")
+    state = warm.start(prewarm_auto=True, env={"PYTHONPATH": str(packages)})
+    assert is_prewarmed(state) is None
+    assert state["helper"] is None
+
+
+def test_a_command_that_no_helper_serves_is_started_without_a_note(
+    pod: Pod, packages: Path
+) -> None:
+    warm = auto(pod, packages)
+    warm.ready()
+    warm.command = ["/bin/sh", "-c", "sleep 60"]
+    state = warm.start(prewarm_auto=True)
+    assert [note for note in state["notes"] if "prewarm" in note] == []
+
+
+PATHS = {
+    "/usr/lib/python3/dist-packages/jax/_core.so": ["jax"],
+    "/venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so": ["torch"],
+    "/venv/lib/python3.11/site-packages/numpy.libs/libopenblas.so": [],
+    "/venv/lib/python3.11/site-packages/nvidia/cudnn/lib/libcudnn.so.9": [],
+    "/usr/lib/x86_64-linux-gnu/libc.so.6": [],
+    "/venv/lib/python3.11/site-packages/torch/data.bin": [],
+}
+
+
+@pytest.mark.parametrize(("path", "names"), PATHS.items())
+def test_a_library_belongs_to_its_package(path: str, names: list[str]) -> None:
+    assert [package.name for package in heavy_modules.packages_in([path[1:]])] == names
+
+
+def test_without_memory_for_a_second_copy_nothing_is_imported(
+    packages: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = packages / "heavy" / "lib" / "native.so.1.2"
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "maps").write_text(f"7f00-7f01 r--p 0 08:01 1  {library}\n")
+    assert heavy_modules.heavy_modules(1, root=tmp_path) == ["heavy"]
+    monkeypatch.setattr(heavy_modules, "free_bytes", lambda: 0)
+    monkeypatch.setattr(proc, "rss_bytes", lambda _pid: 1)
+    assert heavy_modules.heavy_modules(1, root=tmp_path) == []
