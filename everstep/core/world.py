@@ -186,6 +186,7 @@ class PodView(NamedTuple):
     snapshots: tuple[RankSnapshot, ...] = ()
     # Of each rank its number and its steps in the last minutes; None: not all of its ranks show them.
     recent_steps: tuple[tuple[int, int], ...] | None = None
+    dead_sidecars: tuple[str, ...] = ()  # containers that failed beside that of its agent
 
     @property
     def generation(self) -> int:

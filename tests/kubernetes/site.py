@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -76,11 +76,13 @@ class Site:
         annotations: Mapping[str, str] = NOTHING,
         pod: Mapping[str, Any] = NOTHING,
         more: Mapping[str, Any] = NOTHING,
+        sidecars: Sequence[Mapping[str, Any]] = (),
         **env: str,
     ) -> None:
         """Submit a job of two pods. `more` adds to its spec, `pod` to that of its pods.
 
-        `train` adds to the container that the ranks run in. `labels` and `annotations` are those of the pods.
+        `train` adds to the container that the ranks run in, `sidecars` are others. `labels` and `annotations`
+        are those of the pods.
         """
         document = {
             "apiVersion": "everstep/v1",
@@ -108,7 +110,8 @@ class Site:
                                 "name": "train",
                                 "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
                                 **train,
-                            }
+                            },
+                            *sidecars,
                         ],
                     },
                 },

@@ -124,6 +124,33 @@ async def test_a_job_whose_pods_always_fail_ends_with_their_last_words(
     assert "no token" in site.everstep("logs", "never", code=3)
 
 
+async def test_a_container_that_fails_beside_the_ranks_is_in_the_status(
+    site: Site, worker: WorkerProcess, worker_kubeconfig: str, namespace: str
+) -> None:
+    """The ranks go on without what it does: no rank ends with it."""
+    assert worker.pid
+    site.env |= {
+        "EVERSTEP_KUBECONFIG": worker_kubeconfig,
+        "EVERSTEP_KUBE_NAMESPACE": namespace,
+    }
+    logger = {"name": "logger", "image": "machine", "command": ["sh", "-c", "sleep 1; exit 3"]}
+    site.submit("beside", sidecars=[logger], STEPS="100000")
+
+    def has_warning() -> bool:
+        return [row["kind"] for row in site.status("beside")["warnings"]] == ["sidecar"]
+
+    await until(has_warning)
+    status = site.status("beside")
+    assert status["state"] == "running"
+    message = status["warnings"][0]["message"]
+    assert "beside the ranks of slot" in message
+    assert "logger (exit code 3)" in message
+    assert message in " ".join(site.everstep("status", "beside").split())
+    assert "logger (exit code 3)" in site.everstep("events", "beside")
+    site.everstep("stop", "beside", "--grace-s", "0")
+    await until(lambda: site.status("beside")["state"] == "stopped")
+
+
 async def test_a_pod_that_a_controller_deletes_each_time_counts_as_a_failed_start(
     lab: KubernetesLab, api: Api, namespace: str
 ) -> None:

@@ -55,6 +55,44 @@ def condition(kind: str, status: str, reason: str = "", message: str = "") -> Js
     return {"type": kind, "status": status, **words}
 
 
+def container(name: str, state: str, **details: Any) -> Json:
+    return {"name": name, "state": {state: details}}
+
+
+RAN, FAILED = {"exitCode": 0, "reason": "Completed"}, {"exitCode": 1, "reason": "Error"}
+CRASHES = {"reason": "CrashLoopBackOff"}
+AGENT = container("train", "running")
+
+
+@pytest.mark.parametrize(
+    ("first", "containers", "dead"),
+    [
+        ([container("fetch", "terminated", **RAN)], [AGENT], ()),
+        ([], [AGENT, container("logger", "running")], ()),
+        ([], [AGENT, container("once", "terminated", **RAN)], ()),
+        ([], [container("train", "terminated", **FAILED)], ()),
+        ([], [AGENT, container("logger", "terminated", **FAILED)], ("logger (exit code 1)",)),
+        (
+            [],
+            [container("a", "terminated", exitCode=137, reason="OOMKilled"), AGENT],
+            ("a (exit code 137, OOMKilled)",),
+        ),
+        (
+            [container("proxy", "waiting", **CRASHES)],
+            [AGENT],
+            ("proxy (its kubelet starts it again and again)",),
+        ),
+        ([container("proxy", "waiting", reason="PodInitializing")], [AGENT], ()),
+        ([], [], ()),
+    ],
+)
+def test_a_container_that_failed_beside_the_agents_is_named(
+    first: list[Json], containers: list[Json], dead: tuple[str, ...]
+) -> None:
+    status = {"initContainerStatuses": first, "containerStatuses": containers}
+    assert pod_facts.dead_sidecars(pod(status)) == dead
+
+
 CORDONED = node(is_cordoned=True)
 UNREACHABLE = {
     **node(),

@@ -19,6 +19,7 @@ class Pod:
     devices: tuple[int, ...] = ()
     is_leaving: bool = False  # it was ordered to end
     is_deleted: bool = False  # others than Everstep end it, after the time that it has to
+    dead_sidecars: tuple[str, ...] = ()  # containers that failed beside that of the agent
     is_lost: bool = False  # its agent ended, proven
     has_answered: bool = (
         False  # its agent did once, to any worker: its absence is an end, not a late start

@@ -194,6 +194,7 @@ class KubernetesBackend(AgentBackend):
             reports=Reports(
                 service_of=self.watch.service,
                 is_deleted=self.watch.is_deleted,
+                dead_sidecars=self.watch.dead_sidecars,
                 faults=self.watch.faults,
                 end_of=end_of,
             ),

@@ -139,6 +139,7 @@ class Reports:
 
     service_of: ServiceOf
     is_deleted: Callable[[str], bool] = lambda _uid: False  # a pod
+    dead_sidecars: Callable[[str], tuple[str, ...]] = lambda _uid: ()  # of a pod
     faults: Callable[[], Sequence[Fact]] = tuple
     end_of: EndOf = lambda _entry, _record: None
 
@@ -209,6 +210,7 @@ class JobSession(JobBooks):
             # Neither the record nor a withdrawal ordered that.
             is_deleted=not (entry.is_leaving or entry.is_withdrawn)
             and self._reports.is_deleted(entry.uid),
+            dead_sidecars=self._reports.dead_sidecars(entry.uid),
             is_lost=entry.is_lost,
             has_answered=entry.has_answered,
             dead_at=entry.dead_at,

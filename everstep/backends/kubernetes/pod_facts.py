@@ -340,6 +340,31 @@ def is_failed_start(pod: Json) -> bool:
     return bool(not is_taken_back and (_bad_ending(report) or report.is_deleted))
 
 
+def dead_sidecars(pod: Json) -> tuple[str, ...]:
+    """Containers beside the agent's that failed, each with how: its kubelet does not bring them back."""
+    report = PodReport(pod=pod)
+    beside_agent = (
+        one for one in report.status.get("containerStatuses", ()) if one["name"] != CONTAINER
+    )
+    failed = (
+        f"{one['name']} ({_ending_words(one['state']['terminated'])})"
+        for one in beside_agent
+        if one.get("state", {}).get("terminated", {}).get("exitCode")
+    )
+    restarting = (
+        f"{one['name']} (its kubelet starts it again and again)"
+        for one in report.containers
+        if one["name"] != CONTAINER
+        and one.get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+    )
+    return (*failed, *restarting)
+
+
+def _ending_words(ending: Json) -> str:
+    words = f"exit code {ending['exitCode']}"
+    return f"{words}, {ending['reason']}" if ending.get("reason") not in (None, "Error") else words
+
+
 def held_by(pod: Json) -> str:
     """The finalizer of others that keeps the object of a deleted pod; empty: none does."""
     metadata = pod["metadata"]

@@ -227,6 +227,11 @@ class ClusterWatch:
         pod = self.pod(uid)
         return pod is not None and PodReport(pod=pod).is_deleted
 
+    def dead_sidecars(self, uid: str) -> tuple[str, ...]:
+        """Containers of this pod that failed beside that of the agent."""
+        pod = self.pod(uid)
+        return () if pod is None else pod_facts.dead_sidecars(pod)
+
     # -- nodes -----------------------------------------------------------------------------------
 
     def node(self, name: str) -> Json | None:

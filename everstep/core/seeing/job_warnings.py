@@ -140,6 +140,18 @@ def _overdue(signs: WarningSigns) -> Sign:
     return Sign(is_so=True, text=f"no complete checkpoint for {signs.now - last:.0f} s; {usual}")
 
 
+def _dead_sidecars(signs: WarningSigns) -> Sign:
+    """A container beside the ranks that failed: no rank ends with it, and what it does is missing."""
+    pods = [pod for pod in signs.world.pods if pod.dead_sidecars]
+    if not pods:
+        return Sign(is_so=False)
+    first = min(pods, key=lambda pod: pod.slot)
+    more = f" (and of {len(pods) - 1} other pods)" if len(pods) > 1 else ""
+    containers = ", ".join(first.dead_sidecars)
+    text = f"beside the ranks of slot {first.slot} on {first.node} failed: {containers}{more}"
+    return Sign(is_so=True, text=text)
+
+
 def _size(count: int) -> str:
     """In the unit that leaves a number before the point."""
     size, unit = float(count), "B"
@@ -157,4 +169,5 @@ KINDS: dict[str, Callable[[WarningSigns], Sign]] = {
     "checkpoint_names": _unrecognised,
     "checkpoint_room": _no_room,
     "checkpoint_overdue": _overdue,
+    "sidecar": _dead_sidecars,
 }

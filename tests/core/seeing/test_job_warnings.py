@@ -51,6 +51,17 @@ def stepping(now: float, **details: object) -> PodView:
     return pod(0, **{**steps, **details})
 
 
+def test_a_container_that_failed_beside_the_ranks_is_a_warning_until_it_is_gone() -> None:
+    dead = stepping(50.0)._replace(dead_sidecars=("logger (exit code 1)",))
+    (text,) = warned(look(dead, now=50.0))
+    assert text == "beside the ranks of slot 0 on n0 failed: logger (exit code 1)"
+    second = dead._replace(slot=1, node="n1", uid="b")
+    (text_of_both,) = warned(look(second, dead, now=50.0))
+    assert text_of_both == f"{text} (and of 1 other pods)"
+    warnings = (JobWarning(kind="sidecar", at=50.0, text=text),)
+    assert warned(look(stepping(60.0), now=60.0, warnings=warnings)) == []
+
+
 def test_a_pattern_that_matches_nothing_is_told_after_a_minute() -> None:
     waits = look(printing(100.0), now=130.0, learned=NEW)
     assert isinstance(waits, WaitFor)

@@ -42,6 +42,10 @@ class PodPlace(Protocol):
         """Whether others than Everstep end it."""
 
     @property
+    def dead_sidecars(self) -> tuple[str, ...]:
+        """Containers that failed beside the agent's, each with how."""
+
+    @property
     def cut_off_since(self) -> float | None:
         """When its node went out of reach, if that is known from elsewhere than its agent."""
 
@@ -61,6 +65,7 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
         silent_since=silent_since,
         prewarm_bytes=_prewarm_bytes(state),
         snapshots=_snapshots(state),
+        dead_sidecars=pod.dead_sidecars,
     )
     return plain if run is None else _with_run(plain, run)
 
