@@ -84,6 +84,8 @@ FRESH = (
     "checkpoint_step",
     "checkpoint_path",
     "prewarm_bytes",
+    "prewarm_modules",
+    "snapshot_step",
 )
 """What a heartbeat has under the names of a status."""
 

@@ -50,7 +50,8 @@ def status(value: Value) -> Page:
             ("still", _still(value)),
             ("checkpoint", _checkpoint(value)),
             ("resumed", _resumed(value)),
-            ("prewarmed", _megabytes(value.get("prewarm_bytes"))),
+            ("in memory", _in_memory(value.get("snapshot_step"))),
+            ("prewarmed", _prewarmed(value)),
             ("restarts", restart_counts(value)),
             ("done again", _done_again(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
@@ -181,9 +182,15 @@ def _pods(pods: list[TableRow]) -> TableRow:
     }
 
 
-def _megabytes(size: int | None) -> str | None:
-    """What the helpers hold that ranks are forked from."""
-    return None if size is None else f"{size / 1e6:.0f} MB held"
+def _in_memory(step: int | None) -> str | None:
+    """From which step a restart in place would go on."""
+    return None if step is None else f"step {step} of every rank"
+
+
+def _prewarmed(value: Value) -> str | None:
+    """What the helpers hold that ranks are forked from: `torch, torch._dynamo; 612 MB held`."""
+    size, modules = value.get("prewarm_bytes"), value.get("prewarm_modules") or ()
+    return None if size is None else f"{', '.join(modules)}; {size / 1e6:.0f} MB held"
 
 
 def _used(name: str, budget: TableRow) -> str:

@@ -183,6 +183,7 @@ class PodView(NamedTuple):
     older_ranks: tuple[tuple[int, int], ...] = ()
     unrecognised: Unrecognised | None = None  # files where its checkpoints should be
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
+    prewarm_modules: tuple[str, ...] = ()  # that this helper has imported
     snapshots: tuple[RankSnapshot, ...] = ()
     # Of each rank its number and its steps in the last minutes; None: not all of its ranks show them.
     recent_steps: tuple[tuple[int, int], ...] | None = None

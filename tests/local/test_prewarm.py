@@ -25,7 +25,7 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         (server,) = [line.split()[1] for line in until_says(process, "its UI") if "its UI" in line]
         machine.env["TEMPORAL_ADDRESS"] = server.rstrip(",")
         until_says(process, "step ")
-        held = None
+        held, status = None, {}
         while held is None:
             job_status = machine.everstep("status", "single", "--json")
             assert job_status.returncode == 0, job_status.stderr
@@ -33,6 +33,7 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
             held = status.get("prewarm_bytes")
         assert 1e6 < held < 1e9
         page = machine.everstep("status", "single").stdout
+        assert f"{', '.join(status['prewarm_modules'])}; " in page
         assert "MB held" in page
         machine.fault("kill single 0")
         until_says(process, "restart 1: started")

@@ -14,7 +14,7 @@ from everstep.core.seeing.pace import slow_ranks
 from everstep.core.seeing.progress import step_of
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, of_the_living, of_this_generation
-from everstep.core.world import Checkpoint, Observation
+from everstep.core.world import Checkpoint, Observation, newest_whole_step
 
 SAVED = "saved"
 
@@ -36,6 +36,8 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
         "checkpoint_path": watch.saved.path if watch.saved else None,
         SAVED: None if watch.saved is None else asdict(watch.saved),
         "prewarm_bytes": sum(helpers) if helpers else None,
+        "prewarm_modules": sorted({name for p in observation.pods for name in p.prewarm_modules}),
+        "snapshot_step": newest_whole_step(observation.pods),
         "slow_ranks": len(slow_ranks(now_running.all)),
         "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
         **_stillness(order, watch, now_running, observation.now),

@@ -11,7 +11,7 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, look, report
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, Observation, PodView
+from everstep.core.world import Checkpoint, Observation, PodView, RankSnapshot
 from tests.support.builders import pod, watch_order
 
 ORDER = watch_order(0, 1, limits=Limits(hang_s=300.0))
@@ -46,6 +46,21 @@ def test_a_heartbeat_has_the_step_of_a_report(older: PodView) -> None:
 )
 def test_no_limit_is_shown_where_other_rules_judge(order: WatchOrder) -> None:
     assert "still_limit_s" not in glance(order, WATCH, OBSERVATION)
+
+
+def test_it_shows_what_a_restart_in_place_would_go_on_with() -> None:
+    """The newest step of which every rank has a snapshot, and the modules that no rank imports again."""
+    pods = tuple(
+        one._replace(
+            snapshots=tuple(RankSnapshot(step, one.slot, 2, at=140.0) for step in steps),
+            prewarm_bytes=1_000,
+            prewarm_modules=("torch",),
+        )
+        for one, steps in zip(OBSERVATION.pods, ((6, 7), (7, 8)), strict=True)
+    )
+    heartbeats = glance(ORDER, WATCH, replace(OBSERVATION, pods=pods))
+    assert heartbeats["snapshot_step"] == 7
+    assert (heartbeats["prewarm_bytes"], heartbeats["prewarm_modules"]) == (2_000, ["torch"])
 
 
 def test_a_checkpoint_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:

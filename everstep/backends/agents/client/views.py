@@ -54,6 +54,7 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
     """The pod as its agent's newest state shows it; the state of a silent agent is an old one."""
     state = watched.state if watched is not None else None
     run = state["run"] if state is not None else None
+    helper = _ready_helper(state)
     silent_since = pod.cut_off_since
     if silent_since is None and watched is not None and not watched.is_gone:
         silent_since = watched.silent_since
@@ -63,7 +64,8 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
         uid=pod.uid,
         state=_state(pod, state, silent=silent_since is not None),
         silent_since=silent_since,
-        prewarm_bytes=_prewarm_bytes(state),
+        prewarm_bytes=None if helper is None else helper["rss_bytes"],
+        prewarm_modules=() if helper is None else tuple(helper["modules"]),
         snapshots=_snapshots(state),
         dead_sidecars=pod.dead_sidecars,
     )
@@ -75,9 +77,9 @@ def _snapshots(state: wire.AgentState | None) -> tuple[RankSnapshot, ...]:
     return tuple(RankSnapshot(s["step"], s["rank"], s["world"], s["at"]) for s in held)
 
 
-def _prewarm_bytes(state: wire.AgentState | None) -> int | None:
+def _ready_helper(state: wire.AgentState | None) -> wire.HelperSeen | None:
     helper = state["helper"] if state is not None else None
-    return helper["rss_bytes"] if helper is not None and helper["ready"] else None
+    return helper if helper is not None and helper["ready"] else None
 
 
 def _state(pod: PodPlace, state: wire.AgentState | None, *, silent: bool) -> PodState:
