@@ -40,3 +40,15 @@ def test_a_server_that_names_a_time_is_given_it() -> None:
     first = Backoff(shortest_s=1).after(worked_s=0)
     assert first.delay_s(chance=1, wanted_s=17) == 17
     assert first.delay_s(chance=1, wanted_s=0.1) == 1
+
+
+def test_while_no_server_answers_the_delay_stays_short_and_later_failures_count_from_there() -> (
+    None
+):
+    """After a long outage it is what a copy lacks that decides how soon the end of a pod is seen."""
+    backoff, unreachable = Backoff(), []
+    for _ in range(50):
+        backoff = backoff.after(worked_s=0, is_unreachable=True)
+        unreachable.append(backoff.delay_s(chance=1))
+    assert max(unreachable) == 1.6
+    assert delays(backoff, failures=3, chance=1) == [3.2, 6.4, 12.8]

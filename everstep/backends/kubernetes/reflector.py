@@ -36,6 +36,11 @@ GAP_S = 15.0
 """After so long without an event or a bookmark, the server may not have been reached by others either."""
 
 
+WARN_EVERY_S = 30.0
+UNREACHABLE_DOUBLINGS = 1
+"""So often the delay doubles while no server answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Delays before a watch is opened again: they double from the shortest to the longest."""
@@ -47,12 +52,18 @@ class Backoff:
     failures: int = 0
     """In a row."""
 
-    def after(self, *, worked_s: float, had_events: bool = False) -> Backoff:
+    def after(
+        self, *, worked_s: float, had_events: bool = False, is_unreachable: bool = False
+    ) -> Backoff:
         """The state after one more failure. `worked_s`: how long the stream had lasted.
 
         `had_events`: it sent events before it failed, as where a proxy ends every stream after a few seconds.
+        `is_unreachable`: no server answered. A try costs no server anything then, and what happened meanwhile
+        is to be seen as soon as one answers: the delay stays short.
         """
         failures = 1 if had_events or worked_s >= self.healthy_s else self.failures + 1
+        if is_unreachable:
+            failures = min(failures, UNREACHABLE_DOUBLINGS + 1)
         return Backoff(
             shortest_s=self.shortest_s,
             longest_s=self.longest_s,
@@ -107,19 +118,21 @@ class Reflector:
         self._backoff = backoff or Backoff()
         self._clock = clock
         self._version: str | None = None  # to watch from; None: list first
+        self._warned_at = float("-inf")
         self._events = 0  # number of all events so far, with bookmarks
 
     async def run(self) -> None:
         """Follow until cancelled. No error ends this, whether of the network, the server or our own."""
         while True:
             began, events_before = time.monotonic(), self._events
-            wanted_s = 0.0
+            wanted_s, is_unreachable = 0.0, False
             try:
                 if self._version is None:
                     self._version = await self._list()
                 await self._watch(self._version)
             except Unreachable as error:
-                logger.warning("%s", error)
+                self._warn_of_outage(error)
+                is_unreachable = True
             except Refused as error:
                 logger.warning("%s: %s", self._path, error)
                 wanted_s = error.retry_after_s
@@ -132,8 +145,16 @@ class Reflector:
                 worked_s=time.monotonic() - began,
                 # A stream that ended so that a list is due is a failure, whatever it sent.
                 had_events=self._version is not None and self._events > events_before,
+                is_unreachable=is_unreachable,
             )
             await asyncio.sleep(self._backoff.delay_s(chance=random.random(), wanted_s=wanted_s))
+
+    def _warn_of_outage(self, error: Unreachable) -> None:
+        """Log the error, but not at every try of an outage."""
+        now = time.monotonic()
+        if now - self._warned_at >= WARN_EVERY_S:
+            self._warned_at = now
+            logger.warning("%s", error)
 
     async def _list(self) -> str:
         """Replace the copy by the whole list, which comes page by page. Returns its version."""
