@@ -116,10 +116,10 @@ async def test_what_is_to_try_it_out_makes_its_namespaces_and_enforces_the_restr
 
     async def created() -> set[str]:
         items = (await api.get("/api/v1/namespaces/everstep/pods"))["items"]
-        return {one["metadata"]["name"].rsplit("-", 1)[0].partition("-worker-")[0] for one in items}
+        return {one["metadata"]["labels"]["app.kubernetes.io/name"] for one in items}
 
     async def all_are_there() -> bool:  # the level of the namespace refuses none of them
-        return {"everstep", "everstep-setup"} <= await created()
+        return await created() == {"temporal", "everstep-setup", "everstep-worker"}
 
     await until(all_are_there)
     # A job that asks for more than the level of its namespace is refused.
