@@ -53,6 +53,7 @@ STATUS = (
     "waiting_until",
     "recovery",
     "pods",
+    "device_use",
     "incarnations",
     "budgets",
     "series",
@@ -86,6 +87,7 @@ FRESH = (
     "prewarm_bytes",
     "prewarm_modules",
     "snapshot_step",
+    "device_use",
 )
 """What a heartbeat has under the names of a status."""
 

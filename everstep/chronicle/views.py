@@ -88,6 +88,7 @@ def status(state: JobState, chronicle: Chronicle | None = None) -> dict[str, Any
         **_wait(state.waiting),
         "recovery": _recovery(state),
         "pods": pods,
+        "device_use": None,  # in the heartbeat too
         "incarnations": usual,
         "budgets": _budgets(phase, ledger, state.limits),
         "series": _series(phase, ledger),

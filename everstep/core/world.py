@@ -164,6 +164,15 @@ class Unrecognised(NamedTuple):
     example: str
 
 
+class DeviceUse(NamedTuple):
+    """What a device of a pod shows of its use and its memory; None: unknown."""
+
+    device: int
+    percent: float | None
+    memory_mb: float | None
+    memory_total_mb: float | None
+
+
 class PodView(NamedTuple):
     """One pod as observed now. Fields about processes are those of the newest generation started.
 
@@ -188,6 +197,7 @@ class PodView(NamedTuple):
     # Of each rank its number and its steps in the last minutes; None: not all of its ranks show them.
     recent_steps: tuple[tuple[int, int], ...] | None = None
     dead_sidecars: tuple[str, ...] = ()  # containers that failed beside that of its agent
+    device_use: tuple[DeviceUse, ...] = ()  # of those that show something, for people
 
     @property
     def generation(self) -> int:

@@ -170,8 +170,18 @@ RunSeen = dict[str, Any]
 RUN_PARTS = {
     "ranks": "list[RankSeen]",
     "checkpoint": "SavedState | None",  # newest complete one; if none is left, the last there was
+    "devices": "list[DeviceUse]",  # those that show something
     "unrecognised": "Unrecognised | None",  # files in place of checkpoints, as long as none is one
 }
+
+
+class DeviceUse(TypedDict):
+    """What a device shows of its use and its memory, for people; None: unknown."""
+
+    index: int
+    percent: float | None
+    memory_mb: float | None
+    memory_total_mb: float | None
 
 
 class Unrecognised(TypedDict):

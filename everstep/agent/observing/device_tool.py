@@ -19,7 +19,10 @@ from everstep.agent.processes.tool import ask
 
 ANSWER_S = 5.0
 
-NVIDIA = ("--query-gpu=index,utilization.gpu", "--format=csv,noheader,nounits")
+NVIDIA = (
+    "--query-gpu=index,utilization.gpu,memory.used,memory.total",
+    "--format=csv,noheader,nounits",
+)
 
 
 def of(agent: Agent, accelerator: str) -> Tool | None:
@@ -33,7 +36,9 @@ class Tool:
     def __init__(self, agent: Agent, accelerator: str) -> None:
         self._spared = agent.population.spared
         self._accelerator = accelerator
-        self.percents: Mapping[int, float] = {}  # device -> its use, by the newest run of the tool
+        # By device, as the newest run of the tool printed them.
+        self.percents: Mapping[int, float] = {}
+        self.memory: Mapping[int, tool_output.Memory] = {}
         self.runs = 0  # number of runs of the tool that have ended, failed ones included
         self._asked_at = self._began = self._answered = -math.inf
         self._is_busy = False
@@ -43,7 +48,7 @@ class Tool:
         now = time.monotonic()
         if self._is_busy:
             if now - self._began > ANSWER_S and now - self._answered >= every_s:
-                self._store({})  # it does not even end when it is killed
+                self._store({}, {})  # it does not even end when it is killed
         elif now - self._asked_at >= every_s:
             self._asked_at = self._began = now
             self._is_busy = True
@@ -51,20 +56,27 @@ class Tool:
 
     def _work(self, indices: frozenset[int]) -> None:
         percents: dict[int, float] = {}
+        memory: dict[int, tool_output.Memory] = {}
         # Values that were read before an error count.
         with contextlib.suppress(OSError):
             if self._accelerator == "nvidia":
-                percents.update(tool_output.nvidia(self._printed(*NVIDIA)))
+                text = self._printed(*NVIDIA)
+                percents.update(tool_output.nvidia(text))
+                memory.update(tool_output.nvidia_memory(text))
             else:
-                percents.update(tool_output.npu_table(self._printed("info")))
+                text = self._printed("info")
+                percents.update(tool_output.npu_table(text))
+                memory.update(tool_output.npu_memory(text))
                 for index in sorted(indices - percents.keys()):  # those that the table lacks
                     text = self._printed("info", "-t", "usages", "-i", str(index))
                     percents.update(tool_output.npu_usages(text, index))
-        self._store(percents)
+        self._store(percents, memory)
         self._is_busy = False
 
-    def _store(self, percents: Mapping[int, float]) -> None:
-        self.percents = percents
+    def _store(
+        self, percents: Mapping[int, float], memory: Mapping[int, tool_output.Memory]
+    ) -> None:
+        self.percents, self.memory = percents, memory
         self._answered = time.monotonic()
         self.runs += 1
 

@@ -8,7 +8,8 @@ are read through the vendor's tool, unless the file names them. If the file cann
 missing, the utilisation is unknown.
 
 The file may also hold the inputs of MindCluster's rule for a hung NPU, for devices of any kind:
-`{"utilisation": 0, "memory_mb": 30000, "packets": 123456}`.
+`{"utilisation": 0, "memory_mb": 30000, "packets": 123456}`. What people are shown of devices is read from it
+too, with `memory_total_mb`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 from everstep.agent.observing.device_tool import Tool
 from everstep.agent.observing.stillness import Band
 from everstep.agent.storage import files
-from everstep.protocol import bounds
+from everstep.protocol import bounds, wire
 
 VARIES = "vary"
 
@@ -77,6 +78,32 @@ _SIGNS = ("utilisation", "memory_mb", "packets")
 def _number(value: Any) -> float | None:
     number = _shown_value(value)
     return number if isinstance(number, (int, float)) else None
+
+
+def shown_use(indices: Iterable[int], path: str | None, tool: Tool | None) -> list[wire.DeviceUse]:
+    """The use and memory of those devices that the file or the tool shows."""
+    try:
+        entries = {} if path is None else files.read_json(Path(path))["devices"]
+        in_file = {index: entries.get(str(index)) for index in indices}
+        uses = [_shown_use(index, entry or {}, tool) for index, entry in in_file.items()]
+    except FileNotFoundError:
+        uses = [_shown_use(index, {}, tool) for index in indices]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [use for use in uses if use["percent"] is not None or use["memory_mb"] is not None]
+
+
+def _shown_use(index: int, entry: Mapping[str, Any], tool: Tool | None) -> wire.DeviceUse:
+    """What the file has of a device comes before what the tool printed."""
+    percent, used, total = (
+        _number(entry.get(key)) for key in ("utilisation", "memory_mb", "memory_total_mb")
+    )
+    if tool is not None:
+        percent = tool.percents.get(index) if percent is None else percent
+        memory = tool.memory.get(index)
+        if memory is not None and used is None:
+            used, total = memory
+    return {"index": index, "percent": percent, "memory_mb": used, "memory_total_mb": total}
 
 
 def utilisation(readings: Mapping[str, Any] | None, indices: Iterable[int]) -> Mapping[int, Any]:

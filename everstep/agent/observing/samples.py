@@ -23,6 +23,8 @@ LOOK_S = 1.0
 LOOK_S_LEAST = 0.2
 TOOL_S = 10.0
 """Least time between two runs of a vendor's tool: it is slow, and keeps the driver busy."""
+SHOWN_S = 30.0
+"""The same where no run is judged by it: people are shown the use of devices."""
 STILL_S = 60.0
 """Least time without I/O after which a run is judged, unless its command sets another."""
 LOOKS = 4
@@ -101,7 +103,9 @@ class Samples:
             self._next_sample = begun + rest_s(time.thread_time() - worked_s, run.still_s)
         self._saves.follow(run)
         run_state = run.state()
-        signs = [run_state[name] for name in ("moved_at", "io_at", "busy_at", "watched_since")]
+        signs = [
+            run_state[name] for name in ("moved_at", "io_at", "busy_at", "watched_since", "devices")
+        ]
         if signs != self._published:
             self._published = signs
             self._agent.publish(only_progress=True)
@@ -130,6 +134,7 @@ class Samples:
         run.io.saw(_changed_or_missed(activity.io, missed), now)
         if run.still_s is not None:
             self._sample_devices(run, run.still_s, readings, activity, missed=missed)
+        self._show_devices(run)
 
     def _sample_devices(
         self,
@@ -148,14 +153,24 @@ class Samples:
             changed = self._use.changed(view, works=activity.io)
             run.device_use.saw(_changed_or_missed(changed, missed), now)
 
+    def _show_devices(self, run: Run) -> None:
+        """Note what the devices of the run show now of their use and their memory."""
+        indices = run.command["devices"]
+        if not indices:
+            return
+        tool = self._tools[run.command["accelerator"]]
+        if tool is not None:
+            tool.look(indices, every_s=SHOWN_S)
+        run.devices_shown = devices.shown_use(indices, run.command["metrics"], tool)
+
     def _follow(self, run: Run) -> None:
         """Begin with a new run: its samples are not compared with those of the run before."""
         self._run, self._sampled_at = run, None
-        if run.still_s is None:
-            return
         kind = run.command["accelerator"]
         if kind not in self._tools:
             self._tools[kind] = device_tool.of(self._agent, kind)
+        if run.still_s is None:
+            return
         self._use = devices.Use(run.command["devices"], self._tools[kind])
 
     def _sample_processes(self) -> Activity:

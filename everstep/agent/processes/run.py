@@ -53,6 +53,7 @@ class Run:
         self.watched_since: float | None = None
         self.io = Still()
         self.device_use = Still()
+        self.devices_shown: list[wire.DeviceUse] = []
         self.search = steps.Search(steps.pattern(self.order.log_pattern))
         self.loss_search = losses.LossSearch(self.order.loss_pattern)
         self.has_wrong_loss = False  # of any rank: it was reported
@@ -152,6 +153,7 @@ class Run:
         return {
             **progress._asdict(),
             "ranks": [self._rank_state(rank) for rank in self.ranks if rank.pid],
+            "devices": self.devices_shown,
             "checkpoint": self.checkpoint,
             "unrecognised": self.unrecognised if self.checkpoint is None else None,
         }

@@ -14,9 +14,17 @@ from everstep.core.seeing.pace import slow_ranks
 from everstep.core.seeing.progress import step_of
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, of_the_living, of_this_generation
-from everstep.core.world import Checkpoint, Observation, newest_whole_step
+from everstep.core.world import (
+    Checkpoint,
+    DeviceUse,
+    Observation,
+    PodView,
+    newest_whole_step,
+)
 
 SAVED = "saved"
+DEVICES_OF_MOST = 16
+"""Slots whose devices are shown: a heartbeat has no room for those of a thousand."""
 
 
 def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
@@ -39,9 +47,34 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
         "prewarm_modules": sorted({name for p in observation.pods for name in p.prewarm_modules}),
         "snapshot_step": newest_whole_step(observation.pods),
         "slow_ranks": len(slow_ranks(now_running.all)),
+        "device_use": _device_use(observation),
         "unreachable": sum(pod.silent_since is not None for pod in observation.pods),
         **_stillness(order, watch, now_running, observation.now),
     }
+
+
+def _device_use(observation: Observation) -> list[dict[str, object]] | None:
+    """What devices show of their use and memory; of a large job where they are used least. None: nothing."""
+    pods = [pod for pod in observation.pods if pod.device_use and pod.silent_since is None]
+    least = sorted(pods, key=lambda pod: (_least_percent(pod), pod.slot))[:DEVICES_OF_MOST]
+    rows = [
+        {
+            "slot": pod.slot,
+            "node": pod.node,
+            "devices": [_device_row(use) for use in pod.device_use],
+        }
+        for pod in sorted(least, key=lambda pod: pod.slot)
+    ]
+    return rows or None
+
+
+def _device_row(use: DeviceUse) -> dict[str, object]:
+    values = use._asdict()
+    return {"index": values.pop("device"), **values}
+
+
+def _least_percent(pod: PodView) -> float:
+    return min((d.percent for d in pod.device_use if d.percent is not None), default=0.0)
 
 
 def saved_in(glance: object) -> Checkpoint | None:

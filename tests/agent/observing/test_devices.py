@@ -261,7 +261,48 @@ def test_what_a_tool_says_is_followed(tools: Path, idle: Pod) -> None:
     before = busy_at(run_seen(pod)) or 0.0
     install(tools, NVIDIA, "printf '0, 37\\n1, 80\\n'")
     until(lambda: (busy_at(run_seen(pod)) or 0.0) > before, what="a change")
-    assert called(calls)[0] == "--query-gpu=index,utilization.gpu --format=csv,noheader,nounits"
+    query = "--query-gpu=index,utilization.gpu,memory.used,memory.total"
+    assert called(calls)[0] == f"{query} --format=csv,noheader,nounits"
+
+
+def use(index: int, percent: float | None, used: float | None, total: float | None) -> object:
+    names = ("index", "percent", "memory_mb", "memory_total_mb")
+    return dict(zip(names, (index, percent, used, total), strict=True))
+
+
+def until_devices_show(pod: Pod, *uses: object) -> None:
+    pod.until(lambda s: s["run"] and s["run"]["devices"] == [*uses])
+
+
+def test_use_and_memory_of_devices_are_shown_of_a_run_that_is_not_judged_by_them(
+    tools: Path, idle: Pod
+) -> None:
+    install(tools, NVIDIA, "printf '0, 37, 71840, 81559\n1, 0, [N/A], [N/A]\n2, 9, 1, 2\n'")
+    pod = idle.start()
+    pod.runs(FOREVER, devices=[0, 1], accelerator="nvidia")
+    until_devices_show(pod, use(0, 37, 71840, 81559), use(1, 0, None, None))
+
+
+def test_what_the_file_of_simulated_devices_has_is_shown_and_what_changes_there(idle: Pod) -> None:
+    pod = idle.start()
+    path = pod.home / "n0.json"
+    pod.runs(FOREVER, devices=[0, 1], metrics=str(path))
+    path.write_text(
+        '{"devices": {"0": {"utilisation": 37, "memory_mb": 5, "memory_total_mb": 80}}}'
+    )
+    until_devices_show(pod, use(0, 37, 5, 80))
+    path.write_text('{"devices": {"1": {"utilisation": "vary", "memory_mb": 7}}}')
+    until_devices_show(pod, use(1, None, 7, None))
+    path.write_text('{"devices": [')
+    until_devices_show(pod)
+
+
+def test_devices_without_a_tool_show_nothing(idle: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    pod = idle.start()
+    pod.runs(FOREVER, devices=[0], accelerator="nvidia")
+    pod.until(lambda s: s["run"] and s["run"]["moved_at"])
+    assert run_seen(pod)["devices"] == []
 
 
 def test_a_tool_is_no_process_of_the_run(tools: Path, idle: Pod) -> None:

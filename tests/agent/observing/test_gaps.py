@@ -26,7 +26,7 @@ class IdleRun:
         self.order = RunOrder()
 
     def state(self) -> dict[str, Any]:
-        return dict.fromkeys(("moved_at", "io_at", "busy_at")) | {
+        return dict.fromkeys(("moved_at", "io_at", "busy_at", "devices")) | {
             "watched_since": self.watched_since
         }
 

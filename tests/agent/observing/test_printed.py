@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from everstep.agent.observing.tool_output import npu_table, npu_usages, nvidia
+from everstep.agent.observing.tool_output import (
+    Memory,
+    npu_memory,
+    npu_table,
+    npu_usages,
+    nvidia,
+    nvidia_memory,
+)
 
 RECORDINGS = Path(__file__).with_name("recordings")
 Reader = Callable[[str], dict[int, float]]
 
 READ: tuple[tuple[str, Reader, dict[int, float]], ...] = (
     ("nvidia-query", nvidia, {0: 37, 1: 98, 2: 0, 3: 100}),
+    ("nvidia-memory", nvidia, {0: 37, 1: 98, 3: 5}),
     ("nvidia-partly", nvidia, {0: 37, 4: 5}),
     ("nvidia-units", nvidia, {0: 37, 1: 98}),
     ("nvidia-no-driver", nvidia, {}),
@@ -40,6 +48,32 @@ READ: tuple[tuple[str, Reader, dict[int, float]], ...] = (
 def test_read(name: str, read: Reader, expected_steps: dict[int, float]) -> None:
     text = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
     assert read(text) == expected_steps
+
+
+MEMORY: tuple[tuple[str, Callable[[str], dict[int, Memory]], dict[int, Memory]], ...] = (
+    (
+        "nvidia-memory",
+        nvidia_memory,
+        {0: Memory(71840, 81559), 1: Memory(1024, 81559), 2: Memory(3, 81559)},
+    ),
+    ("nvidia-query", nvidia_memory, {}),
+    ("nvidia-cut-off", nvidia_memory, {}),
+    (
+        "npu-table-910b",
+        npu_memory,
+        {0: Memory(55123, 65536), 1: Memory(3346, 65536), 2: Memory(3346, 65536)},
+    ),
+    ("npu-table-310", npu_memory, {0: Memory(2706, 8192), 1: Memory(2706, 8192)}),
+    ("npu-table-no-driver", npu_memory, {}),
+    ("npu-table-cut-off", npu_memory, {}),
+)
+
+
+@pytest.mark.parametrize(("name", "read", "memory"), MEMORY, ids=[row[0] for row in MEMORY])
+def test_memory_is_read(
+    name: str, read: Callable[[str], dict[int, Memory]], memory: dict[int, Memory]
+) -> None:
+    assert read((RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")) == memory
 
 
 def test_every_recording_is_read() -> None:

@@ -10,6 +10,7 @@ from everstep.core.facts import Fact, gone_id
 from everstep.core.world import (
     AgentWork,
     Checkpoint,
+    DeviceUse,
     PodState,
     PodView,
     RankExit,
@@ -118,6 +119,11 @@ def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
         ),
         unrecognised=_unrecognised(run.get("unrecognised")),
         recent_steps=_recent_steps(run),
+        # An agent of an earlier version has none.
+        device_use=tuple(
+            DeviceUse(one["index"], one["percent"], one["memory_mb"], one["memory_total_mb"])
+            for one in run.get("devices", ())
+        ),
     )
 
 
