@@ -37,7 +37,7 @@ from everstep.core.deciding.decision import (
     StepResult,
 )
 from everstep.core.levels import Step
-from everstep.core.seeing.glance import saved_in
+from everstep.core.seeing.glance import saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import ClusterReached, GoneState, JobRef, SaveOrder, SaveState
 from everstep.steps.counting import (
@@ -168,12 +168,12 @@ class ClusterActivities:
             if activity.info().attempt > FAILS_VISIBLY_FROM:
                 context = replace(context, send_wait=partial(signal_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
-            saved = saved_in(before)
+            saved, step = saved_in(before), step_in(before, generation=order.generation)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
             context = replace(context, beat=partial(_beat, heartbeat, worker))
             if earlier not in (None, worker):
                 await report_takeover(order.job, earlier=str(earlier))
-            looking = asyncio.ensure_future(watch(context, order, leave, saved=saved))
+            looking = asyncio.ensure_future(watch(context, order, leave, saved=saved, step=step))
             self.monitors.add(heartbeat)
             try:
                 return await asyncio.shield(looking)

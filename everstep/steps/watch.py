@@ -50,12 +50,14 @@ async def watch(
     leave: asyncio.Event,
     *,
     saved: Checkpoint | None = None,
+    step: int | None = None,
 ) -> WatchReport:
     """Watch until there is news. `leave` ends the watch early, with what was gathered; nothing is lost.
 
-    `saved`: the newest checkpoint that an earlier try observed.
+    `saved`, `step`: the newest checkpoint and the newest step that an earlier try observed.
     """
-    report = await _watched(context, order, leave, Watch(learned=order.learned, saved=saved))
+    memory = Watch(learned=order.learned, saved=saved, step=step)
+    report = await _watched(context, order, leave, memory)
     return replace(report, facts=bounded(report.facts))
 
 

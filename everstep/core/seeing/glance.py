@@ -1,6 +1,6 @@
 """The heartbeat of a watch: a glance at the job, which `status` shows over the job's last report.
 
-For people, but for one value: a new try of the watch begins with the checkpoint in the last glance.
+For people, but for two values: a new try of the watch begins with step and checkpoint of the last glance.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import asdict
 from everstep.core.seeing import hang
 from everstep.core.seeing.hang import Pods
 from everstep.core.seeing.pace import slow_ranks
-from everstep.core.seeing.progress import step_of
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch, of_the_living, of_this_generation
+from everstep.core.seeing.watching import Watch, newest_step, of_the_living, of_this_generation
 from everstep.core.world import (
     Checkpoint,
     DeviceUse,
@@ -38,7 +37,7 @@ def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[st
     return {
         "now": observation.now,
         "generation": order.generation,
-        "step": step_of(now_running.representatives),
+        "step": newest_step(watch, now_running),
         "step_at": max(stepped_at, default=None),
         "checkpoint_step": watch.saved.step if watch.saved else None,
         "checkpoint_path": watch.saved.path if watch.saved else None,
@@ -84,6 +83,14 @@ def saved_in(glance: object) -> Checkpoint | None:
     """
     saved = glance.get(SAVED) if isinstance(glance, Mapping) else None
     return None if saved is None else Checkpoint(**saved)
+
+
+def step_in(glance: object, *, generation: int) -> int | None:
+    """The newest step in that heartbeat, if it is one of this generation."""
+    if not isinstance(glance, Mapping) or glance.get("generation") != generation:
+        return None
+    step = glance.get("step")
+    return step if isinstance(step, int) else None
 
 
 def _stillness(order: WatchOrder, watch: Watch, pods: Pods, now: float) -> dict[str, float]:

@@ -75,6 +75,9 @@ class Watch:
     facts: tuple[Fact, ...] = ()  # the group that is not reported yet
     has_polled: bool = False  # every agent was polled since the first of these facts
     saved: Checkpoint | None = None  # the newest that was observed, also if it was removed since
+    step: int | None = (
+        None  # the newest of this generation, also if the pods that showed it are gone
+    )
     # Since when pods are observed as lost, by uid.
     lost_since: Mapping[str, float] = field(default_factory=dict)
 
@@ -92,6 +95,7 @@ def look(
     watch = replace(
         watch,
         learned=learned,
+        step=newest_step(watch, pods),
         facts=distinct((*watch.facts, *fresh)),
         saved=observation.checkpoint or watch.saved,
         lost_since={
@@ -105,6 +109,12 @@ def look(
         verdict = PollAll()  # signs of life arrive late: the suspects may have moved
     has_polled = isinstance(verdict, PollAll) or (watch.has_polled and bool(watch.facts))
     return replace(watch, has_polled=has_polled), verdict
+
+
+def newest_step(watch: Watch, pods: Pods) -> int | None:
+    """The step of these pods; where none shows one, the newest that the watch observed."""
+    step = step_of(pods.representatives)
+    return watch.step if step is None else step
 
 
 def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
@@ -349,7 +359,7 @@ def report(
         facts=examples(facts),
         unreachable=tuple(p.slot for p in silent_pods(observation)),
         learned=watch.learned,
-        step=step_of(now_running.representatives),
+        step=newest_step(watch, now_running),
         checkpoint=watch.saved,
         running_since=_running_since(order, now_running),
         alive_until=_alive_until(order, observation, now_running),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from everstep.core.seeing.glance import glance, saved_in
+from everstep.core.seeing.glance import glance, saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.seeing.watching import Watch, look, report
 from everstep.core.spec import Limits
@@ -77,3 +77,22 @@ def test_a_checkpoint_that_was_observed_stays_known_to_the_watch_and_to_its_next
 @pytest.mark.parametrize("details", [None, "no glance", {}, glance(ORDER, WATCH, OBSERVATION)])
 def test_an_earlier_try_that_saw_no_checkpoint_hands_none_on(details: object) -> None:
     assert saved_in(details) is None
+
+
+def test_a_step_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:
+    """With a job's record its pods go at once. Else `status` went back to the step of the report before."""
+    memory, _ = look(ORDER, WATCH, OBSERVATION)
+    without_pods = replace(OBSERVATION, pods=())
+    memory, _ = look(ORDER, memory, without_pods)
+    assert report(ORDER, memory, without_pods, "facts").step == 7
+    heartbeats = glance(ORDER, memory, without_pods)
+    assert step_in(heartbeats, generation=ORDER.generation) == 7
+    next_try = replace(WATCH, step=step_in(heartbeats, generation=ORDER.generation))
+    assert report(ORDER, look(ORDER, next_try, without_pods)[0], without_pods, "facts").step == 7
+
+
+@pytest.mark.parametrize(
+    "heartbeat", [None, {}, "", {"generation": 9, "step": 7}, {"generation": 1, "step": None}]
+)
+def test_a_heartbeat_of_another_generation_has_no_step_of_this_one(heartbeat: object) -> None:
+    assert step_in(heartbeat, generation=1) is None
