@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import mmap
 import os
 import socket
 from _operator import _compare_digest as compare_digest
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent.agent import Agent
-from everstep.agent.memory.snapshots import HeldMemory
+from everstep.agent.memory.held_memory import HeldMemory
 from everstep.agent.processes.rank import Rank
 from everstep.protocol import bounds, rank_memory
 
@@ -112,7 +111,7 @@ class RankSocket:
     ) -> None:
         """Take the memory of the rank's position; send the buffers of the process that it replaces."""
         rank = self._rank_of(message)
-        rank.position_memory = mmap.mmap(_only(handles), rank_memory.PAGE)
+        rank.keep_position(HeldMemory(os.dup(_only(handles))))
         connection.rank = rank
         held = self._agent.snapshots.handles(rank.number)
         socket.send_fds(connection.socket, [b"{}"], held)

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import mmap
-import os
 import time
 
 from everstep.agent import clock
-from everstep.protocol import rank_memory, wire
-
-
-class HeldMemory:
-    """A handle of memory that a rank made, and a view of its first page."""
-
-    def __init__(self, handle: int) -> None:
-        """Raises OSError if that is no memory of a page or more."""
-        self.handle = handle
-        try:
-            self.page = mmap.mmap(handle, rank_memory.PAGE)
-        except (OSError, ValueError) as error:
-            raise OSError(f"its memory cannot be used: {error}") from None
-
-    @property
-    def snapshot(self) -> rank_memory.SnapshotHeader | None:
-        return rank_memory.read_snapshot(self.page)
-
-    def close(self) -> None:
-        self.page.close()
-        with contextlib.suppress(OSError):
-            os.close(self.handle)
+from everstep.agent.memory.held_memory import HeldMemory
+from everstep.protocol import wire
 
 
 class Snapshots:
@@ -62,7 +39,7 @@ class Snapshots:
             ]
             for index, memory in buffers.items():
                 if index not in to_keep:
-                    rank_memory.drop_snapshot(memory.page)
+                    memory.drop_snapshot()
             if not to_keep:
                 for memory in self._held.pop(rank).values():
                     memory.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everstep.agent import clock
+from everstep.agent.memory.held_memory import HeldMemory
 from everstep.agent.observing import quotes, steps
 from everstep.agent.observing.logs import LogFile
 from everstep.agent.prewarming import fork_server
@@ -19,7 +20,6 @@ from everstep.agent.storage import files, permissions
 from everstep.protocol import bounds, rank_memory, wire
 
 if TYPE_CHECKING:
-    import mmap
     from collections.abc import Callable
 
     from everstep.agent.observing.output_copy import RankCopy
@@ -140,7 +140,7 @@ class Rank:
         self.wrote_at: float | None = None
         self.log = LogFile(log)
         copied_by = type(self).copied_by
-        self.position_memory: mmap.mmap | None = None  # once the rank has introduced itself
+        self._position_memory: HeldMemory | None = None  # once the rank has introduced itself
         self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader
         self.output = -1  # where it can be read
@@ -250,12 +250,26 @@ class Rank:
     @property
     def position(self) -> rank_memory.Position | None:
         """Where the rank is in its training, or was when it ended; None: it does not report that."""
-        memory = self.position_memory
-        return None if memory is None else rank_memory.read_position(memory)
+        memory = self._position_memory
+        if memory is None:
+            return None
+        try:
+            return rank_memory.read_position(memory.page())
+        except OSError:
+            return None
+
+    def keep_position(self, memory: HeldMemory) -> None:
+        """Read the position from this memory from now on."""
+        if self._position_memory is not None:
+            self._position_memory.close()
+        self._position_memory = memory
 
     def close(self) -> None:
         """Release what an ended rank holds."""
         self.close_output()
+        if self._position_memory is not None:
+            self._position_memory.close()
+            self._position_memory = None
         self.log.close()
         self.folder.remove()
 

@@ -402,6 +402,7 @@ def enter_phase(state: JobState, index: int) -> JobState:
         slots={},
         resume=None,
         snapshot=None,
+        remembered=None,
         step=None,
         saved=None,
         running_since=None,

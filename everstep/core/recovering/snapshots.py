@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from everstep.core.deciding.decision import Plan
+from everstep.core.levels import FaultClass
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.world import Checkpoint, PodView, Snapshot
 
 STARTS_MOST = 2
 """So many runs in a row begin from the same snapshots. The next one begins from the checkpoint: the state in
 memory may be what ends them."""
+SPOILS_STATE = frozenset({FaultClass.NUMERIC, FaultClass.CHECKPOINT})
+"""Classes whose fault may be in the state itself: memory has the newest of it."""
 RESTORE = "restore"
 """The capability of a rank that begins from a snapshot when it is ordered to."""
 

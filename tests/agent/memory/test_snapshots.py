@@ -163,6 +163,41 @@ os.wait()
     assert state["run"]["step"] == 1
 
 
+CUTS_OFF = f"""
+import contextlib, os
+from everstep.protocol import rank_memory
+from everstep.train import buffers, run
+{TELL}
+run.step(1)
+run.snapshot(1, {{}})
+for name in os.listdir("/proc/self/fd"):
+    with contextlib.suppress(OSError):
+        if "everstep-" in os.readlink(f"/proc/self/fd/{{name}}"):
+            os.ftruncate(int(name), 0)
+tell("cut", "off")
+{FOREVER}"""
+
+
+def test_a_rank_that_cuts_off_its_memory_does_no_harm_to_its_agent(pod: Pod) -> None:
+    (pid,) = runs(pod, CUTS_OFF)
+    pod.file("cut")
+    assert held_steps(pod.state()) == []
+    signal_to(pid, signal.SIGKILL)
+    pod.until(lambda s: any(fact["kind"] == "process.exit" for fact in s["facts"]))
+    assert pod.agent.poll() is None
+
+
+def test_handles_do_not_add_up_over_restarts(pod: Pod) -> None:
+    handles = Path(f"/proc/{pod.agent.pid}/fd")
+    counts: list[int] = []
+    for generation in range(1, 6):
+        runs(pod, train(generation + 3), generation, step=generation + 2 if counts else None)
+        pod.file(f"made-{generation}-0")
+        counts.append(len([*handles.iterdir()]))
+        pod.stopped(generation + 1)
+    assert counts[-1] <= counts[1]
+
+
 def test_without_room_there_is_a_note_and_no_snapshot(pod: Pod) -> None:
     script = f"""{TELL}
 from everstep.train import buffers, run

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.deciding.decision import Plan
+from everstep.core.levels import FaultClass, Level
+from everstep.core.loop import lifecycle
 from everstep.core.recovering import snapshots
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.world import Checkpoint, PodState, PodView, RankSnapshot, Snapshot
-from tests.support.builders import running
+from tests.support.builders import levels, running, sighting
 
 RANKS = {0: 0, 1: 1}
 """The node rank of each slot."""
@@ -94,3 +96,36 @@ def test_a_rollback_does_not_resume_from_memory() -> None:
     goes_back = plan()
     goes_back = replace(goes_back, remedy=replace(goes_back.remedy, older_than_step=5))
     assert not snapshots.may_be_used(goes_back)
+
+
+CAN = ("restore", "snapshot")
+
+
+@pytest.mark.parametrize(
+    ("cls", "restores"), [(FaultClass.CRASH, True), (FaultClass.NUMERIC, False)]
+)
+def test_a_fault_that_may_be_in_the_state_does_not_resume_from_it(
+    cls: FaultClass, restores: bool
+) -> None:
+    job = running(nodes=2)
+    job.report(can=CAN)
+    job.see(sighting(cls), can=CAN)
+    assert job.plan.restores is restores
+
+
+def test_a_restart_that_got_the_training_further_is_not_followed_by_a_coarser_level() -> None:
+    """Whether a newer checkpoint or memory shows it; without either the next level is tried."""
+    further, stuck = running(nodes=2), running(nodes=2)
+    for job, steps in ((further, (7, 9, 11, 13, 15)), (stuck, (7, 7, 7))):
+        for step in steps:
+            job.see(sighting(FaultClass.CRASH), can=CAN, remembered=step)
+            job.succeeds(snapshot=Snapshot(step, at=0.0))
+    assert levels(further) == [Level.IN_PLACE] * 5
+    assert levels(stuck) == [Level.IN_PLACE, Level.POD, Level.JOB]
+
+
+def test_a_phase_does_not_count_what_the_one_before_had_in_memory() -> None:
+    job = running(nodes=2)
+    job.report(can=CAN, remembered=7)
+    entered = lifecycle.enter_phase(job.state, 0)
+    assert (entered.remembered, entered.snapshot) == (None, None)
