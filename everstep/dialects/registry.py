@@ -158,14 +158,22 @@ def on_cluster(document: dict[str, Any], cluster: str | None) -> dict[str, Any]:
 
 
 def validate(
-    text: str | bytes, command: str | None = None, *, has_pods: HasPods = has_pods_by_name
+    text: str | bytes,
+    command: str | None = None,
+    *,
+    cluster: str | None = None,
+    has_pods: HasPods = has_pods_by_name,
 ) -> Verdict:
-    """Judge the text of a document: its problems, or notes for its author."""
+    """Judge the text of a document: its problems, or notes for its author.
+
+    A command and a cluster given here are laid over it.
+    """
     dialect = None
     try:
         document = read_text(text)
         dialect = dialect_of(document)
-        spec = _compiled(with_command(document, command), dialect, has_pods)
+        document = on_cluster(with_command(document, command), cluster)
+        spec = _compiled(document, dialect, has_pods)
     except InvalidSpec as error:
         name = dialect.name if dialect else None
         return Verdict(ok=False, dialect=name, errors=tuple(error.problems))

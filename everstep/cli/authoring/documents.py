@@ -62,15 +62,17 @@ def validate(
         str | None,
         typer.Option(
             callback=not_empty,
-            help="Ask the API server of this cluster too, by a dry run of the pods.",
+            help="For this cluster, whatever FILE says; its API server is asked too, by a dry run.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
-    verdict = registry.validate(text := read(file), command, has_pods=machine.has_pods)
+    text = read(file)
+    verdict = registry.validate(text, command, cluster=cluster, has_pods=machine.has_pods)
     if verdict.ok:
         document = registry.with_command(registry.read_text(text), command)
+        document = registry.on_cluster(document, cluster)
         job = _compiled(document, needs_command=False, has_pods=machine.has_pods)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
         broken, backend_notes = of_backend(job)
@@ -109,8 +111,6 @@ def _refused(spec: JobSpec, cluster: str) -> tuple[tuple[str, str], ...]:
     """What the cluster would refuse of this job's pods."""
     if not machine.has_pods(cluster):
         raise Failed(Exit.USAGE, f"cluster {cluster} makes no pods: leave out --cluster")
-    if spec.cluster != cluster:
-        raise Failed(Exit.USAGE, f"{spec.name} is for cluster {spec.cluster}, not {cluster}")
     return tuple(asyncio.run(machine.tools(cluster).refusals(spec)))
 
 

@@ -112,6 +112,14 @@ def test_validate_has_the_rules_of_the_documents_backend_without_its_cluster(
     assert cli("validate", for_pods(tmp_path)).code == 0
 
 
+def test_validate_judges_a_document_for_the_cluster_that_is_given(cli: Cli, tmp_path: Path) -> None:
+    """As `submit --cluster` would run it. Without it the image has no effect, on this machine."""
+    file = for_pods(tmp_path, cluster="local", model_dir="out")
+    assert "has no effect on cluster `local`" in cli("validate", file).out
+    ended = cli("validate", file, "--cluster", "gpu", "--json")
+    assert [error["field"] for error in json.loads(ended.out)["errors"]] == ["spec.model_dir"]
+
+
 def test_rules_of_a_backend_name_fields_as_the_document_writes_them(
     cli: Cli, tmp_path: Path
 ) -> None:
