@@ -301,7 +301,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         save_signal=_save_signal(settings.checkpoints),
         prewarm=_prewarm(settings.prewarm),
         log_pattern=_log_pattern(settings.progress.log_pattern),
-        loss_pattern=_loss_pattern(settings.progress.loss_pattern),
+        loss_pattern=_loss_pattern(settings.progress.loss_pattern, base),
         last_step=settings.progress.last_step,
         prefetch=Prefetch(command=_command(settings.prefetch)) if settings.prefetch else None,
         limits=_limits(settings.limits),
@@ -319,8 +319,13 @@ def _save_signal(checkpoints: shapes.Checkpoints | None) -> str | None:
     return (DEFAULT_SIGNAL if signal else None) if isinstance(signal, bool) else signal
 
 
-def _loss_pattern(pattern: str | None) -> str | None:
-    return "" if pattern == regexes.NO_PATTERN else pattern
+def _loss_pattern(pattern: str | None, base: Policy) -> str | None:
+    """The pattern; empty: losses are not read.
+
+    In other dialects bad numbers end a job, or spend its restarts: there the usual pattern is not tried.
+    """
+    is_off = pattern == regexes.NO_PATTERN or (pattern is None and base != DEFAULT_POLICY)
+    return "" if is_off else pattern
 
 
 def _joined(workdir: str, path: str | None) -> str | None:

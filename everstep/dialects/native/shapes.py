@@ -217,7 +217,8 @@ class Progress(Shape):
     `step`. Default: what usual scripts print is tried."""
     loss_pattern: v.LossPattern | None = None
     """Regular expression (RE2) with a group `loss`. Three losses in a row that are NaN or infinite are a
-    fault of class `numeric`. Default: `loss 0.5` and the like are tried. `none`: losses are not read."""
+    fault of class `numeric`. Default: `loss 0.5` and the like are tried, though not in documents of other
+    systems. `none`: losses are not read."""
     last_step: Annotated[int, Field(ge=1, le=2**53)] | None = None
     """Step at which training is over. `everstep watch` shows the time that is left."""
 
