@@ -25,8 +25,8 @@ SOCKET_FOLDER = "EVERSTEP_RANK_SOCKET_FOLDER"
 """The variable in which a rank finds that folder."""
 SNAPSHOT_STEP = "EVERSTEP_SNAPSHOT_STEP"
 """The variable with the step of the snapshots from which all ranks resume; absent: from none."""
-TOKEN = "token"
-"""File in the folder of a rank: what the agent accepts from this rank alone."""
+TOKEN = "EVERSTEP_RANK_TOKEN"
+"""The variable with what the agent accepts from this rank alone."""
 MESSAGE_MOST = 4096
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 from typing import Any
 
 from everstep.protocol import rank_memory
@@ -17,11 +16,11 @@ ANSWER_S = 10.0
 class Link:
     """One connection, as the rank of the environment. Every method raises OSError if the agent is gone."""
 
-    def __init__(self, folder: str, rank_folder: str, rank: int) -> None:
+    def __init__(self, folder: str, token: str, rank: int) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(ANSWER_S)
         self._rank = rank
-        self._token = (Path(rank_folder) / rank_memory.TOKEN).read_text()
+        self._token = token
         self._connect(folder)
 
     def _connect(self, folder: str) -> None:

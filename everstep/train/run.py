@@ -18,7 +18,6 @@ from everstep.train.link import Link
 
 REPORTED_S = 0.1
 """Least time between two messages about a step; the position itself is always up to date."""
-RANK_FOLDER = "EVERSTEP_RANK_FOLDER"
 
 
 class SnapshotUnreadable(Exception):
@@ -141,11 +140,11 @@ class _Connected:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> _Connected | None:
         """The rank that the environment names; None if there is no agent that has it."""
-        folder, rank_folder = environ.get(rank_memory.SOCKET_FOLDER), environ.get(RANK_FOLDER)
-        if not folder or not rank_folder:
+        folder, token = environ.get(rank_memory.SOCKET_FOLDER), environ.get(rank_memory.TOKEN)
+        if not folder or not token:
             return None
         try:
-            return cls(Link(folder, rank_folder, int(environ["RANK"])), environ)
+            return cls(Link(folder, token, int(environ["RANK"])), environ)
         except (OSError, ValueError, KeyError):
             return None
 

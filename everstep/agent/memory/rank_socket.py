@@ -1,7 +1,7 @@
 """The socket for ranks: they introduce themselves, hand over memory and report that they made a step.
 
 Everything happens in the agent's loop. A message is short, and an answer is sent or the connection is closed:
-no rank can hold up the loop. A rank proves who it is by the token in its folder.
+no rank can hold up the loop. A rank proves which one it is by its token.
 """
 
 from __future__ import annotations

@@ -51,11 +51,10 @@ class RankFolder:
         self.can: list[str] = []
         self.problem: str | None = None
 
-    def make(self, token: str) -> None:
+    def make(self) -> None:
         """Make the folder. A full disk must not stop a rank; it only loses its channel to the agent."""
         with contextlib.suppress(OSError):
             permissions.ensure_below(self.path.parents[1], self.path)
-            files.replace(self.path / rank_memory.TOKEN, token)
 
     def instruct(self, instruction: wire.RebuildRequest | wire.SaveRequest) -> None:
         """Write the instruction for the rank. Raises OSError."""
@@ -91,8 +90,7 @@ class RankFolder:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            names = wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS, rank_memory.TOKEN
-            for name in names:
+            for name in (wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 
@@ -124,6 +122,7 @@ class Rank:
             **plan["env"],
             wire.RANK_FOLDER: str(folder.path),
             rank_memory.SOCKET_FOLDER: str(folder.path.parents[1]),
+            rank_memory.TOKEN: self.token,
         }
         self.incarnation = incarnation
         self.pid = 0

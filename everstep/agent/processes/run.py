@@ -105,7 +105,7 @@ class Run:
                 env = {**self.command["rebuild"], **plan["env"]}
                 rank.folder.instruct({"generation": self.generation, "do": "rebuild", "env": env})
             else:
-                rank.folder.make(rank.token)
+                rank.folder.make()
 
     @property
     def prewarmed(self) -> bool | None:

@@ -138,8 +138,7 @@ def test_the_last_step_of_a_killed_rank_is_exact(pod: Pod) -> None:
 
 def test_a_process_without_the_token_of_a_rank_is_refused(pod: Pod, tmp_path: Path) -> None:
     runs(pod, FOREVER)
-    (tmp_path / rank_memory.TOKEN).write_text("another job's")
-    link = Link(str(pod.home), str(tmp_path), 0)
+    link = Link(str(pod.home), "another job's", 0)
     with contextlib.closing(link), (tmp_path / "page").open("w+b") as page:
         page.truncate(rank_memory.PAGE)
         with pytest.raises(PermissionError, match="token"):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from everstep.agent.prewarming.helper_spec import parse_python_command
-from everstep.protocol import wire
+from everstep.protocol import rank_memory, wire
 from tests.agent.pod import Pod, exits, is_running, signal_to, until
 from tests.agent.prewarming.warm import Warm, is_prewarmed, is_stopped
 
@@ -79,6 +79,8 @@ def test_a_fork_finds_itself_where_a_plain_start_would(
     assert words == ["HOME/ranks/g1-r0/error.json", "HOME/ranks/g2-r0/error.json"]
     folders = [one["env"].pop(wire.RANK_FOLDER) for one in states]
     assert folders == ["HOME/ranks/g1-r0", "HOME/ranks/g2-r0"], "each process has its own"
+    tokens = {one["env"].pop(rank_memory.TOKEN) for one in states}
+    assert len(tokens) == 2, "each process has its own"
     assert states[1] == states[0]
     assert states[1]["place"] == [True, True]
 
