@@ -28,14 +28,8 @@ from activities.visibility import (
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
-from everstep.core.counting.reports import (
-    CountOrder,
-)
-from everstep.core.deciding.decision import (
-    Isolation,
-    StepOrder,
-    StepResult,
-)
+from everstep.core.counting.reports import CountOrder
+from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.glance import saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport

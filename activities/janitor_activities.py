@@ -29,9 +29,7 @@ from activities.heartbeat import Heartbeat, heartbeating
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.core.counting import fault_spans
-from everstep.core.counting.reports import (
-    REPORT_MOST,
-)
+from everstep.core.counting.reports import REPORT_MOST
 from everstep.core.errors import StaleGeneration
 from everstep.core.recovering.quarantine import DeviceReport
 from everstep.core.world import Leftover

@@ -15,14 +15,9 @@ from everstep.backends.base import Backend
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fold import folded
 from everstep.core.counting.occurrences import FaultCount
-from everstep.core.counting.reports import (
-    count_order,
-)
+from everstep.core.counting.reports import count_order
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import (
-    Outcome,
-    Plan,
-)
+from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.errors import LifecycleBug
 from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.next_actions import (

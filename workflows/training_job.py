@@ -26,15 +26,8 @@ from everstep.chronicle import happenings, record_rows, views
 from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
-from everstep.core.counting.reports import (
-    CountOrder,
-    count_order,
-)
-from everstep.core.deciding.decision import (
-    Decision,
-    Outcome,
-    Plan,
-)
+from everstep.core.counting.reports import CountOrder, count_order
+from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING

@@ -12,12 +12,7 @@ from typing import Protocol
 from everstep.backends.base import Backend
 from everstep.core.bounds import cut
 from everstep.core.counting.occurrences import FaultCount
-from everstep.core.deciding.decision import (
-    StepEnd,
-    StepOrder,
-    StepResult,
-    Waited,
-)
+from everstep.core.deciding.decision import StepEnd, StepOrder, StepResult, Waited
 from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from everstep.backends.fake.backend import FakeBackend
-from everstep.core.counting.reports import (
-    CountOrder,
-)
+from everstep.core.counting.reports import CountOrder
 from everstep.core.facts import Fact
 from everstep.core.spec import RepeatRule
 from everstep.faults.rules import duration_rules

@@ -12,9 +12,7 @@ from activities.janitor_activities import JanitorActivities
 from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
-from everstep.core.counting.reports import (
-    CountOrder,
-)
+from everstep.core.counting.reports import CountOrder
 from everstep.core.facts import Fact
 from everstep.core.spec import RepeatRule
 from everstep.faults.rules import duration_rules, frequency_rules

@@ -13,10 +13,7 @@ from typing import Any
 from everstep.chronicle import views
 from everstep.core.counting.occurrences import Occurrence
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import (
-    Decision,
-    Outcome,
-)
+from everstep.core.deciding.decision import Decision, Outcome
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PlaybookRow, row_for
 from everstep.core.deciding.remedies import SPACING_S

@@ -7,10 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from everstep.core.bounds import text_bytes
-from everstep.core.counting.reports import (
-    FaultReport,
-    SoundReport,
-)
+from everstep.core.counting.reports import FaultReport, SoundReport
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000

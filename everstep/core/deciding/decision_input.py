@@ -10,13 +10,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.counting.occurrences import FaultCount, Occurrence
 from everstep.core.counting.relations import causes_of
-from everstep.core.deciding.decision import (
-    Checking,
-    Outcome,
-    Result,
-    RollbackCount,
-    RunEnd,
-)
+from everstep.core.deciding.decision import Checking, Outcome, Result, RollbackCount, RunEnd
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Step
 from everstep.core.spec import Policy

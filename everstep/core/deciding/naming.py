@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 from everstep.core.bounds import cut
 from everstep.core.counting.occurrences import SHARED_WITHIN_S, Occurrence, count
 from everstep.core.counting.relations import first_relation
-from everstep.core.deciding.decision import (
-    DeviceRef,
-    Fault,
-)
+from everstep.core.deciding.decision import DeviceRef, Fault
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.facts import (

@@ -23,17 +23,10 @@ from everstep.core.bounds import (
     seconds,
 )
 from everstep.core.counting import fault_counts, fault_spans, reports
-from everstep.core.counting.fault_counts import (
-    CountedFault,
-    count_fault,
-    mark_isolating,
-)
+from everstep.core.counting.fault_counts import CountedFault, count_fault, mark_isolating
 from everstep.core.counting.fault_spans import FaultSpan
 from everstep.core.counting.occurrences import FaultCount
-from everstep.core.counting.reports import (
-    FaultReport,
-    SoundReport,
-)
+from everstep.core.counting.reports import FaultReport, SoundReport
 from everstep.core.errors import CommandRejected
 from everstep.core.node_names import check_place
 from everstep.core.recovering import isolations

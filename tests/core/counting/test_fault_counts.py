@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from everstep.core.counting import fault_counts
-from everstep.core.counting.fault_counts import (
-    FAULTS_KEPT,
-    FAULTS_OF_ONE_KEPT,
-)
-from everstep.core.counting.reports import (
-    FaultReport,
-    reports_from,
-)
+from everstep.core.counting.fault_counts import FAULTS_KEPT, FAULTS_OF_ONE_KEPT
+from everstep.core.counting.reports import FaultReport, reports_from
 from everstep.core.errors import CommandRejected
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import COUNTS, Quarantine

@@ -7,12 +7,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.counting import fault_spans
-from everstep.core.counting.reports import (
-    CountOrder,
-    FaultReport,
-    SoundReport,
-    sound_of,
-)
+from everstep.core.counting.reports import CountOrder, FaultReport, SoundReport, sound_of
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import (
     COUNTS,

@@ -39,11 +39,7 @@ from everstep.backends.fault_lines import When
 from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import (
-    Decision,
-    Outcome,
-    Plan,
-)
+from everstep.core.deciding.decision import Decision, Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
