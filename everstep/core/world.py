@@ -106,6 +106,7 @@ class RankSnapshot(NamedTuple):
     step: int
     rank: int
     world: int  # number of ranks whose snapshots of this step belong together
+    generation: int  # of the process that wrote it
     at: float
 
 
@@ -217,10 +218,11 @@ def common(declared: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 def newest_whole_step(pods: Iterable[PodView]) -> int | None:
     """The newest step of which every rank has a whole snapshot, whatever its number will be."""
-    ranks_by_step: dict[tuple[int, int], set[int]] = {}
+    ranks_by_step: dict[tuple[int, int, int], set[int]] = {}
     for held in (one for pod in pods for one in pod.snapshots):
-        ranks_by_step.setdefault((held.step, held.world), set()).add(held.rank)
-    whole = (step for (step, world), ranks in ranks_by_step.items() if len(ranks) == world)
+        key = held.step, held.world, held.generation
+        ranks_by_step.setdefault(key, set()).add(held.rank)
+    whole = (step for (step, world, _), ranks in ranks_by_step.items() if len(ranks) == world)
     return max(whole, default=None)
 
 

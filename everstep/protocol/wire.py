@@ -112,10 +112,11 @@ class RankSeen(TypedDict):
 
 
 class SnapshotSeen(TypedDict):
-    """A whole snapshot of a rank's state, in memory that the agent holds."""
+    """A whole snapshot, in memory that the agent holds, of a rank that would begin from it."""
 
     rank: int
     world: int  # number of ranks whose snapshots of this step belong together
+    generation: int  # of the process that wrote it
     step: int
     at: float
     bytes: int

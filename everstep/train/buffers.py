@@ -35,11 +35,14 @@ class Buffer:
         self._summing: threading.Thread | None = None
 
     @classmethod
-    def made(cls, content_bytes: int) -> Buffer:
-        """A new one with room for this content, and a little more. Raises MemoryFull."""
+    def made(cls, content_bytes: int, *, shares: int = 1) -> Buffer:
+        """A new one with room for this content, and a little more. Raises MemoryFull.
+
+        `shares`: so many ranks may take as much at the same moment.
+        """
         room = PAGE + aligned(content_bytes + content_bytes // 16, PAGE)
         free = free_bytes()
-        if free is not None and room > free * (1 - SPARE_SHARE):
+        if free is not None and room * shares > free * (1 - SPARE_SHARE):
             raise MemoryFull(f"it needs {room / MB:.0f} MB, and {free / MB:.0f} MB are free")
         handle = os.memfd_create("everstep-snapshot")
         try:
@@ -49,6 +52,12 @@ class Buffer:
         except OSError as error:
             os.close(handle)
             raise MemoryFull(f"it needs {room / MB:.0f} MB: {error.strerror}") from None
+
+    def drop(self) -> None:
+        """Hold no snapshot any more."""
+        if self._summing is not None:
+            self._summing.join()
+        rank_memory.drop_snapshot(self._memory)
 
     def has_room(self, content_bytes: int) -> bool:
         return PAGE + content_bytes <= len(self._memory)

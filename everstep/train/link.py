@@ -22,6 +22,9 @@ class Link:
         self._rank = rank
         self._token = token
         self._connect(folder)
+        # The time-out of the first one makes each of its calls wait until the agent reads.
+        self._unhurried = socket.socket(fileno=os.dup(self._socket.fileno()))
+        self._unhurried.setblocking(False)
 
     def _connect(self, folder: str) -> None:
         """Connect by a handle of the folder: the path of a socket has at most 107 bytes."""
@@ -52,11 +55,12 @@ class Link:
         self._send_now({"do": "note", "text": text[:500]})
 
     def close(self) -> None:
+        self._unhurried.close()
         self._socket.close()
 
     def _send_now(self, message: dict[str, Any]) -> None:
         try:
-            self._socket.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+            self._unhurried.send(json.dumps(message).encode())
         except BlockingIOError:
             return
 

@@ -37,6 +37,7 @@ class Run:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         self._environ = environ
         self._lock = threading.RLock()
+        self._writing = threading.Lock()  # a snapshot
         self._connected: _Connected | None = None
         self._is_looked_for = False  # the agent
         self._is_rank = True
@@ -47,7 +48,7 @@ class Run:
 
         Before the first call this process may be one that is forked to become a rank.
         """
-        self._lock = threading.RLock()
+        self._lock, self._writing = threading.RLock(), threading.Lock()
         if self._is_looked_for:
             self._connected, self._is_rank = None, False
 
@@ -83,11 +84,16 @@ class Run:
     def snapshot(self, step: int, state: object) -> bool:
         """Keep the state after this step in memory that outlives the process. Returns whether it is kept.
 
-        Every rank has to do this for the same steps. The state is copied before the call returns.
+        Every rank has to do this for the same steps. The state is copied before the call returns. A call
+        from a signal handler in the middle of another one keeps nothing: it would write into the same memory.
         """
-        with self._lock:
-            rank = self._rank()
-            return rank is not None and rank.keep(step, state)
+        rank = self._rank()
+        if rank is None or not self._writing.acquire(blocking=False):
+            return False
+        try:
+            return rank.keep(step, state)
+        finally:
+            self._writing.release()
 
     def restore(self) -> Restored | None:
         """What this rank goes on with; None: begin from the checkpoint, or from the beginning.
@@ -120,6 +126,9 @@ class _Connected:
         self._link = link
         self._generation = int(environ["EVERSTEP_GENERATION"])
         self._number, self._world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        self._neighbours = int(
+            environ.get("LOCAL_WORLD_SIZE", "1")
+        )  # ranks of this pod, itself included
         self._page, held = self._introduced()
         self.position = Position(None, None, FORWARD, time.monotonic())
         self._version = 0
@@ -177,7 +186,14 @@ class _Connected:
         place = step, self._generation, self._number, self._world
         sizes = len(content.head), content.nbytes
         buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
+        self._drop_later_than(step, buffer)
         return True
+
+    def _drop_later_than(self, step: int, newest: Buffer) -> None:
+        """Drop the other snapshot unless it is of an earlier step: the script has gone back since."""
+        for other in self._buffers:
+            if other is not None and other is not newest and other.step >= step:
+                other.drop()
 
     def _buffer_for(self, content_bytes: int) -> Buffer:
         """The buffer with the older snapshot, or one of its own in its place if it is too small."""
@@ -185,8 +201,13 @@ class _Connected:
         index = steps.index(min(steps))
         buffer = self._buffers[index]
         if buffer is None or not buffer.has_room(content_bytes):
-            new = Buffer.made(content_bytes)
-            self._link.keep(index, new.handle)
+            new = Buffer.made(content_bytes, shares=self._neighbours)
+            try:
+                self._link.keep(index, new.handle)
+            except OSError:
+                new.close()
+                self._link.close()  # a late answer would be taken for that to another message
+                raise
             if buffer is not None:
                 buffer.close()
             self._buffers[index] = buffer = new
@@ -204,6 +225,7 @@ class _Connected:
         for buffer, snapshot in ((one, one.snapshot) for one in held):
             if snapshot is not None and (snapshot.step, snapshot.rank) == (step, self._number):
                 if not buffer.is_intact(snapshot):
+                    buffer.drop()  # the next start does not find it
                     raise SnapshotUnreadable(f"the snapshot of step {step} is damaged")
                 return buffer.read(snapshot)
         raise SnapshotUnreadable(f"the agent of rank {self._number} has no snapshot of step {step}")

@@ -7,6 +7,9 @@ import os
 
 from everstep.protocol import rank_memory
 
+MEMORY = "/memfd:"
+"""How the kernel names memory without a name."""
+
 
 class HeldMemory:
     """A handle of memory that a rank made.
@@ -16,6 +19,13 @@ class HeldMemory:
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
+
+    @classmethod
+    def of(cls, handle: int) -> HeldMemory:
+        """The memory behind a handle that a rank sent. Raises OSError for a file: its storage may hang."""
+        if not os.readlink(f"/proc/self/fd/{handle}").startswith(MEMORY):  # noqa: PTH115  # a text, not a path
+            raise OSError("it is no memory without a name")
+        return cls(os.dup(handle))
 
     def page(self) -> bytearray:
         """The first page as it is now; zeros for what the memory lacks. Raises OSError."""

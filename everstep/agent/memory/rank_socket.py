@@ -23,6 +23,8 @@ from everstep.protocol import bounds, rank_memory
 
 CONNECTIONS_MAX = 256
 HANDLES_MOST = 1
+RESTORE = "restore"
+"""The capability of a rank that begins from a snapshot when it is ordered to."""
 
 
 class Refused(Exception):
@@ -85,7 +87,7 @@ class RankSocket:
         except Refused as refused:
             self._answer(connection, {"refused": str(refused)})
             self._close(connection)
-        except (OSError, ValueError):
+        except Exception:  # noqa: BLE001  # of a process that sends anything at all
             self._close(connection)
         finally:
             for handle in handles:
@@ -111,7 +113,11 @@ class RankSocket:
     ) -> None:
         """Take the memory of the rank's position; send the buffers of the process that it replaces."""
         rank = self._rank_of(message)
-        rank.keep_position(HeldMemory(os.dup(_only(handles))))
+        if any(other.rank is rank for other in self._connections):
+            raise Refused(
+                "the rank has introduced itself before: a process that it started is none"
+            )
+        rank.keep_position(HeldMemory.of(_only(handles)))
         connection.rank = rank
         held = self._agent.snapshots.handles(rank.number)
         socket.send_fds(connection.socket, [b"{}"], held)
@@ -149,7 +155,7 @@ def _keep(agent: Agent, rank: Rank, message: Mapping[str, Any], handles: list[in
     index = message.get("index")
     if type(index) is not int or not 0 <= index < rank_memory.BUFFERS:
         raise Refused("there is no such buffer")
-    agent.snapshots.hold(rank.number, index, HeldMemory(os.dup(_only(handles))))
+    agent.snapshots.hold(rank.number, index, HeldMemory.of(_only(handles)))
     return True
 
 
@@ -158,6 +164,8 @@ def _declare(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: lis
     if not isinstance(capabilities, list):
         raise Refused("a list of capabilities is needed")
     rank.folder.can = sorted({bounds.plain(str(one)) for one in capabilities})
+    if RESTORE in rank.folder.can:
+        agent.snapshots.restoring.add(rank.number)
     agent.publish()
     return True
 

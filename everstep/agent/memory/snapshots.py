@@ -14,6 +14,9 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._held: dict[int, dict[int, HeldMemory]] = {}
+        self.restoring: set[int] = (
+            set()
+        )  # ranks that begin from a snapshot when they are ordered to
 
     def hold(self, rank: int, index: int, memory: HeldMemory) -> None:
         """Hold this memory as a buffer of the rank, in place of what it had there."""
@@ -41,6 +44,7 @@ class Snapshots:
                 if index not in to_keep:
                     memory.drop_snapshot()
             if not to_keep:
+                self.restoring.discard(rank)
                 for memory in self._held.pop(rank).values():
                     memory.close()
 
@@ -50,10 +54,12 @@ class Snapshots:
                 "rank": rank,
                 "world": snapshot.world,
                 "step": snapshot.step,
+                "generation": snapshot.generation,
                 "at": _as_time(snapshot.at),
                 "bytes": snapshot.content_bytes,
             }
             for rank, buffers in sorted(self._held.items())
+            if rank in self.restoring
             for memory in buffers.values()
             if (snapshot := memory.snapshot) is not None and snapshot.rank == rank
         ]

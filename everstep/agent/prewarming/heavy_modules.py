@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from everstep.agent.processes import proc
 from everstep.free_memory import free_bytes
@@ -24,18 +25,46 @@ ROOM = 2.0
 """A helper needs as much memory as a rank had when it was ready to train; this many times must be free."""
 
 
-def heavy_modules(pid: int, *, root: Path = proc.PROC) -> list[str]:
-    """The heavy modules of a process, in the order of their names; none if memory is short."""
-    try:
-        lines = (root / str(pid) / "maps").read_text(errors="replace").splitlines()
-    except OSError:
-        return []
-    packages = packages_in(line.partition("/")[2] for line in lines)
+PREPARES_IMPORTS = re.compile(
+    rb"""environ\s*\[[^\]]*\]\s*=[^=] | environ\.(?:setdefault|update|pop|clear) | (?:un)?(?:putenv|setenv)
+    | sys\.path\b | addsitedir | load_dotenv""",
+    re.VERBOSE,
+)
+"""What a script may do before it imports a package: it changes which package that is, or how it works."""
+
+
+class HeavyModules(NamedTuple):
+    """What is imported ahead: modules, and the folders of the packages that they belong to."""
+
+    modules: list[str]
+    packages: list[Path]
+
+
+def heavy_modules(pid: int, *, root: Path = proc.PROC) -> HeavyModules | None:
+    """The heavy modules of a process, in the order of their names; None if it has none or memory is short."""
+    packages = packages_of(pid, root=root)
     heavy = sorted(package for package, size in packages.items() if size >= HEAVY_BYTES)
     free = free_bytes()
     if not heavy or (free is not None and free < ROOM * proc.rss_bytes(pid)):
-        return []
-    return [module for package in heavy for module in _with_later_parts(package)]
+        return None
+    return HeavyModules([name for one in heavy for name in _with_later_parts(one)], heavy)
+
+
+def packages_of(pid: int, *, root: Path = proc.PROC) -> dict[Path, int]:
+    """The packages with native libraries that a process has mapped, and the size of these."""
+    try:
+        lines = (root / str(pid) / "maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return packages_in(line.partition("/")[2] for line in lines)
+
+
+def prepares_its_imports(script: Path) -> bool:
+    """Whether a script sets variables or paths itself: a helper would import before it does."""
+    try:
+        return PREPARES_IMPORTS.search(script.read_bytes()) is not None
+    except OSError:
+        return True
 
 
 def packages_in(paths: Iterable[str]) -> dict[Path, int]:

@@ -74,6 +74,15 @@ class Unfit(OSError):
     """No helper can serve the start."""
 
 
+def script_of(command: wire.RunCommand) -> Path | None:
+    """The script that the command runs; None if it runs a module. Raises Unfit if no helper can serve it."""
+    helper_spec_of(command)
+    python = parse_python_command(command["order"].command)
+    if python is None or python.script is None:
+        return None
+    return Path(command["order"].workdir, python.script)
+
+
 def helper_spec_of(command: wire.RunCommand) -> HelperSpec:
     """The helper that this start needs, which imports the command's `prewarm`. Raises Unfit."""
     import zipfile  # some milliseconds of an agent's start

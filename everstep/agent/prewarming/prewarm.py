@@ -12,9 +12,20 @@ import os
 from functools import partial
 
 from everstep.agent.agent import Agent
-from everstep.agent.prewarming.heavy_modules import heavy_modules
+from everstep.agent.prewarming.heavy_modules import (
+    HeavyModules,
+    heavy_modules,
+    packages_of,
+    prepares_its_imports,
+)
 from everstep.agent.prewarming.helper import Helper, Standby
-from everstep.agent.prewarming.helper_spec import HelperSpec, Unfit, helper_spec_of, order_for
+from everstep.agent.prewarming.helper_spec import (
+    HelperSpec,
+    Unfit,
+    helper_spec_of,
+    order_for,
+    script_of,
+)
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -32,7 +43,8 @@ class Prewarm:
         self._agent = agent
         self._helper: Helper | None = None
         self._replaced_in = 0  # the generation in which the helper was last replaced
-        self._learned: tuple[list[str], list[str]] = ([], [])  # a command, and its heavy modules
+        self._learned: tuple[list[str], HeavyModules] | None = None  # a command, and what it loads
+        self._unfit: list[str] = []  # the command for which that did not work
 
     def state(self) -> wire.HelperSeen | None:
         return self._helper.state() if self._helper is not None else None
@@ -41,13 +53,14 @@ class Prewarm:
 
     def modules_for(self, order: wire.RunOrder) -> list[str]:
         """The modules to import ahead: of the order, or those that its ranks had loaded the last time."""
-        learned_for, modules = self._learned
-        is_learned = order.prewarm_auto and order.command == learned_for
-        return modules if is_learned else order.prewarm
+        if order.prewarm_auto and self._learned is not None and self._learned[0] == order.command:
+            return self._learned[1].modules
+        return order.prewarm
 
     def first_step_made(self, run: Run) -> None:
         """Look a little later what a rank has loaded, if the command leaves it to the agent."""
-        if run.order.prewarm_auto and not run.order.prewarm:
+        is_new = not run.order.prewarm and run.order.command != self._unfit
+        if run.order.prewarm_auto and is_new:
             self._agent.loop.later(STANDBY_S, partial(self._learn, run))
 
     def _learn(self, run: Run) -> None:
@@ -56,12 +69,32 @@ class Prewarm:
         if self._agent.run is not run or not living:
             return
         with contextlib.suppress(Unfit):
-            helper_spec_of(run.command)  # no helper can serve this command, so nothing is learned
-            if modules := heavy_modules(living[0].pid):
-                self._learned = run.order.command, modules
-                run.order = run.command["order"] = run.order._replace(prewarm=modules)
+            script = script_of(
+                run.command
+            )  # no helper can serve this command, so nothing is learned
+            if script is None or prepares_its_imports(script):
+                return
+            if heavy := heavy_modules(living[0].pid):
+                self._learned = run.order.command, heavy
+                run.order = run.command["order"] = run.order._replace(prewarm=heavy.modules)
                 self.prepare(run)
                 self._agent.publish()
+
+    def _has_other_packages(self, helper: Helper) -> bool:
+        """Whether a helper has imported packages from elsewhere than the rank, by another path."""
+        if self._learned is None or list(helper.spec.modules) != self._learned[1].modules:
+            return False
+        return not set(self._learned[1].packages) <= packages_of(helper.pid).keys()
+
+    def _forget_learned(self, helper: Helper) -> bool:
+        """Import these modules ahead no more, unless the document lists them. Returns whether it does not."""
+        if self._learned is None or list(helper.spec.modules) != self._learned[1].modules:
+            return False
+        self._unfit, self._learned = self._learned[0], None
+        if self._agent.run is not None and self._agent.run.order.prewarm_auto:
+            run = self._agent.run
+            run.order = run.command["order"] = run.order._replace(prewarm=[])
+        return True
 
     # -- a start ----------------------------------------------------------------------------------
 
@@ -72,9 +105,9 @@ class Prewarm:
         try:
             self._start_forked(self._fitting_helper(run), run, rank)
         except OSError as why:
-            self._agent.note(
-                f"prewarm: generation {run.generation} was started without the helper: {why}"
-            )
+            if not run.order.prewarm_auto:
+                how = f"generation {run.generation} was started without the helper"
+                self._agent.note(f"prewarm: {how}: {why}")
             return False
         return True
 
@@ -185,6 +218,9 @@ class Prewarm:
         if not helper.read_message():
             self._agent.loop.unwatch(helper.control.fileno())
         if helper.state() != before:
+            if helper.is_ready and self._has_other_packages(helper):
+                self._forget_learned(helper)
+                self._drop(helper)
             self._stand_by(helper)
             self._agent.publish()
 
@@ -205,9 +241,10 @@ class Prewarm:
             pass
         if self._helper is helper:
             self._helper = None
-            agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
-            if was_ready:
-                self._replace(helper.spec)
+            if not self._forget_learned(helper):
+                agent.note(f"prewarm: the helper is gone: {helper.last_words()}")
+                if was_ready:
+                    self._replace(helper.spec)
         agent.parts.warden.send_orders()
         helper.close()
         agent.publish()

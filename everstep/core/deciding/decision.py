@@ -224,7 +224,7 @@ class Plan:
     places: PlaceRules | None = None
     avoid_devices: tuple[tuple[str, int], ...] = ()
     saved_as: str | None = None  # where the newest complete checkpoint of this phase was
-    restores: bool = False  # every rank begins from its snapshot when it is ordered to
+    restores: bool = False  # all ranks have snapshots in memory, and would begin from them
     snapshot: Snapshot | None = None  # from which the run before this plan began
     reissued: bool = False  # it places pods of a restarted job, which queues before new ones
     priority: int = 0

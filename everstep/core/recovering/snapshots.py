@@ -12,10 +12,10 @@ from everstep.core.world import Checkpoint, PodView, Snapshot
 STARTS_MOST = 2
 """So many runs in a row begin from the same snapshots. The next one begins from the checkpoint: the state in
 memory may be what ends them."""
+Written = tuple[int, int]
+"""The step of a snapshot, and the generation of the process that wrote it."""
 SPOILS_STATE = frozenset({FaultClass.NUMERIC, FaultClass.CHECKPOINT})
 """Classes whose fault may be in the state itself: memory has the newest of it."""
-RESTORE = "restore"
-"""The capability of a rank that begins from a snapshot when it is ordered to."""
 
 
 def may_be_used(plan: Plan) -> bool:
@@ -52,11 +52,16 @@ def newest_common(
     """The newest step of which every rank has a whole snapshot in its own pod.
 
     A rank that gets another number, or is one of another number of ranks, has another part of the state.
+    Snapshots of two generations may be of two trainings, of which one was left.
     """
     world = len(node_ranks) * processes_per_node
     by_slot = {pod.slot: pod for pod in pods}
     times = [
-        {one.step: one.at for one in pod.snapshots if (one.rank, one.world) == (rank, world)}
+        {
+            (one.step, one.generation): one.at
+            for one in pod.snapshots
+            if (one.rank, one.world) == (rank, world)
+        }
         for slot in node_ranks
         for pod in [by_slot.get(slot)]
         for rank in ranks_of(slot, node_ranks, processes_per_node)
@@ -64,10 +69,10 @@ def newest_common(
     ]
     if len(times) < world:
         return None
-    step = max(_common(times), default=None)
-    return None if step is None else Snapshot(step, at=max(at[step] for at in times))
+    newest = max(_common(times), default=None)
+    return None if newest is None else Snapshot(newest[0], at=max(at[newest] for at in times))
 
 
-def _common(times: Collection[Mapping[int, float]]) -> frozenset[int]:
+def _common(times: Collection[Mapping[Written, float]]) -> frozenset[Written]:
     sets = [frozenset(steps) for steps in times]
     return sets[0].intersection(*sets[1:]) if sets else frozenset()

@@ -17,6 +17,9 @@ from everstep.core.world import Checkpoint, PodView
 
 T = TypeVar("T", int, float)
 
+STEPS_FURTHER = 10
+"""Steps in memory that count as progress: a run that dies at each step shall not go on as it is for ever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
@@ -99,7 +102,7 @@ def _remembered(state: JobState) -> JobState:
     It is lost with the pods, so series, suspicions and rollbacks end with a checkpoint alone.
     """
     mark = state.ledger.mark
-    if state.remembered is None or state.remembered <= (mark.remembered or 0):
+    if state.remembered is None or state.remembered < (mark.remembered or 0) + STEPS_FURTHER:
         return state
     mark = replace(mark, remembered=state.remembered)
     return _with_event(

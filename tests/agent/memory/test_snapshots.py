@@ -70,6 +70,7 @@ import os, pickle, signal
 from everstep.train import run, states
 def state_of(step):
     return {{name: pickle.PickleBuffer(bytearray([step]) * 1000) for name in "ab"}}
+run.restore()
 for step in range(1, 4):
     run.snapshot(step, state_of(step))
 real = states._Bytes.copy_into
@@ -168,6 +169,7 @@ from everstep.protocol import rank_memory
 from everstep.train import buffers, run
 {TELL}
 run.step(1)
+run.restore()
 run.snapshot(1, {{}})
 for name in os.listdir("/proc/self/fd"):
     with contextlib.suppress(OSError):
@@ -195,6 +197,64 @@ def test_handles_do_not_add_up_over_restarts(pod: Pod) -> None:
         counts.append(len([*handles.iterdir()]))
         pod.stopped(generation + 1)
     assert counts[-1] <= counts[1]
+
+
+def test_a_script_that_goes_back_leaves_the_later_snapshot_behind(pod: Pod) -> None:
+    """After a spike of its loss, say: the job must not resume from the training that was left."""
+    script = f"""{TELL}
+from everstep.train import run
+run.restore()
+for step in (98, 99, 100, 50):
+    run.snapshot(step, step)
+tell("made", "all")
+{FOREVER}"""
+    runs(pod, script)
+    pod.file("made")
+    assert held_steps(pod.stopped(2)) == [(0, 50)]
+
+
+def test_a_snapshot_in_a_signal_handler_does_not_write_into_one_that_is_written(pod: Pod) -> None:
+    script = f"""{TELL}
+import os, pickle, signal
+from everstep.train import run, states
+kept = []
+signal.signal(signal.SIGUSR1, lambda *_: kept.append(run.snapshot(2, "inner")))
+real = states._Bytes.copy_into
+def interrupted(part, place):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    real(part, place)
+states._Bytes.copy_into = interrupted
+run.restore()
+kept.append(run.snapshot(1, pickle.PickleBuffer(bytearray(1000))))
+tell("kept", kept)
+{FOREVER}"""
+    runs(pod, script)
+    assert pod.file("kept") == "[False, True]"
+    assert held_steps(pod.stopped(2)) == [(0, 1)]
+
+
+def test_a_process_that_a_rank_starts_does_not_take_its_place(pod: Pod) -> None:
+    script = f"""{TELL}
+import subprocess, sys
+from everstep.train import run
+run.step(41)
+child = "from everstep.train import run; print(run.is_managed); run.step(1)"
+tell("child", subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+run.step(42)
+{FOREVER}"""
+    runs(pod, script)
+    assert pod.file("child") == "False"
+    state = pod.until(lambda s: s["run"] is not None and s["run"]["step"] == 42)
+    assert state["run"] is not None
+
+
+def test_snapshots_outlive_a_run_that_ends_before_it_restores(pod: Pod) -> None:
+    runs(pod, train(5))
+    pod.file("made-1-0")
+    pod.stopped(2)
+    runs(pod, "raise SystemExit(1)", generation=2, step=5)
+    state = pod.until(lambda s: any(fact["generation"] == 2 for fact in s["facts"]))
+    assert held_steps(state) == [(0, 5)]
 
 
 def test_without_room_there_is_a_note_and_no_snapshot(pod: Pod) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -70,6 +71,43 @@ def test_a_command_that_no_helper_serves_is_started_without_a_note(
     assert [note for note in state["notes"] if "prewarm" in note] == []
 
 
+def test_a_package_from_another_place_is_not_imported_ahead(
+    pod: Pod, packages: Path, tmp_path: Path
+) -> None:
+    """A helper looks for it along its own path, which a launcher of the script may have changed."""
+    other = tmp_path / "other" / "site-packages"
+    shutil.copytree(packages, other)
+    warm = Warm(pod, modules=[])
+    (pod.home / "paths.py").write_text(f"import sys\nsys.path.insert(0, {str(other)!r})\n")
+    warm.write(f"import paths\n{IMPORTS}")
+    start = {"prewarm_auto": True, "env": {"PYTHONPATH": str(packages)}}
+    warm.start(**start)
+    pod.until(lambda s: s["helper"] is not None)
+    state = pod.until(lambda s: s["helper"] is None)
+    assert is_prewarmed(warm.start(**start)) is None
+    assert [note for note in state["notes"] if "prewarm" in note] == []
+
+
+PREPARES = {
+    "os.environ['OMP_NUM_THREADS'] = '1'": True,
+    "os.environ.setdefault('A', 'b')": True,
+    "sys.path.insert(0, 'lib')": True,
+    "os.putenv('A', 'b')": True,
+    "rank = int(os.environ['RANK'])": False,
+    "if os.environ['A'] == 'b': pass": False,
+    "os.environ.get('RANK')": False,
+}
+
+
+@pytest.mark.parametrize(("line", "prepares"), PREPARES.items())
+def test_a_script_that_prepares_its_imports_is_not_imported_ahead_for(
+    line: str, prepares: bool, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"import os, sys\n{line}\nimport torch\n")
+    assert heavy_modules.prepares_its_imports(script) is prepares
+
+
 PATHS = {
     "/usr/lib/python3/dist-packages/jax/_core.so": ["jax"],
     "/venv/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so": ["torch"],
@@ -91,7 +129,8 @@ def test_without_memory_for_a_second_copy_nothing_is_imported(
     library = packages / "heavy" / "lib" / "native.so.1.2"
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "maps").write_text(f"7f00-7f01 r--p 0 08:01 1  {library}\n")
-    assert heavy_modules.heavy_modules(1, root=tmp_path) == ["heavy"]
+    heavy = heavy_modules.heavy_modules(1, root=tmp_path)
+    assert heavy == heavy_modules.HeavyModules(["heavy"], [packages / "heavy"])
     monkeypatch.setattr(heavy_modules, "free_bytes", lambda: 0)
     monkeypatch.setattr(proc, "rss_bytes", lambda _pid: 1)
-    assert heavy_modules.heavy_modules(1, root=tmp_path) == []
+    assert heavy_modules.heavy_modules(1, root=tmp_path) is None

@@ -23,9 +23,11 @@ def plan(**changes: object) -> Plan:
     return replace(launch_plan(running(nodes=2).state), **changes)  # type: ignore[arg-type]  # fields of a plan
 
 
-def pod(slot: int, *steps: int, rank: int | None = None, world: int = 2) -> PodView:
+def pod(
+    slot: int, *steps: int, rank: int | None = None, world: int = 2, generation: int = 1
+) -> PodView:
     rank = slot if rank is None else rank
-    held = tuple(RankSnapshot(step, rank, world, at=step) for step in steps)
+    held = tuple(RankSnapshot(step, rank, world, generation, at=step) for step in steps)
     return PodView(slot=slot, node="n0", uid="u", state=PodState.STOPPED, snapshots=held)
 
 
@@ -48,8 +50,9 @@ def test_all_ranks_resume_from_the_newest_step_that_each_of_them_has() -> None:
         (pod(0, 7), pod(1)),
         (pod(0, 7), pod(1, 7, rank=0)),
         (pod(0, 7), pod(1, 7, world=3)),
+        (pod(0, 7), pod(1, 7, generation=2)),
     ],
-    ids=["no common step", "a pod is gone", "a pod is new", "another rank", "another world"],
+    ids=["no common step", "gone", "new", "another rank", "another world", "another generation"],
 )
 def test_a_rank_without_its_part_leaves_the_checkpoint(pods: tuple[PodView, ...]) -> None:
     assert chosen(*pods) is None
@@ -108,15 +111,14 @@ def test_a_fault_that_may_be_in_the_state_does_not_resume_from_it(
     cls: FaultClass, restores: bool
 ) -> None:
     job = running(nodes=2)
-    job.report(can=CAN)
-    job.see(sighting(cls), can=CAN)
+    job.see(sighting(cls), can=CAN, remembered=7)
     assert job.plan.restores is restores
 
 
 def test_a_restart_that_got_the_training_further_is_not_followed_by_a_coarser_level() -> None:
     """Whether a newer checkpoint or memory shows it; without either the next level is tried."""
     further, stuck = running(nodes=2), running(nodes=2)
-    for job, steps in ((further, (7, 9, 11, 13, 15)), (stuck, (7, 7, 7))):
+    for job, steps in ((further, (10, 20, 30, 40, 50)), (stuck, (7, 8, 9))):
         for step in steps:
             job.see(sighting(FaultClass.CRASH), can=CAN, remembered=step)
             job.succeeds(snapshot=Snapshot(step, at=0.0))

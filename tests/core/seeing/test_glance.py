@@ -52,7 +52,9 @@ def test_it_shows_what_a_restart_in_place_would_go_on_with() -> None:
     """The newest step of which every rank has a snapshot, and the modules that no rank imports again."""
     pods = tuple(
         one._replace(
-            snapshots=tuple(RankSnapshot(step, one.slot, 2, at=140.0) for step in steps),
+            snapshots=tuple(
+                RankSnapshot(step, one.slot, 2, generation=1, at=140.0) for step in steps
+            ),
             prewarm_bytes=1_000,
             prewarm_modules=("torch",),
         )

@@ -93,6 +93,8 @@ async def test_ranks_go_on_from_the_step_at_which_one_was_killed(tmp_path: Path)
         await r.worker.start()
         await steps_after(r, folder, 20)
         await job.execute_update("pause", {"reason": "for this test"})
+        await r.until(lambda: not r.pods("snapshots")[0].ranks(), "the end of the ranks")
+        await r.worker.restart()  # it reports the paused job anew
         await job.execute_update("resume", {})
         await steps_after(r, folder, 20)
         (folder / "end").touch()

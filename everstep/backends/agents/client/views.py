@@ -75,7 +75,9 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
 
 def _snapshots(state: wire.AgentState | None) -> tuple[RankSnapshot, ...]:
     held = () if state is None else state.get("snapshots", ())  # an earlier version has none
-    return tuple(RankSnapshot(s["step"], s["rank"], s["world"], s["at"]) for s in held)
+    return tuple(
+        RankSnapshot(s["step"], s["rank"], s["world"], s["generation"], s["at"]) for s in held
+    )
 
 
 def _ready_helper(state: wire.AgentState | None) -> wire.HelperSeen | None:
