@@ -292,12 +292,15 @@ async def test_records_of_several_books_leave_it_to_a_person_which_are_those_of_
     for number in range(4):
         await lab.backend.ensure_generation(JobRef(id=f"mine-{number}", run="run-1"), "launch")
     maps = f"/api/v1/namespaces/{namespace}/configmaps"
-    labels = {**names.labels("0ther", "theirs"), names.ROLE: "job"}
+    labels = {
+        **names.labels("0", "theirs"),
+        names.ROLE: "job",
+    }  # it comes before any other identity
     metadata = {"name": names.record("theirs"), "labels": labels}
     await api.create(maps, {"metadata": {**metadata, "annotations": {names.JOB: "theirs"}}})
     await lab.backend.close()
     await api.delete(f"{maps}/everstep-books")
-    rows = rf"0ther \(theirs\); {identity} \(mine-0, mine-1, mine-2 and 1 more\)"
+    rows = rf"0 \(theirs\); {identity} \(mine-0, mine-1, mine-2 and 1 more\)"
     command = rf"kubectl -n {namespace} create configmap everstep-books --from-literal=identity="
     with pytest.raises(BackendUnavailable, match=rf"{rows}\. .*{command}"):
         await KubernetesBackend.open(lab.settings)

@@ -100,8 +100,13 @@ def test_devices_of_others_and_files_that_cannot_be_read_are_no_movement(pod: Po
     """Only several samples of a living agent show that nothing moves."""
     pod.runs(FOREVER, devices=[1], metrics=shows(pod, "vary", 5))
     until(lambda: is_silent(pod), what="no movement")
+    before = pod.state()["run"]
     (pod.home / "n0.json").write_text('{"devices": [')
-    assert is_silent(pod)
+    after = pod.until(lambda s: s["run"] is not None and s["run"]["devices"] == [])["run"]
+    assert is_silent(pod), "their use is shown no more, once"
+    assert before is not None
+    assert after is not None
+    assert after["moved_at"] == before["moved_at"]
 
 
 def is_silent(pod: Pod) -> bool:
