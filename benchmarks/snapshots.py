@@ -111,7 +111,7 @@ async def main() -> None:
     finally:
         shutil.rmtree(home, ignore_errors=True)
     print(f"100 MB in each of two ranks, {TIMES} kills, s{'median':>12}{'min':>10}{'max':>10}")
-    show_line("a call of step", [float(step) for step, _ in costs])
+    show_line("a call of step, in ms", [1000 * float(step) for step, _ in costs])
     show_line("a call of snapshot", [float(snapshot) for _, snapshot in costs])
     share = statistics.median(float(snapshot) for _, snapshot in costs) / 0.5
     print(f"  of a step of 0.5 s: {share:.1%} (goal: 2 %)")

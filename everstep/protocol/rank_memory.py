@@ -27,6 +27,8 @@ SNAPSHOT_STEP = "EVERSTEP_SNAPSHOT_STEP"
 """The variable with the step of the snapshots from which all ranks resume; absent: from none."""
 TOKEN = "EVERSTEP_RANK_TOKEN"
 """The variable with what the agent accepts from this rank alone."""
+RESTORE, SNAPSHOT = "restore", "snapshot"
+"""Capabilities that a rank declares: it begins from a snapshot when it is ordered to, and it keeps some."""
 MESSAGE_MOST = 4096
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2

@@ -65,6 +65,17 @@ class Link:
             return
 
     def _ask(self, message: dict[str, Any], handles: list[int]) -> list[int]:
+        """Send a message and return the handles of its answer. A failure ends the connection.
+
+        An answer that came later would be taken for that to the next message.
+        """
+        try:
+            return self._answer_to(message, handles)
+        except OSError:
+            self.close()
+            raise
+
+    def _answer_to(self, message: dict[str, Any], handles: list[int]) -> list[int]:
         socket.send_fds(self._socket, [json.dumps(message).encode()], handles)
         content, received, _, _ = socket.recv_fds(
             self._socket, rank_memory.MESSAGE_MOST, rank_memory.BUFFERS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -103,7 +104,7 @@ class Run:
         with self._lock:
             rank, step = self._rank(), self._environ.get(rank_memory.SNAPSHOT_STEP)
             if rank is not None:
-                rank.declare("restore")
+                rank.declare(rank_memory.RESTORE)
             if step is None or not self._is_rank:
                 return None
             if rank is None:
@@ -126,9 +127,7 @@ class _Connected:
         self._link = link
         self._generation = int(environ["EVERSTEP_GENERATION"])
         self._number, self._world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
-        self._neighbours = int(
-            environ.get("LOCAL_WORLD_SIZE", "1")
-        )  # ranks of this pod, itself included
+        self._ranks_of_pod = int(environ.get("LOCAL_WORLD_SIZE", "1"))
         self._page, held = self._introduced()
         self.position = Position(None, None, FORWARD, time.monotonic())
         self._version = 0
@@ -176,7 +175,7 @@ class _Connected:
 
     def keep(self, step: int, state: object) -> bool:
         """Write a snapshot over the older of the two. Without room the rank has none, and goes on."""
-        self.declare("snapshot")
+        self.declare(rank_memory.SNAPSHOT)
         content = states.flat(state)
         try:
             buffer = self._buffer_for(content.nbytes)
@@ -185,14 +184,17 @@ class _Connected:
             return False
         place = step, self._generation, self._number, self._world
         sizes = len(content.head), content.nbytes
+        self._drop_unless_earlier(step, buffer)
         buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
-        self._drop_later_than(step, buffer)
         return True
 
-    def _drop_later_than(self, step: int, newest: Buffer) -> None:
-        """Drop the other snapshot unless it is of an earlier step: the script has gone back since."""
+    def _drop_unless_earlier(self, step: int, buffer: Buffer) -> None:
+        """Drop the other snapshot if it is not of an earlier step: the script has gone back since.
+
+        Before this step is written: a kill in between must not leave the later one as the newest.
+        """
         for other in self._buffers:
-            if other is not None and other is not newest and other.step >= step:
+            if other is not None and other is not buffer and other.step >= step:
                 other.drop()
 
     def _buffer_for(self, content_bytes: int) -> Buffer:
@@ -201,12 +203,11 @@ class _Connected:
         index = steps.index(min(steps))
         buffer = self._buffers[index]
         if buffer is None or not buffer.has_room(content_bytes):
-            new = Buffer.made(content_bytes, shares=self._neighbours)
+            new = Buffer.made(content_bytes, shares=self._ranks_of_pod)
             try:
                 self._link.keep(index, new.handle)
             except OSError:
                 new.close()
-                self._link.close()  # a late answer would be taken for that to another message
                 raise
             if buffer is not None:
                 buffer.close()
@@ -214,8 +215,11 @@ class _Connected:
         return buffer
 
     def _note(self, text: str) -> None:
+        """Say it once: in the log of the rank, where its users look, and to the agent."""
         if not self._has_noted:
             self._has_noted = True
+            sys.stderr.write(f"everstep: {text}\n")
+            sys.stderr.flush()
             with contextlib.suppress(OSError):
                 self._link.note(text)
 

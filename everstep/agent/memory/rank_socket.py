@@ -23,8 +23,6 @@ from everstep.protocol import bounds, rank_memory
 
 CONNECTIONS_MAX = 256
 HANDLES_MOST = 1
-RESTORE = "restore"
-"""The capability of a rank that begins from a snapshot when it is ordered to."""
 
 
 class Refused(Exception):
@@ -164,7 +162,7 @@ def _declare(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: lis
     if not isinstance(capabilities, list):
         raise Refused("a list of capabilities is needed")
     rank.folder.can = sorted({bounds.plain(str(one)) for one in capabilities})
-    if RESTORE in rank.folder.can:
+    if rank_memory.RESTORE in rank.folder.can:
         agent.snapshots.restoring.add(rank.number)
     agent.publish()
     return True

@@ -14,9 +14,8 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._held: dict[int, dict[int, HeldMemory]] = {}
-        self.restoring: set[int] = (
-            set()
-        )  # ranks that begin from a snapshot when they are ordered to
+        # Ranks that begin from a snapshot when they are ordered to.
+        self.restoring: set[int] = set()
 
     def hold(self, rank: int, index: int, memory: HeldMemory) -> None:
         """Hold this memory as a buffer of the rank, in place of what it had there."""

@@ -69,9 +69,8 @@ class Prewarm:
         if self._agent.run is not run or not living:
             return
         with contextlib.suppress(Unfit):
-            script = script_of(
-                run.command
-            )  # no helper can serve this command, so nothing is learned
+            # Unfit: no helper can serve this command, so nothing is learned.
+            script = script_of(run.command)
             if script is None or prepares_its_imports(script):
                 return
             if heavy := heavy_modules(living[0].pid):

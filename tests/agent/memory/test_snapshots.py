@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import pytest
 import everstep
 from everstep.protocol import rank_memory, wire
 from everstep.train.link import Link
-from tests.agent.pod import FOREVER, TELL, Pod, signal_to
+from tests.agent.pod import FOREVER, TELL, Pod, signal_to, until
 
 LIBRARY = str(Path(everstep.__file__).parents[1])
 ENV = {"PYTHONPATH": LIBRARY, "WORLD_SIZE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -267,3 +270,38 @@ tell("kept", run.snapshot(1, {{"weights": bytearray(2000)}}))
     assert pod.file("kept") == "False"
     state = pod.until(lambda s: any("keeps no snapshot" in note for note in s["notes"]))
     assert held_steps(state) == []
+    until(
+        lambda: "everstep: rank 0 keeps no snapshot in memory" in pod.log(),
+        what="a line in the log",
+    )
+
+
+def test_a_kill_while_a_script_goes_back_does_not_leave_the_later_snapshot(pod: Pod) -> None:
+    script = f"""{TELL}
+import os, pickle, signal
+from everstep.train import run, states
+run.restore()
+for step in (99, 100):
+    run.snapshot(step, step)
+states._Bytes.copy_into = lambda part, place: os.kill(os.getpid(), signal.SIGKILL)
+run.snapshot(50, pickle.PickleBuffer(bytearray(1000)))
+"""
+    runs(pod, script)
+    state = pod.until(lambda s: any(fact["kind"] == "process.exit" for fact in s["facts"]))
+    assert held_steps(state) == []
+
+
+def test_the_library_works_from_what_its_page_says_to_copy(tmp_path: Path) -> None:
+    """In an image without Everstep; without an agent every call does nothing."""
+    package, copy = Path(everstep.__file__).parent, tmp_path / "everstep"
+    shutil.copytree(package / "train", copy / "train")
+    shutil.copytree(package / "protocol", copy / "protocol")
+    shutil.copy(package / "free_memory.py", copy)
+    script = (
+        "from everstep.train import run; print(run.restore(), run.snapshot(1, {}), run.step(1))"
+    )
+    command = [sys.executable, "-S", "-c", script]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={}, check=False, capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("None False None\n", "")
