@@ -8,6 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from everstep.chronicle import record_rows
+from everstep.cli import device_tables
 from everstep.cli.output import Page, shown
 from everstep.cli.tables import Column, TableRow, facts, folded, span, table
 
@@ -420,7 +421,10 @@ def nodes(value: list[Value]) -> Page:
     if not value:
         yield "no node is isolated"
         return
-    yield table(folded(value, _merged_nodes, "name"), NODES)
+    yield table(folded(value, _merged_nodes, "name", "device_use"), NODES)
+    if uses := [use for node in value for use in node.get("device_use") or ()]:
+        yield ""
+        yield table(uses, device_tables.OF_NODES)
 
 
 def _merged_nodes(same: list[TableRow]) -> TableRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from everstep.chronicle.shapes import seconds
+from everstep.cli import device_tables
 from everstep.cli.output import Page, shown
 from everstep.cli.pages import Value, age, restart_counts
 from everstep.cli.tables import Column, TableRow, facts, folded, span, table
@@ -14,34 +15,6 @@ PODS = (
     Column("STATE", "state", is_pinned=True),
     Column("SCHEDULED", "schedule_count"),
     Column("STARTED", "process_start_count"),
-)
-
-
-def _percents(row: TableRow) -> str:
-    """`97 96 ?`: of each device in its order."""
-    return " ".join("?" if d["percent"] is None else f"{d['percent']:.0f}" for d in row["devices"])
-
-
-def _memory(row: TableRow) -> str | None:
-    """`70.1 70.3 of 80.0`: of each device in its order; the totals once where they are alike."""
-    used = [_gigabytes(device["memory_mb"]) for device in row["devices"]]
-    totals = [_gigabytes(device["memory_total_mb"]) for device in row["devices"]]
-    if set(totals) <= {"?"}:
-        return None if set(used) <= {"?"} else " ".join(used)
-    of = totals if len(set(totals)) > 1 else totals[:1]
-    return f"{' '.join(used)} of {' '.join(of)}"
-
-
-def _gigabytes(megabytes: float | None) -> str:
-    return "?" if megabytes is None else f"{megabytes / 1024:.1f}"
-
-
-DEVICES = (
-    Column("SLOT", "slot", is_pinned=True),
-    Column("NODE", "node", is_pinned=True),
-    Column("DEVICES", lambda row: " ".join(str(device["index"]) for device in row["devices"])),
-    Column("USE (%)", _percents),
-    Column("MEMORY (GB)", _memory),
 )
 
 
@@ -97,7 +70,7 @@ def status(value: Value) -> Page:
         yield table(folded(value["pods"], _pods, "slot", "node", "uid", "first_rank"), PODS)
     if uses := value.get("device_use"):
         yield ""
-        yield table(uses, DEVICES)
+        yield table(uses, device_tables.OF_JOB)
 
 
 def _waiting(value: Value) -> str | None:

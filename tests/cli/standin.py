@@ -22,11 +22,17 @@ from everstep.dialects import job_memo
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")
 JOB = SearchAttributeKey.for_keyword("TrainJob")
+CLUSTER = SearchAttributeKey.for_keyword("TrainCluster")
 RESTARTS = SearchAttributeKey.for_int("Restarts")
 
 
 def document(
-    name: str = "demo", *, end: str = "", phases: tuple[str, ...] = (), steps: str = ""
+    name: str = "demo",
+    *,
+    end: str = "",
+    phases: tuple[str, ...] = (),
+    steps: str = "",
+    cluster: str = "",
 ) -> dict[str, Any]:
     """A native document; the stand-in ends as its label says, or waits to be stopped.
 
@@ -35,7 +41,8 @@ def document(
     spec: dict[str, Any] = {"command": ["python", "train.py"]}
     if phases:
         spec["phases"] = [{"name": phase} for phase in phases]
-    labels = {key: value for key, value in (("end", end), ("steps", steps)) if value}
+    values = {"end": end, "steps": steps, "cluster": cluster}
+    labels = {key: value for key, value in values.items() if value}
     metadata = {"name": name, "labels": labels}
     return {"apiVersion": "everstep/v1", "kind": "TrainingJob", "metadata": metadata, "spec": spec}
 
@@ -148,10 +155,14 @@ REFUSED = "it is too old"
 """The message of a fault that the job refuses."""
 
 
+DEVICE = {"index": 0, "percent": 97.4, "memory_mb": 71_840.0, "memory_total_mb": 81_920.0}
+USE = {"device_use": [{"slot": 0, "node": "gpu-01", "devices": [DEVICE]}]}
+
+
 @activity.defn(name="monitor")
 async def monitor() -> None:
     while True:
-        activity.heartbeat({"now": 100.0, "step": 57, "checkpoint_step": 50})
+        activity.heartbeat({"now": 100.0, "step": 57, "checkpoint_step": 50, **USE})
         await asyncio.sleep(0.2)
 
 
@@ -180,6 +191,8 @@ class StandIn:
                 RESTARTS.value_set(2),
             ]
         )
+        if cluster := document["metadata"]["labels"].get("cluster"):
+            workflow.upsert_search_attributes([CLUSTER.value_set(cluster)])
         if labels := {k: v for k, v in document["metadata"]["labels"].items() if k != "end"}:
             workflow.upsert_memo({"labels": labels})
         if labels.get("runs") == "2" and workflow.info().continued_run_id is None:

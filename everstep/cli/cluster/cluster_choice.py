@@ -7,7 +7,7 @@ import asyncio
 from temporalio.client import Client
 
 from everstep.cli import machine
-from everstep.cli.cluster.avoidances import avoidances_known
+from everstep.cli.cluster.living_jobs import avoidances_known
 from everstep.cli.connection import UnlessAbsent, of_each, unless_denied
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NoResponse, ask

@@ -28,7 +28,7 @@ from everstep.agent.observing import hardware
 from everstep.agent.storage import space
 from everstep.backends.tools import Examined, SilentAgent
 from everstep.cli import machine
-from everstep.cli.cluster.avoidances import avoidances
+from everstep.cli.cluster.living_jobs import avoidances
 from everstep.cli.connection import (
     USUAL,
     UnlessAbsent,

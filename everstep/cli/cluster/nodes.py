@@ -13,8 +13,8 @@ from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
 from everstep.cli import completion, machine, pages
-from everstep.cli.cluster.avoidances import avoidances_known, by_node
 from everstep.cli.cluster.cluster_choice import cluster_of_node, only_cluster
+from everstep.cli.cluster.living_jobs import avoidances_known, by_node, device_use_known
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.answers import NoResponse, ask, tell
@@ -34,7 +34,7 @@ ClusterOption = Annotated[
 BLANK: dict[str, Any] = dict.fromkeys(
     (
         *("name", "state", "reason", "by", "since", "until", "jobs", "devices", "silent", "counts"),
-        *("maintenance", "avoided_by", "failing", "devices_used"),
+        *("maintenance", "avoided_by", "failing", "devices_used", "device_use"),
     )
 )
 """The pinned keys of a node; null where unknown."""
@@ -52,7 +52,7 @@ def nodes(
     """Print the nodes of this machine or, by its kubeconfig, of a cluster, and which of them are isolated.
 
     Nodes with device faults that are counted are printed too: how often, and how many isolate the device.
-    So are nodes that jobs avoid: why, and until when.
+    So are nodes that jobs avoid: why, and until when. Use and memory of the devices of jobs stand below.
     """
 
     async def all_of(client: Client) -> list[dict[str, Any]]:
@@ -68,14 +68,21 @@ async def _rows(client: Client, cluster: str) -> list[dict[str, Any]]:
     for row in await _quarantined_nodes(client, cluster, is_alone=not here):
         isolated[row["name"]] = {**isolated.get(row["name"], {}), **row}
     avoided = by_node(await avoidances_known(client, cluster))
+    used = by_node(await device_use_known(client, cluster))
     return [
         {
             **_joined(isolated.get(name, {}), here.get(name, {})),
             "name": name,
-            "avoided_by": avoided.get(name, []),
+            "avoided_by": [_avoidance(row) for row in avoided.get(name, ())],
+            "device_use": used.get(name, []),
         }
-        for name in {**here, **isolated, **avoided}
+        for name in {**here, **isolated, **avoided, **used}
     ]
+
+
+def _avoidance(row: dict[str, Any]) -> dict[str, Any]:
+    """The row below its node."""
+    return {key: row[key] for key in ("job", "why", "since", "until")}
 
 
 def _joined(isolated: dict[str, Any], here: dict[str, Any]) -> dict[str, Any]:

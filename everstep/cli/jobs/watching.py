@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from temporalio.client import Client
 
 from everstep.chronicle import record_rows
 from everstep.chronicle.shapes import seconds
-from everstep.cli import pages, status_page
+from everstep.cli import device_tables, pages, status_page
 from everstep.cli.connection import rpc_errors_as_failed, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.asking import newest_restarts, status_of
@@ -33,6 +34,9 @@ from everstep.core.bounds import rounded
 LOOK_S = 0.25
 STEP_LINE_S = 5.0
 """Without a terminal, least time between two lines for steps; all else is printed at once."""
+DEVICES_LINE_S = 30.0
+DEVICES_LINES = 4
+"""Without a terminal, least time between two looks at devices, and for how many slots a line is printed."""
 RATE_OVER_S = 30.0
 RESTARTS_LEAST, RESTARTS_MOST = 3, 10
 HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
@@ -210,7 +214,7 @@ class Lines(JobScreen):
         self._began = time.monotonic() if began is None else began
         self._has_times = has_times
         self._printed: dict[str, object] = {}
-        self._step_at = 0.0
+        self._step_at = self._devices_at = -math.inf
         self._rate = Rate()
 
     def show(self, glance: Glance) -> None:
@@ -258,6 +262,16 @@ class Lines(JobScreen):
             self._step_at = glance.at
             of_generation = (status["generation"], status["step"])
             yield "step", of_generation, f"step {status['step']}  {self._rate}".rstrip()
+        if (uses := status.get("device_use")) and glance.at - self._devices_at >= DEVICES_LINE_S:
+            self._devices_at = glance.at
+            yield from _device_lines(uses)
+
+
+def _device_lines(uses: Sequence[Value]) -> Iterator[tuple[str, object, str]]:
+    """Use and memory of the devices of a few slots, those that are used least."""
+    for row in sorted(uses, key=device_tables.least_percent)[:DEVICES_LINES]:
+        line = device_tables.line(row)
+        yield f"devices of slot {row['slot']}", line, line
 
 
 def _budgets_left(status: Value) -> str:

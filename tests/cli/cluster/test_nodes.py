@@ -14,8 +14,8 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.cli import pages
 from everstep.cli.cluster import nodes as nodes_command
 from everstep.core.world import DeviceView, NodeView
-from tests.cli.conftest import AsyncCli, Cli
-from tests.cli.standin import COUNT, NOTE, ONE_OF_MANY, SLOW, working
+from tests.cli.conftest import AsyncCli, Cli, submitted, until
+from tests.cli.standin import COUNT, DEVICE, NOTE, ONE_OF_MANY, SLOW, document, working
 
 
 async def test_without_a_quarantine_no_node_is_isolated(served: AsyncCli) -> None:
@@ -44,12 +44,39 @@ async def test_an_isolated_node_is_shown_and_released(served: AsyncCli, client: 
             "avoided_by": [],
             "failing": None,
             "devices_used": None,
+            "device_use": [],
         }
         assert "gpu-07" in (await served("nodes", "--cluster", "big")).out
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 0
         isolated = (await served("nodes", "--cluster", "big", "--json")).json
         assert [node["name"] for node in isolated] == ["n0"], "its faults are counted"
         assert (await served("release", "gpu-07", "--cluster", "big")).code == 3
+
+
+async def test_use_and_memory_of_the_devices_that_jobs_have_are_shown(
+    served: AsyncCli, client: Client
+) -> None:
+    """As the watch of each job saw them last: no worker has to answer."""
+
+    async def is_shown() -> bool:
+        rows = (await served("nodes", "--cluster", "big", "--json")).json
+        return bool(rows and rows[0]["device_use"])
+
+    async with working(client):
+        await submitted(served, document(cluster="big"))
+        await submitted(served, document("other", cluster="small"))
+        await until(is_shown)
+        [node] = (await served("nodes", "--cluster", "big", "--json")).json
+        page = (await served("nodes", "--cluster", "big")).out.splitlines()
+        await client.get_workflow_handle("demo").terminate()
+        await client.get_workflow_handle("other").terminate()
+    assert node["name"] == "gpu-01"
+    [use] = node["device_use"]
+    assert (use["job"], use["slot"], use["devices"]) == ("demo", 0, [DEVICE])
+    assert [" ".join(line.split()) for line in page[-2:]] == [
+        "NODE JOB SLOT DEVICES USE (%) MEMORY (GB)",
+        "gpu-01 demo 0 0 97 70.2 of 80.0",
+    ]
 
 
 async def test_a_count_that_stands_by_the_clock_of_its_cluster_is_shown(

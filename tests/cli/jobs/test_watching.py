@@ -137,6 +137,29 @@ def test_a_step_is_printed_again_for_a_new_generation(capsys: pytest.CaptureFixt
     ]
 
 
+def test_use_and_memory_of_devices_are_printed_now_and_then(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of four slots, those that are used least: a log has no room for a thousand."""
+    looks = (
+        glance(10 + n, device_use=[device_row(slot, 90.0 - slot + n // 30) for slot in range(6)])
+        for n in range(0, 62, 2)
+    )
+    printed = [line for line in printed_lines(capsys, *looks) if "devices" in line]
+    assert printed[:4] == [
+        f"n{slot}, devices 0 1: {90 - slot} ? %, 70.2 1.0 of 80.0 GB" for slot in (5, 4, 3, 2)
+    ]
+    assert len(printed) == 12
+
+
+def device_row(slot: int, percent: float) -> dict[str, Any]:
+    devices = [
+        {"index": 0, "percent": percent, "memory_mb": 71_840.0, "memory_total_mb": 81_920.0},
+        {"index": 1, "percent": None, "memory_mb": 1_024.0, "memory_total_mb": 81_920.0},
+    ]
+    return {"slot": slot, "node": f"n{slot}", "devices": devices}
+
+
 def test_the_time_left_is_told_where_the_last_step_is_known(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
