@@ -119,6 +119,7 @@ class SaveWatch:
         self._prints: dict[str, save_records.Print | None] = {}
         self._inherited: dict[str, SaveRecord] | None = None  # None: not read yet
         self._recorded: SlotRecord | None = None
+        self._began_ns: int | None = None
         self._is_over = False
         self._afterwards: list[Callable[[], object]] = []
 
@@ -219,6 +220,14 @@ class SaveWatch:
         if folder.is_dir():
             if self._inherited is None:
                 self._inherited = self._inherit()
+            self._record(self._record_now())
+            self._note_begin()
+
+    def _note_begin(self) -> None:
+        """Note when the first record was written, which the storage alone can date, and write it down."""
+        if self._began_ns is None:
+            with contextlib.suppress(OSError):
+                self._began_ns = save_records.written_ns(self.run.folder, self.run.slot)
             self._record(self._record_now())
 
     def _inherit(self) -> dict[str, SaveRecord]:
@@ -364,7 +373,8 @@ class SaveWatch:
         saves = {name: self._save(name, state) for name, state in self._states.of_all().items()}
         inherited = self._inherited or {}
         saves = {**{n: s for n, s in inherited.items() if n not in saves}, **saves}
-        return SlotRecord(run.job, run.generation, self._kernel, self._is_over, saves)
+        is_over, began_ns = self._is_over, self._began_ns
+        return SlotRecord(run.job, run.generation, self._kernel, is_over, saves, began_ns)
 
     def _save(self, name: str, state: str) -> SaveRecord:
         content = None if state == OPEN else self._prints.get(name)

@@ -8,6 +8,10 @@ state is unknown, never whole.
 Agents of one job on one machine may see each other's saves. Each can say only that none of its own processes
 was killed with the file open. So a file that was closed is whole if all of their records agree; one that was
 renamed into place is whole if any record has it so.
+
+The record of a slot that is gone stays: it may be the only one that shows a file cut off. What it shows open
+has no content to compare, so it counts only for what was written before a later run began: a run begins once
+all processes of the run before it have ended; ranks that live through are in its own records.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +50,12 @@ class SaveRecord(NamedTuple):
     content: Print | None  # None: it was being written when this was recorded
 
 
+Run = tuple[str, int]
+"""A job and a generation."""
+Begin = tuple[Run, int]
+"""A run, and when it began by the clock of the storage."""
+
+
 class SlotRecord(NamedTuple):
     """The record that the agent of one slot has of the saves of one run."""
 
@@ -54,6 +64,11 @@ class SlotRecord(NamedTuple):
     kernel: str  # the boot of the machine, whose agents see the same events
     is_over: bool  # every process of the pod had ended: it wrote nothing of what came later
     saves: Mapping[str, SaveRecord]
+    began_ns: int | None = None  # by the clock of the storage; None: unknown
+
+    @property
+    def run(self) -> Run:
+        return self.job, self.generation
 
     @property
     def witnesses(self) -> tuple[str, int, str]:
@@ -79,6 +94,11 @@ def read_slot(folder: Path, slot: int) -> SlotRecord | None:
     return None
 
 
+def written_ns(folder: Path, slot: int) -> int:
+    """When the record of this slot was written, by the clock of the storage. Raises OSError."""
+    return _path(folder, slot).lstat().st_mtime_ns
+
+
 def write(folder: Path, slot: int, record: SlotRecord) -> None:
     """Replace the record of this slot. Never makes the folder of the saves. Raises OSError."""
     if not folder.is_dir():
@@ -98,7 +118,8 @@ def state(records: Iterable[SlotRecord], name: str, content: Print | None) -> st
     A closed one is that only if all agents that saw the same events agree.
     """
     records = [*records]
-    states = [(record, _state_in(record, name, content)) for record in records]
+    begins = {(record.run, record.began_ns) for record in records if record.began_ns is not None}
+    states = [(record, _state_in(record, name, content, begins)) for record in records]
     if any(state == RENAMED for _, state in states):
         return RENAMED
     if any(state == CLOSED and _all_agree(record, states) for record, state in states):
@@ -114,12 +135,26 @@ def _all_agree(claim: SlotRecord, states: Iterable[tuple[SlotRecord, str | None]
     )
 
 
-def _state_in(record: SlotRecord, name: str, content: Print | None) -> str | None:
-    """What this record says of a save with this content."""
+def _state_in(
+    record: SlotRecord, name: str, content: Print | None, begins: Collection[Begin]
+) -> str | None:
+    """What this record says of a save with this content, where runs began at these times."""
     save = record.saves.get(name)
-    if save is None or (save.content is not None and save.content != content):
+    if save is None or save.content not in (None, content):
         return None
-    return save.state if save.state == OPEN or save.content is not None else None
+    if save.content is not None:
+        return save.state
+    return OPEN if save.state == OPEN and not _was_written_later(record, content, begins) else None
+
+
+def _was_written_later(
+    record: SlotRecord, content: Print | None, begins: Collection[Begin]
+) -> bool:
+    """Whether a run after that of the record had begun when this content was last changed."""
+    if content is None or record.began_ns is None:
+        return False
+    later = (at for run, at in begins if run != record.run and at > record.began_ns)
+    return any(at < content.changed_ns for at in later)
 
 
 def print_of(top: Path) -> Print | None:
@@ -165,7 +200,12 @@ def _record(content: Any) -> SlotRecord:
         str(content["kernel"]),
         content["is_over"] is True,
         saves,
+        _time(content.get("began_ns")),
     )
+
+
+def _time(content: Any) -> int | None:
+    return None if content is None else int(content)
 
 
 def _print(content: Any) -> Print | None:

@@ -22,9 +22,15 @@ def record(
     generation: int = 1,
     kernel: str = "here",
     is_over: bool = False,
+    began_ns: int | None = None,
+    job: str = "demo",
 ) -> SlotRecord:
     saves = NO_SAVES if state is None else {FILE: SaveRecord(state, content)}
-    return SlotRecord("demo", generation, kernel, is_over, saves)
+    return SlotRecord(job, generation, kernel, is_over, saves, began_ns)
+
+
+def left_open(began_ns: int | None = 1) -> SlotRecord:
+    return record(OPEN, None, began_ns=began_ns)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +51,17 @@ def record(
         ([record(LEFT, BEFORE)], None),
         ([record(LEFT, BEFORE), record(RENAMED)], RENAMED),
         ([record(OPEN, None)], OPEN),
+        # A later run, by another slot, began before the last change (5), after it, or at an unknown time.
+        ([left_open(), record(None, generation=2, began_ns=4)], None),
+        ([left_open(), record(None, job="next", began_ns=4)], None),
+        ([left_open(), record(None, generation=2, began_ns=5)], OPEN),
+        ([left_open(), record(None, generation=2)], OPEN),
+        ([left_open(None), record(None, generation=2, began_ns=4)], OPEN),
+        ([left_open(4), record(None, generation=2, began_ns=3)], OPEN),
+        # The same run, of which another slot began later.
+        ([left_open(), record(None, began_ns=4)], OPEN),
+        # What the later run leaves open itself.
+        ([left_open(), record(OPEN, None, generation=2, began_ns=4)], OPEN),
     ],
 )
 def test_a_closed_save_is_whole_if_all_who_saw_it_agree(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent.storage.checkpoints import LEFT_OPEN
+from everstep.agent.storage.checkpoints import LEFT_OPEN, scan
 from everstep.protocol import wire
 from tests.agent.pod import FOREVER, TELL, Pod, until
 
@@ -227,6 +227,35 @@ def test_what_an_agent_saw_is_known_to_another_one_after_it_was_killed(
     later_pod.runs(FOREVER, checkpoints_path=str(folder), generation=2)
     later_pod.stopped(3)
     assert doubts(later_pod, folder, since=since) == expected
+
+
+def test_what_was_left_open_by_a_slot_that_is_gone_does_not_doubt_a_later_save(
+    pod: Pod, later_pod: Pod
+) -> None:
+    """Of a folder that is written in place the later agent records nothing: times decide about it."""
+    folder_of_step = f"""
+folder = os.path.join(os.environ["SAVES"], "step_{LAST}")
+os.makedirs(folder, exist_ok=True)
+file = open(os.path.join(folder, "a.bin"), "wb", buffering=0)
+file.write(b"x")
+"""
+    folder = begin(pod, script(f"{folder_of_step}wait()"))
+    until_recorded(folder, f"step_{LAST}")
+    pod.agent.kill()
+    until(lambda: not pod.marked(), what="the end of the rank")
+    assert doubts_by_times(folder) == {LAST: LEFT_OPEN, PERIODIC: ""}
+    later_pod.start("--slot", "1")
+    body = f"{folder_of_step}file.write(b'y')\nfile.close()\nwait()"
+    env = {"SAVES": str(folder)}
+    later_pod.run(script(body), checkpoints_path=str(folder), env=env, generation=2)
+    later_pod.file("ready")
+    later_pod.stopped(3)
+    assert doubts_by_times(folder) == {LAST: "", PERIODIC: ""}
+
+
+def doubts_by_times(folder: Path) -> dict[int | None, str]:
+    """The doubts where every writer has closed its files, so that nothing is too new to be sure."""
+    return {saved["step"]: saved["doubt"] for saved in scan(str(folder), is_over=True)}
 
 
 def test_a_new_run_of_the_slot_takes_over_what_the_one_before_knew(pod: Pod) -> None:
