@@ -259,7 +259,10 @@ class NodeQuarantine:
     async def isolate(self, argument: Any = None) -> QuarantineAnswer:
         await workflow.wait_condition(lambda: self._is_known)
         request = quarantine.request_from(argument, now=workflow.time())
-        self._quarantine, answer = quarantine.isolate(self._quarantine, request)
+        before = self._quarantine
+        self._quarantine, answer = quarantine.isolate(before, request)
+        for node in sorted(before.nodes.keys() - self._quarantine.nodes.keys()):
+            self._begin_to_settle(node)  # its time was over, and its room was needed
         if answer.verdict == "full" and request.by == quarantine.OPERATOR:
             # More than one was accepted for the same room. A job goes by the verdict.
             raise ApplicationError(answer.why, type="CommandRejected", non_retryable=True)

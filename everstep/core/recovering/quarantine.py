@@ -253,7 +253,8 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     entry = quarantine.nodes.get(request.node)
     if entry is not None and request.by == OPERATOR:
         entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
-        return _entered(quarantine, entry, "it was isolated already; this reason and time hold")
+        why = "it was isolated already; this reason and time hold"
+        return _entered(quarantine, entry, request.at, why)
     if entry is not None and (request.cluster_size == 1 or not _outlasts(request, entry)):
         return quarantine, QuarantineAnswer(verdict="isolated", why="it was isolated already")
     if request.cluster_size == 1:
@@ -276,23 +277,32 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
         within = f"within {request.window_s:g} s"
         why = f"too many nodes were isolated on suspicion {within}: an operator must agree"
         return replace(quarantine, held=held), QuarantineAnswer(verdict="held", why=why)
-    return _entered(quarantine, entry)
+    return _entered(quarantine, entry, request.at)
 
 
 def _entered(
-    quarantine: Quarantine, entry: IsolatedNode, why: str = ""
+    quarantine: Quarantine, entry: IsolatedNode, now: float, why: str = ""
 ) -> tuple[Quarantine, QuarantineAnswer]:
     """The quarantine with this entry, or as it was if there is no room for it.
 
-    Room is made by dropping the oldest suspicions that are held back, never an isolation.
+    Room is made by dropping the isolations whose time is over, those that ended first, before the janitor
+    releases them; then the oldest suspicions that are held back. Never an isolation that lasts.
     """
     nodes = {**quarantine.nodes, entry.node: isolations.bounded(entry)}
+    for node in _first_ended(quarantine, now)[: max(len(nodes) - ENTRIES_MOST, 0)]:
+        nodes.pop(node)
     if len(nodes) > ENTRIES_MOST:
         return quarantine, QuarantineAnswer(verdict="full", why=_fullness(quarantine))
     held = {name: e for name, e in quarantine.held.items() if name != entry.node}
     quarantine = replace(quarantine, nodes=nodes, held=_held_beside(nodes, held))
     note = NEARLY.format(count=len(nodes)) if len(nodes) > NEARLY_FULL * ENTRIES_MOST else ""
     return quarantine, QuarantineAnswer(verdict="isolated", why=why, note=note)
+
+
+def _first_ended(quarantine: Quarantine, now: float) -> list[str]:
+    """The nodes whose time is over, those first whose time ended first."""
+    ends = {node: quarantine.nodes[node].until or 0.0 for node in expired_nodes(quarantine, now)}
+    return sorted(ends, key=lambda node: ends[node])
 
 
 def _held_beside(nodes: Entries, held: Entries) -> Entries:

@@ -10,6 +10,8 @@ import pytest
 from everstep.core.bounds import FIRST_SECOND, LAST_SECOND
 from everstep.core.errors import CommandRejected
 from everstep.core.recovering import quarantine
+from everstep.core.recovering.isolations import ENTRIES_MOST, IsolatedNode
+from everstep.core.recovering.quarantine import Quarantine, Request
 
 NOW = 1_767_225_600.0
 
@@ -68,3 +70,40 @@ def test_what_an_earlier_version_let_in_is_read_for_ever(until: float) -> None:
     request = quarantine.request_from({"node": "n3", "until": until}, now=NOW)
     assert request.until is not None
     assert FIRST_SECOND <= request.until <= LAST_SECOND
+
+
+def full_book(**until: float) -> Quarantine:
+    """As many isolations as there may be, with these ends; the others last."""
+    nodes = {
+        node: IsolatedNode(node=node, reason="it smokes", by="operator", since=NOW, until=end)
+        for node, end in ((f"n{n}", until.get(f"n{n}")) for n in range(ENTRIES_MOST))
+    }
+    return Quarantine(cluster="demo", nodes=nodes)
+
+
+def request(node: str, at: float) -> Request:
+    return Request(node=node, reason="it smokes too", by="operator", at=at)
+
+
+def test_a_full_book_drops_the_isolation_that_was_over_first() -> None:
+    """Their time is over, but the janitor has not released them yet."""
+    book = full_book(n7=NOW + 20, n8=NOW + 10, n9=NOW + 50)
+    book, answer = quarantine.isolate(book, request("new", NOW + 30))
+    assert answer.verdict == "isolated"
+    assert (len(book.nodes), "new" in book.nodes) == (ENTRIES_MOST, True)
+    assert {"n7", "n8", "n9"} & book.nodes.keys() == {"n7", "n9"}
+
+
+def test_a_full_book_drops_no_isolation_that_lasts() -> None:
+    book = full_book(n7=NOW + 20)
+    dropped, answer = quarantine.isolate(book, request("new", NOW + 10))
+    assert (answer.verdict, dropped) == ("full", book)
+
+
+def test_an_isolation_that_is_over_stays_while_there_is_room() -> None:
+    """Its node is released by the janitor, whose request settles its mark on the cluster."""
+    book = full_book(n7=NOW + 20)
+    book, _ = quarantine.release(book, "n0")
+    book, answer = quarantine.isolate(book, request("new", NOW + 30))
+    assert (answer.verdict, "n7" in book.nodes) == ("isolated", True)
+    assert f"{ENTRIES_MOST} nodes and devices are isolated, of at most" in answer.note

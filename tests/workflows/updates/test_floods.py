@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
+from typing import Any
 
 import pytest
 from temporalio.client import Client
@@ -93,3 +94,31 @@ async def test_a_flood_of_isolations_wedges_no_quarantine(
         assert len(rows) == ENTRIES_MOST
         await tell(quarantine, "release", node=rows[0]["name"])
         assert (await tell(quarantine, "isolate", node="one-more"))["verdict"] == "isolated"
+
+
+async def test_a_full_book_makes_room_where_the_time_of_an_isolation_is_over(
+    client: Client,
+) -> None:
+    """The cluster is to use that node again as well."""
+    backend = FakeBackend(FakeSettings(nodes=6))
+    await backend.ensure_isolated("n0", reason="it smokes")
+    entries = {f"n{n}": isolated_node(f"n{n}", n) for n in range(ENTRIES_MOST)}
+    handle = await client.start_workflow(
+        names.NODE_QUARANTINE,
+        {"cluster": "local", "quarantine": {"cluster": "local", "nodes": entries}},
+        id=names.quarantine_id("local"),
+        task_queue=names.TASK_QUEUE,
+    )
+    async with at_work(thinker(client), actor(client, backend)), asyncio.timeout(HUNG_S):
+        assert (await tell(handle, "isolate", node="n5000"))["verdict"] == "isolated"
+        while (await backend.nodes())[0].isolated:
+            await asyncio.sleep(0.01)
+        listed = {row["name"] for row in await handle.query("nodes")}
+    await handle.terminate()
+    assert (len(listed), "n0" in listed, "n5000" in listed) == (ENTRIES_MOST, False, True)
+
+
+def isolated_node(name: str, number: int) -> dict[str, Any]:
+    """The first one only until a moment that is over."""
+    until = 1_000.0 if number == 0 else None
+    return {"node": name, "reason": "x", "by": "operator", "since": 500.0, "until": until}
