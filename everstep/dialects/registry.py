@@ -142,37 +142,45 @@ def patch(
     return changed
 
 
-def with_command(document: dict[str, Any], command: str | None) -> dict[str, Any]:
-    """The document with this command for all its phases; None leaves it unchanged."""
-    if command is None:
-        return document
-    change: dict[str, Any] = {"command": command}
-    if phases := fragment_of(document).get("phases"):
-        change["phases"] = [{**phase, "command": command} for phase in phases]
-    return laid_over(document, change)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What a command line sets whatever a document says; None leaves it as it is there."""
+
+    command: str | None = None
+    log_pattern: str | None = None
+    cluster: str | None = None
 
 
-def on_cluster(document: dict[str, Any], cluster: str | None) -> dict[str, Any]:
-    """The document for this cluster; None leaves it unchanged."""
-    return document if cluster is None else laid_over(document, {"cluster": cluster})
+NO_OVERRIDES = Overrides()
+
+
+def overridden(document: dict[str, Any], overrides: Overrides) -> dict[str, Any]:
+    """The document with these values, in all its phases."""
+    of_phases: dict[str, Any] = {}
+    if overrides.command is not None:
+        of_phases["command"] = overrides.command
+    if overrides.log_pattern is not None:
+        of_phases["progress"] = {"log_pattern": overrides.log_pattern}
+    change = dict(of_phases)
+    if of_phases and (phases := fragment_of(document).get("phases")):
+        change["phases"] = [merge.merged(phase, of_phases) for phase in phases]
+    if overrides.cluster is not None:
+        change["cluster"] = overrides.cluster
+    return laid_over(document, change) if change else document
 
 
 def validate(
     text: str | bytes,
-    command: str | None = None,
+    overrides: Overrides = NO_OVERRIDES,
     *,
-    cluster: str | None = None,
     has_pods: HasPods = has_pods_by_name,
 ) -> Verdict:
-    """Judge the text of a document: its problems, or notes for its author.
-
-    A command and a cluster given here are laid over it.
-    """
+    """Judge the text of a document with these values: its problems, or notes for its author."""
     dialect = None
     try:
         document = read_text(text)
         dialect = dialect_of(document)
-        document = on_cluster(with_command(document, command), cluster)
+        document = overridden(document, overrides)
         spec = _compiled(document, dialect, has_pods)
     except InvalidSpec as error:
         name = dialect.name if dialect else None

@@ -25,6 +25,7 @@ from everstep.dialects import registry
 from everstep.dialects.dialect import HasPods
 from everstep.dialects.native import schema as native
 from everstep.dialects.native.template import TEMPLATE
+from everstep.dialects.registry import NO_OVERRIDES, Overrides
 from everstep.documents.text import read_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,13 @@ MaybeFile = Annotated[str | None, FILE]
 CommandOption = Annotated[
     str | None,
     typer.Option("--command", metavar="TEXT", help="Run this, by /bin/sh -c, whatever FILE says."),
+]
+LogPattern = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RE",
+        help=r"What the command prints: hf, lightning, tqdm, json:KEY or 'step (?P<step>\d+)'.",
+    ),
 ]
 
 
@@ -58,6 +66,7 @@ def validate(
     file: File,
     *,
     command: CommandOption = None,
+    log_pattern: LogPattern = None,
     cluster: Annotated[
         str | None,
         typer.Option(
@@ -69,10 +78,10 @@ def validate(
 ) -> None:
     """Check a job document: print its problems, what in it has no effect, and what this machine lacks."""
     text = read(file)
-    verdict = registry.validate(text, command, cluster=cluster, has_pods=machine.has_pods)
+    overrides = Overrides(command=command, log_pattern=log_pattern, cluster=cluster)
+    verdict = registry.validate(text, overrides, has_pods=machine.has_pods)
     if verdict.ok:
-        document = registry.with_command(registry.read_text(text), command)
-        document = registry.on_cluster(document, cluster)
+        document = registry.overridden(registry.read_text(text), overrides)
         job = _compiled(document, needs_command=False, has_pods=machine.has_pods)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
         broken, backend_notes = of_backend(job)
@@ -240,14 +249,12 @@ def job_in(
     file: str,
     *,
     needs_command: bool = True,
-    command: str | None = None,
-    cluster: str | None = None,
+    overrides: Overrides = NO_OVERRIDES,
     has_pods: HasPods = machine.has_pods,
 ) -> JobDocument:
-    """The job in the file, or `Failed` with the first problem. What is given here is laid over it."""
+    """The job in the file with these values, or `Failed` with the first problem."""
     try:
-        document = registry.with_command(registry.read_text(read(file)), command)
-        document = registry.on_cluster(document, cluster)
+        document = registry.overridden(registry.read_text(read(file)), overrides)
         return _compiled(document, needs_command=needs_command, has_pods=has_pods)
     except InvalidSpec as error:
         raise _wrong(file, error) from None
@@ -261,8 +268,7 @@ def _compiled(document: dict[str, Any], *, needs_command: bool, has_pods: HasPod
 def job_here(
     file: str,
     *,
-    command: str | None = None,
-    cluster: str | None = None,
+    overrides: Overrides = NO_OVERRIDES,
     has_pods: HasPods = machine.has_pods,
 ) -> JobDocument:
     """The job in the file, for a start on this machine: relative paths become absolute.
@@ -270,7 +276,7 @@ def job_here(
     They begin at the folder of the document, not at the working directory of the worker. A document without
     `workdir` whose files are found only from the current directory begins there.
     """
-    job = job_in(file, command=command, cluster=cluster, has_pods=has_pods)
+    job = job_in(file, overrides=overrides, has_pods=has_pods)
     return located(job, file, has_pods=has_pods)
 
 

@@ -54,13 +54,6 @@ Env = Annotated[
         help="A variable of the command, as here, kept in the job's history; may be repeated.",
     ),
 ]
-LogPattern = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RE",
-        help=r"What the command prints: hf, lightning, tqdm, json:KEY or 'step (?P<step>\d+)'.",
-    ),
-]
 HangOption = Annotated[
     float | None,
     typer.Option(

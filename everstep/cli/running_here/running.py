@@ -25,7 +25,13 @@ from everstep import processes
 from everstep.agent.observing import hardware
 from everstep.cli import connection
 from everstep.cli.authoring import from_command
-from everstep.cli.authoring.documents import CommandOption, JobDocument, MaybeFile, job_here
+from everstep.cli.authoring.documents import (
+    CommandOption,
+    JobDocument,
+    LogPattern,
+    MaybeFile,
+    job_here,
+)
 from everstep.cli.cluster.other_users import AllowOtherUsers
 from everstep.cli.connection import UnlessAbsent, client, is_named, rpc_errors_as_failed
 from everstep.cli.exits import Exit, Failed
@@ -54,6 +60,7 @@ from everstep.cli.running_here.working import (
 )
 from everstep.cli.state import home, made_home
 from everstep.dialects.dialect import has_pods_by_name
+from everstep.dialects.registry import Overrides
 from everstep.documents.text import to_yaml
 
 ASK_S = 1.0
@@ -103,7 +110,7 @@ def run(
     save_signal: from_command.SaveSignal = None,
     prewarm: from_command.PrewarmOption = None,
     env: from_command.Env = None,
-    log_pattern: from_command.LogPattern = None,
+    log_pattern: LogPattern = None,
     hang_s: from_command.HangOption = None,
     command: CommandOption = None,
     is_fresh: FreshOption = False,
@@ -199,7 +206,7 @@ def _job(
         problem = f"{from_command.option(name)} is for a command; in a document it is {key}"
         raise Failed(Exit.USAGE, problem)
     # The worker of `run` serves this machine, whatever a worker is told elsewhere.
-    return job_here(file, command=overlaid_command, has_pods=has_pods_by_name)
+    return job_here(file, overrides=Overrides(command=overlaid_command), has_pods=has_pods_by_name)
 
 
 async def _run(job: JobDocument, job_id: str, machine: Machine) -> int:

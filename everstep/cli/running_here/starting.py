@@ -20,6 +20,7 @@ from everstep.cli.authoring.documents import (
     CommandOption,
     File,
     JobDocument,
+    LogPattern,
     job_here,
     missing_here,
     of_backend,
@@ -32,6 +33,7 @@ from everstep.core import names
 from everstep.dialects import registry
 from everstep.dialects.modelarts import JOB_NAME as MODELARTS_NAME
 from everstep.dialects.native.values import JOB_NAME
+from everstep.dialects.registry import Overrides
 from workflows import options
 
 
@@ -48,6 +50,7 @@ def submit(
         str | None, typer.Option(help="Begin with this phase; implies --again.", metavar="NAME")
     ] = None,
     command: CommandOption = None,
+    log_pattern: LogPattern = None,
     cluster: Annotated[
         str | None,
         typer.Option(callback=not_empty, help="Run it on this cluster, whatever FILE says."),
@@ -60,7 +63,8 @@ def submit(
     job that failed or was stopped starts again under its ID, hence with its checkpoints; one that is
     about to end is waited for.
     """
-    job = _beginning_with(job_here(file, command=command, cluster=cluster), from_phase)
+    overrides = Overrides(command=command, log_pattern=log_pattern, cluster=cluster)
+    job = _beginning_with(job_here(file, overrides=overrides), from_phase)
     broken, backend_notes = of_backend(job)
     if broken:
         field, message = broken[0]

@@ -164,3 +164,26 @@ async def test_a_document_is_submitted_to_another_cluster(served: AsyncCli, clie
     spec = (await (await find(client, "demo")).document())["spec"]
     assert spec["cluster"] == "gpu"
     assert "workdir" not in spec, "a folder of this machine means nothing there"
+
+
+async def test_the_log_pattern_of_the_command_line_is_that_of_every_phase(
+    served: AsyncCli, client: Client
+) -> None:
+    body = document(phases=("warmup", "main"))
+    body["spec"]["phases"][1]["progress"] = {"log_pattern": "hf", "loss_pattern": "none"}
+    assert (await submitted(served, body, "--log-pattern", "json:train/step")).code == 0
+    spec = (await (await find(client, "demo")).document())["spec"]
+    assert spec["progress"] == {"log_pattern": "json:train/step"}
+    assert spec["phases"][1]["progress"] == {
+        "log_pattern": "json:train/step",
+        "loss_pattern": "none",
+    }
+
+
+async def test_a_log_pattern_that_finds_no_step_is_not_sent(
+    served: AsyncCli, client: Client
+) -> None:
+    refused = await submitted(served, document(), "--log-pattern", r"it (\d+)")
+    assert refused.code == 2
+    assert "log_pattern: must have a group named step" in refused.sentence
+    assert await look_up(client, "demo") is None
