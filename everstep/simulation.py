@@ -17,7 +17,8 @@ from everstep.chronicle.fold import folded
 from everstep.core.counting.occurrences import FaultCount
 from everstep.core.counting.reports import count_order
 from everstep.core.deciding.decide import decide
-from everstep.core.deciding.decision import Outcome, Plan
+from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.errors import LifecycleBug
 from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.next_actions import (
@@ -100,6 +101,7 @@ class Simulation:
     job: JobRef = field(default_factory=lambda: JobRef(id="job", run="run"))
     quarantine: QuarantineInMemory = field(default_factory=QuarantineInMemory)
     on_action: Callable[[JobState, next_actions.Action], None] = lambda _state, _action: None
+    decide: Callable[[DecisionInput], Decision] = decide  # another one only to compare with
     state: JobState = field(init=False)
     chronicle: Chronicle = field(init=False, default_factory=Chronicle)
     leave: asyncio.Event = field(default_factory=asyncio.Event)
@@ -145,7 +147,7 @@ class Simulation:
                 )
                 if to_count is not None:
                     inputs = replace(inputs, counts=await count_faults(self._context(), to_count))
-                return Decided(decision=decide(informed(inputs)))
+                return Decided(decision=self.decide(informed(inputs)))
             case Clear(job=job, grace_s=grace_s):
                 return await self._clear(job, grace_s)
             case NextPhase():

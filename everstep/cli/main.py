@@ -51,6 +51,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("authoring.documents:validate", "job.yaml"),
         Command("authoring.documents:explain", "job.yaml"),
         Command("authoring.documents:schema", "> everstep.json"),
+        Command("authoring.simulating:simulate", "job.yaml --nodes 1000 --spares 0,8"),
     ),
     "Jobs": (
         Command("running_here.running:run", "--processes 4 -- python train.py"),

@@ -53,6 +53,7 @@ def fleet_report(source: FleetSource) -> dict[str, Any]:
         "time": time_values(total),
         "causes": by_cause,
         "nodes": nodes,
+        "faults": _faults(source.jobs, recent),
         "gaps": list(source.gaps),
     }
 
@@ -116,6 +117,19 @@ def _nodes(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> li
         }
         for row in node_rows
     ]
+
+
+def _faults(jobs: Sequence[JobSource], recent: Sequence[Sequence[Restart]]) -> list[dict[str, Any]]:
+    """Each fault, the oldest first; one that took two levels counts once. `simulate --trace` reads them."""
+    rows: list[dict[str, Any]] = []
+    for job, restarts in zip(jobs, recent, strict=True):
+        incidents = {(r.record["phase"], r.record["incident"]): r for r in reversed(restarts)}
+        for restart in incidents.values():
+            fault = restart.record["fault"]
+            node = fault["node"] if is_of_node(restart.record) else None
+            row = {"job": job.status["id"], "at": restart.record["at"]}
+            rows.append({**row, "class": fault["class"], "node": node})
+    return sorted(rows, key=lambda row: str(row["at"]))
 
 
 def _summary(

@@ -17,7 +17,7 @@ from everstep.core.escaping import (
     is_web_address,
     link_in_markdown,
 )
-from everstep.report import charts
+from everstep.report import charts, curves
 from everstep.report.sentences import count, duration, percent
 
 Value = Mapping[str, Any]
@@ -53,6 +53,18 @@ def fleet_html(report: Value) -> str:
 
 def fleet_markdown(report: Value) -> str:
     return _environment(autoescape=False).get_template("fleet.md").render(report=report)
+
+
+def simulation_html(value: Value) -> str:
+    """The results of a simulation, with a drawing for each of its curves."""
+    drawings = [
+        (c["title"], Markup(curves.curve(c["title"], c["points"]))) for c in value["curves"]
+    ]
+    return (
+        _environment(autoescape=True)
+        .get_template("simulation.html")
+        .render(value=value, drawings=drawings)
+    )
 
 
 def _environment(*, autoescape: bool) -> Environment:

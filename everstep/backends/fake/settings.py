@@ -24,4 +24,5 @@ class FakeSettings:
     warden_s: float = 1.0  # until processes that can read a newer fence stop by themselves
     fence_s: float = 30.0  # until those that cannot read it have stopped by themselves
     fence_margin_s: float = 5.0
+    keeps_effects: bool = True  # a month of 10,000 nodes has tens of millions of them
     idle_s: float = 60.0  # a job that did not call for so long no longer holds the clock

@@ -164,6 +164,7 @@ def _begin_steps(state: FakeState, job: Job, training: Training) -> None:
         _set_timer(state, training, at, partial(_report_prefetch, state, job, training, nodes))
     end_at = training.time_of(max(script.steps, training.resume + 1))
     _set_timer(state, training, end_at, lambda: _finish(state, job, training))
+    state.steps_began(job)
 
 
 def _report_prefetch(state: FakeState, job: Job, training: Training, nodes: int) -> None:

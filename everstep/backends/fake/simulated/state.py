@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from everstep.backends.fake.settings import EPOCH, FakeSettings
@@ -50,6 +50,7 @@ class FakeState:
         self._effects_at: list[float] = []  # of each of them
         self.awaited: list[AwaitedStep] = []
         self.capacity_changed: Callback = lambda: None  # the queue of waiting jobs puts itself here
+        self.steps_began: Callable[[Job], None] = lambda _job: None  # a simulation puts itself here
         self.queue_count = 0  # jobs that ever waited for places
         self._sightings: Counter[str] = Counter()
         for number in range(settings.nodes):
@@ -79,6 +80,8 @@ class FakeState:
     # --- notes and facts ----------------------------------------------------------------------
 
     def note(self, what: str) -> None:
+        if not self.settings.keeps_effects:
+            return
         self._effects.append(what)
         self._effects_at.append(self.time.now)
 

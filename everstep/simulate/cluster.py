@@ -1,0 +1,95 @@
+"""The fake cluster of a simulation: without looks while training only goes on, and with times of waits.
+
+A watch looks again and again at a job without news, to see that its steps go on. Here that is known: such a
+look is put off until something happens, so that a quiet week costs a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.settings import EPOCH, FakeSettings
+from everstep.backends.fake.simulated.model import Job
+from everstep.backends.fake.simulated.state import FakeState
+from everstep.backends.fake.simulated.training import Training
+from everstep.core.world import JobRef
+
+QUIET_S = 3_600.0
+"""A look at a job that trains is put off for so long at most."""
+
+
+class SimulatedCluster(FakeBackend):
+    """Nodes n0, n1, ... with one device each, which stands for all of a node."""
+
+    def __init__(self, *, nodes: int, pod_s: float, heal_s: float) -> None:
+        self.trainings: dict[str, list[Training]] = {}
+        self.waits: dict[tuple[str, int], tuple[float, float]] = {}  # job, generation: since, until
+        super().__init__(
+            FakeSettings(
+                nodes=nodes,
+                devices=1,
+                pod_s=pod_s,
+                heal_s=heal_s,
+                precheck_s=10.0,
+                idle_s=float("inf"),
+                keeps_effects=False,
+            )
+        )
+
+    @property
+    def state(self) -> FakeState:
+        return self.cluster.state
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the beginning."""
+        return self.state.now - EPOCH
+
+    def hold(self, job_id: str) -> None:
+        """Let the clock wait for this job, which is about to begin."""
+        self.state.job(job_id).holds_clock = True
+        self.holders.note_call(job_id)
+
+    def let_go(self, job_id: str) -> None:
+        """Let the clock go on without this job, which has ended."""
+        self.state.job(job_id).holds_clock = False
+
+    def note_steps(self, job: Job) -> None:
+        """Note a training whose steps begin."""
+        assert job.training is not None
+        self.trainings.setdefault(job.id, []).append(job.training)
+
+    async def _observe(
+        self, job: JobRef, cursor: str, until: float | None = None, wait_s: float = 1.0
+    ) -> object:
+        if until is not None and until > self.state.now and self._is_quiet(job.id):
+            until = max(until, self.state.now + QUIET_S)
+        return await super()._observe(job, cursor, until, max(wait_s, 60.0))
+
+    def _is_quiet(self, job_id: str) -> bool:
+        """Whether all processes of the job step, and all their agents answer."""
+        job = self.state.jobs.get(job_id)
+        if job is None or job.training is None or not job.training.is_stepping:
+            return False
+        return all(pod.node.answers for pod in job.pods.values())
+
+    def _order(self, verb: str, args: Mapping[str, Any]) -> object:
+        if verb == "ensure_gone":  # the job is no more, but a person may submit it again
+            gone_state = self.cluster.ensure_gone(**args)
+            self.hold(args["job"].id)
+            self.holders.let_time_pass()
+            return gone_state
+        result = super()._order(verb, args)
+        if verb == "ensure_placed":
+            self._note_place(args["order"].job.id, args["order"].generation)
+        return result
+
+    def _note_place(self, job_id: str, generation: int) -> None:
+        key, now_s = (job_id, generation), self.now_s
+        placement = self.state.jobs[job_id].placement
+        since, until = self.waits.get(key, (now_s, now_s))
+        has_place = placement is not None and placement.generation == generation
+        if key not in self.waits or until == float("inf"):
+            self.waits[key] = (since, now_s if has_place else float("inf"))

@@ -1,0 +1,183 @@
+"""One run: jobs under a policy on a cluster to which mishaps happen, until the last day."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from everstep.backends.fake.settings import EPOCH
+from everstep.core.loop.next_actions import Action, RunPlan
+from everstep.core.recovering import quarantine
+from everstep.core.recovering.quarantine import QuarantineAnswer, Request
+from everstep.core.spec import JobSpec
+from everstep.core.state import JobState
+from everstep.core.world import JobRef
+from everstep.simulate.accounts import Account, EndNote, JobLife, RestartNote, account, total
+from everstep.simulate.cluster import SimulatedCluster
+from everstep.simulate.fault_classes import DAY_S, HOUR_S
+from everstep.simulate.jobs import JobNumbers
+from everstep.simulate.mishaps import Mishap
+from everstep.simulate.policies import PolicyUnderTest
+from everstep.simulate.world import World
+from everstep.simulation import QuarantineInMemory, Simulation
+
+SUBMITTED_AGAIN_S = 1.5 * HOUR_S
+"""A person submits an ended job again after so long."""
+PERSON, END = JobRef(id="a person", run=""), JobRef(id="the last day", run="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What a run is about, whatever the policy."""
+
+    jobs: tuple[JobSpec, ...]  # `as_simulated`
+    nodes: int  # of the cluster, spares included
+    numbers: JobNumbers
+    mishaps: tuple[Mishap, ...]
+    days: float
+
+
+def played(scene: Scene, policy: PolicyUnderTest) -> Account:
+    """Play the scene under the policy; the time of all its jobs."""
+    return asyncio.run(_Run(scene, policy).play())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Notes:
+    """What happened to one job."""
+
+    restarts: list[RestartNote] = field(default_factory=list)
+    ends: list[EndNote] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _WatchedQuarantine(QuarantineInMemory):
+    """A quarantine whose isolations the world notes."""
+
+    world: World
+    cluster: SimulatedCluster
+    name: str
+
+    def release_now(self, node: str) -> None:
+        """Release the node before the clock goes on."""
+        if self.name in self.quarantines:
+            book, _ = quarantine.release(self.quarantines[self.name], node)
+            self.quarantines[self.name] = book
+        self.cluster.cluster.ensure_released(node)
+
+    async def isolate(self, cluster: str, request: Request) -> QuarantineAnswer:
+        answer = await QuarantineInMemory.isolate(self, cluster, request)
+        if answer.verdict == "isolated":
+            self.world.note_isolated(request.node)
+        return answer
+
+
+class _Run:
+    """One scene under one policy."""
+
+    def __init__(self, scene: Scene, policy: PolicyUnderTest) -> None:
+        self._scene, self._policy = scene, policy
+        self._backend = SimulatedCluster(
+            nodes=scene.nodes, pod_s=scene.numbers.pod_s, heal_s=scene.numbers.heal_s
+        )
+        self._world = World(
+            self._backend,
+            scene.mishaps,
+            release=self._release,
+            is_told=policy.is_told,
+            releases=policy.releases,
+        )
+        self._quarantine = _WatchedQuarantine(
+            world=self._world,
+            cluster=self._backend,
+            backend=self._backend,
+            name=scene.jobs[0].cluster,
+        )
+        self._notes = {spec.name: _Notes() for spec in scene.jobs}
+
+    async def play(self) -> Account:
+        for spec in self._scene.jobs:
+            self._backend.hold(spec.name)
+        jobs = [asyncio.create_task(self._live(spec)) for spec in self._scene.jobs]
+        try:
+            await self._sleep_until(END, self._scene.days * DAY_S)
+        finally:
+            for job in jobs:
+                job.cancel()
+            ends = await asyncio.gather(*jobs, return_exceptions=True)
+        for end in ends:
+            if isinstance(end, Exception):
+                raise end
+        self._world.end()
+        accounts = [account(self._life(spec)) for spec in self._scene.jobs]
+        healthy_h = self._world.healthy_isolated_s / HOUR_S
+        return replace(total(accounts), healthy_isolated_h=healthy_h)
+
+    async def _live(self, spec: JobSpec) -> None:
+        """The job runs; a person submits it again whenever it ended."""
+        spec = self._policy.applied(spec)
+        for run in range(1_000_000):
+            simulation = Simulation(
+                backend=self._backend,
+                spec=spec,
+                job=JobRef(id=spec.name, run=f"run{run}"),
+                quarantine=self._quarantine,
+                decide=self._policy.decide,
+                on_action=self._note_action,
+            )
+            end = await simulation.run()
+            at_s = self._backend.now_s
+            until_s = at_s + SUBMITTED_AGAIN_S
+            is_wrong = spec.name not in self._world.bugs
+            self._notes[spec.name].ends.append(
+                EndNote(at_s=at_s, until_s=until_s, reason=end.reason, is_wrong=is_wrong)
+            )
+            self._backend.let_go(spec.name)
+            await self._sleep_until(replace(PERSON, id=f"{PERSON.id} for {spec.name}"), until_s)
+            self._backend.hold(spec.name)
+            self._world.mend(spec.name)
+
+    async def _sleep_until(self, sleeper: JobRef, at_s: float) -> None:
+        """Wait for a time of the cluster: what happens until then happens."""
+        while self._backend.now_s < at_s:
+            await self._backend.observe(sleeper, cursor="", until=EPOCH + at_s, wait_s=60.0)
+
+    def _note_action(self, state: JobState, action: Action) -> None:
+        if not isinstance(action, RunPlan) or action.plan.n == 0 or action.plan.level is None:
+            return
+        causes = self._world.causes_shown.get(state.job.id, ())
+        is_false = all(mishap.name.startswith("false_") for mishap in causes)
+        self._notes[state.job.id].restarts.append(
+            RestartNote(
+                at_s=state.now - EPOCH,
+                level=str(action.plan.level),
+                fault_class=""
+                if state.incident is None
+                else str(state.incident.decision.fault.cls),
+                is_false=is_false,
+                is_hindered=self._world.healthy_isolated() > 0,
+            )
+        )
+
+    def _release(self, node: str) -> None:
+        """An operator releases the node, and all its devices."""
+        names = [n for n in self._backend.state.isolated if n.partition("/")[0] == node]
+        for name in names:
+            self._world.note_released(name)
+            self._quarantine.release_now(name)
+
+    def _life(self, spec: JobSpec) -> JobLife:
+        notes = self._notes[spec.name]
+        waits: Sequence[tuple[float, float]] = [
+            wait for (job, _), wait in self._backend.waits.items() if job == spec.name
+        ]
+        return JobLife(
+            trainings=self._backend.trainings.get(spec.name, ()),
+            restarts=notes.restarts,
+            ends=notes.ends,
+            waits=waits,
+            slow_s=self._world.slow_s.get(spec.name, 0.0),
+            write_share=self._scene.numbers.write_share,
+            horizon_s=self._scene.days * DAY_S,
+        )

@@ -1,0 +1,54 @@
+"""Where the exact formula applies, the simulation agrees with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from everstep.simulate.experiment import results
+from everstep.simulate.fault_classes import DAY_S
+from everstep.simulate.formula import expected_ettr
+from everstep.simulate.jobs import JobNumbers
+from tests.simulate.scenes import CURED, experiment, profile
+
+POINTS = 0.005
+NODES = 4
+SAME_RESTART = {"ladders": {"crash": ["in_place"]}, "no_progress_restarts": None}
+"""The formula has one kind of restart, however many come in a row."""
+
+
+@pytest.mark.parametrize(
+    ("between_h", "numbers", "share"),
+    [
+        (6.3, JobNumbers(), 0.989),
+        (6.3, JobNumbers(checkpoint_s=3_600.0), 0.921),
+        (3.1, JobNumbers(start_s=100.0, load_s=50.0), 0.972),
+        (3.1, JobNumbers(checkpoint_s=900.0, write_s=5.0, start_s=300.0, load_s=300.0), None),
+    ],
+)
+def test_the_share_of_useful_time_is_that_of_the_formula(
+    between_h: float, numbers: JobNumbers, share: float | None
+) -> None:
+    """`share`: as published tables of this formula have it."""
+    days = 400 * between_h / 24
+    rate = 24_000 / between_h / NODES
+    made = experiment(
+        NODES,
+        spec={"recovery": SAME_RESTART},
+        numbers=numbers,
+        days=days,
+        seeds=(1, 3),
+        profile=profile(CURED, rate=rate),
+        policies=experiment().policies[:1],
+    )
+    expected = expected_ettr(
+        between_faults_s=1_000 / rate / NODES * DAY_S,
+        recovery_s=numbers.start_s + numbers.load_s,
+        checkpoint_s=numbers.checkpoint_s,
+        write_s=numbers.write_s,
+    )
+    if share is not None:
+        assert expected == pytest.approx(share, abs=0.001)
+    (row,) = results(made)["policies"]
+    assert row["restarts"] > 700
+    assert row["ended_wrongly"] == 0
+    assert row["ettr"] == pytest.approx(expected, abs=POINTS)
