@@ -117,9 +117,8 @@ class StageOfProcesses(Stage):
     async def begin(self) -> None:
         fake = FakeBackend(FakeSettings(nodes=self.nodes))
         self.fake, self.admin = fake, fake.admin
-        listener = await FakeServer(fake).listen("127.0.0.1", 0)
-        self._open.callback(listener.close)
-        host, port = listener.sockets[0].getsockname()
+        listening = FakeServer(fake).listening("127.0.0.1", 0)
+        host, port = await self._open.enter_async_context(listening)
         self.fake_address = f"{host}:{port}"
         self.worker = self.new_worker()
         self._open.push(self._end_of_worker)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import fields
 
 from everstep.backends.fake import wire
@@ -25,9 +25,26 @@ class FakeServer:
 
     def __init__(self, backend: FakeBackend) -> None:
         self.backend = backend
+        self._connections: set[asyncio.Task[None]] = set()
 
-    async def listen(self, host: str, port: int) -> asyncio.Server:
-        return await asyncio.start_server(self._serve, host, port, limit=wire.LINE_LIMIT)
+    @asynccontextmanager
+    async def listening(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
+        """Serve inside the block, at the address that it gets. At its end all connections are closed."""
+        server = await asyncio.start_server(self._connected, host, port, limit=wire.LINE_LIMIT)
+        bound_host, bound_port, *_ = server.sockets[0].getsockname()
+        try:
+            yield bound_host, bound_port
+        finally:
+            server.close()
+            await asyncio.sleep(0)  # one that was just accepted becomes a connection
+            for connection in self._connections:
+                connection.cancel()
+            await asyncio.gather(*self._connections, return_exceptions=True)
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.create_task(self._serve(reader, writer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks: list[asyncio.Task[bytes]] = []
@@ -42,11 +59,14 @@ class FakeServer:
                 await writer.drain()
         except ConnectionError:
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # whatever is still to be sent
+            raise
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            writer.close()
+            await _end(writer)
 
     async def _answer(self, line: bytes) -> bytes:
         try:
@@ -54,6 +74,13 @@ class FakeServer:
             return wire.write_answer(verb, await self.backend.call(verb, **args))
         except Exception as error:  # noqa: BLE001  # the edge: the caller gets whatever it is
             return wire.write_error(error)
+
+
+async def _end(writer: asyncio.StreamWriter) -> None:
+    """Close the connection, and return once its socket is closed."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
 
 
 async def serve(address: str, settings: FakeSettings, faults: Sequence[str] = ()) -> None:
@@ -64,11 +91,10 @@ async def serve(address: str, settings: FakeSettings, faults: Sequence[str] = ()
     backend = FakeBackend(settings)
     for line in faults:
         await backend.admin.fault(line)
-    server = await FakeServer(backend).listen(host, int(port))
-    bound = server.sockets[0].getsockname()
-    sys.stdout.write(f"everstep fake cluster ready {bound[0]}:{bound[1]}\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+    async with FakeServer(backend).listening(host, int(port)) as (bound_host, bound_port):
+        sys.stdout.write(f"everstep fake cluster ready {bound_host}:{bound_port}\n")
+        sys.stdout.flush()
+        await asyncio.Event().wait()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -60,9 +60,25 @@ async def test_a_client_comes_back_to_a_cluster_that_was_started_again() -> None
     client = FakeClient(f"127.0.0.1:{port}")
     for nodes in (2, 3):
         cluster = FakeServer(FakeBackend(FakeSettings(nodes=nodes)))
-        async with await cluster.listen("127.0.0.1", port):
+        async with cluster.listening("127.0.0.1", port):
             assert len(await client.nodes()) == nodes
     await client.close()
+
+
+@pytest.mark.parametrize("sent", [b"", b"clo", b"clock {}\n"], ids=["no call", "half", "held"])
+async def test_no_connection_outlives_the_cluster(sent: bytes) -> None:
+    """Nor does that of a killed worker, whose end the cluster has not read yet."""
+    backend = FakeBackend(FakeSettings())
+    await backend.admin.hold("clock")
+    async with FakeServer(backend).listening("127.0.0.1", 0) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(sent)
+        await writer.drain()
+        if sent.endswith(b"\n"):
+            await backend.admin.wait_held()
+    assert await asyncio.wait_for(reader.read(), HUNG_S) == b""
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_many_calls_go_on_at_once(fake_client: FakeClient) -> None:
