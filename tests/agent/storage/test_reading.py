@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -19,9 +19,9 @@ def storage() -> Iterator[threading.Event]:
     event.set()
 
 
-def hang(folder: str, storage: threading.Event) -> None:
+def hang(folder: str, work: Callable[[], object]) -> None:
     with pytest.raises(reading.StorageHangs, match=folder):
-        reading.read(folder, lambda: storage.wait(HUNG_S), within_s=0.01)
+        reading.read(folder, work, within_s=0.01)
 
 
 def test_the_answer_and_the_error_of_the_work_are_those_of_the_reader() -> None:
@@ -33,10 +33,18 @@ def test_the_answer_and_the_error_of_the_work_are_those_of_the_reader() -> None:
 def test_hanging_storage_is_given_up_and_takes_no_more_than_a_few_threads(
     storage: threading.Event,
 ) -> None:
-    before = threading.active_count()
+    threads: list[threading.Thread] = []
+    begun = threading.Semaphore(0)
+
+    def work() -> None:
+        threads.append(threading.current_thread())
+        begun.release()
+        storage.wait(HUNG_S)
+
     for _ in range(10 * reading.MOST):
-        hang("lost", storage)
-    assert threading.active_count() - before == reading.MOST
+        hang("lost", work)
+    assert all(begun.acquire(timeout=HUNG_S) for _ in range(reading.MOST))
+    assert len({*threads}) == len(threads) == reading.MOST
     assert reading.read("healthy", lambda: "read") == "read"
 
 
@@ -45,7 +53,7 @@ def test_storage_that_answers_again_is_read_again(storage: threading.Event) -> N
     for _ in range(reading.MOST):
         answer = reading.begin("back", lambda: storage.wait(HUNG_S))
         answer.add_done_callback(lambda _: ended.wait(HUNG_S))
-    hang("back", storage)
+    hang("back", lambda: storage.wait(HUNG_S))
     storage.set()
     ended.wait(HUNG_S)
     assert reading.read("back", lambda: "read") == "read"
