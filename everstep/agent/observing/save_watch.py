@@ -20,7 +20,15 @@ from everstep.agent.processes import proc
 from everstep.agent.processes.termination import is_shell
 from everstep.agent.storage import checkpoint_names, inotify, save_records
 from everstep.agent.storage.save_records import SaveRecord, SlotRecord
-from everstep.agent.storage.save_states import LEFT, OPEN, RENAMED, Identity, Look, SaveStates
+from everstep.agent.storage.save_states import (
+    LEFT,
+    OPEN,
+    RENAMED,
+    UNWATCHED,
+    Identity,
+    Look,
+    SaveStates,
+)
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PAUSE_S = 0.02
@@ -110,6 +118,7 @@ class SaveWatch:
         self._family = proc.Family(os.getpid())
         self._family_lock = threading.Lock()
         self._reported_writers: frozenset[Identity] = frozenset()
+        self._early_writers: frozenset[Identity] = frozenset()  # before the folder was watched
         self._open: frozenset[str] = frozenset()
         self._is_closed = False
         # Of the thread alone:
@@ -118,6 +127,7 @@ class SaveWatch:
         self._paths: dict[int, str] = {}  # below the folder, by the number of their watch
         self._prints: dict[str, save_records.Print | None] = {}
         self._inherited: dict[str, SaveRecord] | None = None  # None: not read yet
+        self._unwatched_saves: dict[str, SaveRecord] = {}
         self._recorded: SlotRecord | None = None
         self._began_ns: int | None = None
         self._is_over = False
@@ -132,6 +142,8 @@ class SaveWatch:
     def saw(self, processes: Iterable[proc.Process]) -> None:
         """These processes of the pod may save."""
         identities = frozenset(one.identity for one in processes if not self._is_helper(one))
+        if self._recorded is None:
+            self._early_writers |= identities
         if not identities <= self._reported_writers:
             self._reported_writers = identities
             self._timeline.mark(lambda: self._states.saw(identities))
@@ -217,6 +229,7 @@ class SaveWatch:
             if events is not None and not self._paths:
                 self._paths[events.watch(folder)] = ""
                 self._note_open_files()
+                self._note_unwatched_files()
         if folder.is_dir():
             if self._inherited is None:
                 self._inherited = self._inherit()
@@ -237,11 +250,13 @@ class SaveWatch:
             return {}  # a thousand agents must not read a thousand records each
         records = save_records.read(self.run.folder)
         inherited = {}
-        for name in own_record.saves:
+        for name, save in own_record.saves.items():
             content = save_records.print_of(self.run.folder / name)
             state = save_records.state(records.values(), name, content)
             if content is not None and state is not None:
                 inherited[name] = SaveRecord(LEFT if state == OPEN else RENAMED, content)
+            elif save == SaveRecord(UNWATCHED, content):
+                inherited[name] = save
         return inherited
 
     def _carry_out(self, item: inotify.Event | Call) -> bool:
@@ -321,6 +336,19 @@ class SaveWatch:
                     if path.startswith(top) and self._is_save(path[len(top) :]):
                         self._states.modified(path[len(top) :], time.monotonic())
 
+    def _note_unwatched_files(self) -> None:
+        """Note the saves that are there already if a process has ended before the folder was watched.
+
+        It may have been killed with one of them open, and another agent may have seen that close.
+        """
+        look = self._look() if self._early_writers else None
+        if look is None or self._early_writers <= look.living:
+            return
+        for entry in self.run.folder.iterdir():
+            content = save_records.print_of(entry) if self._is_save(entry.name) else None
+            if content is not None:
+                self._unwatched_saves[entry.name] = SaveRecord(UNWATCHED, content)
+
     def _unwatch_below(self, path: str) -> None:
         """Forget a folder that went away: what happens to it at its new place is nothing of this one."""
         for number, folder in [*self._paths.items()]:
@@ -371,8 +399,8 @@ class SaveWatch:
     def _record_now(self) -> SlotRecord:
         run = self.run
         saves = {name: self._save(name, state) for name, state in self._states.of_all().items()}
-        inherited = self._inherited or {}
-        saves = {**{n: s for n, s in inherited.items() if n not in saves}, **saves}
+        earlier = {**self._unwatched_saves, **(self._inherited or {})}
+        saves = {**{n: s for n, s in earlier.items() if n not in saves}, **saves}
         is_over, began_ns = self._is_over, self._began_ns
         return SlotRecord(run.job, run.generation, self._kernel, is_over, saves, began_ns)
 

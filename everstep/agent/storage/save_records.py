@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everstep.agent.storage import files, permissions
-from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED
+from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED, UNWATCHED
 from everstep.protocol import wire
 
 FOLDER = "saves"
@@ -115,16 +115,19 @@ def write(folder: Path, slot: int, record: SlotRecord) -> None:
 def state(records: Iterable[SlotRecord], name: str, content: Print | None) -> str | None:
     """The state of this save by all records: open, closed or renamed. None: unknown.
 
-    A closed one is that only if all agents that saw the same events agree.
+    A closed one is that only if all agents that saw the same events agree, and no record of any run has it
+    as one that its own processes may have been killed with.
     """
     records = [*records]
     begins = {(record.run, record.began_ns) for record in records if record.began_ns is not None}
     states = [(record, _state_in(record, name, content, begins)) for record in records]
-    if any(state == RENAMED for _, state in states):
+    distinct = {state for _, state in states}
+    if RENAMED in distinct:
         return RENAMED
-    if any(state == CLOSED and _all_agree(record, states) for record, state in states):
+    closed = [record for record, state in states if state == CLOSED]
+    if not distinct & {LEFT, UNWATCHED} and any(_all_agree(record, states) for record in closed):
         return CLOSED
-    return OPEN if any(state in (OPEN, LEFT) for _, state in states) else None
+    return OPEN if distinct & {OPEN, LEFT} else None
 
 
 def _all_agree(claim: SlotRecord, states: Iterable[tuple[SlotRecord, str | None]]) -> bool:

@@ -28,9 +28,10 @@ EXCEPTION = 1
 WHOLE_MOST = 128
 """At most so many whole saves stay in memory, the newest; a record has fewer."""
 
-OPEN, LEFT, CLOSED, RENAMED = "open", "left", "closed", "renamed"
+OPEN, LEFT, CLOSED, RENAMED, UNWATCHED = "open", "left", "closed", "renamed", "unwatched"
 """The states of a save. Open: it is being written. Left: it was open when its writer ended. Closed: by a
-process that lived. Renamed: by one into its place."""
+process that lived. Renamed: by one into its place. Unwatched: a process may have written it and ended before
+its folder was watched."""
 
 
 class Look(NamedTuple):

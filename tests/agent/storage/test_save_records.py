@@ -9,7 +9,7 @@ import pytest
 from everstep.agent.storage import save_records
 from everstep.agent.storage.checkpoints import LEFT_OPEN, scan
 from everstep.agent.storage.save_records import Print, SaveRecord, SlotRecord
-from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED
+from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED, UNWATCHED
 
 FILE, NOW, BEFORE = "step_5.bin", Print(1, 10, 5), Print(1, 9, 4)
 NO_SAVES: dict[str, SaveRecord] = {}
@@ -47,6 +47,11 @@ def left_open(began_ns: int | None = 1) -> SlotRecord:
         ([record(CLOSED), record(None, kernel="elsewhere")], CLOSED),
         ([record(CLOSED), record(None, generation=2)], CLOSED),
         ([record(RENAMED), record(None)], RENAMED),
+        ([record(CLOSED), record(UNWATCHED, is_over=True)], None),
+        ([record(CLOSED), record(UNWATCHED, BEFORE, is_over=True)], CLOSED),
+        ([record(CLOSED), record(UNWATCHED, generation=2)], None),
+        ([record(RENAMED), record(UNWATCHED)], RENAMED),
+        ([record(CLOSED), record(LEFT, generation=2)], OPEN),
         ([record(LEFT)], OPEN),
         ([record(LEFT, BEFORE)], None),
         ([record(LEFT, BEFORE), record(RENAMED)], RENAMED),
