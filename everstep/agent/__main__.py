@@ -25,6 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
+from everstep.agent.memory.copier import Copier
+from everstep.agent.memory.fetching import Fetching
+from everstep.agent.memory.neighbour_link import Credentials
 from everstep.agent.memory.rank_socket import RankSocket
 from everstep.agent.observing.evidence import EvidenceCollector
 from everstep.agent.observing.logs import HEAD, MB, LogFile
@@ -150,7 +153,8 @@ def main() -> None:
     agent = _agent(options, home)
     environ = os.environ.copy() if options.inherit else None
     complete = partial(inherited, environ, started_in) if environ is not None else _as_it_is
-    agent.connect(_parts(agent, pyz, pid_in_folder))
+    secret = None if options.credentials is None else credentials
+    agent.connect(_parts(agent, pyz, pid_in_folder, secret))
     if options.copy_output:
         agent.before_exit = partial(_copy_output().flush, COPIED_WITHIN_S)
     _work(options, agent, token, complete)
@@ -202,10 +206,11 @@ def _agent(options: Options, home: Path) -> Agent:
     )
 
 
-def _parts(agent: Agent, pyz: Path, pid_in_folder: int) -> Parts:
+def _parts(agent: Agent, pyz: Path, pid_in_folder: int, credentials: Path | None) -> Parts:
     for ending in (signal.SIGTERM, signal.SIGINT):
         agent.loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
     agent.population.begin()
+    certificates = Credentials(credentials)
     return Parts(
         ranks=RankMonitor(agent),
         warden=WardenLink(agent, pyz, pid_in_folder),
@@ -214,6 +219,8 @@ def _parts(agent: Agent, pyz: Path, pid_in_folder: int) -> Parts:
         prewarm=Prewarm(agent),
         prefetcher=Prefetcher(agent),
         evidence=EvidenceCollector(agent),
+        copier=Copier(agent, certificates),
+        fetching=Fetching(agent, certificates),
     )
 
 

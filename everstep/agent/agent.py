@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from everstep.agent import clock
 from everstep.agent.facts import Facts
 from everstep.agent.loop import Loop
+from everstep.agent.memory.copies import Copies
 from everstep.agent.memory.snapshots import Snapshots
 from everstep.agent.parts import Parts
 from everstep.agent.processes import command_files, proc, rank_ends
@@ -78,6 +79,7 @@ class Agent:
         self.facts = Facts(self.boot)
         self.works: list[wire.WorkSeen] = []
         self.snapshots = Snapshots()
+        self.copies = Copies()
         self.save_watch: SaveWatch | None = None  # of the newest run that saves
         self.polled = time.monotonic()  # when a worker last sent a request
 
@@ -123,6 +125,7 @@ class Agent:
             "facts_seen": self.facts.count,
             "works": self.works,
             "snapshots": self.snapshots.state(),
+            "copies": self.copies.state(),
         }
 
     @property
@@ -258,6 +261,7 @@ class Agent:
         self.parts.samples.look()
         self.parts.npus.look()
         self.parts.prefetcher.look()
+        self.parts.copier.look()
 
     # -- commands ---------------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ class Agent:
     def require_stopped(self, generation: int) -> None:
         """Accept a command that must precede the ranks of its generation. Raises `Stale` if any may run."""
         self.accept_generation(generation)
-        started = self._newest_run()
+        started = self.newest_run
         if started is not None and self.stopped_below <= started:
             raise Stale(f"ranks of generation {started} may run")
 
@@ -280,9 +284,9 @@ class Agent:
         """Start the run of this command, unless its generation was started before."""
         generation = command["generation"]
         self.accept_generation(generation)
-        if self._newest_run() == generation:
+        if self.newest_run == generation:
             return
-        start = partial(self._start, command, clock.now())
+        start = partial(self._fetch_then_start, command, clock.now())
         if self._is_proven_empty(generation):
             start()
             return
@@ -291,7 +295,7 @@ class Agent:
 
     def _is_proven_empty(self, generation: int) -> bool:
         """Whether every older process is proven gone and no newer run was started since."""
-        started = self._newest_run()
+        started = self.newest_run
         is_older = started is None or started < generation
         return self._ending is None and is_older and self.stopped_below >= generation
 
@@ -300,20 +304,29 @@ class Agent:
         """The ranks of the current run."""
         return self.run.ranks if self.run is not None else ()
 
-    def _newest_run(self) -> int | None:
+    @property
+    def newest_run(self) -> int | None:
         """The generation of the newest run, that of an earlier agent included."""
         if self.run is not None:
             return self.run.command["generation"]
         return self._past["generation"] if self._past is not None else None
 
-    def _start(self, command: wire.RunCommand, ordered_at: float) -> None:
+    def _fetch_then_start(self, command: wire.RunCommand, ordered_at: float) -> None:
+        """Have the snapshots from which the ranks resume before any of them starts."""
+        if command["generation"] >= self.generation:
+            start = partial(self._start, command, ordered_at)
+            self.parts.fetching.before(command, start)
+
+    def _start(self, command: wire.RunCommand, ordered_at: float, lacks: str = "") -> None:
+        """Start the ranks. `lacks`: why a snapshot that they need is not there; then the start fails."""
         if command["generation"] < self.generation:
             return  # a newer command came while the older processes ended
-        if self._newest_run() == command["generation"]:
+        if self.newest_run == command["generation"]:
             return
         going_on = self._kept_living_ranks(command["generation"])
         if not going_on:
             self.snapshots.keep_only(command["snapshot_step"])
+            self.copies.keep_only(command["snapshot_step"], run=command["generation"])
         placed = command_files.placed(command, self.home)
         modules = self.parts.prewarm.modules_for(command["order"])
         placed["order"] = placed["order"]._replace(prewarm=modules)
@@ -323,7 +336,8 @@ class Agent:
         rank_ends.mark_alive(self.home)
         self.save_state()
         try:
-            if why := kept_rank_mismatch(command["keep"], [rank.number for rank in going_on]):
+            why = lacks or kept_rank_mismatch(command["keep"], [rank.number for rank in going_on])
+            if why:
                 raise ValueError(why)
             command_files.write(self.home, command["files"])
             run.instruct_ranks()
@@ -388,7 +402,7 @@ class Agent:
 
         Nothing to do if ranks of this generation were started since the stop was ordered: none is a kept one.
         """
-        if self._newest_run() == generation:
+        if self.newest_run == generation:
             return
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
         self.parts.warden.send_orders()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from everstep.agent.observing import losses, npu_hang, steps
 from everstep.agent.storage import checkpoint_names
-from everstep.protocol import wire
+from everstep.protocol import bounds, wire
 from everstep.protocol.shapes import fields
 
 DEFAULTS: Mapping[str, Any] = {
@@ -56,6 +57,18 @@ def save_command(body: Mapping[str, Any]) -> wire.SaveCommand:
     command: wire.SaveCommand = read(body, wire.SaveCommand)
     _need(command["signal"] in SAVE_SIGNALS, f"signal: one of {', '.join(SAVE_SIGNALS)} is needed")
     return command
+
+
+def copy_part(text: bytes) -> wire.CopyPart:
+    """Raises BadCommand, or ValueError for what is no JSON."""
+    body = json.loads(text)
+    _need(isinstance(body, dict), "a part of a copy is an object")
+    part: wire.CopyPart = read(body, wire.CopyPart)
+    sizes = (part["index_bytes"], part["content_bytes"])
+    _need(0 <= sizes[0] <= sizes[1], "index_bytes, content_bytes: the index is part of the content")
+    _need(0 <= part["offset"] <= sizes[1], "offset: it is within the content")
+    _need(0 <= part["step"] <= bounds.STEP_MOST, "step: it is not negative")
+    return part
 
 
 def inherited(
@@ -135,6 +148,8 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "Any": lambda _: True,
     "CheckpointsQuestion": lambda value: isinstance(value, dict),  # `read` on its own
     "RankPlan": _has_fields(wire.RankPlan),
+    "Neighbour": _has_fields(wire.Neighbour),
+    "Fetch": _has_fields(wire.Fetch),
     "PrefetchPlan": _has_fields(wire.PrefetchPlan),
     "RunOrder": lambda value: isinstance(value, wire.RunOrder),  # `read` on its own
     "bool": lambda value: isinstance(value, bool),

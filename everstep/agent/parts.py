@@ -73,6 +73,13 @@ class PrefetcherPart(LookingPart, Protocol):
     def end(self) -> None: ...
 
 
+class FetchingPart(Protocol):
+    """Fetches copies of snapshots from other agents."""
+
+    def before(self, command: wire.RunCommand, start: Callable[[str], None]) -> None:
+        """Fetch what the command names, then start with what is missing."""
+
+
 class EvidencePart(Protocol):
     """Collects what explains a hang."""
 
@@ -90,3 +97,5 @@ class Parts(NamedTuple):
     prewarm: PrewarmPart
     prefetcher: PrefetcherPart
     evidence: EvidencePart
+    copier: LookingPart
+    fetching: FetchingPart

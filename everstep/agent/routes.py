@@ -11,11 +11,12 @@ from typing import Any
 
 from everstep.agent import clock, commands
 from everstep.agent.agent import Agent, Stale
+from everstep.agent.memory.copies import OutOfOrder
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
 from everstep.agent.processes.run import log_path
 from everstep.agent.processes.save_requests import SaveRequests
-from everstep.agent.server import HttpRefusal, Last, RequestHandler
+from everstep.agent.server import HttpRefusal, Last, OfBytes, Routes
 from everstep.agent.storage import (
     checkpoints,
     fence,
@@ -46,9 +47,7 @@ Complete = Callable[[wire.RunCommand], wire.RunCommand]
 """Adds to a command what only this machine has: its environment."""
 
 
-def routes(
-    agent: Agent, complete: Complete, polled: Callable[[], None]
-) -> dict[str, dict[str, RequestHandler]]:
+def routes(agent: Agent, complete: Complete, polled: Callable[[], None]) -> Routes:
     """The handler of each path and method."""
     handlers = Handlers(agent, complete, polled)
     return {
@@ -63,6 +62,8 @@ def routes(
         wire.RELEASE: {"POST": handlers.release},
         wire.CHECK: {"POST": handlers.check},
         wire.SAVE: {"POST": handlers.save},
+        wire.COPY: {"GET": handlers.copy_header, "POST": OfBytes(handlers.copy)},
+        wire.COPY_PART: {"GET": handlers.copy_part},
         wire.STACKS: {"POST": handlers.stacks},
         wire.LOG: {"GET": handlers.log},
         wire.QUIT: {"POST": handlers.quit},
@@ -276,6 +277,40 @@ class Handlers:
         self.polled()
         return self.agent.loop.call(lambda: self.save_requests.ask(command))
 
+    def copy(self, body: bytes) -> Any:
+        """Take a part of a copy, unless it is meant for another pod or comes from a run that was left."""
+        end = body.index(b"\n")
+        part = commands.copy_part(body[:end])
+        newest = self.agent.newest_run
+        if part["to"] != self.agent.uid or (newest is not None and part["run"] < newest):
+            raise Stale("the copy is meant for another pod, or of a run that was left")
+        with memoryview(body) as whole, whole[end + 1 :] as content:
+            try:
+                made_whole = self.agent.copies.take(part, content)
+            except OutOfOrder as error:
+                raise Stale(str(error)) from None
+        if made_whole:
+            self.agent.loop.hand_over(self._publish_copies)
+        return {}
+
+    def _publish_copies(self) -> None:
+        run = self.agent.run
+        self.agent.publish(only_progress=run is not None and run.is_alive)
+
+    def copy_header(self, query: Fields, _body: Fields) -> Any:
+        rank, step, _ = _place_of(query)
+        header = self.agent.copies.header(rank, step)
+        if header is None:
+            raise HttpRefusal(404, f"there is no copy of step {step} of rank {rank}")
+        return header
+
+    def copy_part(self, query: Fields, _body: Fields) -> Any:
+        rank, step, offset = _place_of(query)
+        content = self.agent.copies.read(rank, step, offset)
+        if content is None:
+            raise HttpRefusal(404, f"there is no copy of step {step} of rank {rank}")
+        return content
+
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run
         texts = self.agent.parts.evidence.stacks(run, STACKS_S) if run is not None else {}
@@ -294,6 +329,16 @@ class Handlers:
         except FileNotFoundError:
             raise HttpRefusal(404, f"there is no log {path.name}") from None
         return {"text": data.decode(errors="replace"), "offset": at, "next": behind}
+
+
+def _place_of(query: Fields) -> tuple[int, int, int]:
+    """Rank, step and offset."""
+    rank, step, offset = (
+        int(commands.number(query, name, 0)) for name in ("rank", "step", "offset")
+    )
+    if offset < 0:
+        raise commands.BadCommand("offset: it is not negative")
+    return rank, step, offset
 
 
 def _is_news(state: wire.AgentState, since: float) -> bool:

@@ -10,7 +10,7 @@ import time
 
 # `hmac` has it from there, and imports OpenSSL.
 from _operator import _compare_digest as compare_digest
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -30,10 +30,20 @@ AGAIN_S = 0.05
 LINE_MOST = 64 * 1024
 HEADERS_MOST = 100
 METHODS = ("GET", "POST")
+JSON, RAW = "application/json", "application/octet-stream"
 REASONS = {200: "OK"}
 
 RequestHandler = Callable[[dict[str, Any], dict[str, Any]], Any]
-Routes = dict[str, dict[str, RequestHandler]]
+BytesHandler = Callable[[bytes], Any]
+
+
+class OfBytes(NamedTuple):
+    """A handler of bodies that are not JSON."""
+
+    handle: BytesHandler
+
+
+Routes = Mapping[str, Mapping[str, "RequestHandler | OfBytes"]]
 """Path, method, and what answers it."""
 
 
@@ -72,6 +82,7 @@ class Requests(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         self.close_connection = False
+        self._routes = self.server.routes_of(self.request)
         while not self.close_connection:
             try:
                 self._serve()
@@ -164,21 +175,25 @@ class Requests(socketserver.StreamRequestHandler):
 
     def _routed(self, request: Request) -> Any:
         parts = urlsplit(request.target)
-        methods = self.server.routes.get(parts.path)
+        methods = self._routes.get(parts.path)
         if methods is None:
             raise HttpRefusal(404, f"there is no {parts.path}")
         if request.method not in methods:
             raise HttpRefusal(405, f"{parts.path} takes {', '.join(methods)}")
+        handler = methods[request.method]
+        if isinstance(handler, OfBytes):
+            return handler.handle(request.body)
         query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        return methods[request.method](query, _json(request.body))
+        return handler(query, _json(request.body))
 
     def _send(self, status: int, body: Any) -> None:
         """In one piece: the kernel holds back a second one until the client has confirmed the first."""
-        payload = json.dumps(body).encode()
+        is_raw = isinstance(body, bytes)
+        kind, payload = (RAW, body) if is_raw else (JSON, json.dumps(body).encode())
         ending = "Connection: close\r\n" if self.close_connection else ""
         head = (
             f"HTTP/1.1 {status} {REASONS.get(status, 'Refused')}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\n{ending}\r\n"
+            f"Content-Type: {kind}\r\nContent-Length: {len(payload)}\r\n{ending}\r\n"
         )
         try:
             self.wfile.write(head.encode() + payload)
@@ -224,6 +239,15 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.socket.close()
         self.socket = listening
         self.socket.listen(self.request_queue_size)
+
+    def routes_of(self, connection: Any) -> Routes:
+        """What a client may use. Another agent may only copy: it must not command this one."""
+        if self._tls is None:
+            return self.routes
+        names = [pair for part in connection.getpeercert()["subject"] for pair in part]
+        if ("commonName", wire.AGENT_NAME) not in names:
+            return self.routes
+        return {path: self.routes[path] for path in wire.OF_AGENTS if path in self.routes}
 
     def verify_request(self, *_: Any) -> bool:
         """No more connections at a time than we have threads for; others find a closed door."""

@@ -153,7 +153,7 @@ class Record:
     after: Mapping[int, str] = field(default_factory=dict)
     resume_step: int | None = None
     resume_path: str | None = None
-    resume_from: str | None = None  # snapshot or checkpoint
+    resume_from: str | None = None  # snapshot, neighbour or checkpoint
     newer_checkpoints: str = ""  # that the start passed over, in words
     evidence: str | None = None  # folder with stacks and logs, collected before the kill
     stages_s: Mapping[str, float] = field(default_factory=dict)

@@ -13,8 +13,11 @@ from everstep.core.bounds import rounded
 
 if TYPE_CHECKING:
     from everstep.core.deciding.decision import Outcome
+    from everstep.core.world import Snapshot
 
 Value = dict[str, Any]
+IN_MEMORY = {"snapshot": "in memory", "neighbour": "in the memory of a neighbour"}
+"""How sentences name what a start resumed from, where that is no checkpoint."""
 
 
 def outcome_values(outcome: Outcome) -> Value:
@@ -40,12 +43,14 @@ def _resume_step(outcome: Outcome) -> int | None:
 
 
 def _resume_from(outcome: Outcome) -> str | None:
-    return source(snapshot=outcome.snapshot is not None, checkpoint=outcome.resume is not None)
+    return source(outcome.snapshot, has_checkpoint=outcome.resume is not None)
 
 
-def source(*, snapshot: bool, checkpoint: bool) -> str | None:
-    """What a start resumes from, in one word."""
-    return "snapshot" if snapshot else "checkpoint" if checkpoint else None
+def source(snapshot: Snapshot | None, *, has_checkpoint: bool) -> str | None:
+    """What a start resumes from, in one word; `neighbour`: some rank from the copy in another pod."""
+    if snapshot is not None:
+        return "neighbour" if snapshot.copies else "snapshot"
+    return "checkpoint" if has_checkpoint else None
 
 
 def with_outcome(record: Value, values: Value) -> Value:
@@ -83,8 +88,10 @@ def took_s(r: Mapping[str, Any]) -> float | None:
 def resumed_from(r: Mapping[str, Any]) -> str:
     """From where training went on: `step 40 (ckpt/step_40.pkl); 1 newer one set aside: step 60`."""
     path, step, newer = r.get("resume_path"), r.get("resume_step"), r.get("newer_checkpoints")
-    if r.get("resume_from") == "snapshot":
-        return f"step {step} in memory"
+    if (where := IN_MEMORY.get(r.get("resume_from") or "")) is not None:
+        again = r.get("lost_steps")
+        done = "" if not again else f"; {again} step{'s' * (again != 1)} made again"
+        return f"step {step} {where}{done}"
     if path is None:
         return "" if newer is None else f"the beginning; {newer}"
     name = "an unknown step" if step is None else f"step {step}"

@@ -154,9 +154,7 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         after=event.after,
         resume_step=event.resume_step,
         resume_path=None if event.resume is None else event.resume.path,
-        resume_from=record_rows.source(
-            snapshot=event.snapshot is not None, checkpoint=event.resume is not None
-        ),
+        resume_from=record_rows.source(event.snapshot, has_checkpoint=event.resume is not None),
         newer_checkpoints="" if event.newer_saved is None else event.newer_saved.text[:NEWER_KEPT],
         evidence=event.evidence,
         stages_s=stages,

@@ -321,6 +321,7 @@ def record(r: Record) -> dict[str, Any]:
         "resume_step": r.resume_step,
         "resume_path": r.resume_path,
         "resume_from": r.resume_from,
+        "lost_steps": _lost_steps(r),
         "newer_checkpoints": r.newer_checkpoints or None,
         "evidence": r.evidence,
         "stages_s": {name: r.stages_s.get(name) for name in STAGES},
@@ -331,6 +332,13 @@ def record(r: Record) -> dict[str, Any]:
         "notes": [*r.notes, *_unknown_step(r)],
         "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
     }
+
+
+def _lost_steps(r: Record) -> int | None:
+    """The steps that are made again, as far as they were seen; None: unknown, or nothing was started."""
+    if r.result != "success" or r.step is None or r.resume_step is None:
+        return None
+    return max(0, r.step - r.resume_step)
 
 
 def _unknown_step(r: Record) -> tuple[str, ...]:

@@ -87,12 +87,20 @@ class Checkpoint:
         return self.order_number > other.order_number
 
 
+class CopyPlace(NamedTuple):
+    """A rank whose snapshot is gone with its pod, and the slot whose agent holds a copy of it."""
+
+    rank: int
+    slot: int
+
+
 class Snapshot(NamedTuple):
     """The snapshots of one step that all ranks have in memory."""
 
     step: int
     at: float  # of the last one
     starts: int = 1  # runs in a row that began from them
+    copies: tuple[CopyPlace, ...] = ()  # what is fetched first; the other ranks have their own
 
     @property
     def name(self) -> str:
@@ -101,7 +109,7 @@ class Snapshot(NamedTuple):
 
 
 class RankSnapshot(NamedTuple):
-    """A whole snapshot of one rank, in the memory of its pod."""
+    """A whole snapshot of one rank, in the memory of its pod, or a copy of it in that of another one."""
 
     step: int
     rank: int
@@ -195,6 +203,7 @@ class PodView(NamedTuple):
     prewarm_bytes: int | None = None  # memory of the helper from which its ranks are forked
     prewarm_modules: tuple[str, ...] = ()  # that this helper has imported
     snapshots: tuple[RankSnapshot, ...] = ()
+    copies: tuple[RankSnapshot, ...] = ()  # of ranks of other pods
     # Of each rank its number and its steps in the last minutes; None: not all of its ranks show them.
     recent_steps: tuple[tuple[int, int], ...] | None = None
     dead_sidecars: tuple[str, ...] = ()  # containers that failed beside that of its agent
@@ -217,9 +226,9 @@ def common(declared: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def newest_whole_step(pods: Iterable[PodView]) -> int | None:
-    """The newest step of which every rank has a whole snapshot, whatever its number will be."""
+    """The newest step of which every rank has a whole snapshot or a copy, whatever its number will be."""
     ranks_by_step: dict[tuple[int, int, int], set[int]] = {}
-    for held in (one for pod in pods for one in pod.snapshots):
+    for held in (one for pod in pods for one in (*pod.snapshots, *pod.copies)):
         key = held.step, held.world, held.generation
         ranks_by_step.setdefault(key, set()).add(held.rank)
     whole = (step for (step, world, _), ranks in ranks_by_step.items() if len(ranks) == world)

@@ -34,10 +34,15 @@ SET_ASIDE = "/v1/set_aside"  # POST SetAsideCommand     -> {"moved": ["path", ..
 JOURNAL = "/v1/journal"  # POST JournalCommand          -> {}
 RELEASE = "/v1/release"  # POST ReleaseCommand          -> {"kept": {"folder": "why"}}
 CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
+COPY = "/v1/copy"  # GET ?rank=&step= -> CopyHeader; POST a CopyPart, a line end, bytes -> {}
+COPY_PART = "/v1/copy/part"  # GET ?rank=&step=&offset= -> bytes
 SAVE = "/v1/save"  # POST SaveCommand                -> SaveAnswer
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
 QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
+
+OF_AGENTS = (COPY, COPY_PART)
+"""What an agent may send to another one."""
 
 STALE = 409
 UNAUTHORIZED = 401
@@ -52,6 +57,8 @@ FENCE_S = 30.0
 """Default of `RunCommand.fence_s`."""
 PACE_S = 300.0
 """Default of `RunCommand.pace_s`."""
+COPY_PART_MOST = 2 * 1024 * 1024
+"""Bytes of one part of a copy."""
 STORAGE_S = 2.0
 """How long an agent waits for storage before it answers that the storage hangs."""
 LOOK_S = 60.0
@@ -72,6 +79,7 @@ TOKEN = "token"  # written by the process that starts the agent, mode 0600
 CERTIFICATE = "tls.crt"  # beside the token where it listens with TLS
 CERTIFICATE_KEY = "tls.key"
 AUTHORITY = "ca.crt"  # that signed the certificates of agent and clients
+AGENT_NAME = "agent"  # common name in that certificate: other agents recognise an agent by it
 HOST_NAME = "agent.everstep.internal"  # in the certificate of every agent
 PID = "pid"
 LOCK = "lock"  # flock: one agent per folder, the loser exits with ALREADY
@@ -251,6 +259,7 @@ class AgentState(TypedDict):
     facts_seen: int  # number of all facts of this boot
     works: list[WorkSeen]  # the newest; of each name and generation the first
     snapshots: list[SnapshotSeen]
+    copies: list[SnapshotSeen]  # of ranks of other pods, from their agents
 
 
 Folder = str
@@ -275,6 +284,45 @@ class PrefetchPlan(TypedDict):
     log: str  # file for its output, in the phase's folder of records
     began: float  # when the phase began, as in a JournalCommand: it names the folder
     owner: dict[str, str]
+
+
+class Neighbour(TypedDict):
+    """Another agent of the job: where it listens, and the pod that has to be there."""
+
+    slot: int
+    uid: str
+    address: str  # unix:FOLDER, or tcp:HOST:PORT
+
+
+class Fetch(TypedDict):
+    """The copy of a rank's snapshot that an agent fetches from another one before it starts the rank."""
+
+    rank: int
+    held_by: Neighbour
+
+
+class CopyHeader(TypedDict):
+    """What a copy is of: the header of a snapshot, with its age in place of a time by one machine's clock."""
+
+    rank: int
+    world: int
+    step: int
+    generation: int  # of the process that wrote it
+    index_bytes: int
+    content_bytes: int
+    age_s: float
+    checksum: int | None  # of all content; a whole copy has one
+
+
+class CopyPart(CopyHeader):
+    """A part of a copy. Parts come in their order; the last one has the checksum and makes the copy whole.
+
+    Its bytes follow the JSON, behind a line end. A part with the offset 0 begins it again.
+    """
+
+    to: str  # uid of the pod whose agent it is meant for
+    run: int  # generation of the sender's run: an agent with a newer run refuses the copy
+    offset: int
 
 
 NO_WORDS: list[str] = []
@@ -316,6 +364,8 @@ class RunCommand(TypedDict):
     keep: list[int]  # ranks whose process runs already: the stop before kept them
     rebuild: dict[str, str]  # variables for those, beside their own of `ranks`
     snapshot_step: int | None  # ranks resume from their snapshots of this step; others are dropped
+    neighbour: Neighbour | None  # the agent on another node that gets a copy of each snapshot
+    fetch: list[Fetch]  # the copies of that step which other agents hold
     run: str  # of the job's workflow, the one that orders the start; the agent makes no use of it
     cluster: str  # that gave out the generation
     fence_s: float  # after so long with neither a fence to read nor a poll the ranks are ended

@@ -50,6 +50,10 @@ class Link:
         """Have the agent read the position. Waits for nothing: an agent that is busy reads it later."""
         self._send_now({"do": "stepped"})
 
+    def report_snapshot(self) -> None:
+        """Report that there is a new snapshot. Waits for nothing: an agent that is busy finds it later."""
+        self._send_now({"do": "kept"})
+
     def note(self, text: str) -> None:
         """Leave a note for people in the state of the agent."""
         self._send_now({"do": "note", "text": text[:500]})

@@ -19,6 +19,8 @@ from everstep.train.link import Link
 
 REPORTED_S = 0.1
 """Least time between two messages about a step; the position itself is always up to date."""
+KEPT_REPORTED_S = 0.02
+"""Least time between two messages about a snapshot."""
 
 
 class SnapshotUnreadable(Exception):
@@ -131,7 +133,7 @@ class _Connected:
         self._page, held = self._introduced()
         self.position = Position(None, None, FORWARD, time.monotonic())
         self._version = 0
-        self._reported_at = 0.0
+        self._reported_at = self._kept_reported_at = 0.0
         self._declared: list[str] = []
         self._buffers: list[Buffer | None] = [*held, *[None] * (rank_memory.BUFFERS - len(held))]
         self._has_noted = False
@@ -186,7 +188,15 @@ class _Connected:
         sizes = len(content.head), content.nbytes
         self._drop_unless_earlier(step, buffer)
         buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
+        self._report_snapshot()
         return True
+
+    def _report_snapshot(self) -> None:
+        """Have the agent send a copy to its neighbour; one that was just called finds this snapshot too."""
+        if (now := time.monotonic()) - self._kept_reported_at > KEPT_REPORTED_S:
+            self._kept_reported_at = now
+            with contextlib.suppress(OSError):
+                self._link.report_snapshot()
 
     def _drop_unless_earlier(self, step: int, buffer: Buffer) -> None:
         """Drop the other snapshot if it is not of an earlier step: the script has gone back since.

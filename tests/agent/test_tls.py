@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, tls_link
+from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, ask_once, tls_link
 from everstep.backends.agents.client.watch import STATE_NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
 from everstep.protocol import wire
+from tests.agent.memory.test_snapshots import ENV, train
 from tests.agent.pod import Pod
 from tests.support.patience import HUNG_S
 
@@ -110,16 +112,53 @@ async def test_a_worker_of_another_job_gets_no_answer(port: int) -> None:
     assert await answer(port, OUR_CREDENTIALS)
 
 
-async def test_a_pod_cannot_speak_for_the_worker(port: int) -> None:
-    """It has a certificate of the same authority, which is good for answers alone."""
+COMMANDS = sorted(
+    {getattr(wire, name) for name in dir(wire) if str(getattr(wire, name)).startswith("/v1/")}
+)
+
+
+@pytest.mark.parametrize("path", sorted({*COMMANDS} - {*wire.OF_AGENTS}))
+async def test_a_pod_cannot_speak_for_the_worker(port: int, path: str) -> None:
+    """It has a certificate of the same authority, which is good for answers and copies alone."""
     await answer(port, OUR_CREDENTIALS)
     pods = {
         **OUR_CREDENTIALS,
         credentials.CLIENT_CERTIFICATE: OUR_CREDENTIALS[wire.CERTIFICATE],
         credentials.CLIENT_KEY: OUR_CREDENTIALS[wire.CERTIFICATE_KEY],
     }
-    with pytest.raises(NoAnswer):
-        await answer(port, pods)
+    for method in ("GET", "POST"):
+        with pytest.raises(Refused, match=f"404: there is no {path}"):
+            await ask_once(link(port, pods), method, path, {}, within_s=HUNG_S)
+
+
+async def test_a_copy_over_tls_is_as_one_over_a_socket(
+    port: int, idle: Pod, pyz: Path, tmp_path: Path
+) -> None:
+    """With the certificate that a pod has, and only with one of the same job."""
+    await answer(port, OUR_CREDENTIALS)
+    copier = Pod(pyz, tmp_path / "copier", f"{idle.uid}-2")
+    secret = write_secret(tmp_path / "secret2", OUR_CREDENTIALS)
+    (copier.home / wire.TOKEN).write_text(OUR_CREDENTIALS[wire.TOKEN])
+    listens = ("--listen", f"tcp:127.0.0.1:{free_port()}", "--credentials", str(secret))
+    try:
+        copier.launch(*listens)
+        await answer(int(listens[1].rpartition(":")[2]), OUR_CREDENTIALS)
+        body = {
+            "generation": 1,
+            "command": [sys.executable, "-c", train(3)],
+            "env": {**ENV, "HOMEDIR": str(copier.home), "EVERSTEP_GENERATION": "1"},
+            "workdir": str(copier.home),
+            "ranks": [{"rank": 0, "local_rank": 0, "env": {"RANK": "0"}}],
+            "neighbour": {"slot": 1, "uid": idle.uid, "address": f"tcp:127.0.0.1:{port}"},
+        }
+        token = OUR_CREDENTIALS[wire.TOKEN]
+        copier.ask("POST", wire.RUN, body, token=token)
+        async with asyncio.timeout(HUNG_S):
+            while not (copies := (await answer(port, OUR_CREDENTIALS))["copies"]):
+                await asyncio.sleep(0.01)
+        assert copies[0]["rank"] == 0  # type: ignore[index]  # a list of copies
+    finally:
+        copier.end()
 
 
 async def test_a_client_without_a_certificate_gets_no_answer(port: int) -> None:

@@ -173,6 +173,13 @@ def _stepped(agent: Agent, rank: Rank, _message: Mapping[str, Any], _handles: li
     return False
 
 
+def _snapshot_written(
+    agent: Agent, _rank: Rank, _message: Mapping[str, Any], _handles: list[int]
+) -> bool:
+    agent.parts.copier.look()
+    return False
+
+
 def _note(agent: Agent, _rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
     agent.note(str(message.get("text", "")))
     agent.publish()
@@ -183,5 +190,6 @@ SERVED: Mapping[str, Callable[[Agent, Rank, Mapping[str, Any], list[int]], bool]
     "keep": _keep,
     "declare": _declare,
     "stepped": _stepped,
+    "kept": _snapshot_written,
     "note": _note,
 }

@@ -7,6 +7,7 @@ import time
 from everstep.agent import clock
 from everstep.agent.memory.held_memory import HeldMemory
 from everstep.protocol import wire
+from everstep.protocol.rank_memory import SnapshotHeader
 
 
 class Snapshots:
@@ -27,6 +28,20 @@ class Snapshots:
     def handles(self, rank: int) -> list[int]:
         """The handles of a rank's buffers, in their order."""
         return [memory.handle for _, memory in sorted(self._held.get(rank, {}).items())]
+
+    def steps(self, rank: int) -> set[int]:
+        """The steps of the whole snapshots of this rank."""
+        snapshots = [memory.snapshot for memory in self._held.get(rank, {}).values()]
+        return {one.step for one in snapshots if one is not None and one.rank == rank}
+
+    def newest(self, rank: int) -> HeldMemory | None:
+        """The memory with the newest whole snapshot of this rank."""
+        whole = [
+            (snapshot.step, memory)
+            for memory in self._held.get(rank, {}).values()
+            if (snapshot := memory.snapshot) is not None and snapshot.rank == rank
+        ]
+        return max(whole, key=lambda one: one[0])[1] if whole else None
 
     def keep_only(self, step: int | None) -> None:
         """Drop every snapshot but those of this step, from which all ranks resume.
@@ -49,14 +64,7 @@ class Snapshots:
 
     def state(self) -> list[wire.SnapshotSeen]:
         return [
-            {
-                "rank": rank,
-                "world": snapshot.world,
-                "step": snapshot.step,
-                "generation": snapshot.generation,
-                "at": _as_time(snapshot.at),
-                "bytes": snapshot.content_bytes,
-            }
+            snapshot_row(snapshot)
             for rank, buffers in sorted(self._held.items())
             if rank in self.restoring
             for memory in buffers.values()
@@ -64,6 +72,17 @@ class Snapshots:
         ]
 
 
-def _as_time(monotonic: float) -> float:
-    """The moment, on the clock of agents."""
-    return clock.now() - max(0.0, time.monotonic() - monotonic)
+def snapshot_row(snapshot: SnapshotHeader) -> wire.SnapshotSeen:
+    """The snapshot as the agent reports it, by the clock of agents."""
+    return {
+        "rank": snapshot.rank,
+        "world": snapshot.world,
+        "step": snapshot.step,
+        "generation": snapshot.generation,
+        "at": clock.now() - age_s(snapshot),
+        "bytes": snapshot.content_bytes,
+    }
+
+
+def age_s(snapshot: SnapshotHeader) -> float:
+    return max(0.0, time.monotonic() - snapshot.at)

@@ -151,6 +151,9 @@ class Pods(Protocol):
     def host(self, pod: Pod | None) -> str:
         """The name or address at which the other pods of its job reach this one; None: one not made yet."""
 
+    def address(self, pod: Pod) -> str | None:
+        """Where other agents of the job reach its agent, as in `wire.Neighbour`; None: not known yet."""
+
     def check_hosts(self, pods: Sequence[Pod]) -> tuple[str, ...]:
         """The names that each of these pods must be able to resolve before ranks start there."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
-from everstep.backends.agents import job_record
+from everstep.backends.agents import job_record, neighbours
 from everstep.backends.agents.client import views
 from everstep.backends.agents.commands import environment, ranks
 from everstep.backends.agents.pod import Pod
@@ -26,9 +27,7 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
     hosts = tuple(cluster.pods.host(pods.get(slot)) for slot in slots)
     meeting = ranks.Meeting(hosts=hosts, port=port)
     slots.sort()
-    answers = await asyncio.gather(
-        *(_start(cluster, pods.get(slot), slot, order, meeting) for slot in slots)
-    )
+    answers = await asyncio.gather(*(_start(cluster, pods, slot, order, meeting) for slot in slots))
     state = ranks.state_of(dict(zip(slots, answers, strict=True)))
     works = views.works(pods, cluster.agents.by_uid, order.generation, of=BEFORE_RANKS_RUN)
     return replace(state, works=works)
@@ -49,9 +48,14 @@ def _record_start(
 
 
 async def _start(
-    cluster: AgentCluster, pod: Pod | None, slot: int, order: StartOrder, meeting: ranks.Meeting
+    cluster: AgentCluster,
+    pods: Mapping[int, Pod],
+    slot: int,
+    order: StartOrder,
+    meeting: ranks.Meeting,
 ) -> wire.RunSeen | str | None:
     """The run of this generation, or why there can be none; None if no agent reports it yet."""
+    pod = pods.get(slot)
     if pod is None or pod.is_lost or pod.service != "ready":
         return None
     settings = cluster.settings.ranks
@@ -60,6 +64,9 @@ async def _start(
         if why := environment.lacking(settings.environ, order.env_from):
             return why
         place = cluster.pods.place(pod, order.accelerator)
-        return ranks.run_command(order, slot, place, meeting=meeting, settings=settings)
+        peers = neighbours.memory_peers(order, slot, pods, address=cluster.pods.address)
+        return ranks.run_command(
+            order, slot, place, meeting=meeting, settings=settings, peers=peers
+        )
 
     return await ranks.run_of(cluster.agents, pod.uid, order.generation, command)

@@ -24,7 +24,8 @@ from everstep.protocol import wire
 CLIENT_CERTIFICATE = "client.crt"
 CLIENT_KEY = "client.key"
 OF_AGENTS = (wire.TOKEN, wire.AUTHORITY, wire.CERTIFICATE, wire.CERTIFICATE_KEY)
-"""The entries that a pod mounts: they serve to answer a worker, not to command another agent."""
+"""The entries that a pod mounts: they serve to answer a worker and to copy snapshots to other agents, not to
+command these."""
 _ENTRIES = (*OF_AGENTS, CLIENT_CERTIFICATE, CLIENT_KEY)
 
 _FROM = dt.timedelta(days=1)  # clocks of nodes differ
@@ -38,11 +39,11 @@ def make(job: str) -> dict[str, str]:
     basic = x509.BasicConstraints(ca=True, path_length=0)
     authority = _signed(name, name, authority_key, authority_key, (basic, True))
     is_agent = x509.SubjectAlternativeName([x509.DNSName(wire.HOST_NAME)])
-    agent_key, agent = _certificate(
-        "agent", name, authority_key, ExtendedKeyUsageOID.SERVER_AUTH, (is_agent, False)
-    )
+    # As a client an agent copies snapshots to another one, which lets it do no more.
+    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    agent_key, agent = _certificate(wire.AGENT_NAME, name, authority_key, both, (is_agent, False))
     client_key, client = _certificate(
-        "worker", name, authority_key, ExtendedKeyUsageOID.CLIENT_AUTH
+        "worker", name, authority_key, [ExtendedKeyUsageOID.CLIENT_AUTH]
     )
     return {
         wire.TOKEN: secrets.token_hex(32),
@@ -80,12 +81,12 @@ def _certificate(
     name: str,
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePrivateKey,
-    use: x509.ObjectIdentifier,
+    uses: list[x509.ObjectIdentifier],
     *extensions: Extension,
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    purpose = x509.ExtendedKeyUsage([use])
+    purpose = x509.ExtendedKeyUsage(uses)
     leaf = x509.BasicConstraints(ca=False, path_length=None)
     return key, _signed(
         subject, issuer, key, issuer_key, (leaf, True), (purpose, False), *extensions

@@ -139,6 +139,10 @@ class KubernetesPods(Pods):
         address = None if pod is None else self.watch.address(pod.uid)
         return address or "pod-without-address.invalid"
 
+    def address(self, pod: Pod) -> str | None:
+        address = self.watch.address(pod.uid)
+        return None if address is None else f"tcp:{address}:{manifest.PORT}"
+
     def check_hosts(self, pods: Sequence[Pod]) -> tuple[str, ...]:  # noqa: ARG002  # they use addresses
         return ("localhost",)
 

@@ -41,6 +41,9 @@ class LocalPods(Pods):
     def host(self, _pod: Pod | None) -> str:
         return HOST
 
+    def address(self, pod: Pod) -> str | None:
+        return f"unix:{self.settings.folder(pod.uid).path}"
+
     def check_hosts(self, _pods: Sequence[Pod]) -> tuple[str, ...]:
         return ("localhost", HOST)
 

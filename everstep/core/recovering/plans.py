@@ -152,7 +152,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,
-        restores=state.remembered is not None and decision.fault.cls not in snapshots.SPOILS_STATE,
+        restores=snapshots.may_be_held(state) and decision.fault.cls not in snapshots.SPOILS_STATE,
         snapshot=state.snapshot,
         reissued=decision.remedy.places_pods,
         priority=state.spec.priority,

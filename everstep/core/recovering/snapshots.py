@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from everstep.core.deciding.decision import Plan
 from everstep.core.levels import FaultClass
 from everstep.core.recovering.placement import ranks_of
-from everstep.core.world import Checkpoint, PodView, Snapshot
+from everstep.core.state import JobState
+from everstep.core.world import Checkpoint, CopyPlace, PodState, PodView, RankSnapshot, Snapshot
 
 STARTS_MOST = 2
 """So many runs in a row begin from the same snapshots. The next one begins from the checkpoint: the state in
 memory may be what ends them."""
+
+KEEPS_SNAPSHOTS = frozenset({"restore", "snapshot"})
+"""Capabilities of ranks that keep snapshots and begin from them."""
 Written = tuple[int, int]
 """The step of a snapshot, and the generation of the process that wrote it."""
 SPOILS_STATE = frozenset({FaultClass.NUMERIC, FaultClass.CHECKPOINT})
 """Classes whose fault may be in the state itself: memory has the newest of it."""
+
+
+def may_be_held(state: JobState) -> bool:
+    """Whether there may be snapshots of all ranks.
+
+    What was observed last may lack those of a pod that was just lost, and have an older copy of them.
+    """
+    return state.remembered is not None or {*state.can} >= KEEPS_SNAPSHOTS
 
 
 def may_be_used(plan: Plan) -> bool:
@@ -25,7 +38,7 @@ def may_be_used(plan: Plan) -> bool:
 
 def choose(
     plan: Plan,
-    pods: Iterable[PodView],
+    pods: Sequence[PodView],
     node_ranks: Mapping[int, int],
     checkpoint: Checkpoint | None,
 ) -> Snapshot | None:
@@ -47,32 +60,74 @@ def _is_newer(checkpoint: Checkpoint, snapshot: Snapshot) -> bool:
 
 
 def newest_common(
-    pods: Iterable[PodView], node_ranks: Mapping[int, int], processes_per_node: int
+    pods: Sequence[PodView], node_ranks: Mapping[int, int], processes_per_node: int
 ) -> Snapshot | None:
-    """The newest step of which every rank has a whole snapshot in its own pod.
+    """The newest step of which every rank has a whole snapshot in its own pod, or a copy in another one.
 
     A rank that gets another number, or is one of another number of ranks, has another part of the state.
     Snapshots of two generations may be of two trainings, of which one was left.
     """
     world = len(node_ranks) * processes_per_node
     by_slot = {pod.slot: pod for pod in pods}
-    times = [
-        {
-            (one.step, one.generation): one.at
-            for one in pod.snapshots
-            if (one.rank, one.world) == (rank, world)
-        }
+    held = [
+        Held(
+            rank,
+            of_rank=_written(
+                one for one in by_slot[slot].snapshots if (one.rank, one.world) == (rank, world)
+            ),
+            copies=_copies(pods, rank, world),
+        )
         for slot in node_ranks
-        for pod in [by_slot.get(slot)]
+        if slot in by_slot
         for rank in ranks_of(slot, node_ranks, processes_per_node)
-        if pod is not None
     ]
-    if len(times) < world:
+    if len(held) < world:
         return None
-    newest = max(_common(times), default=None)
-    return None if newest is None else Snapshot(newest[0], at=max(at[newest] for at in times))
+    newest = max(_common([{*one.of_rank, *one.copies} for one in held]), default=None)
+    return None if newest is None else _of(newest, held)
 
 
-def _common(times: Collection[Mapping[Written, float]]) -> frozenset[Written]:
-    sets = [frozenset(steps) for steps in times]
+class Held(NamedTuple):
+    """What is held of one rank: when each snapshot was written, and which slot has a copy."""
+
+    rank: int
+    of_rank: Mapping[Written, float]
+    copies: Mapping[Written, HeldCopy]
+
+
+class HeldCopy(NamedTuple):
+    """A copy, and the slot whose agent holds it."""
+
+    slot: int
+    at: float
+
+
+def _written(snapshots: Iterable[RankSnapshot]) -> dict[Written, float]:
+    return {(one.step, one.generation): one.at for one in snapshots}
+
+
+def _copies(pods: Sequence[PodView], rank: int, world: int) -> dict[Written, HeldCopy]:
+    return {
+        (one.step, one.generation): HeldCopy(pod.slot, one.at)
+        for pod in pods
+        if pod.state is not PodState.LOST
+        for one in pod.copies
+        if (one.rank, one.world) == (rank, world)
+    }
+
+
+def _of(newest: Written, held: Iterable[Held]) -> Snapshot:
+    """The snapshots of this step: those of the ranks themselves, and copies where these are gone."""
+    held = tuple(held)
+    copies = {one.rank: one.copies[newest] for one in held if newest not in one.of_rank}
+    times = [one.of_rank[newest] for one in held if newest in one.of_rank]
+    return Snapshot(
+        newest[0],
+        at=max([*times, *(copy.at for copy in copies.values())]),
+        copies=tuple(CopyPlace(rank, copy.slot) for rank, copy in sorted(copies.items())),
+    )
+
+
+def _common(written: Sequence[Collection[Written]]) -> frozenset[Written]:
+    sets = [frozenset(steps) for steps in written]
     return sets[0].intersection(*sets[1:]) if sets else frozenset()

@@ -86,6 +86,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "facts": [fact],
         "facts_seen": 1,
         "snapshots": [],
+        "copies": [],
         "works": [{"name": "stop", "generation": 1, "began": now - 3, "ended": now - 2}],
     }
 

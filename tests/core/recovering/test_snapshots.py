@@ -11,7 +11,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import lifecycle
 from everstep.core.recovering import snapshots
 from everstep.core.recovering.plans import launch_plan
-from everstep.core.world import Checkpoint, PodState, PodView, RankSnapshot, Snapshot
+from everstep.core.world import Checkpoint, CopyPlace, PodState, PodView, RankSnapshot, Snapshot
 from tests.support.builders import levels, running, sighting
 
 RANKS = {0: 0, 1: 1}
@@ -131,3 +131,39 @@ def test_a_phase_does_not_count_what_the_one_before_had_in_memory() -> None:
     job.report(can=CAN, remembered=7)
     entered = lifecycle.enter_phase(job.state, 0)
     assert (entered.remembered, entered.snapshot) == (None, None)
+
+
+# -- Copies in other pods -------------------------------------------------------------------------
+
+
+def holding(view: PodView, *steps: int, rank: int, generation: int = 1, world: int = 2) -> PodView:
+    """The pod with copies of another one's rank."""
+    copies = tuple(RankSnapshot(step, rank, world, generation, at=step) for step in steps)
+    return view._replace(copies=copies)
+
+
+def test_a_copy_stands_in_for_a_snapshot_that_is_gone() -> None:
+    pods = holding(pod(0, 6, 7), 5, 6, rank=1), pod(1)
+    snapshot = snapshots.choose(plan(), pods, RANKS, None)
+    assert snapshot == Snapshot(6, at=6, copies=(CopyPlace(rank=1, slot=0),))
+
+
+def test_a_rank_with_a_snapshot_of_its_own_needs_no_copy() -> None:
+    pods = holding(pod(0, 6, 7), 6, rank=1), pod(1, 6)
+    snapshot = snapshots.choose(plan(), pods, RANKS, None)
+    assert snapshot == Snapshot(6, at=6)
+
+
+@pytest.mark.parametrize(
+    "pods",
+    [
+        (holding(pod(0, 7), 6, rank=1), pod(1)),
+        (holding(pod(0, 7), 7, rank=1, generation=2), pod(1)),
+        (holding(pod(0, 7), 7, rank=1, world=3), pod(1)),
+        (holding(pod(0, 7), 7, rank=1)._replace(state=PodState.LOST), pod(1)),
+        (pod(0), pod(1)),
+    ],
+    ids=["another step", "another generation", "another world", "lost too", "both lost"],
+)
+def test_without_a_copy_the_checkpoint_is_left(pods: tuple[PodView, ...]) -> None:
+    assert chosen(*pods) is None

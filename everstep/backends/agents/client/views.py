@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Literal, Protocol
 
 from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.core.facts import Fact, gone_id
@@ -67,14 +67,17 @@ def pod_view(pod: PodPlace, watched: WatchedAgent | None) -> PodView:
         silent_since=silent_since,
         prewarm_bytes=None if helper is None else helper["rss_bytes"],
         prewarm_modules=() if helper is None else tuple(helper["modules"]),
-        snapshots=_snapshots(state),
+        snapshots=_snapshots(state, "snapshots"),
+        copies=_snapshots(state, "copies"),
         dead_sidecars=pod.dead_sidecars,
     )
     return plain if run is None else _with_run(plain, run)
 
 
-def _snapshots(state: wire.AgentState | None) -> tuple[RankSnapshot, ...]:
-    held = () if state is None else state.get("snapshots", ())  # an earlier version has none
+def _snapshots(
+    state: wire.AgentState | None, name: Literal["snapshots", "copies"]
+) -> tuple[RankSnapshot, ...]:
+    held = () if state is None else state.get(name, ())  # an earlier version has none
     return tuple(
         RankSnapshot(s["step"], s["rank"], s["world"], s["generation"], s["at"]) for s in held
     )

@@ -101,8 +101,21 @@ class RankSettings:
     pass_env: tuple[str, ...]  # what of it they get
 
 
+class MemoryPeers(NamedTuple):
+    """The agents of other pods, as far as they have a part in the snapshots of this one."""
+
+    neighbour: wire.Neighbour | None = None  # gets copies
+    fetch: Sequence[wire.Fetch] = ()  # of copies
+
+
 def run_command(
-    order: StartOrder, slot: int, pod: RunPlace, *, meeting: Meeting, settings: RankSettings
+    order: StartOrder,
+    slot: int,
+    pod: RunPlace,
+    *,
+    meeting: Meeting,
+    settings: RankSettings,
+    peers: MemoryPeers = MemoryPeers(),  # noqa: B008  # it never changes
 ) -> wire.RunCommand:
     """The command to the agent of this slot; the folders of the order are absolute."""
     start = order.slots[slot]
@@ -128,6 +141,8 @@ def run_command(
         "keep": keep,
         "rebuild": dict(shared) if keep else {},
         "snapshot_step": None if order.snapshot is None else order.snapshot.step,
+        "neighbour": peers.neighbour,
+        "fetch": [*peers.fetch],
         "run": order.job.run,
         "cluster": settings.cluster,
         "fence_s": settings.fence_s,

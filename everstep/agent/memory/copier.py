@@ -1,0 +1,203 @@
+"""Sends each new snapshot of the pod's ranks to the agent of a neighbour on another node.
+
+In a thread of low priority, one snapshot after the other, the newest first, at a bounded speed: the training
+never waits for it. A snapshot that its rank overwrites meanwhile is left, and the newer one sent. The last
+part says that the copy is whole, and is sent only if the snapshot is still the one that was begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from everstep.agent.future import Future, in_thread
+from everstep.agent.memory.held_memory import HeldMemory
+from everstep.agent.memory.neighbour_link import Credentials, NeighbourLink, Refused
+from everstep.agent.memory.snapshots import age_s
+from everstep.protocol import wire
+from everstep.protocol.rank_memory import PAGE, SnapshotHeader
+
+if TYPE_CHECKING:
+    from everstep.agent.agent import Agent
+    from everstep.agent.processes.run import Run
+
+BYTES_PER_S = 1e9
+"""Highest speed of sending: what is left of a network of 25 Gbit/s belongs to the training."""
+AGAIN_S = 5.0
+"""Pause after a neighbour that did not answer or refused."""
+PATIENT = 5
+"""The niceness of the thread. The agent's loop needs what it holds, so that it must not starve."""
+OVERTAKEN_MOST = 3
+"""So many snapshots in a row that were overwritten before they were sent are worth a note."""
+
+
+class Overwritten(Exception):
+    """The rank writes a newer snapshot into this memory."""
+
+
+class Sending(NamedTuple):
+    """A snapshot that is being sent."""
+
+    memory: HeldMemory  # a handle of its own
+    snapshot: SnapshotHeader
+    run: int  # generation
+    to: wire.Neighbour
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        return self.run, self.snapshot.step, self.snapshot.generation
+
+
+class Copier:
+    """Follows the newest run: its neighbour, and what of each rank that has whole."""
+
+    def __init__(self, agent: Agent, credentials: Credentials) -> None:
+        self._agent = agent
+        self._credentials = credentials
+        self._link: tuple[str, NeighbourLink] | None = None
+        self._sent: dict[int, tuple[int, int, int]] = {}  # by rank: the newest that is whole there
+        self._is_sending = False
+        self._paused: tuple[str, float] | None = None  # the address that failed, until when
+        self._overtaken = 0  # in a row
+
+    def look(self) -> None:
+        """Begin to send what is new, unless something is being sent. In the agent's loop."""
+        run = self._agent.run
+        if run is None or self._is_sending:
+            return
+        sending = self._next(run)
+        if sending is None:
+            return
+        self._is_sending = True
+        try:
+            sent = in_thread(partial(self._send, sending))
+        except RuntimeError:  # the machine gives us no thread
+            self._finish(sending, None)
+            return
+        sent.add_done_callback(
+            lambda done: self._agent.loop.hand_over(partial(self._finish, sending, done))
+        )
+
+    def _next(self, run: Run) -> Sending | None:
+        """The newest snapshot of the rank whose newest copy is the oldest."""
+        neighbour = run.command["neighbour"]
+        if neighbour is None or self._is_paused(neighbour):
+            return None
+        snapshots = self._agent.snapshots
+        for rank in sorted(snapshots.restoring, key=lambda rank: self._sent.get(rank, ())):
+            memory = snapshots.newest(rank)
+            snapshot = None if memory is None else memory.snapshot
+            if memory is None or snapshot is None:
+                continue
+            handle = HeldMemory(os.dup(memory.handle))
+            sending = Sending(handle, snapshot, run.generation, neighbour)
+            if self._sent.get(rank) != sending.identity:
+                return sending
+            handle.close()
+        return None
+
+    def _is_paused(self, neighbour: wire.Neighbour) -> bool:
+        """Whether this neighbour has failed just now; another one is tried at once."""
+        if self._paused is None or self._paused[0] != neighbour["address"]:
+            return False
+        return time.monotonic() < self._paused[1]
+
+    def _finish(self, sending: Sending, sent: Future[None] | None) -> None:
+        """Remember what the neighbour has, note why it has not, and look for the next one."""
+        sending.memory.close()
+        self._is_sending = False
+        error = OSError("there is no thread") if sent is None else sent.exception(0)
+        if error is None:
+            self._sent[sending.snapshot.rank] = sending.identity
+            self._overtaken = 0
+        elif isinstance(error, Overwritten):
+            self._note_overtaken(sending)
+        else:
+            self._paused = sending.to["address"], time.monotonic() + AGAIN_S
+            is_late = isinstance(error, Refused) and error.status == wire.STALE
+            if not is_late:
+                self._note(f"slot {sending.to['slot']} holds no copy of the snapshots: {error}")
+        self.look()
+
+    def _note_overtaken(self, sending: Sending) -> None:
+        self._overtaken += 1
+        if self._overtaken == OVERTAKEN_MOST:
+            size = sending.snapshot.content_bytes / 1e6
+            self._note(
+                f"snapshots of {size:.0f} MB come faster than they can be sent to slot"
+                f" {sending.to['slot']}, which has no copy of the newest: take them less often"
+            )
+
+    def _note(self, text: str) -> None:
+        if text not in self._agent.notes:
+            self._agent.note(text)
+            self._agent.publish()
+
+    # -- In a thread --------------------------------------------------------------------------------
+
+    def _send(self, sending: Sending) -> None:
+        """Send all parts. Raises Overwritten, OSError or Refused."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PATIENT)
+        link, size = self._link_to(sending.to), sending.snapshot.content_bytes
+        buffer = bytearray(min(wire.COPY_PART_MOST, size))
+        offset, checksum, began = 0, 0, time.monotonic()
+        while True:
+            with memoryview(buffer)[: size - offset] as part:
+                read = os.preadv(sending.memory.handle, [part], PAGE + offset) if part else 0
+            content = memoryview(buffer)[:read]
+            checksum = zlib.crc32(content, checksum)
+            is_last = offset + read >= size
+            if not (read or is_last):
+                raise OSError(f"the memory of rank {sending.snapshot.rank} is cut off")
+            _check(sending, checksum if is_last else None)
+            about = _part(sending, offset=offset, checksum=checksum if is_last else None)
+            link.post(wire.COPY, about, content)
+            offset += read
+            if is_last:
+                return
+            time.sleep(max(0.0, began + offset / BYTES_PER_S - time.monotonic()))
+
+    def _link_to(self, neighbour: wire.Neighbour) -> NeighbourLink:
+        """The connection to it, which stays for the next snapshot."""
+        address = neighbour["address"]
+        if self._link is None or self._link[0] != address:
+            if self._link is not None:
+                self._link[1].close()
+            self._link = address, NeighbourLink(address, self._credentials)
+        return self._link[1]
+
+
+def _check(sending: Sending, checksum: int | None) -> None:
+    """Raise Overwritten unless the memory still has the snapshot that was begun: what was read is of it.
+
+    `checksum`: of all that was read. Raises OSError if the rank, which may have had no time to compute it,
+    has another one.
+    """
+    now = sending.memory.snapshot
+    if now is None or now._replace(checksum=None) != sending.snapshot._replace(checksum=None):
+        raise Overwritten
+    if checksum is not None and now.checksum not in (None, checksum):
+        raise OSError(f"the snapshot of step {now.step} is damaged in memory")
+
+
+def _part(sending: Sending, *, offset: int, checksum: int | None) -> wire.CopyPart:
+    snapshot = sending.snapshot
+    return {
+        "to": sending.to["uid"],
+        "run": sending.run,
+        "rank": snapshot.rank,
+        "world": snapshot.world,
+        "step": snapshot.step,
+        "generation": snapshot.generation,
+        "index_bytes": snapshot.index_bytes,
+        "content_bytes": snapshot.content_bytes,
+        "age_s": age_s(snapshot),
+        "offset": offset,
+        "checksum": checksum,
+    }
