@@ -86,7 +86,9 @@ async def _show(plan: Plan, what: str | None) -> None:
 
 
 def _close(plan: Plan, result: str) -> None:
-    workflow.set_current_details(f"**{in_markdown(plan.title)}**: {result}")
+    workflow.set_current_details(
+        f"**{in_markdown(plan.title)}**: {record_rows.result_word(result)}"
+    )
     workflow.upsert_search_attributes(attributes.of_result(result))
 
 

@@ -173,7 +173,7 @@ def _entry_of(chronicle: Chronicle, phase: PhaseChronicle, event: JobEvent) -> E
 
 def _restarted(chronicle: Chronicle, phase: PhaseChronicle, event: RestartEnded) -> Entry:
     whence = "" if event.resume_step is None else f", from step {event.resume_step}"
-    outcome = f"{event.result}{whence}"
+    outcome = f"{record_rows.result_word(event.result)}{whence}"
     entry = _entry(
         phase,
         event.at,

@@ -454,7 +454,7 @@ def _cells(r: Record) -> list[str]:
     took = "" if r.ended_at is None or took_s is None else f"{took_s:.1f} s"
     step = "" if r.resume_step is None else str(r.resume_step)
     cause, level = r.decision.fault.label, str(r.decision.level)
-    return [str(r.n), at, level, cause, record_rows.result(record(r)), took, step]
+    return [str(r.n), at, level, cause, record_rows.result_in_words(record(r)), took, step]
 
 
 def _row(cells: Sequence[str]) -> str:

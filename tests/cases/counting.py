@@ -77,7 +77,7 @@ CASES: tuple[Case, ...] = (
         rows=(AGAIN,) * 2,
         resumed=(None, 0, 4),
         logged=(
-            "restart 1: success",
+            "restart 1: started",
             f"progress: a newer checkpoint, step 4; {PROGRESS_RESET}",
             "restart 2",
         ),

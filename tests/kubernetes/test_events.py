@@ -42,7 +42,7 @@ async def test_a_restart_is_one_event_however_often_it_is_published(
     job = KubernetesRun(lab, id="told", env=NEVER_ENDS)
     await job.launch()
     first, second = sentences = (
-        "restart 1 of main: crash on n1 -> in_place: success, from step 40",
+        "restart 1 of main: crash on n1 -> in_place: started, from step 40",
         "restart 2 of main: node on n2 -> pod: downgrade",
     )
     lines = restarts(job, *sentences)
@@ -76,7 +76,7 @@ def test_an_event_is_a_warning_unless_its_restart_succeeded_however_its_cause_is
 ) -> None:
     line = replace(
         Entry(phase="main", model_dir=None, began=0.0, at=1.0, run=0, text=""),
-        restart=f"restart 1 of a -> b: success: crash -> in_place: {'x' * 300}"[:300],
+        restart=f"restart 1 of a -> b: started: crash -> in_place: {'x' * 300}"[:300],
         result=result,
     )
     owner: Any = SimpleNamespace(uid="1")

@@ -418,7 +418,7 @@ async def test_a_worker_uses_each_right_that_job_namespaces_grant_and_no_other(
     await api.patch(f"{pods}/rights-1-g1", {"metadata": {"finalizers": [HOLD]}})
     await api.delete(f"{pods}/rights-1-g1", gracePeriodSeconds=1)
     await job.fact("agent.gone")
-    restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: success")
+    restart = replace(*entries(job, 1), restart="restart 1 of main: crash -> pod: started")
     await lab.backend.ensure_recorded(job.ref, (restart,))
     await job.new_generation("two new pods, and one more while these have nodes: their group grows")
     await job.place(recreate=job.slots)

@@ -54,7 +54,7 @@ async def test_every_command_shows_a_job_of_the_cluster_and_so_does_kubectl(
     await until(events)
     await worker.restart()  # killed: what it published may be published again
     [message] = await events()
-    assert message.startswith("restart 1 of main: crash of rank 1 -> in_place: success, from step")
+    assert message.startswith("restart 1 of main: crash of rank 1 -> in_place: started, from step")
 
     printed = await kubectl("logs", "shown-1-g1")
     assert "[g1 rank 1] step 20\n" in printed

@@ -35,7 +35,7 @@ async def test_a_submitted_job_survives_a_crash_and_a_killed_worker_and_leaves_n
 
     await until(no_pod_is_left)
     [run_log] = (site.storage / "survives").glob("*/run.log")
-    assert run_log.read_text().count("restart 1: success") == 1
+    assert run_log.read_text().count("restart 1: started") == 1
 
 
 async def test_a_job_that_is_terminated_by_force_leaves_its_record_alone(
@@ -83,7 +83,7 @@ async def test_two_workers_at_once_make_each_recovery_once_and_one_goes_on_alone
     assert levels == [("pod", "success")] * 2
     assert (saved / "step-300.json").exists()
     [run_log] = (site.storage / "shared").glob("*/run.log")
-    assert [run_log.read_text().count(f"restart {n}: success") for n in (1, 2, 3)] == [1, 1, 0]
+    assert [run_log.read_text().count(f"restart {n}: started") for n in (1, 2, 3)] == [1, 1, 0]
 
 
 def is_recovering(site: Site) -> bool:

@@ -16,10 +16,12 @@ from everstep.cli import machine
 from everstep.cli.connection import UnlessAbsent, server_name, with_server
 from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
+from everstep.cli.jobs import ended_jobs
+from everstep.cli.jobs.ended_jobs import EndedJobFile
 from everstep.cli.output import AsJson, Page, not_empty, show, shown
 from everstep.cli.pages import age
 from everstep.cli.state import home
-from everstep.cli.tables import Column, table
+from everstep.cli.tables import Column, span, table
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import Leftover
 
@@ -43,7 +45,8 @@ def prune(
 
     A pod of which it is not proven that it ended keeps everything. Folders of jobs stay, whether you
     named them (model_dir, checkpoints) or not (EVERSTEP_HOME/jobs): records, results and the number of
-    the last start are there. So do the databases of the server and of the cluster.
+    the last start are there. So do the databases of the server and of the cluster. What `run` left of an
+    ended job in EVERSTEP_HOME/ended, for `why` and `report` without a server, goes too.
 
     With --cluster: the record of a job in Kubernetes (a ConfigMap) goes where the job's workflow and the last
     change of the record are at least so old, an hour at least, and the cluster has no pod of the job. So
@@ -61,6 +64,7 @@ def _prune_machine(passed_s: float, *, is_dry_run: bool, as_json: bool) -> None:
     with machine.database_can_be_read(", so nothing is removed"):
         pruned = machine.tools().prune(before=now - passed_s, is_dry_run=is_dry_run)
         leftovers = asyncio.run(pruned)
+    files = ended_jobs.prune(before=now - passed_s, is_dry_run=is_dry_run)
     removed = [_row(left, now) for left in leftovers if left.kept_because is None]
     left_rows = [
         _row(left, now) | {"why": left.kept_because}
@@ -68,6 +72,7 @@ def _prune_machine(passed_s: float, *, is_dry_run: bool, as_json: bool) -> None:
         if left.kept_because is not None
     ]
     summary = {"removed": removed, "kept": left_rows, "bytes": sum(row["bytes"] for row in removed)}
+    summary |= {"jobs": [_file_row(file, now) for file in files]}
     show({**summary, "dry_run": is_dry_run, "home": str(home())}, _page, as_json=as_json)
 
 
@@ -86,12 +91,24 @@ def _page(value: dict[str, Any]) -> Page:
     did = "would be removed" if value["dry_run"] else "removed"
     count = len(value["removed"])
     yield f"{count} ended pods, {_size(value['bytes'])} {did} from {shown(value['home'])}"
+    if jobs := value["jobs"]:
+        size = _size(sum(row["bytes"] for row in jobs))
+        yield f"files of {len(jobs)} ended jobs, {size} {did}: {shown(span([row['job'] for row in jobs]))}"
     for why, many in Counter(row["why"] for row in value["kept"]).items():
         yield f"{many} kept: {why}"
 
 
 def _size(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
+
+
+def _file_row(file: EndedJobFile, now: float) -> dict[str, Any]:
+    return {
+        "job": file.job,
+        "bytes": file.size,
+        "written_at": shapes.moment(file.written_at),
+        "age_s": round(max(0.0, now - file.written_at)),
+    }
 
 
 def _row(left: LeftFiles, now: float) -> dict[str, Any]:

@@ -58,6 +58,30 @@ def remove(job_id: str) -> None:
         path_of(job_id).unlink()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedJobFile:
+    """The file of a job, as `prune` lists it."""
+
+    job: str
+    size: int
+    written_at: float
+
+
+def prune(*, before: float, is_dry_run: bool) -> list[EndedJobFile]:
+    """Remove the files that were written before this time. Returns those that were removed."""
+    removed = []
+    for path in sorted((home() / ENDED).glob("*.json")):
+        with suppress(OSError):
+            info = path.lstat()
+            if info.st_mtime >= before:
+                continue
+            if not is_dry_run:
+                path.unlink()
+            file = EndedJobFile(job=path.stem, size=info.st_size, written_at=info.st_mtime)
+            removed.append(file)
+    return removed
+
+
 def read(job_id: str) -> EndedJob | None:
     """What the file of this job has; None without a file that can be read."""
     if "/" in job_id:  # no ID of a job, and no name of a file either

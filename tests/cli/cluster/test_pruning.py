@@ -79,6 +79,22 @@ def test_what_was_written_lately_stays(cli: Cli, home: Path, tmp_path: Path) -> 
     assert len(cli("prune", "--older-than", "5d", "--json").json["removed"]) == 1
 
 
+def test_old_files_of_ended_jobs_go_too(cli: Cli, home: Path, tmp_path: Path) -> None:
+    """They are for `why` and `report` without a server; the job's own records lie in its folders."""
+    files = [home / "ended" / f"{job}.json" for job in ("new", "old")]
+    files[0].parent.mkdir()
+    for path, days in zip(files, (6, 8), strict=True):
+        path.write_text("{}")
+        written_at = tmp_path.stat().st_mtime - days * 86_400
+        os.utime(path, (written_at, written_at))
+    report = cli("prune", "--dry-run", "--json").json
+    assert [(row["job"], row["bytes"]) for row in report["jobs"]] == [("old", 2)]
+    assert files[1].exists()
+    assert "files of 1 ended jobs, 0.0 MB removed: old" in cli("prune").out
+    assert [path.exists() for path in files] == [True, False]
+    assert "ended jobs" not in cli("prune").out
+
+
 @pytest.mark.parametrize(
     ("without", "token", "why"),
     [(wire.LOCK, False, "not known"), ("", True, "not known")],

@@ -31,7 +31,7 @@ def test_a_restart_ends_a_run_and_begins_the_next() -> None:
     (run, decided), (_, success), (next_run, started) = texts(job)
     assert (run, next_run) == (0, job.state.runs)
     assert decided.startswith("restart 1: crash of rank 2 -> in_place: ")
-    assert success.startswith("restart 1: success")
+    assert success.startswith("restart 1: started")
     assert started.startswith(f"generation {job.state.generation} started on ")
     ended, _, began = job.chronicle.entries
     assert (ended.about, ended.row["status"]) == (job.state.runs - 1, "failed")

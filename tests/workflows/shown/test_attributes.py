@@ -80,7 +80,7 @@ def test_the_page_of_a_job_has_a_row_for_each_restart() -> None:
     assert (cell_by_column["n"], cell_by_column["level"], cell_by_column["result"]) == (
         "1",
         "in_place",
-        "success",
+        "started",
     )
     assert cell_by_column["took"].endswith(" s")
     assert cell_by_column["step"] == "40"
