@@ -105,3 +105,30 @@ def test_a_relative_workdir_is_noted_with_where_it_begins(workdir: str, is_noted
     notes = document_rules.notes(job(workdir=workdir))
     assert [field for field, _ in notes] == ["spec.workdir"] * is_noted
     assert all("begins at the working directory of the image" in what for _, what in notes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "limit", "most"),
+    [
+        (1, "64Gi", "17.2 GB"),
+        (2, "64Gi", "8.59 GB"),
+        (1, "4000M", "1 GB"),
+        (1, 4_000_000_000, "1 GB"),
+        (1, "a lot", None),
+        (1, None, None),
+    ],
+)
+def test_a_limit_of_memory_is_noted_with_the_size_of_the_states_that_fit(
+    nodes: int, limit: Any, most: str | None
+) -> None:
+    train = {"name": "train", "resources": {"limits": {"memory": limit}}}
+    spec = {"nodes": nodes, "processes_per_node": 2, **pod(containers=[train])}
+    notes = [what for _, what in document_rules.notes(job(**spec))]
+    assert [most in what for what in notes if most is not None] == [True] * (most is not None)
+    assert len(notes) == (most is not None)
+
+
+@pytest.mark.parametrize("resources", [None, [], {"limits": None}, {"limits": "much"}])
+def test_a_limit_that_is_none_is_not_noted(resources: Any) -> None:
+    train = {"name": "train", "resources": resources}
+    assert document_rules.notes(job(**pod(containers=[train]))) == []
