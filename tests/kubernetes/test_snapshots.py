@@ -1,0 +1,103 @@
+"""Pods of a cluster: their ranks go on from snapshots in memory, their own or those that a neighbour holds.
+
+The train library is one file beside the script, as for an image of which Everstep is no part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+from everstep.train.build import build
+from tests.kubernetes.jobs import STORAGE, processes_marked
+from tests.kubernetes.objects import until
+from tests.kubernetes.site import Site
+from tests.kubernetes.test_rolling_upgrade import is_running, until_status
+from tests.support.workerproc import WorkerProcess
+from tests.testbed.machines import Machines
+
+TRAIN = """
+import os, sys, time
+sys.path.insert(0, "/storage")
+from everstep_train import run
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+os.chdir("/storage")
+
+def made_by(other):
+    try:
+        with open(f"steps-{other}") as file:
+            return int(file.read().split()[-1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+restored = run.restore()
+step, total = (0, 0) if restored is None else (restored.step, restored.state["total"])
+with open(f"steps-{rank}", "a") as made:
+    while not os.path.exists("end"):
+        time.sleep(0.1)
+        step += 1
+        total += step
+        run.step(step)
+        assert run.snapshot(step, {"total": total, "weights": bytearray(1_000_000)})
+        print(step, file=made, flush=True)
+        # As a collective operation does: no rank is more than one step ahead of another.
+        while min(map(made_by, range(world))) < step and not os.path.exists("end"):
+            time.sleep(0.002)
+assert total == step * (step + 1) // 2
+"""
+JOB = "remembers"
+
+
+def submit(site: Site) -> None:
+    build(site.storage / "everstep_train.py").chmod(0o644)
+    (site.storage / "train.py").write_text(TRAIN)
+    for name in ("end", "steps-0", "steps-1"):
+        (site.storage / name).unlink(missing_ok=True)
+    command = ["/bin/sh", "-c", f"exec /usr/bin/env python3 -I -S {STORAGE}/train.py"]
+    site.submit(JOB, more={"command": command})
+
+
+def made(site: Site) -> list[int]:
+    """The steps of rank 0."""
+    path = site.storage / "steps-0"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+async def steps_after(site: Site, steps: int) -> None:
+    """So many steps more."""
+    goal = len(made(site)) + steps
+    await until(lambda: len(made(site)) >= goal)
+
+
+async def ended(site: Site) -> list[dict[str, Any]]:
+    """The records of the job once it has ended well."""
+    (site.storage / "end").touch()
+    await until_status(site, JOB, lambda status: status["state"] in {"completed", "failed"})
+    assert site.status(JOB)["state"] == "completed", site.everstep("why", JOB)
+    records: list[dict[str, Any]] = json.loads(site.everstep("restarts", JOB, "--json"))
+    return records
+
+
+async def test_a_killed_rank_and_a_killed_pod_cost_a_step_each(
+    site: Site, worker: WorkerProcess, machines: Machines, namespace: str
+) -> None:
+    assert worker.pid
+    submit(site)
+    await steps_after(site, 10)
+    marks = {f"EVERSTEP_JOB={JOB}".encode(), b"RANK=1"}
+    for pid in processes_marked(marks, script="train.py"):
+        os.kill(pid, signal.SIGKILL)
+    await until_status(site, JOB, lambda status: status["restarts"] == 1 and is_running(status))
+    await steps_after(site, 10)
+    await machines.fault(
+        "container-kill", namespace=namespace, pod=f"{JOB}-1-g1", container="train"
+    )
+    await until_status(site, JOB, lambda status: status["restarts"] == 2 and is_running(status))
+    await steps_after(site, 10)
+    records = await ended(site)
+    assert [record["resume_from"] for record in records] == ["snapshot", "neighbour"]
+    assert all(record["lost_steps"] <= 1 for record in records)
+    steps = made(site)
+    assert len(steps) - len(set(steps)) <= 2
