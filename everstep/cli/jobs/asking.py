@@ -264,7 +264,13 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
         status["waiting_for"] = awaited
     if MONITOR in failing and status["state"] == "running":
         status["state"] = "unreachable"
+        status["pods"] = [_out_of_sight(pod) for pod in status["pods"]]
     return status
+
+
+def _out_of_sight(pod: Value) -> Value:
+    """The pod without the claim that it starts or runs: it did when the monitor last saw it."""
+    return {**pod, "state": "unreachable"} if pod["state"] in ("starting", "running") else pod
 
 
 HOLDS_S = 5.0

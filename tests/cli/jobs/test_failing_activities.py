@@ -12,7 +12,8 @@ from temporalio.api.workflow.v1 import PendingActivityInfo
 
 from everstep.cli.jobs.asking import with_failing
 
-RUNNING: dict[str, Any] = {"state": "running", "waiting_for": None, "warnings": []}
+PODS = [{"slot": 0, "state": "running"}, {"slot": 1, "state": "lost"}]
+RUNNING: dict[str, Any] = {"state": "running", "waiting_for": None, "warnings": [], "pods": PODS}
 
 
 def pending(name: str, attempt: int, why: str = "no such activity") -> PendingActivityInfo:
@@ -25,6 +26,13 @@ def test_a_job_whose_monitor_fails_is_unreachable_and_waits_for_it() -> None:
     text = "monitor, which failed 4 times: no such activity"
     assert (status["state"], status["waiting_for"]) == ("unreachable", text)
     assert [warning["message"] for warning in status["warnings"]] == [text]
+
+
+def test_no_pod_of_a_job_whose_monitor_fails_is_shown_running() -> None:
+    """As after its record was deleted, which takes the pods with it. A lost one is not seen better."""
+    failing = with_failing(RUNNING, [pending("monitor", 5)])
+    assert [pod["state"] for pod in failing["pods"]] == ["unreachable", "lost"]
+    assert with_failing(RUNNING, [pending("publish", 9)])["pods"] == PODS
 
 
 def test_what_the_job_itself_waits_for_stays() -> None:
