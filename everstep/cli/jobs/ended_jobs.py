@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,8 @@ class EndedJob:
     explanation: Value
     """Of its newest restart, or of its end."""
     report: Value
+    sources: list[Value] = field(default_factory=list)
+    """Of each life what a report of all jobs is made from: status, JobReport, records."""
 
 
 def path_of(job_id: str) -> Path:
@@ -90,6 +92,12 @@ def read(job_id: str) -> EndedJob | None:
         return EndedJob(**files.read_json(path_of(job_id), BYTES_MOST))
     except (OSError, ValueError, TypeError):
         return None
+
+
+def read_all() -> list[EndedJob]:
+    """What the files of all jobs have, by their IDs."""
+    ids = sorted(path.stem for path in (home() / ENDED).glob("*.json"))
+    return [ended for job_id in ids if (ended := read(job_id)) is not None]
 
 
 def of_job_or_file(

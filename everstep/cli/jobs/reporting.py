@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,16 +18,16 @@ from temporalio.client import Client
 
 from everstep.chronicle import shapes
 from everstep.cli import completion
-from everstep.cli.connection import of_each, with_server
+from everstep.cli.connection import NoServer, of_each, with_server
 from everstep.cli.durations import parse_duration
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import asking
+from everstep.cli.jobs import asking, ended_jobs
 from everstep.cli.jobs.answers import NoResponse
-from everstep.cli.jobs.ended_jobs import of_job_or_file
+from everstep.cli.jobs.ended_jobs import EndedJob, of_job_or_file
 from everstep.cli.jobs.history import all_records, recovery_records, with_newest
 from everstep.cli.jobs.job import FoundJob
 from everstep.cli.jobs.lives import Life, lives_of, lives_since
-from everstep.cli.output import AsJson, not_empty, show
+from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.dialects import job_memo
 from everstep.report.fleet_report import FleetSource, fleet_report
 from everstep.report.job_report import JobSource, job_report
@@ -39,6 +40,7 @@ TERMINATED = "the job was ended from outside and left no report"
 SILENT_JOBS = (
     "{count} jobs did not answer: of their restarts only those that Temporal lists are counted"
 )
+FROM_FILES = "no server answers: only jobs are counted whose `everstep run` ended on this machine"
 NO_ISOLATION = (
     "no worker of the quarantine answered, so it is unknown until when nodes are isolated"
 )
@@ -75,14 +77,14 @@ def report(
 
     The page needs nothing else: send it, print it, keep it. It works after the end of a job without a
     worker, and after that of its `run` without a server. With --since: of all jobs, the restarts by cause
-    and the nodes that break most.
+    and the nodes that break most; without a server of those whose `run` ended here.
     """
     if (job_id is None) == (since is None):
         raise Failed(Exit.USAGE, "give the ID of a job, or --since 7d for all jobs of a week")
     if since is not None:
         age_s = parse_duration("--since", since)
         write = _writer(FLEET, output, as_json=as_json)
-        write(with_server(lambda client: _fleet(client, time.time() - age_s)))
+        write(_fleet_or_files(time.time() - age_s))
         return
     write = _writer(ONE_JOB, output, as_json=as_json)
     write(of_job_or_file(str(job_id), report_of, lambda ended: ended.report))
@@ -155,10 +157,43 @@ ANSWER_S = 2.0
 """So long one of many jobs may take to answer."""
 
 
+def _fleet_or_files(since: float) -> Value:
+    """The report of all jobs; if no server answers, of those that have a file here, with a note."""
+    try:
+        return with_server(lambda client: _fleet(client, since))
+    except NoServer:
+        ended_here = ended_jobs.read_all()
+        if not ended_here:
+            raise
+        print(f"note   {shown(FROM_FILES)}", file=sys.stderr)
+        return _fleet_of_files(ended_here, since)
+
+
+def _fleet_of_files(ended_here: Iterable[EndedJob], since: float) -> Value:
+    """Each life that ended since then."""
+    now = time.time()
+    jobs = []
+    for ended in ended_here:
+        recent = [one for one in ended.sources if _ended_since(one["report"], since)]
+        for number, source in enumerate(recent, start=1):
+            life = LifeSource(number=number, status=source["status"], report=source["report"])
+            jobs.append(JobSource(**source, now=now, lives=[life]))
+    return fleet_report(FleetSource(jobs=jobs, since=since, now=now, gaps=[FROM_FILES]))
+
+
+def _ended_since(report: Value, since: float) -> bool:
+    ended_at = report.get("ended_at")
+    return ended_at is not None and shapes.seconds(ended_at) >= since
+
+
+async def sources_of_lives(lives: Iterable[Life]) -> list[JobSource]:
+    """What a report of all jobs needs of each life."""
+    return await of_each(lives, _one_of_many)
+
+
 async def _fleet(client: Client, since: float) -> Value:
     """Each life of a job that is open, or closed since then."""
-    lives = await lives_since(client, shapes.moment(since))
-    jobs = await of_each(lives, _one_of_many)
+    jobs = await sources_of_lives(await lives_since(client, shapes.moment(since)))
     silent = sum(bool(source.status["silence"]) for source in jobs)
     gaps = [SILENT_JOBS.format(count=silent)] if silent else []
     return fleet_report(FleetSource(jobs=jobs, since=since, now=time.time(), gaps=gaps))

@@ -37,6 +37,7 @@ async def _ended_job(server: Client, job_id: str) -> EndedJob:
         asking.explained_of_lives(job, RestartChoice(), None),
         reporting.report_of(job),
     )
+    sources = await reporting.sources_of_lives(lives)
     return EndedJob(
         id=job_id,
         lives=len(lives),
@@ -45,4 +46,8 @@ async def _ended_job(server: Client, job_id: str) -> EndedJob:
         events=events,
         explanation=explanation,
         report=report,
+        sources=[
+            {"status": source.status, "report": source.report, "records": source.records}
+            for source in sources
+        ],
     )

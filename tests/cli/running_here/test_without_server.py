@@ -75,6 +75,30 @@ async def test_the_report_is_written_without_a_server_too(
     assert "<html" in page.read_text()
 
 
+@pytest.mark.parametrize("lives", [1, 2])
+async def test_the_report_of_all_jobs_is_that_of_the_files_without_a_server(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch, lives: int
+) -> None:
+    async with working(client):
+        for _ in range(lives):
+            assert await run(client, "failed") == 1
+    with_server = (await served("report", "--since", "1h", "--json")).json
+    end_server(monkeypatch)
+    ended = await served("report", "--since", "1h", "--json")
+    report = ended.json
+    assert len(report["jobs"]) == lives
+    (gap,) = report["gaps"]
+    assert (
+        gap == "no server answers: only jobs are counted whose `everstep run` ended on this machine"
+    )
+    assert ended.err == f"note   {gap}\n"
+    of_now = {"since", "as_of", "gaps"}
+    assert {key: report[key] for key in report.keys() - of_now} == {
+        key: with_server[key] for key in with_server.keys() - of_now
+    }
+    assert (await served("report", "--since", "0s", "--json")).json["jobs"] == []
+
+
 async def test_a_job_that_was_started_again_is_not_told_as_it_ended_before(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -92,6 +116,7 @@ def test_a_file_that_cannot_be_read_is_as_none(cli: Cli, tmp_path: Path, content
     path.write_text(content)
     assert "no Temporal server answers" in cli("why", "demo").sentence
     assert "no Temporal server answers" in cli("why", "../ended/demo").sentence
+    assert "no Temporal server answers" in cli("report", "--since", "1d").sentence
 
 
 async def test_a_folder_that_takes_no_file_changes_no_exit_code(
