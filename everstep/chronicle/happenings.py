@@ -14,7 +14,6 @@ from everstep.chronicle import journal
 from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.incidents import IncidentSummary, closed_by, given_up
 from everstep.chronicle.shapes import moment
-from everstep.chronicle.starts import exit_code
 from everstep.chronicle.views import ENDED_STATE
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.playbook import GOOD_NEWS
@@ -45,6 +44,7 @@ from everstep.core.loop.job_events import (
     WarningOver,
     WorkerChanged,
 )
+from everstep.protocol.exits import Exit
 
 TEXT_KEPT, START_KEPT = 120, 200  # a start says from which checkpoint it goes on
 REFUSALS_COMPARED = 10
@@ -349,7 +349,8 @@ def _exit_texts(facts: tuple[Fact, ...]) -> Iterator[EventText]:
         who = f"worker-{fact.slot}" if fact.slot is not None else "a worker"
         how, _, words = fact.message.partition(": ")
         why = words if how.startswith(EXIT_PREFIXES) else fact.details.get("exception")
-        yield "exited", fact.at, f"{who}: exit code {exit_code(fact)}" + (f": {why}" if why else "")
+        code = Exit.in_details(fact.details).container_code
+        yield "exited", fact.at, f"{who}: exit code {code}" + (f": {why}" if why else "")
     if len(ends) > WORKERS_NAMED:
         yield "exited", ends[-1].at, f"and {len(ends) - WORKERS_NAMED} more workers ended"
 

@@ -19,11 +19,10 @@ from everstep.core.loop.job_events import (
     RestartEnded,
     Started,
 )
+from everstep.protocol.exits import Exit
 
 WHY_KEPT = 120
 ORIGIN_KEPT = 400
-KILLED = 128
-"""A shell's exit code for a process that a signal ended begins here."""
 
 MOVED = "a newer start was found in its place"
 
@@ -135,18 +134,10 @@ def _newest(chronicle: Chronicle, start: Start) -> Chronicle:
     return replace(chronicle, starts=(*chronicle.starts[:-1], start))
 
 
-def exit_code(fact: Fact) -> int | None:
-    """The exit code that a container would report: for a signal, 128 and its number."""
-    code, signal = fact.details.get("exit_code"), fact.details.get("signal")
-    if isinstance(code, int):
-        return code
-    return KILLED + signal if isinstance(signal, int) else None
-
-
 def _with_exits(chronicle: Chronicle, ends: tuple[Fact, ...]) -> Chronicle:
     exits = dict(chronicle.exits)
     for fact in ends:
-        code = exit_code(fact)
+        code = Exit.in_details(fact.details).container_code
         if code is not None and fact.slot is not None and len(exits) < EXAMPLES_KEPT:
             exits.setdefault(fact.slot, code)
     return replace(chronicle, exits=exits)

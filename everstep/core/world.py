@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator, PrefetchOrder
+from everstep.protocol.exits import RankExit
 from everstep.protocol.wire import RunOrder, RunProgress
 
 
@@ -155,16 +156,6 @@ class NewerCheckpoints:
         return f"{ones} {done}: {', '.join(names)}{more}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankExit:
-    """How one rank of the current generation ended. Killed by a signal: `code` is None."""
-
-    rank: int
-    at: float
-    code: int | None = None
-    signal: int | None = None
-
-
 class Unrecognised(NamedTuple):
     """Files under a checkpoints path whose names are not those of a checkpoint."""
 
@@ -216,7 +207,7 @@ class PodView(NamedTuple):
 
     @property
     def is_done(self) -> bool:
-        return len(self.exits) >= self.ranks and all(exit.code == 0 for exit in self.exits)
+        return len(self.exits) >= self.ranks and all(one.exit.is_good for one in self.exits)
 
 
 def common(declared: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated import processes
 from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.training import Training
+from everstep.protocol.exits import Exit
 from everstep.simulate.cluster import SimulatedCluster
 from everstep.simulate.fault_classes import HOUR_S, MINUTE_S, Effect, row_named
 from everstep.simulate.mishaps import Mishap
@@ -192,7 +193,8 @@ class World:
 
     def _crash(self, pod: Pod, exception: str = "RuntimeError: CUDA error") -> None:
         if pod.ranks:
-            processes.exit_rank(self._cluster.state, pod, pod.ranks[0], code=1, exception=exception)
+            end = Exit(code=1)
+            processes.exit_rank(self._cluster.state, pod, pod.ranks[0], end, exception=exception)
 
     def reboot(self, mishap: Mishap) -> None:
         (node,) = mishap.nodes

@@ -18,6 +18,7 @@ from everstep.agent.prewarming import fork_server
 from everstep.agent.processes import proc, rank_ends, rank_exec
 from everstep.agent.storage import files, permissions
 from everstep.protocol import bounds, rank_memory, wire
+from everstep.protocol.exits import Exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +131,7 @@ class Rank:
         self.started_at: float | None = None
         self.exited_at: float | None = None
         self.ended_between: rank_ends.Span | None = None  # where its end was not seen
-        self.status: int | None = None
+        self.exit: Exit | None = None
         self.failed: str | None = None  # why the command could not be executed
         self.is_to_end = False  # the agent ends it, or has ended it
         self.ends_by_command = False  # a command ordered its end: that is no fault
@@ -279,16 +280,8 @@ class Rank:
         return self.pid > 0 and self.exited_at is None
 
     @property
-    def code(self) -> int | None:
-        return None if self.status is None or self.status < 0 else self.status
-
-    @property
-    def signal(self) -> int | None:
-        return None if self.status is None or self.status >= 0 else -self.status
-
-    @property
     def ended_badly(self) -> bool:
-        return self.status is not None and self.status != 0
+        return self.exit is not None and not self.exit.is_good
 
     def date_end(self, span: rank_ends.Span) -> None:
         """Date the end, which was in this time."""
@@ -296,6 +289,7 @@ class Rank:
         self.ended_between = span if span.is_wide else None
 
     def state(self) -> wire.RankSeen:
+        how = self.exit or Exit()
         return {
             "rank": self.number,
             "local_rank": self.local,
@@ -305,7 +299,7 @@ class Rank:
             "started_at": self.started_at or 0.0,
             "exited_at": self.exited_at,
             "ended_between": self.ended_between,
-            "code": self.code,
-            "signal": self.signal,
+            "code": how.code,
+            "signal": how.signal,
             "recent_steps": None,  # its run fills that in
         }

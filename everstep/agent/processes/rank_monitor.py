@@ -24,6 +24,7 @@ from everstep.agent.processes import rank_ends
 from everstep.agent.processes.rank import LAST_READS, Rank
 from everstep.agent.processes.run import Run
 from everstep.agent.storage import reading, space
+from everstep.protocol.exits import Exit
 
 STORAGE_S = 0.25
 """Longest wait of the agent's loop, once in a run, for storage that hangs while ranks end."""
@@ -115,7 +116,7 @@ class RankMonitor:
 
     def _record_exit(self, run: Run, rank: Rank, status: int) -> None:
         """Read the last messages and output of the rank, add the facts of its exit, then publish."""
-        rank.status = status
+        how = rank.exit = Exit.of_status(status)
         self._date_end(run, rank)
         if rank.start_pipe >= 0:
             self._read_start(run, rank, publishes=False)
@@ -124,7 +125,7 @@ class RankMonitor:
                 break
         self.look_at_position(rank)
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
-            self._add_exit(run, rank)
+            self._add_exit(run, rank, how)
         if run.order.stop_siblings and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.save_state()
@@ -139,37 +140,32 @@ class RankMonitor:
             span = rank_ends.narrowed(self._agent.home, run.generation, rank.number, span)
         rank.date_end(span)
 
-    def _add_exit(self, run: Run, rank: Rank) -> None:
+    def _add_exit(self, run: Run, rank: Rank, how: Exit) -> None:
         lines = rank.log.recent_lines() if rank.ended_badly else []
         words = rank.folder.last_words() if rank.ended_badly else None
-        exception = words or quotes.last_exception(lines, rank.code)
+        exception = words or quotes.last_exception(lines, how.code)
         if rank.ended_badly:
             self._add_storage_fault(run, "\n".join(lines))
         rules, all_had_time = matching.matching_rules(run.order.log_rules, "\n".join(lines))
         details: dict[str, Any] = {
-            "code": rank.code,
-            "exit_code": rank.code,
-            "signal": rank.signal,
+            "code": how.code,
+            **how.details,
             "exception": exception,
             "at_step": run.steps.of(rank.number),
             "log": quotes.last_output(lines),
             "log_path": str(rank.log.path),
             "log_rules": ",".join(rules),
         }
-        if rank.is_to_end and rank.signal == 9:
+        is_killed = how.signal == signal.SIGKILL
+        if rank.is_to_end and is_killed:
             details["consequence"] = True
-        how = f"exit code {rank.code}" if rank.code is not None else f"signal {rank.signal}"
         # If no step was made the last line explains the end: it is an interpreter's or a parser's error.
         # A process that is killed prints nothing about it.
-        may_explain = run.steps.newest is None and rank.signal != signal.SIGKILL
+        may_explain = run.steps.newest is None and not is_killed
         last = quotes.last_line(lines) if may_explain else None
         why = exception or last
         reason = f": {why}" if why else ""
-        if (
-            rank.signal == 9
-            and not rank.is_to_end
-            and (why := self._agent.parts.warden.why_killed())
-        ):
+        if is_killed and not rank.is_to_end and (why := self._agent.parts.warden.why_killed()):
             details["warden"], reason = why, f": ended by the warden, {why}"
         if not all_had_time:
             reason += RULES_TOO_SLOW

@@ -20,6 +20,7 @@ from everstep.backends.fault_lines import FaultLine, read_line
 from everstep.backends.rules import faults
 from everstep.core.facts import Detail
 from everstep.faults.meanings import with_meaning
+from everstep.protocol.exits import Exit
 
 # --- what they do -------------------------------------------------------------------------------
 
@@ -43,13 +44,12 @@ def metric(scene: FakeScene, fault: FaultLine) -> None:
 
 def kill(scene: FakeScene, fault: FaultLine) -> None:
     job, rank = _job(scene, fault), fault.number(1)
-    code = fault.options.get("exit")
+    code, signal = fault.options.get("exit"), fault.options.get("signal", processes.SIGKILL)
     processes.exit_rank(
         scene.state,
         _pod_of_rank(job, rank),
         rank,
-        code=None if code is None else int(code),
-        signal=int(fault.options.get("signal", processes.SIGKILL)) if code is None else None,
+        Exit(signal=int(signal)) if code is None else Exit(code=int(code)),
         exception=fault.options.get("exception"),
         log=fault.options.get("log"),
     )

@@ -17,6 +17,7 @@ from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
+from everstep.protocol.exits import Exit
 
 _C = FaultClass
 
@@ -410,13 +411,8 @@ def _message(fact: Fact) -> str:
     """What the fact says of itself, in words: its message, or how a process ended."""
     if fact.message and fact.message != f"{fact.code} on {fact.where}":
         return fact.message
-    details = fact.details
-    ends = [f"{name} {details[key]}" for key, name in _ENDS.items() if details.get(key) is not None]
-    exception = details.get("exception")
-    return ": ".join([*ends, *([str(exception)] if exception else [])])
-
-
-_ENDS = {"exit_code": "exit code", "signal": "signal"}
+    parts = [Exit.in_details(fact.details), fact.details.get("exception")]
+    return ": ".join(filter(None, (str(part or "") for part in parts)))
 
 
 def _unique(names: Iterable[str | None]) -> tuple[str, ...]:

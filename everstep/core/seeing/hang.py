@@ -273,10 +273,10 @@ def last_sign(pod: PodView) -> float:
     """When anything at all was last seen of the slot; 0 before it started."""
     run = pod.run
     signs = (run.started_at, run.step_at, run.moved_at, run.io_at, run.busy_at)
-    return max([0.0, *filter(None, signs), *[exit.at for exit in pod.exits]])
+    return max([0.0, *filter(None, signs), *[one.at for one in pod.exits]])
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:
     """Until when the hang rules do not apply: the other ranks get some time after the first one finished."""
-    ends = [exit.at for pod in pods for exit in pod.exits if exit.code == 0]
+    ends = [one.at for pod in pods for one in pod.exits if one.exit.is_good]
     return min(ends) + 4 * limits.grace_s if ends else 0.0

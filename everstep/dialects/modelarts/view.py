@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everstep.chronicle.chronicle import STARTS_KEPT, Chronicle, Record, Start
-from everstep.chronicle.starts import KILLED
 from everstep.chronicle.views import ENDED_STATE, reschedules, shown_state
 from everstep.core.bounds import dated
 from everstep.core.deciding.budgets import limit_of
@@ -18,6 +17,7 @@ from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import Origin
 from everstep.core.state import JobState, Mode
 from everstep.dialects.modelarts.policy import JOB_BUDGET
+from everstep.protocol.exits import KILLED
 
 Value = dict[str, Any]
 

@@ -21,7 +21,7 @@ async def test_the_end_of_a_rank_is_told_with_its_place_and_cause(job: Run) -> N
     fact = await job.fact("process.exit")
     assert (fact.rank, fact.slot, fact.node) == (1, 1, (await job.pod(1)).node)
     assert (fact.generation, fact.details["signal"]) == (job.generation, 9)
-    assert [exit.signal for exit in (await job.pod(1)).exits] == [9]
+    assert [str(one.exit) for one in (await job.pod(1)).exits] == ["signal 9"]
 
 
 async def test_the_same_cursor_brings_the_same_facts_in_the_same_order(job: Run) -> None:

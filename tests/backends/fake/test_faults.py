@@ -9,7 +9,8 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fault_lines import When
 from everstep.core.deciding.playbook import CATCH_ALL, row_for
 from everstep.core.facts import Fact
-from everstep.core.world import NodeView, PodState, RankExit
+from everstep.core.world import NodeView, PodState
+from everstep.protocol.exits import Exit, RankExit
 from tests.backends.conftest import FakeLab, FakeRun
 from tests.backends.lab import Run, nodes_of
 
@@ -197,7 +198,7 @@ async def test_after_a_partition_the_agents_tell_what_was_missed(running: FakeRu
     assert await kinds(running) == ["node.not_ready", "node.up", "process.exit"]
     died_at = await running.backend.clock() - 6
     assert (await newest(running)).at == died_at
-    assert (await running.pod(2)).exits == (RankExit(rank=2, at=died_at, code=9),)
+    assert (await running.pod(2)).exits == (RankExit(2, died_at, Exit(code=9)),)
 
 
 async def test_a_partition_may_turn_out_to_be_a_loss(running: FakeRun) -> None:

@@ -12,7 +12,8 @@ from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodState, PodView, RankExit
+from everstep.core.world import Observation, PodState, PodView
+from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import pod, watch_order
 
 LEARNED = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0)
@@ -22,7 +23,7 @@ MOST_LOOKS = 50
 
 
 def _ended(slot: int, code: int) -> PodView:
-    rank_exit = RankExit(rank=slot, at=ENDED_AT, code=code)
+    rank_exit = RankExit(slot, ENDED_AT, Exit(code=code))
     return pod(slot, state=PodState.EXITED, step=9, step_at=ENDED_AT, exits=(rank_exit,))
 
 

@@ -14,8 +14,9 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodView, RankExit
+from everstep.core.world import Observation, PodView
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
+from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import pod, pod_with, watch_order
 
 AUTO = Limits()
@@ -177,14 +178,14 @@ def test_before_its_first_step_a_start_is_given_its_own_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "pods", [(pod(0, started_at=None),), (pod(0, exits=(RankExit(rank=0, at=9.0, code=0),)),)]
+    "pods", [(pod(0, started_at=None),), (pod(0, exits=(RankExit(0, 9.0, Exit(code=0)),)),)]
 )
 def test_what_does_not_run_does_not_hang(pods: tuple[PodView, ...]) -> None:
     assert due(*pods) == []
 
 
 def test_after_the_first_end_the_others_are_given_four_times_the_grace() -> None:
-    ended = pod(0, exits=(RankExit(rank=0, at=90.0, code=0),))
+    ended = pod(0, exits=(RankExit(0, 90.0, Exit(code=0)),))
     late = pod(1, step=5, step_at=80.0)
     assert due(ended, late, limits=Limits(grace_s=15.0)) == [(1, 90.0 + 60.0 + 60.0)]
 

@@ -12,7 +12,8 @@ from everstep.core.seeing.job_warnings import ROOM, JobWarning
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import WaitFor, Watch
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, Observation, PodView, RankExit, Unrecognised
+from everstep.core.world import Checkpoint, Observation, PodView, Unrecognised
+from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import pod, running, watch_order
 
 SAVED = Checkpoint(step=40, path="ckpt/40", bytes=2_000_000_000)
@@ -172,7 +173,7 @@ def test_what_does_not_run_neither_begins_nor_ends_a_warning() -> None:
 
 def test_other_news_keeps_what_was_warned_of() -> None:
     warnings = (JobWarning(kind="checkpoint_overdue", at=500.0, text="overdue"),)
-    ended = stepping(500.0, exits=(RankExit(rank=0, at=505.0, code=0),))
+    ended = stepping(500.0, exits=(RankExit(0, 505.0, Exit(code=0)),))
     done = look(ended, now=510.0, warnings=warnings)
     assert isinstance(done, WatchReport)
     assert (done.news, done.warnings) == ("done", warnings)

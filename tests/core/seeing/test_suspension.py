@@ -9,7 +9,8 @@ from everstep.core.seeing.suspension import suspect
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.spec import Limits
-from everstep.core.world import Checkpoint, Observation, PodView, RankExit
+from everstep.core.world import Checkpoint, Observation, PodView
+from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import pod, pod_with, watch_order
 
 LIMIT_S = 600.0
@@ -113,7 +114,7 @@ def test_completing_a_checkpoint_is_life(at: float, due: float) -> None:
 
 def test_who_ended_well_is_not_suspected_and_gives_the_others_some_time() -> None:
     ended, other = pods_of((STILL, STILL))
-    ended = ended._replace(exits=(RankExit(rank=0, at=900.0, code=0),))
+    ended = ended._replace(exits=(RankExit(0, 900.0, Exit(code=0)),))
     limits = Limits(still_s=LIMIT_S, grace_s=15.0)
     suspicion = suspect((ended, other), limits, slots=2, checkpoint=None, now=NOW)
     assert suspicion is not None

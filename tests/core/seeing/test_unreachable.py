@@ -9,7 +9,8 @@ from everstep.core.seeing import watching
 from everstep.core.seeing.watch_report import WatchReport, pod_seen
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodState, PodView, RankExit
+from everstep.core.world import Observation, PodState, PodView
+from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import fact, pod, running, sighting, watch_order
 
 STEPS = Learned(steps_seen=True, longest_gap_s=1.0, first_step_at=1.0)
@@ -85,7 +86,7 @@ def test_where_no_step_was_ever_seen_everybody_else_has_to_be_motionless() -> No
 
 
 def test_where_all_others_have_ended_the_silent_one_is_lost() -> None:
-    ended = [pod(n, exits=(RankExit(rank=n, at=100.0, code=0),)) for n in range(3)]
+    ended = [pod(n, exits=(RankExit(n, 100.0, Exit(code=0)),)) for n in range(3)]
     silent_pod = pod(3, silent_since=100.0)
     assert kinds(look(*ended, silent_pod, now=160.0, learned=Learned())) == ["node.silent"]
 

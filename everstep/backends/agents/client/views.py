@@ -13,13 +13,13 @@ from everstep.core.world import (
     DeviceUse,
     PodState,
     PodView,
-    RankExit,
     RankSnapshot,
     Unrecognised,
     common,
     slowest,
 )
 from everstep.protocol import bounds, wire
+from everstep.protocol.exits import Exit, RankExit
 from everstep.protocol.shapes import progress_of
 
 
@@ -114,7 +114,7 @@ def _unrecognised(files: wire.Unrecognised | None) -> Unrecognised | None:
 def _with_run(plain: PodView, run: wire.RunSeen) -> PodView:
     return plain._replace(
         run=progress_of({**run, "step": step(run["step"])}),
-        exits=tuple(sorted(_exits(run), key=lambda exit: (exit.at, exit.rank))),
+        exits=tuple(sorted(_exits(run), key=lambda one: (one.at, one.rank))),
         ranks=max(1, len(run["ranks"])),
         can=common(rank.get("can", ()) for rank in run["ranks"]),
         older_ranks=tuple(
@@ -147,9 +147,7 @@ def step(number: int | None) -> int | None:
 def _exits(run: wire.RunSeen) -> Iterator[RankExit]:
     for rank in run["ranks"]:
         if rank["exited_at"] is not None and not run["stopped"]:
-            yield RankExit(
-                rank=rank["rank"], at=rank["exited_at"], code=rank["code"], signal=rank["signal"]
-            )
+            yield RankExit(rank["rank"], rank["exited_at"], Exit(rank["code"], rank["signal"]))
 
 
 def newest_checkpoint(agents: Iterable[WatchedAgent]) -> Checkpoint | None:

@@ -18,7 +18,8 @@ from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
 from everstep.backends.fake.simulated.training import Crash, Training, script_of
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Detail
-from everstep.core.world import RankExit, StartOrder
+from everstep.core.world import StartOrder
+from everstep.protocol.exits import Exit, RankExit
 
 SIGKILL = 9
 
@@ -220,7 +221,7 @@ def _crash(state: FakeState, job: Job, training: Training, crashes: tuple[Crash,
     for crash in crashes:
         pod = pod_of_rank(job, crash.rank, training)
         if pod is not None:
-            exit_rank(state, pod, crash.rank, code=crash.code)
+            exit_rank(state, pod, crash.rank, Exit(code=crash.code))
 
 
 def _fail_load(state: FakeState, job: Job, training: Training) -> None:
@@ -230,7 +231,7 @@ def _fail_load(state: FakeState, job: Job, training: Training) -> None:
     report_bad_checkpoint(state, job, training.path, training.resume)
     for pod, _ in tuple(members(job, training)):
         for rank in pod.ranks:
-            exit_rank(state, pod, rank, code=1, exception="CheckpointError")
+            exit_rank(state, pod, rank, Exit(code=1), exception="CheckpointError")
 
 
 def report_bad_checkpoint(state: FakeState, job: Job, path: str, step: int) -> None:
@@ -243,7 +244,7 @@ def _finish(state: FakeState, job: Job, training: Training) -> None:
     halt(state, job, training)
     for pod, _ in tuple(members(job, training)):
         for rank in pod.ranks:
-            exit_rank(state, pod, rank, code=training.script.exit_code)
+            exit_rank(state, pod, rank, Exit(code=training.script.exit_code))
 
 
 # --- ending -------------------------------------------------------------------------------------
@@ -276,9 +277,8 @@ def exit_rank(
     state: FakeState,
     pod: Pod,
     rank: int,
+    how: Exit,
     *,
-    code: int | None = None,
-    signal: int | None = None,
     exception: str | None = None,
     log: str | None = None,
 ) -> None:
@@ -286,26 +286,24 @@ def exit_rank(
     processes = pod.processes
     if processes is None or not processes.is_alive or rank in processes.exits:
         return
-    rank_exit = RankExit(rank=rank, at=state.now, code=code, signal=signal)
-    exits = {**processes.exits, rank: rank_exit}
-    if code != 0 and processes.stop_siblings:
+    exits = {**processes.exits, rank: RankExit(rank, state.now, how)}
+    if not how.is_good and processes.stop_siblings:
         # The pod shows ends that the agent caused itself, and they are no facts.
-        killed = {r: RankExit(rank=r, at=state.now, signal=SIGKILL) for r in pod.ranks}
+        killed = {r: RankExit(r, state.now, Exit(signal=SIGKILL)) for r in pod.ranks}
         exits = {**killed, **exits}
     pod.processes = replace(processes, exits=exits)
     halt(state, pod.job, processes.training)
-    if code != 0:
+    if not how.is_good:
         script = processes.training.script
         fact = state.pod_fact(
             pod,
             "process.exit",
             generation=processes.generation,
             rank=rank,
-            exit_code=code,
-            signal=signal,
-            exception=exception or (None if code is None else script.exception),
+            **how.details,
+            exception=exception or (None if how.code is None else script.exception),
             at_step=processes.training.shown_at(state.now),
-            log=log or (None if code is None else script.log),
+            log=log or (None if how.code is None else script.log),
         )
         state.report(pod.job, fact, through=pod.node)
     state.touch(pod.job)
