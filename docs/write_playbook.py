@@ -19,10 +19,10 @@ from everstep.core.counting import occurrences
 from everstep.core.deciding import hindrances, remedies, suspicion
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
+    KEEPING,
     LADDERS,
     LAUNCH_STEPS,
     NEVER_BILLED,
-    ONLINE_LEVELS,
     RESCHEDULING,
     SAME_CONTAINER,
     STEPS,
@@ -193,7 +193,7 @@ def _levels() -> Iterator[str]:
     yield from _table(("level", "what happens", "steps"), rows)
     yield f"\nA launch: {_arrow(LAUNCH_STEPS)}.\n"
     yield from _table(("step", "what it does"), ((f"`{s}`", STEP_MEANS[s]) for s in Step))
-    yield f"\nNeed the train library in every rank: {_listed(ONLINE_LEVELS)}."
+    yield f"\nNeed the train library in every rank: {_listed(KEEPING)}."
     yield f"Need the old containers: {_listed(SAME_CONTAINER)}."
     yield f"Count as restarts in the status: {_listed(RESCHEDULING)}."
     yield f"Ask the processes to save before they end: {_listed(SAVES_BEFORE_STOP)}."

@@ -24,6 +24,7 @@ from everstep.agent.memory.copies import Copies
 from everstep.agent.memory.snapshots import Snapshots
 from everstep.agent.parts import Parts
 from everstep.agent.processes import command_files, proc, rank_ends
+from everstep.agent.processes.hold import Hold
 from everstep.agent.processes.members import Members
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run, kept_rank_mismatch
@@ -88,6 +89,7 @@ class Agent:
         # Child processes of the agent that are not ranks, and what to do when each ends.
         self.children: dict[int, Callable[[int], None]] = {}
 
+        self._hold: Hold | None = None  # that the newest stop ordered
         self._past: wire.RunSeen | None = None  # the last run of an earlier agent in this folder
         self._ending: Ending | None = None  # at most one, for all that is to end
         # Called once it is over; each call of `_end_processes` adds some.
@@ -118,6 +120,7 @@ class Agent:
             "run": run,
             "stopped_below": self.stopped_below,
             "kept_ranks": self.kept_ranks,
+            "held": self._hold.state() if self._hold is not None else [],
             "evidence": self.evidence,
             "helper": self.parts.prewarm.state(),
             "notes": list(self.notes),
@@ -383,15 +386,53 @@ class Agent:
         self.accept_generation(generation)
         if self.stopped_below >= generation and set(self.kept_ranks) <= set(keep):
             return
+        if self._hold is not None and self._hold.generation == generation and keep:
+            return  # under way
         self._mark_ended_by_command(keep)
+        finish = partial(self._finish_stop, generation, clock.now())
+        holds = bool(keep) and command["hold_s"] > 0
         self._end_processes(
-            below=generation,
+            below=0 if holds else generation,
             grace_s=command["grace_s"],
             evidence=command["evidence"],
             keep=keep,
-            then=partial(self._finish_stop, generation, clock.now()),
+            then=None if holds else finish,
         )
+        self._hold = (
+            Hold(self.loop, generation, partial(self._end_stuck, finish)) if holds else None
+        )
+        if self._hold is not None and self.run is not None:
+            self._hold.begin(self.run.going_on, command["hold_s"])
         self.publish()
+
+    def _end_stuck(self, finish: Callable[[], None], hold: Hold) -> None:
+        """End the ranks that do not hold; then the stop is over."""
+        if hold is not self._hold:
+            return  # a newer stop came
+        for rank in self.run.going_on if self.run is not None else ():
+            if rank.number not in hold.ranks:
+                rank.ends_by_command = True
+                self.note(f"rank {rank.number} did not hold: it is ended")
+        self._end_processes(below=hold.generation, keep=hold.ranks, then=finish)
+
+    def rank_held(self, rank: Rank, generation: int, completed: int | None) -> None:
+        """A rank reports that it holds."""
+        if self._hold is not None and self._hold.generation == generation:
+            self._hold.report(rank.number, completed)
+
+    def rank_ended(self, rank: Rank) -> None:
+        """A rank has ended: no hold waits for it."""
+        if self._hold is not None:
+            self._hold.drop(rank.number)
+
+    def report_interruption(self, rank: Rank, why: str) -> None:
+        """A rank cannot go on without the others, and waits. Where one has ended here, that is why."""
+        if self.run is None or self._ending is not None:
+            return
+        if not any(one.ended_badly for one in self.run.ranks):
+            message = f"rank {rank.number} was interrupted: {why}"
+            self.add_fact("network.collective", message, at=clock.now(), rank=rank.number)
+            self.publish()
 
     def _finish_stop(self, generation: int, ordered_at: float) -> None:
         self._admit(generation)

@@ -24,6 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
     "npu_look_s": npu_hang.MINUTE_S,
     "pace_s": wire.PACE_S,
     "grace_s": 0.0,
+    "hold_s": 0.0,
 }
 """What counts where a field is left out. Of lists, dictionaries and what may be None, that is nothing."""
 

@@ -43,12 +43,12 @@ class Owner(StrEnum):
 
 
 class Level(StrEnum):
-    """How hard we react, gentlest first. A level without `STEPS` between `NOTE` and `FAIL` is passed over."""
+    """How hard we react, gentlest first."""
 
     NOTE = "note"  # record the fault, nothing else
-    OPERATOR_ONLINE = "operator_online"  # run the collective operation that failed again
-    PROCESS_ONLINE = "process_online"  # all processes stay: pause, roll back in memory, go on
-    PROCESS = "process"  # replace only the faulty process; the others wait
+    OPERATOR_ONLINE = "operator_online"  # all processes stay and repeat the step that failed
+    PROCESS_ONLINE = "process_online"  # the same once the device healed
+    PROCESS = "process"  # replace only the faulty process, or its pod; the others wait
     IN_PLACE = "in_place"  # run the command again in the same containers, once the device healed
     SUSPENSION = "suspension"  # the same after a hang: there is nothing to heal
     POD = "pod"  # replace only the pods concerned, elsewhere if their node is isolated
@@ -77,16 +77,22 @@ CAPABILITIES = ("guard", "pause", "rebuild", "restore", "snapshot")
 """A capability that a rank declares through the train library."""
 
 NEEDS: Mapping[Level, frozenset[str]] = {
-    Level.OPERATOR_ONLINE: frozenset({"guard"}),
-    Level.PROCESS_ONLINE: frozenset({"pause", "restore", "snapshot"}),
-    Level.PROCESS: frozenset({"pause", "rebuild", "restore"}),
+    Level.OPERATOR_ONLINE: frozenset({"guard", "rebuild"}),
+    Level.PROCESS_ONLINE: frozenset({"pause", "rebuild"}),
+    Level.PROCESS: frozenset({"pause", "rebuild"}),
 }
 """Levels that need this of every rank: passed over until all agents reported it."""
 
-ONLINE_LEVELS = frozenset(NEEDS)
+KEEPING = frozenset(NEEDS)
+"""Levels that keep processes: these hold, form their group again and go on with the step."""
+ALL_STAY = KEEPING - {Level.PROCESS}
+"""Levels that keep every process."""
 
 SAME_CONTAINER = frozenset({Level.IN_PLACE, Level.SUSPENSION})
 """Levels that run the command again where it ran: passed over once a container is gone."""
+
+STAYS_WHERE_SOUND = frozenset({Level.PROCESS, Level.ROLLBACK})
+"""Levels that keep the pods, except those on broken hardware."""
 
 RESCHEDULING = frozenset({Level.POD, Level.JOB, Level.ELASTIC})
 """Levels that create pods: what status and the search attribute count as restarts."""
@@ -121,9 +127,9 @@ _RESCHEDULE = (
 
 STEPS: Mapping[Level, tuple[Step, ...]] = {
     Level.NOTE: (),
-    Level.OPERATOR_ONLINE: (),
-    Level.PROCESS_ONLINE: (),
-    Level.PROCESS: (),
+    Level.OPERATOR_ONLINE: (Step.STOP, Step.RESUME, Step.START),
+    Level.PROCESS_ONLINE: (Step.STOP, Step.HEAL, Step.RESUME, Step.START),
+    Level.PROCESS: tuple(step for step in _RESCHEDULE if step is not Step.WRITABLE),
     Level.IN_PLACE: (Step.STOP, Step.SPACE, Step.HEAL, Step.WRITABLE, Step.RESUME, Step.START),
     Level.SUSPENSION: (Step.STOP, Step.SPACE, Step.RESUME, Step.START),
     Level.POD: (Step.STANDBY, *_RESCHEDULE),
@@ -162,7 +168,7 @@ LADDERS: Mapping[FaultClass, tuple[Level, ...]] = {
 """What each class is answered with where a document does not say otherwise. `fail` at the end is implied."""
 
 LIBRARY_CLASSES = frozenset(
-    {FaultClass.CRASH, FaultClass.DEVICE, FaultClass.NETWORK, FaultClass.NODE}
+    {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.NETWORK, FaultClass.NODE}
 )
 LIBRARY_LEVELS = (Level.PROCESS_ONLINE, Level.PROCESS)
 """With the train library in every rank these come before the first level that ends all processes."""

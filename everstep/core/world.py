@@ -294,7 +294,7 @@ class StopOrder:
 
     `grace_s` above 0 first requests a checkpoint and an exit; 0 kills at once. `evidence` stores stacks
     and last log lines before the kill (at most 1 s). Ranks in `keep` that are alive run on, as members of
-    this generation.
+    this generation; with `hold_s` above 0 only those that hold within this time.
     """
 
     job: JobRef
@@ -303,6 +303,14 @@ class StopOrder:
     grace_s: float = 0.0
     evidence: bool = False
     keep: tuple[int, ...] = ()
+    hold_s: float = 0.0
+
+
+class HeldRank(NamedTuple):
+    """Where a rank is that holds: it waits for the order to form its group again."""
+
+    rank: int
+    completed: int | None  # the step whose state it has; None: it has none, or a part of an update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,6 +324,7 @@ class StopState:
     stopped: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
     kept_ranks: tuple[int, ...] = ()
+    held: tuple[HeldRank, ...] = ()
     evidence: str | None = None
     works: tuple[AgentWork, ...] = ()
 

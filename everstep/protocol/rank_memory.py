@@ -29,6 +29,9 @@ TOKEN = "EVERSTEP_RANK_TOKEN"
 """The variable with what the agent accepts from this rank alone."""
 RESTORE, SNAPSHOT = "restore", "snapshot"
 """Capabilities that a rank declares: it begins from a snapshot when it is ordered to, and it keeps some."""
+GUARD, PAUSE, REBUILD = OUTLIVES_FAULTS = "guard", "pause", "rebuild"
+"""Capabilities of a rank whose process goes on after a fault elsewhere: it catches what interrupts a step, it
+holds when it is ordered to, and it forms its group again."""
 MESSAGE_MOST = 4096
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2

@@ -9,8 +9,8 @@ from dataclasses import replace
 from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.deciding.playbook import weight
 from everstep.core.facts import PODS_FAILED, STANDBY_NONE, STANDBY_OVER, START_FAILED, Fact, bounded
-from everstep.core.levels import Level, Step
-from everstep.core.recovering import avoiding
+from everstep.core.levels import ALL_STAY, Level, Step
+from everstep.core.recovering import avoiding, survivors
 from everstep.core.recovering.placement import (
     Attempt,
     NoPlace,
@@ -23,7 +23,7 @@ from everstep.core.recovering.placement import (
 )
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
-from everstep.core.slots import Slots, format_ranges
+from everstep.core.slots import Slots
 from everstep.core.world import (
     JobRef,
     NodeView,
@@ -32,8 +32,10 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     SlotStart,
+    Snapshot,
     StartOrder,
     StopOrder,
+    StopState,
     resuming_from,
 )
 from everstep.steps.looking import (
@@ -54,6 +56,8 @@ STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""
 HEAL_S_MAX = 600.0
 """A device that has not healed within this time counts as broken."""
+HEAL_ONLINE_S = 15.0
+"""The same where its processes stay."""
 HAND_OVER_S = 10.0
 """So long an ended job waits for answers of the quarantine. One may take that long; the activity has 30 s."""
 OLD_PODS_END_S = 5.0
@@ -141,6 +145,7 @@ async def _stop(step: StepRun) -> StepResult:
         grace_s=plan.remedy.grace_s,
         evidence=plan.remedy.evidence,
         keep=plan.keep,
+        hold_s=survivors.HOLD_S if plan.keep else 0.0,
     )
     confirming = plan.slots.keys() - set(_leaving_slots(step.order))
     while True:
@@ -149,11 +154,12 @@ async def _stop(step: StepRun) -> StepResult:
         # start.
         missing = [slot for slot in state.pending if slot in confirming]
         if state.done or (not missing and step.now >= await step.asked_at() + order.grace_s):
-            result = _kept_or_failed(step, state.kept_ranks)
+            result = _kept_or_failed(step, state)
             return replace(result, evidence=state.evidence, works=state.works)
-        until = await step.asked_at() + order.grace_s + (STOP_CONFIRM_S if missing else 0.0)
+        confirm_s = STOP_CONFIRM_S + order.hold_s if missing else 0.0
+        until = await step.asked_at() + order.grace_s + confirm_s
         if missing and step.now >= until:
-            message = f"slot {missing[0]} did not confirm its end within {STOP_CONFIRM_S:g} s"
+            message = f"slot {missing[0]} did not confirm its end within {confirm_s:g} s"
             failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))
             return replace(
                 failed, evidence=state.evidence, works=state.works, lost_containers=tuple(missing)
@@ -161,18 +167,25 @@ async def _stop(step: StepRun) -> StepResult:
         await step.look(until)
 
 
-def _kept_or_failed(step: StepRun, kept_ranks: tuple[int, ...]) -> StepResult:
-    """Fail if a rank to keep is not among the kept ones: it had ended before."""
-    ended = [rank for rank in step.order.plan.keep if rank not in kept_ranks]
-    if not ended:
+def _kept_or_failed(step: StepRun, state: StopState) -> StepResult:
+    """The ranks that hold. The step fails if they are too few, or have too little, to go on."""
+    plan = step.order.plan
+    if not plan.keep:
         return step.done()
-    survivors = format_ranges(kept_ranks) or "none"
-    message = f"rank {format_ranges(ended)} cannot be kept: it had ended (kept: {survivors})"
-    return step.failed(step.cause("process.not_kept", message))
+    if why := survivors.why_not(plan, state.kept_ranks, state.held):
+        return step.failed(step.cause("process.not_kept", why))
+    newest = survivors.newest_step(state.kept_ranks, state.held)
+    in_memory = None if newest is None else Snapshot(newest, at=step.now)
+    return replace(step.done(), kept_ranks=state.kept_ranks, snapshot=in_memory)
 
 
 async def _heal(step: StepRun) -> StepResult:
-    """Let all devices heal at once. Each look is at all of them: one that was sound may break again."""
+    """Let all devices heal at once. Each look is at all of them: one that was sound may break again.
+
+    Some heal only once nothing runs on them: where every process stays, that proves nothing of the device.
+    """
+    is_online = step.order.plan.level in ALL_STAY
+    heal_s = HEAL_ONLINE_S if is_online else HEAL_S_MAX
     while True:
         healing: list[tuple[str, float]] = []
         for ref in step.order.plan.remedy.heal:
@@ -187,7 +200,10 @@ async def _heal(step: StepRun) -> StepResult:
                 await step.resume_wait(what)
                 continue
             # After a time without a worker the step is old, but the device may have begun just now.
-            deadline = max(step.order.since, state.began_at or 0.0) + HEAL_S_MAX
+            deadline = max(step.order.since, state.began_at or 0.0) + heal_s
+            if is_online and (state.state == "failed" or step.now >= deadline):
+                message = f"{ref.node}/{ref.device} does not heal under its processes"
+                return step.failed(step.cause("process.not_kept", message))
             if state.state == "failed" or step.now >= deadline:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
@@ -480,7 +496,7 @@ async def _start(step: StepRun) -> StepResult:
             return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
         waiting_for = (
-            f"slot {slot} to start its ranks{resuming_from(order.snapshot or order.resume)}"
+            f"slot {slot} to start its ranks{resuming_from(step.order.snapshot or order.resume)}"
         )
         await look_then_report(step, deadline, waiting_for, deadline=deadline)
 
@@ -503,7 +519,7 @@ def _start_order(step: StepRun) -> StartOrder:
     """The order to start the ranks, from the plan and the results of its steps."""
     order, phase = step.order, step.order.plan.phase
     ranks = node_ranks(order.living)
-    counts = order.plan.slots
+    counts = survivors.counts(order.plan, ranks, order.kept_ranks)
     return StartOrder(
         job=order.plan.job,
         phase=phase.name,
@@ -517,10 +533,12 @@ def _start_order(step: StepRun) -> StartOrder:
         env_from=phase.env_from,
         processes_per_node=phase.processes_per_node,
         resume=order.resume,
-        snapshot=order.snapshot,
+        snapshot=None
+        if order.kept_ranks
+        else order.snapshot,  # kept ranks give theirs to the others
         accelerator=phase.accelerator,
         time_scale=order.plan.time_scale,
-        kept_ranks=order.plan.keep,
+        kept_ranks=order.kept_ranks,
         files=phase.files,
         restarts=order.plan.restarts,
         prefetch=prefetch_order(order.plan, len(ranks)),

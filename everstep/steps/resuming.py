@@ -80,7 +80,7 @@ def _fence_order(step: StepRun) -> FenceOrder:
         lowest_slot=min(order.living),
         run=run_folders(plan),
         begins=not plan.n,
-        kept_ranks=plan.keep,
+        kept_ranks=order.kept_ranks,
     )
 
 

@@ -77,13 +77,8 @@ class Buffer:
         if self._summing is not None:
             self._summing.join()
         rank_memory.begin_snapshot(self._memory)
-        with memoryview(self._memory) as view:
-            view[PAGE : PAGE + len(content.head)] = content.head
-            at = PAGE + aligned(len(content.head))
-            for part in content.parts:
-                with view[at : at + part.nbytes] as place:
-                    part.copy_into(place)
-                at += aligned(part.nbytes)
+        with memoryview(self._memory) as view, view[PAGE:] as place:
+            content.write_into(place)
         rank_memory.finish_snapshot(self._memory, snapshot)
         self._summing = threading.Thread(target=self._add_checksum, args=(snapshot,), daemon=True)
         self._summing.start()

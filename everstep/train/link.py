@@ -13,26 +13,31 @@ ANSWER_S = 10.0
 """Longest wait for an answer of the agent. Its loop answers within milliseconds, unless it is suspended."""
 
 
+def connected(folder: str) -> socket.socket:
+    """A connection to the agent of this folder, by a handle: the path of a socket has at most 107 bytes."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(ANSWER_S)
+    handle = os.open(folder, os.O_PATH)
+    try:
+        connection.connect(f"/proc/self/fd/{handle}/{rank_memory.SOCKET}")
+    except OSError:
+        connection.close()
+        raise
+    finally:
+        os.close(handle)
+    return connection
+
+
 class Link:
     """One connection, as the rank of the environment. Every method raises OSError if the agent is gone."""
 
     def __init__(self, folder: str, token: str, rank: int) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.settimeout(ANSWER_S)
+        self._socket = connected(folder)
         self._rank = rank
         self._token = token
-        self._connect(folder)
         # The time-out of the first one makes each of its calls wait until the agent reads.
         self._unhurried = socket.socket(fileno=os.dup(self._socket.fileno()))
         self._unhurried.setblocking(False)
-
-    def _connect(self, folder: str) -> None:
-        """Connect by a handle of the folder: the path of a socket has at most 107 bytes."""
-        handle = os.open(folder, os.O_PATH)
-        try:
-            self._socket.connect(f"/proc/self/fd/{handle}/{rank_memory.SOCKET}")
-        finally:
-            os.close(handle)
 
     def hello(self, position: int) -> list[int]:
         """Introduce the rank with the memory of its position. Returns the memory of earlier snapshots."""

@@ -8,14 +8,24 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from everstep.protocol import rank_memory
-from everstep.protocol.rank_memory import FORWARD, PAGE, SAVE, UPDATE, Position, SnapshotHeader
+from everstep.protocol.rank_memory import (
+    FORWARD,
+    PAGE,
+    SAVE,
+    SOCKET_FOLDER,
+    TOKEN,
+    UPDATE,
+    Position,
+    SnapshotHeader,
+)
 from everstep.train import states
 from everstep.train.buffers import Buffer, MemoryFull
 from everstep.train.link import Link
+from everstep.train.orders import Orders
 
 REPORTED_S = 0.1
 """Least time between two messages about a step; the position itself is always up to date."""
@@ -113,6 +123,27 @@ class Run:
                 raise SnapshotUnreadable(f"the agent with the snapshot of step {step} is gone")
             return Restored(int(step), rank.restored(int(step)))
 
+    def orders(self, free: Callable[[], None]) -> Orders | None:
+        """The orders of the agent to a rank whose process outlives a fault; None: there is no agent.
+
+        `free` is called by another thread, at each hold: it frees this process from a collective operation.
+        """
+        rank = self._rank()
+        if rank is None:
+            return None
+        try:
+            orders = Orders(self._environ, free)
+        except (OSError, KeyError):
+            return None
+        for capability in rank_memory.OUTLIVES_FAULTS:
+            rank.declare(capability)
+        return orders
+
+    def rebuilt(self, generation: int) -> None:
+        """This process is a rank of a newer generation from now on."""
+        if (rank := self._rank()) is not None:
+            rank.generation = generation
+
     def _rank(self) -> _Connected | None:
         if not self._is_looked_for:
             with self._lock:
@@ -127,8 +158,8 @@ class _Connected:
 
     def __init__(self, link: Link, environ: Mapping[str, str]) -> None:
         self._link = link
-        self._generation = int(environ["EVERSTEP_GENERATION"])
-        self._number, self._world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
+        self.generation = int(environ["EVERSTEP_GENERATION"])
+        self.number, self._world = int(environ["RANK"]), int(environ["WORLD_SIZE"])
         self._ranks_of_pod = int(environ.get("LOCAL_WORLD_SIZE", "1"))
         self._page, held = self._introduced()
         self.position = Position(None, None, FORWARD, time.monotonic())
@@ -150,7 +181,7 @@ class _Connected:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> _Connected | None:
         """The rank that the environment names; None if there is no agent that has it."""
-        folder, token = environ.get(rank_memory.SOCKET_FOLDER), environ.get(rank_memory.TOKEN)
+        folder, token = environ.get(SOCKET_FOLDER), environ.get(TOKEN)
         if not folder or not token:
             return None
         try:
@@ -182,9 +213,9 @@ class _Connected:
         try:
             buffer = self._buffer_for(content.nbytes)
         except (MemoryFull, OSError) as error:
-            self._note(f"rank {self._number} keeps no snapshot in memory: {error}")
+            self._note(f"rank {self.number} keeps no snapshot in memory: {error}")
             return False
-        place = step, self._generation, self._number, self._world
+        place = step, self.generation, self.number, self._world
         sizes = len(content.head), content.nbytes
         self._drop_unless_earlier(step, buffer)
         buffer.write(SnapshotHeader(*place, *sizes, time.monotonic()), content)
@@ -237,9 +268,9 @@ class _Connected:
         """The state after this step. Raises SnapshotUnreadable."""
         held = [one for one in self._buffers if one is not None]
         for buffer, snapshot in ((one, one.snapshot) for one in held):
-            if snapshot is not None and (snapshot.step, snapshot.rank) == (step, self._number):
+            if snapshot is not None and (snapshot.step, snapshot.rank) == (step, self.number):
                 if not buffer.is_intact(snapshot):
                     buffer.drop()  # the next start does not find it
                     raise SnapshotUnreadable(f"the snapshot of step {step} is damaged")
                 return buffer.read(snapshot)
-        raise SnapshotUnreadable(f"the agent of rank {self._number} has no snapshot of step {step}")
+        raise SnapshotUnreadable(f"the agent of rank {self.number} has no snapshot of step {step}")

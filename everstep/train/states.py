@@ -38,6 +38,15 @@ class Flat(NamedTuple):
     def nbytes(self) -> int:
         return aligned(len(self.head)) + sum(aligned(part.nbytes) for part in self.parts)
 
+    def write_into(self, memory: memoryview) -> None:
+        """Write the index, then each part where the index says."""
+        memory[: len(self.head)] = self.head
+        at = aligned(len(self.head))
+        for part in self.parts:
+            with memory[at : at + part.nbytes] as place:
+                part.copy_into(place)
+            at += aligned(part.nbytes)
+
 
 class _Bytes:
     def __init__(self, buffer: pickle.PickleBuffer) -> None:

@@ -243,9 +243,11 @@ class Pod:
         grace_s: float = 0.0,
         evidence: bool = False,
         keep: Sequence[int] = (),
+        hold_s: float = 0.0,
     ) -> wire.AgentState:
-        body = {"generation": generation, "grace_s": grace_s, "evidence": evidence, "keep": [*keep]}
-        state: wire.AgentState = self.ask("POST", wire.STOP, body)
+        body = {"generation": generation, "grace_s": grace_s, "evidence": evidence}
+        command = {**body, "keep": [*keep], "hold_s": hold_s}
+        state: wire.AgentState = self.ask("POST", wire.STOP, command)
         return state
 
     def stopped(

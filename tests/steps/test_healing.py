@@ -21,7 +21,7 @@ BROKEN = tuple(f"device n1 {index} 80E01801 heals" for index in range(2))
 
 
 async def heal_both(
-    *, breaks_again_at_s: int | None = None, heals: int = 2
+    *, breaks_again_at_s: int | None = None, heals: int = 2, level: Level = Level.IN_PLACE
 ) -> tuple[str, float, list[str]]:
     """How the step ended for two devices, after how many seconds, and the health of both then."""
     backend = cluster()
@@ -36,7 +36,7 @@ async def heal_both(
     remedy = replace(plan.remedy, steps=(Step.HEAL,), heal=devices, recreate=(), gives_way_to=())
     restart = replace(
         plan,
-        level=Level.IN_PLACE,
+        level=level,
         generation=past.generation,
         since=past.now,
         cursor=past.cursor,
@@ -78,3 +78,9 @@ async def test_a_look_reads_no_clock_for_devices_that_are_sound_already(
     reads.clear()
     await heal_both(heals=1)
     assert with_others == len(reads)
+
+
+async def test_a_device_that_does_not_heal_under_its_processes_is_not_given_up() -> None:
+    end, took_s, _ = await heal_both(level=Level.PROCESS_ONLINE)
+    assert end == "failed"
+    assert took_s == pytest.approx(15.0, abs=1.0)

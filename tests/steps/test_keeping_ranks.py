@@ -1,4 +1,4 @@
-"""A plan that keeps ranks, carried out step by step; no level makes one yet."""
+"""A plan that keeps ranks, carried out step by step in the cluster in memory."""
 
 from __future__ import annotations
 
@@ -76,15 +76,23 @@ async def test_ranks_that_a_plan_keeps_go_on_and_the_others_begin_anew() -> None
         assert {pod.state for pod in pods_now} == {PodState.RUNNING}
 
 
-async def test_a_rank_that_had_ended_makes_the_stop_fail_and_says_who_was_kept() -> None:
+async def test_a_rank_that_had_ended_is_started_again_beside_the_others() -> None:
     backend = cluster()
     plan, past = await launched(backend)
     await backend.admin.fault(f"kill {plan.job.id} 2")
-    plan = keeping(plan, past, *ALL)
+    outcome = await carried_out(backend, keeping(plan, past, *ALL))
+    assert (outcome.result, outcome.kept_ranks) == ("success", (0, 1, 3))
+
+
+async def test_a_rank_that_had_ended_makes_a_stop_fail_that_has_to_keep_all() -> None:
+    backend = cluster()
+    plan, past = await launched(backend)
+    await backend.admin.fault(f"kill {plan.job.id} 2")
+    plan = replace(keeping(plan, past, *ALL), level=Level.PROCESS_ONLINE)
     outcome = await carried_out(backend, plan)
     assert (outcome.result, outcome.step) == ("failed", Step.STOP)
     assert outcome.cause is not None
-    assert outcome.cause.message == "rank 2 cannot be kept: it had ended (kept: 0-1,3)"
+    assert outcome.cause.message == "rank 2 did not answer within 10 s, or has ended"
 
 
 async def test_the_next_level_keeps_nobody_whom_a_failed_one_had_kept() -> None:

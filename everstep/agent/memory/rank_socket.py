@@ -35,6 +35,7 @@ class Connection:
     def __init__(self, socket_: socket.socket) -> None:
         self.socket = socket_
         self.rank: Rank | None = None  # once it has proven to be one
+        self.takes_orders = False
 
 
 class RankSocket:
@@ -67,6 +68,8 @@ class RankSocket:
     def _close(self, connection: Connection) -> None:
         self._agent.loop.unwatch(connection.socket.fileno())
         self._connections.discard(connection)
+        if connection.takes_orders and connection.rank is not None:
+            connection.rank.send_order = None
         connection.socket.close()
 
     def _receive(self, connection: Connection) -> None:
@@ -98,6 +101,9 @@ class RankSocket:
         if do == "hello":
             self._introduce(connection, message, handles)
             return
+        if do == "listen":
+            self._send_orders(connection, message)
+            return
         if connection.rank is None:
             raise Refused("the rank has to introduce itself first")
         serve = SERVED.get(str(do))
@@ -111,7 +117,7 @@ class RankSocket:
     ) -> None:
         """Take the memory of the rank's position; send the buffers of the process that it replaces."""
         rank = self._rank_of(message)
-        if any(other.rank is rank for other in self._connections):
+        if any(one.rank is rank and not one.takes_orders for one in self._connections):
             raise Refused(
                 "the rank has introduced itself before: a process that it started is none"
             )
@@ -119,6 +125,15 @@ class RankSocket:
         connection.rank = rank
         held = self._agent.snapshots.handles(rank.number)
         socket.send_fds(connection.socket, [b"{}"], held)
+
+    def _send_orders(self, connection: Connection, message: Mapping[str, Any]) -> None:
+        """Send the orders to this rank over this connection from now on."""
+        rank = self._rank_of(message)
+        if rank.send_order is not None:
+            raise Refused("the rank takes its orders elsewhere")
+        connection.rank, connection.takes_orders = rank, True
+        rank.send_order = partial(_send, connection.socket)
+        self._answer(connection, {})
 
     def _rank_of(self, message: Mapping[str, Any]) -> Rank:
         run, number, token = self._agent.run, message.get("rank"), message.get("token")
@@ -131,6 +146,10 @@ class RankSocket:
     def _answer(self, connection: Connection, answer: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):
             connection.socket.send(json.dumps(answer).encode())
+
+
+def _send(connection: socket.socket, content: bytes) -> None:
+    connection.send(content)
 
 
 def _message(content: bytes) -> Mapping[str, Any]:
@@ -186,10 +205,25 @@ def _note(agent: Agent, _rank: Rank, message: Mapping[str, Any], _handles: list[
     return False
 
 
+def _held(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
+    completed = message.get("completed")
+    if completed is not None and type(completed) is not int:
+        raise Refused("the number of a step is needed")
+    agent.rank_held(rank, int(message["generation"]), completed)
+    return False
+
+
+def _interrupted(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
+    agent.report_interruption(rank, bounds.plain(str(message.get("why", ""))))
+    return False
+
+
 SERVED: Mapping[str, Callable[[Agent, Rank, Mapping[str, Any], list[int]], bool]] = {
     "keep": _keep,
     "declare": _declare,
     "stepped": _stepped,
     "kept": _snapshot_written,
     "note": _note,
+    "held": _held,
+    "interrupted": _interrupted,
 }

@@ -21,7 +21,7 @@ from everstep.protocol import bounds, rank_memory, wire
 from everstep.protocol.exits import Exit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from everstep.agent.observing.output_copy import RankCopy
 
@@ -141,6 +141,8 @@ class Rank:
         self.log = LogFile(log)
         copied_by = type(self).copied_by
         self._position_memory: HeldMemory | None = None  # once the rank has introduced itself
+        # Sends an order to the rank; None: it takes none. Raises OSError.
+        self.send_order: Callable[[bytes], None] | None = None
         self.copy = None if copied_by is None else copied_by(incarnation, self.number)
         self.reader = reader
         self.output = -1  # where it can be read
@@ -246,6 +248,16 @@ class Rank:
             self.output = -1
             if self.copy is not None:
                 self.copy.end()
+
+    def order(self, order: Mapping[str, Any]) -> bool:
+        """Send an order to a rank that takes orders. Returns whether it was sent."""
+        if self.send_order is None:
+            return False
+        try:
+            self.send_order(json.dumps(order).encode())
+        except OSError:
+            return False
+        return True
 
     @property
     def position(self) -> rank_memory.Position | None:

@@ -126,7 +126,9 @@ class RankMonitor:
         self.look_at_position(rank)
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
             self._add_exit(run, rank, how)
-        if run.order.stop_siblings and rank.ended_badly and run.failed is None:
+        self._agent.rank_ended(rank)
+        stops_siblings = run.order.stop_siblings and not run.outlives_ends
+        if stops_siblings and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.save_state()
         self._agent.look_around()

@@ -10,7 +10,7 @@ from everstep.agent import clock
 from everstep.agent.observing import losses, steps
 from everstep.agent.observing.stillness import Still
 from everstep.agent.processes.rank import Rank, RankFolder
-from everstep.protocol import wire
+from everstep.protocol import rank_memory, wire
 
 
 def kept_rank_mismatch(expected_ranks: list[int], living: list[int]) -> str | None:
@@ -86,6 +86,11 @@ class Run:
         return any(rank.ends_by_command for rank in self.ranks)
 
     @property
+    def outlives_ends(self) -> bool:
+        """Whether the living ranks can go on after the end of another one, if they are ordered to."""
+        return all(rank_memory.REBUILD in rank.folder.can for rank in self.going_on)
+
+    @property
     def going_on(self) -> list[Rank]:
         """Living ranks that are not being ended."""
         return [rank for rank in self.ranks if rank.is_alive and not rank.is_to_end]
@@ -104,6 +109,7 @@ class Run:
             if rank.number in self.command["keep"]:
                 env = {**self.command["rebuild"], **plan["env"]}
                 rank.folder.instruct({"generation": self.generation, "do": "rebuild", "env": env})
+                rank.order({"generation": self.generation, "do": "rebuild"})
             else:
                 rank.folder.make()
 

@@ -26,6 +26,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
         stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
         pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
         kept_ranks=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
+        held=tuple(one for answer in answers for one in answer.held),
         evidence=next(evidence, None),
         works=views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
     )
@@ -42,6 +43,7 @@ async def _stop(cluster: AgentCluster, pod: Pod | None, order: StopOrder) -> ran
         pod.uid,
         order.generation,
         keep=order.keep,
+        hold_s=order.hold_s,
         grace_s=order.grace_s,
         evidence=order.evidence,
     )

@@ -26,6 +26,7 @@ from everstep.core.world import (
     FenceState,
     GoneState,
     HealState,
+    HeldRank,
     JobRef,
     Leftover,
     NodeView,
@@ -184,10 +185,13 @@ class FakeCluster:
         keep = frozenset(order.keep)
         is_stopped = {slot: self._is_stopped(job, slot, order, keep) for slot in slots}
         stopped = tuple([slot for slot, is_done in is_stopped.items() if is_done])
+        kept_ranks = tuple(sorted(_kept_ranks(job, stopped, order.generation)) if keep else ())
+        completed = None if job.training is None else job.training.step_at(self.state.now)
         return StopState(
             stopped=stopped,
             pending=tuple([slot for slot, is_done in is_stopped.items() if not is_done]),
-            kept_ranks=tuple(sorted(_kept_ranks(job, stopped, order.generation)) if keep else ()),
+            kept_ranks=kept_ranks,
+            held=tuple([HeldRank(rank, completed) for rank in kept_ranks if order.hold_s]),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 

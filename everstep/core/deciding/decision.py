@@ -218,7 +218,7 @@ class Plan:
     slots: BySlot[Counts]  # that are to run
     remedy: Remedy = Remedy()
     known_fact_ids: tuple[str, ...] = ()  # repeated facts are no reason to give way
-    keep: Slots = ()  # ranks that go on with their process
+    keep: Slots = ()  # ranks that go on with their process, as far as they hold
     # The nodes from which all their slots move away; none if no slot stays anywhere.
     left_nodes: tuple[str, ...] = ()
     places: PlaceRules | None = None
@@ -264,6 +264,7 @@ class StepOrder:
     living: Slots
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
+    kept_ranks: Slots = ()  # ranks that hold since the stop
     resume: Checkpoint | None = None
     snapshot: Snapshot | None = None
     # How long before this step the wait for a spare began: it begins with the stop.
@@ -290,8 +291,9 @@ class StepEffects:
     cause: Fact | None = None  # why it failed
     facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
+    kept_ranks: Slots = ()  # ranks that go on with their process
     resume: Checkpoint | None = None
-    snapshot: Snapshot | None = None  # in place of `resume`
+    snapshot: Snapshot | None = None  # in place of `resume`, or the state of kept ranks
     newer_saved: NewerCheckpoints | None = None  # than `resume`
     evidence: str | None = None
     isolated: tuple[str, ...] = ()

@@ -44,6 +44,7 @@ class DecisionInput:
     generation: int
     is_placed: bool  # it has slots at all
     living: tuple[int, ...]
+    processes_per_node: int = 1
     # Slot -> node: slots on nodes of the facts, and the lowest, with rank 0.
     nodes_by_slot: Mapping[int, str]
     isolated: tuple[str, ...] = ()  # of the nodes of the facts
@@ -114,6 +115,7 @@ def decision_input(
         generation=state.generation,
         is_placed=bool(state.slots),
         living=living,
+        processes_per_node=phase.processes_per_node,
         nodes_by_slot={
             n: slot.node for n, slot in state.slots.items() if slot.node in nodes or n in lowest
         },

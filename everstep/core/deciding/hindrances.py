@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.naming import Diagnosis
-from everstep.core.levels import NEEDS, ONLINE_LEVELS, SAME_CONTAINER, STEPS, FaultClass, Level
+from everstep.core.levels import ALL_STAY, KEEPING, NEEDS, SAME_CONTAINER, FaultClass, Level
 from everstep.core.recovering.placement import usable
 
 
@@ -39,6 +39,15 @@ def _has_gone_back_enough(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
     return most is not None and inputs.rollbacks.times >= most and not is_free
 
 
+def _ends_all(inputs: DecisionInput) -> bool:
+    """Whether the level before in this incident ended every process."""
+    return inputs.incident is not None and inputs.incident.decision.level not in KEEPING
+
+
+ENDS_A_PROCESS = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.NODE})
+"""Classes of faults after which not every process can go on."""
+
+
 def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
     why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
     return HindranceRow(frozenset({level}), lambda inputs, _: not needs <= {*inputs.can}, why)
@@ -46,13 +55,23 @@ def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
 
 ROWS: tuple[HindranceRow, ...] = (
     HindranceRow(
-        ONLINE_LEVELS, lambda inputs, _: not inputs.can, "needs the train library in every rank"
+        KEEPING, lambda inputs, _: not inputs.can, "needs the train library in every rank"
     ),
     *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
     HindranceRow(
-        frozenset(level for level in ONLINE_LEVELS if not STEPS[level]),
-        lambda *_: True,
-        "has no steps yet",
+        KEEPING,
+        lambda inputs, _: _ends_all(inputs),
+        "{inputs.incident.decision.level} has ended the processes",
+    ),
+    HindranceRow(
+        frozenset({Level.PROCESS}),
+        lambda inputs, _: len(inputs.living) * inputs.processes_per_node < 2,
+        "there is no other rank that could keep its process",
+    ),
+    HindranceRow(
+        ALL_STAY,
+        lambda _, diagnosis: diagnosis.fault.cls in ENDS_A_PROCESS,
+        "a process has ended, or has to be",
     ),
     HindranceRow(
         frozenset({Level.ROLLBACK}),
@@ -65,7 +84,7 @@ ROWS: tuple[HindranceRow, ...] = (
         "the container of slot {inputs.lost_containers[0]} is gone",
     ),
     HindranceRow(
-        SAME_CONTAINER,
+        SAME_CONTAINER | ALL_STAY,
         lambda _, diagnosis: bool(diagnosis.other_faults),
         "{diagnosis.other_faults[0].where} is broken and has to be left",
     ),

@@ -25,10 +25,12 @@ from everstep.core.facts import (
     is_late,
 )
 from everstep.core.levels import (
+    ALL_STAY,
     HEALS,
     LASTS,
     NEVER_BILLED,
     RESCHEDULING,
+    STAYS_WHERE_SOUND,
     STEPS,
     FaultClass,
     Level,
@@ -205,14 +207,15 @@ def fact_ids(diagnoses: Iterable[Diagnosis]) -> tuple[str, ...]:
 
 
 def _first_level(diagnosis: Diagnosis) -> Level | None:
-    """Levels without steps are passed over."""
-    return next((level for level in diagnosis.ladder if STEPS[level]), None)
+    """The first level that does something to processes; those that keep all of them are passed over."""
+    acting = (level for level in diagnosis.ladder if STEPS[level] and level not in ALL_STAY)
+    return next(acting, None)
 
 
 def places_pods(diagnosis: Diagnosis) -> bool:
-    """Whether its first level places pods again."""
+    """Whether its first level places pods again, at least those of broken hardware."""
     first = _first_level(diagnosis)
-    return first in RESCHEDULING or first is Level.ROLLBACK
+    return first in RESCHEDULING or first in STAYS_WHERE_SOUND
 
 
 def _answers(diagnosis: Diagnosis, other: Diagnosis) -> bool:

@@ -14,7 +14,16 @@ from everstep.core.deciding.decision import DeviceRef, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.playbook import PRECEDENCE
 from everstep.core.facts import NONE_OLDER, SCALE_OUT, Fact, is_reported
-from everstep.core.levels import NEVER_BILLED, RESCHEDULING, STEPS, FaultClass, Level, Step
+from everstep.core.levels import (
+    ALL_STAY,
+    NEVER_BILLED,
+    RESCHEDULING,
+    STAYS_WHERE_SOUND,
+    STEPS,
+    FaultClass,
+    Level,
+    Step,
+)
 
 SPACING_S: tuple[float, ...] = (0.0, 0.0, 5.0, 15.0, 60.0, 300.0)
 """How long a restart waits before it starts, by how many in a row before it were without progress."""
@@ -88,7 +97,7 @@ def remedy(
         recreate=recreate,
         heal=heal,
         gives_way_to=gives_way_to(fault.cls),
-        evidence=fault.cls in LEAVES_EVIDENCE,
+        evidence=fault.cls in LEAVES_EVIDENCE and level not in ALL_STAY,
         grace_s=inputs.grace_s if fault.cls in inputs.policy.saves_before_stop else 0.0,
         space_s=space_s,
         standby_s=inputs.policy.standby_s if stands_by else 0.0,
@@ -129,7 +138,7 @@ def _slots_to_recreate(
     if is_resized or fault.kind == SCALE_OUT:  # the slots that have a pod keep it
         with_pod = living - without_pod
         return tuple(n for n in range(inputs.nodes) if n not in with_pod)
-    if level is Level.ROLLBACK:
+    if level in STAYS_WHERE_SOUND:
         return tuple(sorted(living & {*replaces, *without_pod}))
     if level not in RESCHEDULING:
         return ()
@@ -145,12 +154,12 @@ def _slots_to_recreate(
 def _faults_to_leave(
     faults: tuple[Fault, ...], level: Level, heals: tuple[DeviceRef, ...]
 ) -> tuple[Fault, ...]:
-    """The faults whose nodes the job leaves. A rollback keeps its pods, except those on broken hardware."""
+    """The faults whose nodes the job leaves: at some levels only those of broken hardware."""
     if level in RESCHEDULING:
         return faults
     healing = {(ref.node, ref.device) for ref in heals}
     broken = (one for one in faults if one.is_hardware and (one.node, one.device) not in healing)
-    return tuple(broken) if level is Level.ROLLBACK else ()
+    return tuple(broken) if level in STAYS_WHERE_SOUND else ()
 
 
 def _slots_on(inputs: DecisionInput, faults: Iterable[Fault]) -> tuple[int, ...]:

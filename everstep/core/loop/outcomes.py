@@ -25,8 +25,8 @@ from everstep.core.loop.job_events import (
     RestartEnded,
     Started,
 )
-from everstep.core.recovering import avoiding
-from everstep.core.recovering.placement import usable
+from everstep.core.recovering import avoiding, survivors
+from everstep.core.recovering.placement import node_ranks, usable
 from everstep.core.recovering.plans import NEW_SLOT
 from everstep.core.seeing.progress import found_further, starting_mark
 from everstep.core.seeing.watch_report import WatchReport
@@ -381,7 +381,7 @@ def _with_new_generation(state: JobState, plan: Plan, outcome: Outcome) -> JobSt
         generation=outcome.generation,
         first_generation=state.first_generation or outcome.generation,
         slots=slots,
-        older_ranks=_older_ranks(state, plan, outcome),
+        older_ranks=_older_ranks(state, outcome),
         resume=outcome.resume if carried_out(plan, outcome, Step.RESUME) else state.resume,
         snapshot=outcome.snapshot if carried_out(plan, outcome, Step.RESUME) else state.snapshot,
         ledger=_ledger_after(state, plan, outcome),
@@ -438,11 +438,11 @@ def _is_running(plan: Plan, outcome: Outcome) -> bool:
     return outcome.result == "success" and plan.starts_ranks
 
 
-def _older_ranks(state: JobState, plan: Plan, outcome: Outcome) -> Mapping[int, int]:
+def _older_ranks(state: JobState, outcome: Outcome) -> Mapping[int, int]:
     """The ranks that went on, each with the generation in which its process was started."""
     if outcome.generation == state.generation:
         return state.older_ranks
-    return {rank: state.older_ranks.get(rank, state.generation) for rank in plan.keep}
+    return {rank: state.older_ranks.get(rank, state.generation) for rank in outcome.kept_ranks}
 
 
 LIVE_STATES = frozenset(
@@ -492,10 +492,11 @@ def _nodes_to_avoid(outcome: Outcome) -> tuple[str, ...]:
 def _slots_after(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
     """All slots after a plan. Most restarted in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
+    counts_by_slot = survivors.counts(plan, node_ranks(outcome.living), outcome.kept_ranks)
     living, to_place = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
     end = PodState.RUNNING if _is_running(plan, outcome) else PodState.STOPPED
     for n, slot in slots.items():
-        counts = plan.slots.get(n)
+        counts = counts_by_slot.get(n)
         if counts is not None and n in living:
             after = _slot_in_new_pod(n, slot, plan, outcome) if n in to_place else slot
             if outcome.was_started:

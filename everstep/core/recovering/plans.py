@@ -9,7 +9,7 @@ from everstep.core import names
 from everstep.core.deciding.decision import Counts, Decision, PlaceRules, Plan, Remedy
 from everstep.core.facts import EXAMPLES_KEPT, SCALE_OUT
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
-from everstep.core.recovering import growth, snapshots
+from everstep.core.recovering import growth, snapshots, survivors
 from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import usable
 from everstep.core.spec import CHECKS_NUMBERS, PhaseSpec, PrefetchOrder
@@ -149,6 +149,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         since=decision.at,
         slots=_counts(state, slots, decision.remedy.recreate),
         left_nodes=_left_nodes(state, decision.remedy.recreate),
+        keep=_ranks_to_keep(state, decision, slots),
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,
@@ -159,6 +160,18 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         n=n,
         restarts=state.ledger.restarts,
     )
+
+
+def _ranks_to_keep(state: JobState, decision: Decision, slots: tuple[int, ...]) -> tuple[int, ...]:
+    """The ranks to keep: not those of pods that are left, nor those on a device that has to heal."""
+    healing = (
+        {ref.node for ref in decision.remedy.heal} if decision.level is Level.PROCESS else set()
+    )
+    ended = {
+        *decision.remedy.recreate,
+        *(n for n in slots if state.slots.get(n, NEW_SLOT).node in healing),
+    }
+    return survivors.ranks_to_keep(decision.level, slots, ended, state.phase.processes_per_node)
 
 
 def _left_nodes(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
@@ -197,6 +210,7 @@ def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | No
     grow_s = growth.PLACE_S / state.spec.time_scale if decision.fault.kind == SCALE_OUT else 0.0
     resized = _sized(state, living, spare_s=grow_s, wait_s=grow_s)
     by_level: Mapping[Level, PlaceRules] = {
+        Level.PROCESS: spare,
         Level.POD: spare,
         Level.ROLLBACK: replace(spare, wait_s=limits.requeue_s),
         Level.ELASTIC: resized,

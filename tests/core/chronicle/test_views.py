@@ -78,8 +78,7 @@ def test_status_shows_that_the_process_of_a_kept_rank_is_older() -> None:
     first = job.state.generation
     for keep, older in (((0, 3), {0: first, 3: first}), ((0, 1), {0: first, 1: first + 1})):
         job.see(sighting(FaultClass.CRASH))
-        job.state = replace(job.state, plan=replace(job.plan, keep=keep))
-        job.succeeds()
+        job.succeeds(kept_ranks=keep)
         assert incarnations(job.state) == dict.fromkeys(range(4), job.state.generation) | older
 
 

@@ -196,7 +196,12 @@ def test_the_library_levels_come_before_the_first_container_level_of_a_default_l
         Level.PROCESS,
         Level.IN_PLACE,
     )
-    assert policy.answer(_C.HANG, library=True).levels == (Level.SUSPENSION, Level.JOB)
+    assert policy.answer(_C.HANG, library=True).levels == (
+        Level.PROCESS_ONLINE,
+        Level.PROCESS,
+        Level.SUSPENSION,
+        Level.JOB,
+    )
     assert not policy.answer(_C.CRASH).needs_library
 
 
@@ -285,8 +290,10 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
     ("can", "why"),
     [
         ((), "operator_online: needs the train library in every rank"),
-        (("pause",), "operator_online: needs every rank to say that it can do this: guard"),
-        (("guard",), "operator_online: has no steps yet"),
+        (
+            ("pause",),
+            "operator_online: needs every rank to say that it can do this: guard, rebuild",
+        ),
     ],
 )
 def test_a_level_is_passed_over_until_every_rank_can_do_what_it_needs(

@@ -199,11 +199,17 @@ def test_a_rule_may_give_a_fact_another_class() -> None:
     assert (decision.fault.cls, decision.level) == (FaultClass.NUMERIC, Level.ROLLBACK)
 
 
-@pytest.mark.parametrize("can", [(), CAPABILITIES], ids=["no library", "library in every rank"])
-def test_a_second_broken_device_is_left_by_the_same_restart(can: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("can", "level"),
+    [((), Level.POD), (CAPABILITIES, Level.PROCESS)],
+    ids=["no library", "library in every rank"],
+)
+def test_a_second_broken_device_is_left_by_the_same_restart(
+    can: tuple[str, ...], level: Level
+) -> None:
     lost, broken = sighting(FaultClass.NODE), sighting(FaultClass.DEVICE_FATAL, node="n2")
     decision = running().see(lost, broken, can=can)
-    assert (decision.level, decision.facts_for_later) == (Level.POD, ())
+    assert (decision.level, decision.facts_for_later) == (level, ())
     assert {isolation.node for isolation in decision.remedy.isolate} == {"n1", "n2"}
     assert decision.remedy.recreate == (1, 2)
 

@@ -18,7 +18,7 @@ from everstep.backends.agents.commands import environment, storage
 from everstep.chronicle.spans import run_key
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.spec import PrefetchOrder
-from everstep.core.world import StartOrder, StartState
+from everstep.core.world import HeldRank, StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
@@ -35,6 +35,7 @@ class Stopped(NamedTuple):
 
     is_done: bool
     kept_ranks: Sequence[int] = ()
+    held: Sequence[HeldRank] = ()
     evidence: str | None = None
 
 
@@ -44,6 +45,7 @@ async def stop(
     generation: int,
     *,
     keep: Collection[int],
+    hold_s: float = 0.0,
     grace_s: float = 0.0,
     evidence: bool = False,
 ) -> Stopped | None:
@@ -59,14 +61,16 @@ async def stop(
         "grace_s": grace_s,
         "evidence": evidence,
         "keep": [rank for rank in ranks if rank in keep],
+        "hold_s": hold_s,
     }
     state = await agents.command(uid, wire.STOP, command)
     if state is None:
         return None
     is_done = wire.is_stopped(state, command)
-    return Stopped(
-        is_done, kept_ranks=state["kept_ranks"] if is_done else (), evidence=state["evidence"]
-    )
+    if not is_done:
+        return Stopped(is_done=False, evidence=state["evidence"])
+    held = [HeldRank(one["rank"], one["completed"]) for one in state.get("held", ())]
+    return Stopped(True, kept_ranks=state["kept_ranks"], held=held, evidence=state["evidence"])
 
 
 # -- The start ------------------------------------------------------------------------------------

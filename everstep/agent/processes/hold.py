@@ -1,0 +1,67 @@
+"""Ranks that hold: they were ordered to give up their group, and report where they are.
+
+A rank that is stuck cannot report. A stopped process is stuck at once, another one after the limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+from everstep.agent.loop import Loop
+from everstep.agent.processes import proc
+from everstep.agent.processes.rank import Rank
+from everstep.protocol import wire
+
+
+class Hold:
+    """A hold in progress, or the last one. `done` is called once, when no rank is awaited any more."""
+
+    def __init__(self, loop: Loop, generation: int, done: Callable[[Hold], None]) -> None:
+        self.generation = generation
+        self._loop, self._done = loop, done
+        self._completed: dict[int, int | None] = {}
+        self._awaited: set[int] = set()
+        self._is_over = False
+
+    def begin(self, ranks: Iterable[Rank], within_s: float) -> None:
+        """Order these ranks to hold."""
+        order = {"do": "hold", "generation": self.generation}
+        self._awaited = {rank.number for rank in ranks if not _is_stuck(rank) and rank.order(order)}
+        self._loop.later(within_s, self._finish)
+        self._finish_if_complete()
+
+    def report(self, rank: int, completed: int | None) -> None:
+        """A rank holds, and has the state after this step."""
+        if not self._is_over and rank in self._awaited:
+            self._completed[rank] = completed
+            self.drop(rank)
+
+    def drop(self, rank: int) -> None:
+        """Await this rank no longer."""
+        self._awaited.discard(rank)
+        self._finish_if_complete()
+
+    def _finish_if_complete(self) -> None:
+        if not self._awaited:
+            self._finish()
+
+    def _finish(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._done(self)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those that have reported."""
+        return tuple(sorted(self._completed))
+
+    def state(self) -> list[wire.RankHeld]:
+        return [{"rank": rank, "completed": self._completed[rank]} for rank in self.ranks]
+
+
+def _is_stuck(rank: Rank) -> bool:
+    with contextlib.suppress(OSError):
+        process = proc.look(rank.pid)
+        return process is None or process.is_stopped
+    return False

@@ -1,0 +1,64 @@
+"""Whether ranks that hold can go on, by what they report of themselves. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from everstep.core.deciding.decision import Counts, Plan
+from everstep.core.levels import ALL_STAY, KEEPING, Level
+from everstep.core.recovering.placement import node_ranks, ranks_of
+from everstep.core.slots import Slots, format_ranges
+from everstep.core.world import HeldRank
+
+HOLD_S = 10.0
+"""So long a rank has to report where it is: one in a collective operation does within milliseconds."""
+
+
+def ranks_to_keep(
+    level: Level, living: Slots, ended: Collection[int], processes_per_node: int
+) -> Slots:
+    """The ranks whose process a level keeps: none of the slots that end."""
+    if level not in KEEPING:
+        return ()
+    by_slot = node_ranks(living)
+    return tuple(
+        rank
+        for slot in living
+        if slot not in ended
+        for rank in ranks_of(slot, by_slot, processes_per_node)
+    )
+
+
+def why_not(plan: Plan, kept_ranks: Collection[int], held: Iterable[HeldRank]) -> str | None:
+    """Why these ranks cannot go on, if they cannot."""
+    missing = [rank for rank in plan.keep if rank not in kept_ranks]
+    if missing and plan.level in ALL_STAY:
+        return f"rank {format_ranges(missing)} did not answer within {HOLD_S:g} s, or has ended"
+    if not kept_ranks:
+        return "no rank is left that answers"
+    if newest_step(kept_ranks, held) is None:
+        return "no rank that is left has the state after a completed step"
+    return None
+
+
+def newest_step(kept_ranks: Collection[int], held: Iterable[HeldRank]) -> int | None:
+    """The newest completed step of which one of these ranks has the state."""
+    steps = (one.completed for one in held if one.rank in kept_ranks and one.completed is not None)
+    return max(steps, default=None)
+
+
+def counts(
+    plan: Plan, node_ranks: Mapping[int, int], kept_ranks: Collection[int]
+) -> Mapping[int, Counts]:
+    """The counts of each slot: where every rank goes on, no process starts."""
+    going_on, per_node = frozenset(kept_ranks), plan.phase.processes_per_node
+    if not going_on:
+        return plan.slots
+    whole = {
+        slot for slot in node_ranks if going_on.issuperset(ranks_of(slot, node_ranks, per_node))
+    }
+    return {
+        slot: replace(one, process_start=one.process_start - 1) if slot in whole else one
+        for slot, one in plan.slots.items()
+    }

@@ -1,0 +1,309 @@
+"""A process group of PyTorch that ranks outlive: a fault elsewhere costs them the step, not the process.
+
+    from everstep.train.torch import Group
+
+    group = Group("gloo", seed=7)
+    model = group.replicated(net)  # DistributedDataParallel, made again after each fault
+    for attempt in group.steps(last, state={"model": net, "optimizer": optimizer}):
+        with attempt as step:
+            optimizer.zero_grad()
+            model(batch_of(step)).square().mean().backward()
+            with group.updating(step):
+                optimizer.step()
+
+What interrupts an attempt because another rank is gone, or a connection is, ends with it; the group is
+formed again, ranks without the newest state get it from one that has it, and the step is tried again. Any
+other error is raised as usual.
+
+What a step changes before its update must follow from the step alone: random numbers are seeded from seed,
+rank and step, a batch is chosen by the step. Everything else belongs into `state`, by `state_dict`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import torch
+from everstep.train import run as rank_of_process
+from everstep.train import sockets, states
+from everstep.train.orders import Orders
+from everstep.train.run import Run
+
+NO_STATE = -1
+"""In place of a completed step: of a rank that has not the state after any."""
+STATE_FROM = "EVERSTEP_STATE_FROM"
+"""The variable with the ranks that have state to give; absent: every process was started new."""
+
+INTERRUPTIONS = (
+    "gloo",
+    "connection closed",
+    "connection reset",
+    "connection refused",
+    "connection was",
+    "broken pipe",
+    "nccl",
+    "hccl",
+    "socket",
+    "timed out",
+    "timeout",
+    "store",
+    "process group",
+    "communicator",
+)
+"""Words in the message of an error that is one of the group, in any case of letters."""
+
+
+class Group:
+    """The default process group, formed again as often as it is needed."""
+
+    def __init__(
+        self,
+        backend: str = "gloo",
+        *,
+        seed: int | None = None,
+        timeout_s: float = 600.0,
+        run: Run = rank_of_process,
+    ) -> None:
+        """Form the group. `seed`: of the random numbers of each step; None: they are the script's affair."""
+        self._backend, self._seed, self._run = backend, seed, run
+        self._timeout = dt.timedelta(seconds=timeout_s)
+        self._sockets = sockets.OwnSockets()
+        self._replicas: list[Replicated] = []
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.completed: int | None = None  # the newest step whose state this rank has
+        self._is_torn = False  # an update was interrupted: some of it may be done
+        self._interruption: str | None = None
+        self._orders: Orders | None = run.orders(self._free)
+        self._joins = bool(os.environ.get(STATE_FROM)) and self._orders is not None
+        self._form()
+
+    # -- the group --------------------------------------------------------------------------------
+
+    def _form(self) -> None:
+        """Form the group of the ranks that the environment names."""
+        with self._sockets.recording():
+            store = dist.TCPStore(
+                os.environ["MASTER_ADDR"],
+                int(os.environ["MASTER_PORT"]),
+                self.world,
+                is_master=self.rank == 0,
+                timeout=self._timeout,
+                wait_for_workers=False,
+            )
+            dist.init_process_group(
+                self._backend,
+                store=store,
+                rank=self.rank,
+                world_size=self.world,
+                timeout=self._timeout,
+            )
+            dist.barrier()
+
+    def _free(self) -> None:
+        """Free this process from the operation that it is in. Called by another thread."""
+        self._sockets.cut()
+        abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+        if self._backend != "gloo" and abort is not None and dist.is_initialized():
+            with contextlib.suppress(Exception):
+                abort()
+
+    def _leave(self) -> None:
+        """Give up the group, and what holds on to it."""
+        for replica in self._replicas:
+            replica.release()
+        self._sockets.cut()
+        with contextlib.suppress(RuntimeError, ValueError):
+            dist.destroy_process_group()
+
+    def close(self) -> None:
+        """Leave the group once all ranks are done."""
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def replicated(self, module: torch.nn.Module, **options: Any) -> Replicated:
+        """The module as DistributedDataParallel with these options."""
+        replica = Replicated(module, options, joins=self._joins)
+        self._replicas.append(replica)
+        return replica
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def steps(
+        self, last: int, *, state: Mapping[str, Any], done: int = 0
+    ) -> Iterator[contextlib.AbstractContextManager[int]]:
+        """An attempt at each step up to `last`, from the one after `done` on.
+
+        `state`: what every rank has alike, by `state_dict` and `load_state_dict`; `done`: the step of the
+        checkpoint that was loaded.
+        """
+        self.completed = None if self._joins else done
+        if self._joins:
+            self._until_formed(state, lambda: None)
+        while self.completed is None or self.completed < last:
+            step = 1 + (self.completed or 0)
+            yield self._attempt(step)
+            if self._interruption is not None:
+                self._recover(state)
+
+    @contextlib.contextmanager
+    def _attempt(self, step: int) -> Iterator[int]:
+        """An attempt. It swallows an interruption: `steps` sees to that, outside of any handler."""
+        buffers = [(buffer, buffer.clone()) for one in self._replicas for buffer in one.buffers()]
+        self._seed_for(step)
+        try:
+            yield step
+        except Exception as error:
+            if not self._is_interruption(error):
+                raise
+            # A traceback keeps tensors, and with them the group.
+            traceback.clear_frames(error.__traceback__)
+            self._interruption = str(error) or type(error).__name__
+            with torch.no_grad():
+                for buffer, before in buffers if self.completed != step else ():
+                    buffer.copy_(before)
+
+    def _is_interruption(self, error: Exception) -> bool:
+        if self._orders is None or not isinstance(error, (RuntimeError, OSError)):
+            return False
+        text = str(error).lower()
+        return self._orders.is_held or any(word in text for word in INTERRUPTIONS)
+
+    @contextlib.contextmanager
+    def updating(self, step: int) -> Iterator[None]:
+        """The update of this step; with its end the step is completed."""
+        self._is_torn = True
+        with self._run.updating(step):
+            yield
+        self._is_torn, self.completed = False, step
+        self._run.step(step)
+
+    def _seed_for(self, step: int) -> None:
+        """Make the random numbers of a step follow from the step."""
+        if self._seed is None:
+            return
+        number = hash((self._seed, self.rank, step)) % 2**32
+        random.seed(number)
+        torch.manual_seed(number)
+        if (numpy := sys.modules.get("numpy")) is not None:
+            numpy.random.seed(number)
+
+    # -- after an interruption --------------------------------------------------------------------
+
+    def _recover(self, state: Mapping[str, Any]) -> None:
+        """Wait for the order to rebuild, and carry it out."""
+        self._until_formed(state, self._rebuild)
+
+    def _until_formed(self, state: Mapping[str, Any], form: Callable[[], None]) -> None:
+        """Form the group and share the state; once more from the beginning if that is interrupted."""
+        while True:
+            try:
+                form()
+                self._share(state)
+            except (RuntimeError, OSError) as error:
+                if not self._is_interruption(error):
+                    raise
+                traceback.clear_frames(error.__traceback__)
+                self._interruption, form = str(error), self._rebuild
+            else:
+                self._interruption = None
+                return
+
+    def _rebuild(self) -> None:
+        why, self._interruption = self._interruption or "", None
+        self._leave()
+        assert self._orders is not None  # else nothing is taken for an interruption
+        order = self._orders.await_rebuild(None if self._is_torn else self.completed, why)
+        if order is None:
+            raise RuntimeError(f"no order to go on came from the agent; interrupted by: {why}")
+        os.environ.update(order.env)
+        self._run.rebuilt(order.generation)
+        self._form()
+
+    def _share(self, state: Mapping[str, Any]) -> None:
+        """Give the newest state to the ranks that do not have it, from the lowest rank that does."""
+        own_step = NO_STATE if self.completed is None or self._is_torn else self.completed
+        completed = self._gathered(own_step)
+        newest = max(completed)
+        if newest == NO_STATE:
+            raise RuntimeError("no rank has the state after any step")
+        donor = completed.index(newest)
+        for receiver in (rank for rank, step in enumerate(completed) if step != newest):
+            self._pass_on(state, donor, receiver)
+        self.completed, self._is_torn, self._joins = newest, False, False
+        for replica in self._replicas:
+            replica.renew()
+
+    def _gathered(self, number: int) -> list[int]:
+        """The numbers of all ranks."""
+        device = self._device
+        numbers = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world)]
+        dist.all_gather(numbers, torch.tensor([number], device=device))
+        return [int(one) for one in numbers]
+
+    @property
+    def _device(self) -> Any:
+        is_on_cpu = self._backend == "gloo"
+        return (
+            torch.device("cpu") if is_on_cpu else torch.device("cuda", torch.cuda.current_device())
+        )
+
+    def _pass_on(self, state: Mapping[str, Any], donor: int, receiver: int) -> None:
+        if self.rank == donor:
+            flat = states.flat({name: one.state_dict() for name, one in state.items()})
+            memory = bytearray(flat.nbytes)
+            flat.write_into(memoryview(memory))
+            content = torch.frombuffer(memory, dtype=torch.uint8)
+            sizes = torch.tensor([flat.nbytes, len(flat.head)], device=self._device)
+            dist.send(sizes, receiver)
+            dist.send(content.to(self._device), receiver)
+        elif self.rank == receiver:
+            sizes = torch.zeros(2, dtype=torch.int64, device=self._device)
+            dist.recv(sizes, donor)
+            memory = bytearray(int(sizes[0]))
+            content = torch.frombuffer(memory, dtype=torch.uint8)
+            on_device = content.to(self._device)
+            dist.recv(on_device, donor)
+            content.copy_(on_device)
+            received = states.unflattened(memoryview(memory), int(sizes[1]))
+            for name, one in state.items():
+                one.load_state_dict(received[name])
+
+
+class Replicated(torch.nn.Module):  # type: ignore[misc]  # PyTorch is typed where it is installed
+    """A module whose gradients are averaged over the group. The wrapper stays; what it wraps is new."""
+
+    def __init__(self, module: torch.nn.Module, options: Mapping[str, Any], *, joins: bool) -> None:
+        super().__init__()
+        self.module = module
+        self._options = options
+        # Not a submodule: parameters are counted once.
+        self._parallel: list[DistributedDataParallel] = []
+        if not joins:
+            self._parallel = [DistributedDataParallel(module, **options)]
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return self._parallel[0](*inputs, **options)
+
+    def release(self) -> None:
+        """Let go of the group: the hooks of two wrappings would reduce each gradient twice."""
+        for parallel in self._parallel:
+            parallel._remove_autograd_hooks()
+        self._parallel = []
+        self.module.zero_grad(set_to_none=True)
+
+    def renew(self) -> None:
+        """Wrap the module for the group as it is now; all ranks have the same parameters."""
+        self.release()
+        self._parallel = [
+            DistributedDataParallel(self.module, **{**self._options, "init_sync": False})
+        ]

@@ -1,0 +1,130 @@
+"""Which processes a level keeps, and when those that hold can go on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from everstep.core.deciding.decision import Decision, Plan
+from everstep.core.facts import Fact
+from everstep.core.levels import CAPABILITIES, FaultClass, Level, Step
+from everstep.core.recovering import survivors
+from everstep.core.world import HeldRank
+from tests.support.builders import ScriptedJob, fact, levels, running, sighting
+
+_C = FaultClass
+
+
+def of_four_ranks(**spec: Any) -> ScriptedJob:
+    """A job that trains in two slots with two ranks each."""
+    return running(nodes=2, processes_per_node=2, **spec)
+
+
+def see(job: ScriptedJob, *facts: Fact) -> Decision:
+    """The decision about these facts, where every rank runs the train library."""
+    return job.see(*facts, can=CAPABILITIES)
+
+
+def plan_after(cls: FaultClass, **places: Any) -> Plan:
+    job = of_four_ranks()
+    see(job, sighting(cls, **places))
+    return job.plan
+
+
+def test_after_a_crash_only_processes_that_ended_are_new() -> None:
+    plan = plan_after(_C.CRASH)
+    assert (plan.level, plan.keep) == (Level.PROCESS, (0, 1, 2, 3))
+    assert plan.remedy.recreate == ()
+    assert not {Step.PLACE, Step.ISOLATE, Step.WRITABLE} & {*plan.remedy.steps}
+
+
+def test_a_lost_node_costs_only_its_ranks() -> None:
+    plan = plan_after(_C.NODE, node="n1")
+    assert (plan.level, plan.keep, plan.remedy.recreate) == (Level.PROCESS, (0, 1), (1,))
+    assert {Step.PLACE, Step.ISOLATE} <= {*plan.remedy.steps}
+
+
+def test_a_device_heals_under_its_processes_or_is_freed_of_them() -> None:
+    job = of_four_ranks()
+    see(job, sighting(_C.DEVICE, node="n1", device=0))
+    assert (job.plan.level, job.plan.keep) == (Level.PROCESS_ONLINE, (0, 1, 2, 3))
+    assert Step.HEAL in job.plan.remedy.steps
+    job.fails("process.not_kept", Step.STOP)
+    assert (job.plan.level, job.plan.keep) == (Level.PROCESS, (0, 1))
+    assert Step.HEAL in job.plan.remedy.steps
+
+
+def test_a_failed_connection_ends_no_process() -> None:
+    job = of_four_ranks()
+    see(job, fact("network.collective", slot=1, node="n1", rank=2))
+    assert (job.plan.level, job.plan.keep) == (Level.OPERATOR_ONLINE, (0, 1, 2, 3))
+    assert [*job.plan.remedy.steps] == [Step.STOP, Step.RESUME, Step.START]
+
+
+def test_what_cannot_be_kept_leads_down_the_ladder_with_its_reason() -> None:
+    job = of_four_ranks()
+    see(job, fact("network.collective", slot=1, node="n1", rank=2))
+    decision = job.fails("process.not_kept", Step.STOP, message="rank 3 did not answer")
+    assert levels(job)[-2:] == [Level.OPERATOR_ONLINE, Level.PROCESS_ONLINE]
+    assert "rank 3 did not answer" in decision.reason
+    for level in (Level.PROCESS, Level.IN_PLACE):
+        assert job.fails("process.not_kept", Step.STOP).level is level
+    assert job.plan.keep == ()
+
+
+def test_a_level_that_ended_all_processes_is_followed_by_none_that_keeps_some() -> None:
+    job = of_four_ranks()
+    assert job.see(sighting(_C.CRASH)).level is Level.IN_PLACE
+    job.state = replace(job.state, can=CAPABILITIES)
+    decision = job.fails("node.down", Step.START, node="n1")
+    assert decision.level is Level.POD
+
+
+def test_a_job_of_one_rank_has_nobody_to_keep() -> None:
+    job = running(nodes=1)
+    decision = see(job, sighting(_C.CRASH, node="n0", slot=0))
+    assert decision.level is Level.IN_PLACE
+    assert "process: there is no other rank that could keep its process" in decision.passed_over
+
+
+HELD = (HeldRank(0, 7), HeldRank(1, 8), HeldRank(3, None))
+
+
+@pytest.mark.parametrize(
+    ("level", "kept_ranks", "held", "why"),
+    [
+        (Level.PROCESS, (0, 1, 3), HELD, None),
+        (Level.PROCESS, (), (), "no rank is left that answers"),
+        (Level.PROCESS, (3,), HELD, "no rank that is left has the state after a completed step"),
+        (Level.PROCESS_ONLINE, (0, 1, 2, 3), HELD, None),
+        (Level.PROCESS_ONLINE, (0, 1, 3), HELD, "rank 2 did not answer within 10 s, or has ended"),
+    ],
+)
+def test_ranks_go_on_if_one_has_the_state(
+    level: Level, kept_ranks: tuple[int, ...], held: tuple[HeldRank, ...], why: str | None
+) -> None:
+    plan = replace(plan_after(_C.CRASH), level=level)
+    assert survivors.why_not(plan, kept_ranks, held) == why
+
+
+def test_the_newest_step_is_that_of_a_rank_that_goes_on() -> None:
+    assert survivors.newest_step((0, 1, 3), HELD) == 8
+    assert survivors.newest_step((0, 3), HELD) == 7
+    assert survivors.newest_step((3,), HELD) is None
+
+
+def test_processes_that_go_on_are_not_counted_as_started() -> None:
+    plan = plan_after(_C.CRASH)
+    assert {n: one.process_start for n, one in plan.slots.items()} == {0: 2, 1: 2}
+    counts = survivors.counts(plan, {0: 0, 1: 1}, (0, 1, 2))
+    assert {n: one.process_start for n, one in counts.items()} == {0: 1, 1: 2}
+
+
+def test_the_state_counts_only_the_starts_that_were() -> None:
+    job = of_four_ranks()
+    see(job, sighting(_C.CRASH))
+    job.succeeds(kept_ranks=(0, 1, 2))
+    assert {n: slot.process_start_count for n, slot in job.state.slots.items()} == {0: 1, 1: 2}
+    assert job.state.older_ranks.keys() == {0, 1, 2}
