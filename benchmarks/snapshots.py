@@ -3,6 +3,9 @@
 The state is 100 MB in each of two ranks, written after every step of half a second. A rank is killed; the
 time runs from its end until every rank was started again, and on to the first step, for which the state is
 restored. Nothing is imported but the train library.
+
+Then the same with a rank on each of two nodes, whose agents hold copies for each other: a pod is lost with
+all its memory.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ with open(f"cost-{rank}", "a") as costs:
 """
 
 
-def document(folder: Path) -> dict[str, Any]:
+def document(folder: Path, *, nodes: int) -> dict[str, Any]:
+    level = "in_place" if nodes == 1 else "pod"
     folder.mkdir()
     (folder / "train.py").write_text(TRAIN)
     return {
@@ -62,11 +66,11 @@ def document(folder: Path) -> dict[str, Any]:
         "kind": "TrainingJob",
         "metadata": {"name": JOB},
         "spec": {
-            "nodes": 1,
-            "processes_per_node": 2,
+            "nodes": nodes,
+            "processes_per_node": 2 // nodes,
             "command": [sys.executable, "train.py"],
             "workdir": str(folder),
-            "recovery": {"no_progress_restarts": None, "ladders": {"crash": ["in_place"]}},
+            "recovery": {"no_progress_restarts": None, "ladders": {"crash": [level]}},
         },
     }
 
@@ -86,31 +90,35 @@ async def trained(folder: Path, *, steps: int) -> None:
     await until(has_trained)
 
 
-async def killed(stage: Rehearsal, job: Handle, folder: Path, n: int) -> int:
-    """Kill a rank after some more steps. Returns how many steps are made twice."""
+async def lost(stage: Rehearsal, job: Handle, folder: Path, n: int, *, nodes: int) -> int:
+    """Kill a rank, or with two nodes a pod, after some more steps. Returns how many steps are made twice."""
     await trained(folder, steps=STEPS_BETWEEN)
     made = step_of(folder, 1)
-    os.kill(stage.pods(JOB)[0].ranks()[1], signal.SIGKILL)
+    last = max(stage.pods(JOB), key=lambda pod: pod.slot)
+    pid = last.ranks()[1] if nodes == 1 else last.agent()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
     await restarted(job, n)
     records = await job.query("restarts")
-    assert records[-1]["resume_from"] == "snapshot", records[-1]
+    assert records[-1]["resume_from"] == ("snapshot" if nodes == 1 else "neighbour"), records[-1]
     return max(0, made - int(records[-1]["resume_step"]))
 
 
-async def main() -> None:
+async def measure(nodes: int) -> None:
     home = Path(tempfile.mkdtemp(prefix="everstep-bench-"))
     try:
-        async with Rehearsal(home / "r", nodes=1) as stage:
+        async with Rehearsal(home / "r", nodes=nodes) as stage:
             folder = home / "job"
-            job = await stage.submit(document(folder))
-            twice = [await killed(stage, job, folder, n) for n in range(1, TIMES + 1)]
+            job = await stage.submit(document(folder, nodes=nodes))
+            twice = [await lost(stage, job, folder, n, nodes=nodes) for n in range(1, TIMES + 1)]
             await trained(folder, steps=2)
             stages = [record["stages_s"] for record in await job.query("restarts")]
             costs = [line.split() for line in (folder / "cost-0").read_text().splitlines()]
             await job.terminate()
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    print(f"100 MB in each of two ranks, {TIMES} kills, s{'median':>12}{'min':>10}{'max':>10}")
+    what = "ranks" if nodes == 1 else "pods, copied to the other one"
+    print(f"100 MB in each of two {what}, {TIMES} kills, s{'median':>12}{'min':>10}{'max':>10}")
     show_line("a call of step, in ms", [1000 * float(step) for step, _ in costs])
     show_line("a call of snapshot", [float(snapshot) for _, snapshot in costs])
     share = statistics.median(float(snapshot) for _, snapshot in costs) / 0.5
@@ -123,6 +131,11 @@ async def main() -> None:
         "first_step (0.5 s of it)", [one["first_step"] for one in stages if one["first_step"]]
     )
     print(f"  steps made twice: {max(twice)} at most (goal: 1)")
+
+
+async def main() -> None:
+    for nodes in (1, 2):
+        await measure(nodes)
 
 
 if __name__ == "__main__":
