@@ -15,7 +15,7 @@ from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.levels import FaultClass
 from everstep.core.loop import lifecycle
-from everstep.core.loop.next_actions import Ask, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop.next_actions import Decide, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.state import JobState
 from tests.support.builders import ScriptedJob, outcome, running, sighting
@@ -49,9 +49,9 @@ def report_of(told: ScriptedJob, cls: FaultClass) -> Watched:
     return Watched(report=report)
 
 
-def asked(told: ScriptedJob, seen: Watched) -> tuple[JobState, Ask]:
+def asked(told: ScriptedJob, seen: Watched) -> tuple[JobState, Decide]:
     state, action, _ = lifecycle.advance(told.state, seen)
-    assert isinstance(action, Ask)
+    assert isinstance(action, Decide)
     return state, action
 
 

@@ -141,7 +141,7 @@ def _encodable_error(error: BaseException) -> ApplicationError:
     )
 
 
-class SpokenFailures(DefaultFailureConverter):
+class SentenceFailureConverter(DefaultFailureConverter):
     """The default, but without stack traces of failures that are sentences for people."""
 
     def to_failure(
@@ -152,12 +152,12 @@ class SpokenFailures(DefaultFailureConverter):
         except UnicodeEncodeError:  # a lone surrogate in the message or a cause
             failure.Clear()
             super().to_failure(_encodable_error(exception), payload_converter, failure)
-        if failure.application_failure_info.type in names.SPOKEN:
+        if failure.application_failure_info.type in names.SENTENCE_FAILURES:
             failure.stack_trace = ""
 
 
 DATA_CONVERTER = replace(
     pydantic_data_converter,
     payload_converter_class=LenientPayloads,
-    failure_converter_class=SpokenFailures,
+    failure_converter_class=SentenceFailureConverter,
 )

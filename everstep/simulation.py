@@ -22,10 +22,10 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.errors import LifecycleBug
 from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.next_actions import (
-    Ask,
     Begun,
     Clear,
     Cleared,
+    Decide,
     Decided,
     End,
     Event,
@@ -141,7 +141,7 @@ class Simulation:
                 return Watched(report=await watch(self._context(), order, self.leave))
             case Look(order=order):
                 return Watched(report=await look_once(self._context(), order))
-            case Ask(inputs=inputs):
+            case Decide(inputs=inputs):
                 to_count = count_order(
                     inputs.policy, inputs.facts, inputs.occurrences, spec=self.spec, job=self.job.id
                 )

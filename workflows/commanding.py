@@ -81,7 +81,7 @@ async def unknown_device(cluster: str, node: str, device: int) -> str:
             result_type=tuple[int, ...],
             task_queue=names.cluster_queue(cluster),
             summary=f"look for device {device} of {node}",
-            **options.ASK,
+            **options.QUESTION,
         )
     except ActivityError:
         return f"whether {node} has a device {device} is unknown: its cluster did not answer"

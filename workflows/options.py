@@ -95,7 +95,7 @@ LATER_MARK: dict[str, Any] = {
 }
 
 # A question of an operator's update: its answer is shown as unknown where the cluster gives none soon.
-ASK: dict[str, Any] = {
+QUESTION: dict[str, Any] = {
     "schedule_to_close_timeout": timedelta(seconds=3),
     "heartbeat_timeout": HEARTBEAT,
 }

@@ -142,7 +142,7 @@ class TrainingJob(JobHandlers):
     async def _do(self, action: next_actions.Action) -> next_actions.Event:
         """Do the action. Returns the event that it ends with."""
         match action:
-            case next_actions.Ask(inputs=inputs):
+            case next_actions.Decide(inputs=inputs):
                 counted = await self._counted(inputs)
                 return next_actions.Undecided() if counted is None else await self._decide(counted)
             case next_actions.RunPlan(plan=plan):
@@ -417,7 +417,7 @@ class TrainingJob(JobHandlers):
     def _show(self, action: next_actions.Action | None) -> None:
         """Search attributes and the page in the UI."""
         workflow.set_current_details(views.page(self.state, self.chronicle))
-        if isinstance(action, next_actions.Ask):
+        if isinstance(action, next_actions.Decide):
             return  # the answer follows at once and is what counts
         self._list()
 

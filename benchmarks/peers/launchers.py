@@ -165,7 +165,7 @@ def helper_ready(folder: Path) -> None:
     while True:
         for path in (folder / "home" / "agents").glob("*"):
             with contextlib.suppress(NoAnswer):
-                helper = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))["helper"]
+                helper = asyncio.run(AgentFolder(path=path).request("GET", wire.STATE))["helper"]
                 if helper and helper["ready"]:
                     return
         assert time.monotonic() < deadline, "the prewarm helper is not ready"

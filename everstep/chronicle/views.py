@@ -26,14 +26,14 @@ SHOWN_STATE: Mapping[Mode, str] = {
     Mode.DECIDING: "recovering",
     Mode.RECOVERING: "recovering",
     Mode.READING: "recovering",
-    Mode.TELLING: "running",
+    Mode.REPORTING: "running",
     Mode.PAUSING: "paused",
     Mode.PAUSED: "paused",
     Mode.CLOSING: "stopping",
     Mode.ENDED: "stopping",
 }
 
-WATCHED = (Mode.WATCHING, Mode.TELLING)
+WATCHED = (Mode.WATCHING, Mode.REPORTING)
 """Modes in which all ranks run: the monitor watches, or is between two watches."""
 
 ENDED_STATE: Mapping[str, str] = {

@@ -45,15 +45,15 @@ class FolderTaken(EverstepError):
         *,
         overlap: Overlap = "is",
         owned: str | None = None,
-        is_ours: bool = True,
+        is_same_cluster: bool = True,
     ) -> None:
         """`overlap`: how the folder lies to the owner's, which is `owned` if that is known.
 
-        `is_ours`: the owner is a job of the same cluster, which removes what is left of it.
+        `is_same_cluster`: the owner is a job of the same cluster, which removes what is left of it.
         """
         self.owner = owner
         hint = "what a terminated job leaves is removed within a minute"
-        if not is_ours:
+        if not is_same_cluster:
             hint = f"if it is gone for good, remove {owned or folder}/.everstep"
         whose = f"job {owner}, which has not ended,"
         other = "a folder" if owned is None else owned

@@ -15,7 +15,7 @@ FLEET_TOTALS = "FleetTotals"
 RECOVERY_FAILED = "RecoveryFailed"
 """The type of the failure of a Recovery whose level failed; its details are the outcome."""
 
-SPOKEN = frozenset(
+SENTENCE_FAILURES = frozenset(
     {"InvalidSpec", "JobFailed", RECOVERY_FAILED, "CommandRejected", "ClusterRefused"}
 )
 """Types of failures that are a sentence for people: where in our code they were raised says nothing."""

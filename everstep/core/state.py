@@ -47,7 +47,7 @@ class Mode(StrEnum):
     DECIDING = "deciding"
     RECOVERING = "recovering"
     READING = "reading"  # looks at the cluster once, as it is unknown what runs there
-    TELLING = "telling"  # sends the quarantine the isolations that it did not get in time
+    REPORTING = "reporting"  # sends the quarantine the isolations that it did not get in time
     PAUSING = "pausing"
     PAUSED = "paused"
     CLOSING = "closing"  # removes what is left of the job on the cluster

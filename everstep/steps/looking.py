@@ -110,7 +110,7 @@ class StepRun:
     waiting_for: str | None = None  # the current wait; None: it does not wait
     past_waits: dict[str, float] = field(default_factory=dict)  # seconds, by what it waited for
     observation: Observation | None = None  # the newest
-    first_asked: float | None = None  # the result of `asked_at`, once that was called
+    first_request_at: float | None = None  # the result of `requested_at`, once that was called
 
     @classmethod
     def of(cls, context: StepContext, order: StepOrder) -> StepRun:
@@ -122,21 +122,21 @@ class StepRun:
             now=order.since,
         )
 
-    async def asked_at(self) -> float:
+    async def requested_at(self) -> float:
         """When this try sent its first request: a limit of an answer counts from here.
 
         After a time without a worker the order is old, but no agent has it yet.
         """
-        if self.first_asked is None:
-            self.first_asked = await self.context.backend.clock()
-        return self.first_asked
+        if self.first_request_at is None:
+            self.first_request_at = await self.context.backend.clock()
+        return self.first_request_at
 
     async def deadline(self, limit_s: float) -> float:
         """When an answer is too late: this long after the order, however often its worker was killed.
 
         A step that begins late waits for its answer a minute all the same, or as long as the limit is.
         """
-        return max(self.order.since + limit_s, await self.asked_at() + min(limit_s, ANSWER_S))
+        return max(self.order.since + limit_s, await self.requested_at() + min(limit_s, ANSWER_S))
 
     async def look(self, until: float | None = None) -> Observation:
         """Wait for the next change. Raises `Superseded` or `ContainersGone` if it shows either."""
@@ -163,8 +163,8 @@ class StepRun:
         """
         limit_s, silent = self.order.plan.phase.limits.start_s, self._silent_since()
         if silent and 2 * len(silent) <= len(self.needs):
-            asked_at = await self.asked_at()
-            deadlines = {slot: max(since, asked_at) + limit_s for slot, since in silent.items()}
+            requested_at = await self.requested_at()
+            deadlines = {slot: max(since, requested_at) + limit_s for slot, since in silent.items()}
             if late := tuple(sorted(slot for slot, at in deadlines.items() if self.now >= at)):
                 raise SlotsSilent(late, limit_s)
             next_at = min(deadlines.values())

@@ -75,7 +75,7 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
     step = StepRun.of(context, order)
     if order.since == order.plan.since:
         # The first step of a plan: the job may have the time of a server, which is ahead of the cluster's.
-        began = min(order.since, await step.asked_at())
+        began = min(order.since, await step.requested_at())
         step.order, step.now = replace(order, since=began), began
     try:
         result = await STEP[order.step](step)
@@ -153,11 +153,11 @@ async def _stop(step: StepRun) -> StepResult:
         # Processes in pods that leave are not waited for beyond the grace: their end is proven before the
         # start.
         missing = [slot for slot in state.pending if slot in confirming]
-        if state.done or (not missing and step.now >= await step.asked_at() + order.grace_s):
+        if state.done or (not missing and step.now >= await step.requested_at() + order.grace_s):
             result = _kept_or_failed(step, state)
             return replace(result, evidence=state.evidence, works=state.works)
         confirm_s = STOP_CONFIRM_S + order.hold_s if missing else 0.0
-        until = await step.asked_at() + order.grace_s + confirm_s
+        until = await step.requested_at() + order.grace_s + confirm_s
         if missing and step.now >= until:
             message = f"slot {missing[0]} did not confirm its end within {confirm_s:g} s"
             failed = step.failed(step.cause("agent.unreachable", message, slot=missing[0]))

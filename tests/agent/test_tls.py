@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, ask_once, tls_link
+from everstep.backends.agents.client.link import HttpLink, NoAnswer, Refused, request_once, tls_link
 from everstep.backends.agents.client.watch import STATE_NOW
 from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
@@ -66,7 +66,7 @@ async def answer(
     async with asyncio.timeout(HUNG_S):
         while True:
             try:
-                return await agent_link.ask("GET", wire.STATE, within_s=HUNG_S)
+                return await agent_link.request("GET", wire.STATE, within_s=HUNG_S)
             except NoAnswer as error:
                 if "ConnectionRefused" not in str(error):
                     raise
@@ -83,9 +83,9 @@ async def test_an_agent_answers_a_worker_of_its_job(port: int, idle: Pod) -> Non
 async def test_one_connection_serves_many_requests(port: int) -> None:
     await answer(port, OUR_CREDENTIALS)
     open_link = link(port, OUR_CREDENTIALS)
-    await open_link.ask("GET", wire.STATE, within_s=HUNG_S)
+    await open_link.request("GET", wire.STATE, within_s=HUNG_S)
     first = open_link.idle
-    await open_link.ask("GET", wire.STATE, within_s=HUNG_S)
+    await open_link.request("GET", wire.STATE, within_s=HUNG_S)
     assert first is not None
     assert open_link.idle is first
     open_link.close()
@@ -128,7 +128,7 @@ async def test_a_pod_cannot_speak_for_the_worker(port: int, path: str) -> None:
     }
     for method in ("GET", "POST"):
         with pytest.raises(Refused, match=f"404: there is no {path}"):
-            await ask_once(link(port, pods), method, path, {}, within_s=HUNG_S)
+            await request_once(link(port, pods), method, path, {}, within_s=HUNG_S)
 
 
 async def test_a_copy_over_tls_is_as_one_over_a_socket(
@@ -174,7 +174,7 @@ async def test_a_client_without_a_certificate_gets_no_answer(port: int) -> None:
         connect_s=HUNG_S,
     )
     with pytest.raises(NoAnswer):
-        await stranger.ask("GET", wire.STATE, within_s=HUNG_S)
+        await stranger.request("GET", wire.STATE, within_s=HUNG_S)
     stranger.close()
 
 
@@ -207,7 +207,7 @@ async def test_an_answer_is_not_held_back_until_the_one_before_is_confirmed(port
     await answer(port, OUR_CREDENTIALS)
     for _ in range(REQUESTS):
         began = time.monotonic()
-        await agent_link.ask("GET", STATE_NOW, within_s=HUNG_S)
+        await agent_link.request("GET", STATE_NOW, within_s=HUNG_S)
         took_s.append(time.monotonic() - began)
     agent_link.close()
     assert min(took_s) < 0.03  # of which a machine under load may take more for some
@@ -230,7 +230,7 @@ async def test_a_connection_takes_little_memory_of_a_worker(port: int) -> None:
                     token=OUR_CREDENTIALS[wire.TOKEN],
                 )
             )
-            await links[-1].ask("GET", STATE_NOW)
+            await links[-1].request("GET", STATE_NOW)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

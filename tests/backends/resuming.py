@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from everstep.backends.agents.client.link import ASK_S, Link
+from everstep.backends.agents.client.link import REQUEST_S, Link
 from everstep.backends.agents.client.watch import Agents
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
@@ -24,12 +24,12 @@ class CountedLink(Link):
     commands: list[str]
     is_older: bool = False
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         if method == "POST":
             self.commands.append(path)
-        answer = await self.link.ask(method, path, body, within_s=within_s)
+        answer = await self.link.request(method, path, body, within_s=within_s)
         if self.is_older:
             answer.pop("listing", None)
         return answer

@@ -38,7 +38,7 @@ async def ask_agent(home: Path, answer: bytes, *, on_and_on: bool = False) -> ob
 
     (home / wire.TOKEN).write_text("token")
     async with await asyncio.start_unix_server(serve, home / wire.SOCKET):
-        return await AgentFolder(path=home).ask("GET", wire.STATE, within_s=HUNG_S)
+        return await AgentFolder(path=home).request("GET", wire.STATE, within_s=HUNG_S)
 
 
 @pytest.fixture

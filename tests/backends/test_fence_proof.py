@@ -33,7 +33,7 @@ class SilentLink(Link):
     def __init__(self, all_have_one: asyncio.Barrier) -> None:
         self._all_have_one = all_have_one
 
-    async def ask(
+    async def request(
         self, _method: str, _path: str, _body: Any = None, *, within_s: float = 0.0
     ) -> dict[str, Any]:
         async with asyncio.timeout(HUNG_S):

@@ -200,7 +200,7 @@ async def test_a_worker_killed_before_it_wrote_down_what_it_heard_is_nobodys_los
         "devices": 0,
         "thresholds": {"root_gb": 1e9},
     }
-    await local_lab.backend.agents.ask(pod.uid, "POST", wire.CHECK, huge)
+    await local_lab.backend.agents.request(pod.uid, "POST", wire.CHECK, huge)
     await local_lab.another_worker()
     state = await job.until_done(lambda: job.backend.ensure_prechecked(job.precheck_order()))
     assert any("disk-size-root" in note for note in state.notes)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer
+from everstep.backends.agents.client.link import REQUEST_S, Link, NoAnswer
 from everstep.backends.kubernetes import credentials
 from everstep.backends.kubernetes.api import Json, KubernetesApi
 from everstep.backends.kubernetes.pods import KubernetesPods, PodLink
@@ -26,8 +26,8 @@ class StubLink(Link):
     number: int
     is_closed: bool = False
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         del method, path, body, within_s
         return {"link": self.number}
@@ -53,7 +53,7 @@ async def test_requests_at_once_use_one_link() -> None:
     """A second one would keep a connection that nothing closes."""
     make = Maker()
     link = PodLink(make)
-    requests = [asyncio.ensure_future(link.ask("GET", "/")) for _ in range(2)]
+    requests = [asyncio.ensure_future(link.request("GET", "/")) for _ in range(2)]
     await asyncio.sleep(0)
     make.may_make.set()
     assert await asyncio.gather(*requests) == [{"link": 0}, {"link": 0}]
@@ -62,7 +62,7 @@ async def test_requests_at_once_use_one_link() -> None:
 async def test_a_link_that_is_closed_before_it_is_made_keeps_nothing() -> None:
     make = Maker()
     link = PodLink(make)
-    ask = asyncio.ensure_future(link.ask("GET", "/"))
+    ask = asyncio.ensure_future(link.request("GET", "/"))
     await asyncio.sleep(0)
     link.close()
     make.may_make.set()

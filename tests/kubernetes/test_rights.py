@@ -113,7 +113,7 @@ async def test_an_agent_refuses_the_credentials_of_another_job(lab: KubernetesLa
         assert host
         link = tls_link(uid, host=host, port=manifest.PORT, tls=tls, token=token)
         try:
-            await link.ask("GET", wire.STATE)
+            await link.request("GET", wire.STATE)
             answered.append(name)
         except (NoAnswer, Refused):
             pass

@@ -19,7 +19,7 @@ from everstep.backends.local.clearing import end_all
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
-from everstep.core.loop.next_actions import Ask
+from everstep.core.loop.next_actions import Decide
 from everstep.core.spec import JobSpec, Limits, Match, PhaseSpec, Rule, scaled
 from everstep.core.world import JobRef
 from everstep.dialects import responses
@@ -80,7 +80,7 @@ async def test_a_hung_npu(
     job = Simulation(backend=backend, spec=spec, job=JobRef(id="demo", run="r1"))
     facts: list[Fact] = []
     job.on_action = lambda _, action: facts.extend(
-        action.inputs.facts if isinstance(action, Ask) else ()
+        action.inputs.facts if isinstance(action, Decide) else ()
     )
     assert (await job.run()).status == "Completed"
     assert [(f.kind, f.code, f.where) for f in facts][:1] == [("device.fault", CODE, "n1/0")]

@@ -38,7 +38,9 @@ def test_what_a_helper_holds_is_shown_and_the_next_start_is_forked_from_it(
         machine.fault("kill single 0")
         until_says(process, "restart 1: started")
         (agent,) = (machine.home / "agents").iterdir()
-        state = asyncio.run(AgentFolder(path=agent).ask("GET", f"{wire.STATE}?since=-1&wait_s=0"))
+        state = asyncio.run(
+            AgentFolder(path=agent).request("GET", f"{wire.STATE}?since=-1&wait_s=0")
+        )
         assert (state["run"]["generation"], state["run"]["prewarmed"]) == (2, True), state["notes"]
         assert machine.everstep("stop", "single", "--grace-s", "0").returncode == 0
         process.communicate(timeout=HUNG_S)

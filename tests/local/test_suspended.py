@@ -18,7 +18,7 @@ from everstep.backends.local.clearing import end_all
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.settings import LocalSettings
 from everstep.core.facts import Fact
-from everstep.core.loop.next_actions import Action, Ask
+from everstep.core.loop.next_actions import Action, Decide
 from everstep.core.spec import (
     Accelerator,
     JobSpec,
@@ -102,7 +102,7 @@ class JobResult:
     facts: list[Fact] = field(default_factory=list)
 
     def note(self, _state: JobState, action: Action) -> None:
-        if isinstance(action, Ask):
+        if isinstance(action, Decide):
             self.facts += action.inputs.facts
 
 

@@ -65,7 +65,7 @@ async def homes(job: Handle, generation: int) -> list[str]:
 async def has_saved(r: Rehearsal, job: str) -> bool:
     """Whether an agent of the job has noticed a complete checkpoint: the answer to a fault depends on it."""
     path = f"{wire.STATE}?since=-1&wait_s=0"
-    states = [await pod.folder.ask("GET", path) for pod in r.pods(job)]
+    states = [await pod.folder.request("GET", path) for pod in r.pods(job)]
     return any(state["run"]["checkpoint"] is not None for state in states)
 
 

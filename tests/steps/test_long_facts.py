@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.facts import LOG_MOST, MESSAGE_MOST, Detail, Fact, bounded
-from everstep.core.loop.next_actions import Action, Ask
+from everstep.core.loop.next_actions import Action, Decide
 from everstep.core.state import JobState
 from everstep.dialects import responses
 from everstep.simulation import Simulation
@@ -65,7 +65,7 @@ async def test_a_script_with_long_last_words_is_restarted_like_any_other() -> No
     facts: list[Fact] = []
 
     def look(_state: JobState, action: Action) -> None:
-        if isinstance(action, Ask):
+        if isinstance(action, Decide):
             facts.extend(action.inputs.facts)
 
     spec = job_spec()

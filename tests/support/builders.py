@@ -26,7 +26,7 @@ from everstep.core.facts import Fact
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.loop import commands, lifecycle, next_actions, operators
 from everstep.core.loop.job_events import JobEvent
-from everstep.core.loop.next_actions import Ask, Begun, Decided, PlanEnded, RunPlan, Watched
+from everstep.core.loop.next_actions import Begun, Decide, Decided, PlanEnded, RunPlan, Watched
 from everstep.core.seeing.watch_report import News, PodSeen, WatchOrder, WatchReport
 from everstep.core.spec import JobSpec, LadderRow, Limits, PhaseSpec, Policy
 from everstep.core.state import JobState
@@ -305,7 +305,7 @@ class ScriptedJob:
 
     def _advance(self, event: next_actions.Event) -> None:
         self._turn(event)
-        while isinstance(self.action, Ask):
+        while isinstance(self.action, Decide):
             decision = decide(self.action.inputs)
             self.decisions.append(decision)
             self._turn(Decided(decision=decision))

@@ -59,7 +59,7 @@ def observed(machine: Machine, holds: Callable[[wire.AgentState], object]) -> wi
     while True:
         for path in (machine.home / "agents").glob("*"):
             try:
-                state: Any = asyncio.run(AgentFolder(path=path).ask("GET", wire.STATE))
+                state: Any = asyncio.run(AgentFolder(path=path).request("GET", wire.STATE))
             except NoAnswer:
                 continue
             if holds(state):

@@ -40,7 +40,7 @@ class Tool:
         self.percents: Mapping[int, float] = {}
         self.memory: Mapping[int, tool_output.Memory] = {}
         self.runs = 0  # number of runs of the tool that have ended, failed ones included
-        self._asked_at = self._began = self._answered = -math.inf
+        self._requested_at = self._began = self._answered = -math.inf
         self._is_busy = False
 
     def look(self, indices: Collection[int], *, every_s: float) -> None:
@@ -49,8 +49,8 @@ class Tool:
         if self._is_busy:
             if now - self._began > ANSWER_S and now - self._answered >= every_s:
                 self._store({}, {})  # it does not even end when it is killed
-        elif now - self._asked_at >= every_s:
-            self._asked_at = self._began = now
+        elif now - self._requested_at >= every_s:
+            self._requested_at = self._began = now
             self._is_busy = True
             threading.Thread(target=self._work, args=(frozenset(indices),), daemon=True).start()
 

@@ -235,7 +235,7 @@ def _is_whole_hf(content: Content) -> bool:
     try:
         state = files.read_json(_state(content), STATE_MAX, within=content.folder)
         return bool(int(state["global_step"]) == content.step)
-    except (FileNotFoundError, NotADirectoryError, *file_formats.SAYS_NOTHING):
+    except (FileNotFoundError, NotADirectoryError, *file_formats.NO_VERDICT):
         return False
 
 
@@ -260,7 +260,7 @@ def _has_indexed_files(content: Content) -> bool:
             try:
                 index = files.read_json(path, STATE_MAX, within=content.folder)
                 needed = {str(name) for name in index["weight_map"].values()}
-            except file_formats.SAYS_NOTHING:
+            except file_formats.NO_VERDICT:
                 return False
             if any(_length(path.parent / name, sizes) < 0 for name in needed):
                 return False

@@ -17,7 +17,7 @@ from everstep.agent.storage import files
 
 HEADER_MAX = 100 * 1024 * 1024
 
-SAYS_NOTHING = (
+NO_VERDICT = (
     *(ValueError, KeyError, IndexError, TypeError, AttributeError),
     *(OverflowError, RecursionError),
 )
@@ -59,7 +59,7 @@ def _safetensors(file: BinaryIO, size: int) -> bool:
         header = json.loads(file.read(length))
         tensors = [tensor for name, tensor in header.items() if name != "__metadata__"]
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors), default=0)
-    except SAYS_NOTHING:
+    except NO_VERDICT:
         return False
     return bool(size == 8 + length + end)
 
@@ -127,7 +127,7 @@ def _json(file: BinaryIO, size: int) -> bool:
         return file.read(64).rstrip()[-1:] in (b"}", b"]")
     try:
         json.loads(file.read(files.JSON_MOST))
-    except SAYS_NOTHING:
+    except NO_VERDICT:
         return False
     return True
 

@@ -32,8 +32,8 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
     to_check = await cluster.books.change(order.job.id, lambda books: _to_check(books, order))
     hosts = cluster.pods.check_hosts(to_check)
 
-    async def ask(pod: Pod) -> list[wire.CheckSeen] | None:
-        return await checks.ask(
+    async def request(pod: Pod) -> list[wire.CheckSeen] | None:
+        return await checks.request(
             cluster.agents,
             pod.uid,
             generation=order.generation,
@@ -43,7 +43,7 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
             thresholds=cluster.settings.thresholds,
         )
 
-    answers = await asyncio.gather(*(ask(pod) for pod in to_check))
+    answers = await asyncio.gather(*(request(pod) for pod in to_check))
     now = cluster.now()
 
     def note(books: JobBooks) -> PrecheckState:

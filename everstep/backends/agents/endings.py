@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from everstep.backends.agents import job_record
-from everstep.backends.agents.client.link import ASK_S
+from everstep.backends.agents.client.link import REQUEST_S
 from everstep.backends.agents.client.watch import POLL_S, WatchedAgent
 from everstep.backends.agents.job_record import JobRecord
 from everstep.protocol import wire
 
 Ages = tuple[float, float]
 """How long ago a time began and ended, in seconds."""
-UNHEARD_S = POLL_S + 2 * ASK_S
+UNHEARD_S = POLL_S + 2 * REQUEST_S
 """An agent that is there answers its worker once in such a time."""
 
 

@@ -92,7 +92,7 @@ async def ensure_recorded(
     uids = await cluster.books.change(job.id, read)
     for command in storage.journal_commands(job.id, entries):
         try:
-            await cluster.agents.ask_any(uids, wire.JOURNAL, command, within_s=wire.STORAGE_S)
+            await cluster.agents.request_any(uids, wire.JOURNAL, command, within_s=wire.STORAGE_S)
         except NoAgentAvailable:  # its pods are gone, or stopped
             await write(command)
 

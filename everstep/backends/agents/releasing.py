@@ -33,7 +33,9 @@ async def release(
         return pods[endings.index("ending")]
     uids = [pod.uid for pod in pods if not (pod.is_leaving or pod.is_out)]
     try:
-        answer = await cluster.agents.ask_any(uids, wire.RELEASE, command, within_s=wire.STORAGE_S)
+        answer = await cluster.agents.request_any(
+            uids, wire.RELEASE, command, within_s=wire.STORAGE_S
+        )
     except (NoAgentAvailable, BackendUnavailable):
         return False
     for folder, why in answer["kept"].items():

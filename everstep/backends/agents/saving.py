@@ -40,7 +40,7 @@ async def _request(cluster: AgentCluster, pod: Pod, order: SaveOrder) -> wire.Sa
         "signal": order.signal,
     }
     try:
-        answer = await cluster.agents.ask(pod.uid, "POST", wire.SAVE, command)
+        answer = await cluster.agents.request(pod.uid, "POST", wire.SAVE, command)
     except (NoAnswer, Refused):
         return None
     return answer  # type: ignore[return-value]  # an agent answers with this

@@ -16,7 +16,7 @@ from everstep.backends.kubernetes.api import KubernetesApi, Refused, Unreachable
 
 logger = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 1.0
+RETRY_S = 1.0
 """The API server has the node, or did not answer: the copy has it soon, or the next answer says more."""
 _REMOVED_KEPT = 10_000
 
@@ -33,7 +33,7 @@ class AbsentNodes:
     def removed_at(self, name: str) -> float | None:
         """When the API server answered that there is no such node. None: it has not yet answered that."""
         if name not in self.removed and name not in self.questions:
-            self.questions[name] = asyncio.create_task(self._ask(name), name=f"node {name}")
+            self.questions[name] = asyncio.create_task(self._look_up(name), name=f"node {name}")
         return self.removed.get(name)
 
     def forget(self, name: str) -> None:
@@ -42,7 +42,7 @@ class AbsentNodes:
         if question := self.questions.pop(name, None):
             question.cancel()
 
-    async def _ask(self, name: str) -> None:
+    async def _look_up(self, name: str) -> None:
         query = {"fieldSelector": f"metadata.name={name}"}
         while True:
             try:
@@ -53,7 +53,7 @@ class AbsentNodes:
             else:
                 if not reply["items"]:
                     break
-            await asyncio.sleep(ASK_AGAIN_S)
+            await asyncio.sleep(RETRY_S)
         del self.questions[name]
         self.removed[name] = time.time()
         if len(self.removed) > _REMOVED_KEPT:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, tls_link
+from everstep.backends.agents.client.link import REQUEST_S, Link, NoAnswer, tls_link
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import Pods
@@ -29,13 +29,13 @@ class PodLink(Link):
     link: Link | None = None
     is_closed: bool = False
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         if self.link is None:
             made = await self.make()
-            return await self._settled(made).ask(method, path, body, within_s=within_s)
-        return await self.link.ask(method, path, body, within_s=within_s)
+            return await self._settled(made).request(method, path, body, within_s=within_s)
+        return await self.link.request(method, path, body, within_s=within_s)
 
     def _settled(self, made: Link) -> Link:
         """The one link: this new one, unless a request beside this one was faster."""

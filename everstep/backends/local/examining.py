@@ -33,7 +33,7 @@ async def silent(home: Path) -> tuple[SilentAgent, ...]:
 
 async def _silent(folder: AgentFolder, pod: Pod) -> SilentAgent | None:
     try:
-        await folder.ask("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
+        await folder.request("GET", "/v1/state?since=0&wait_s=0", within_s=ANSWER_S)
     except Refused:
         return None
     except NoAnswer:

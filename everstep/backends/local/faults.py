@@ -229,7 +229,7 @@ async def ranks_of_all(settings: LocalSettings, uids: list[str]) -> Ranks:
 
 async def _ranks_of(folder: AgentFolder, uid: str) -> Ranks:
     try:
-        state = await folder.ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+        state = await folder.request("GET", f"{wire.STATE}?since=-1&wait_s=0")
     except (NoAnswer, Refused):
         return {}
     run: wire.RunSeen | None = state["run"]

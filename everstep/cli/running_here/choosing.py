@@ -39,10 +39,10 @@ def reason(number: signal.Signals) -> str:
 
 async def choice(usual: Choice) -> Choice:
     """The user's choice; without a terminal the job is stopped. Another interrupt is a `CancelledError`."""
-    return await answer_at(sys.stdin.fileno(), usual) if can_be_asked() else Choice.STOP
+    return await answer_at(sys.stdin.fileno(), usual) if can_prompt() else Choice.STOP
 
 
-def can_be_asked() -> bool:
+def can_prompt() -> bool:
     """Whether this process has a terminal and is in its foreground."""
     try:
         if not sys.stdin.isatty():

@@ -34,7 +34,7 @@ async def job_and_id(server: Client, job: JobDocument, job_id: str) -> tuple[Job
     if job.is_from_command and not job.has_chosen_id:
         job_id = await _id_of_script(server, job, job_id)
     earlier = await look_up(server, job_id)
-    if earlier is None or not await _is_completed(earlier) or not choosing.can_be_asked():
+    if earlier is None or not await _is_completed(earlier) or not choosing.can_prompt():
         return job, job_id
     fresh_id = await _unused(server, job_id)
     if await choosing.confirms(QUESTION.format(id=job_id, fresh_id=fresh_id)):

@@ -440,9 +440,9 @@ def _repeat_remark(inputs: DecisionInput, diagnosis: Diagnosis, fault: Fault) ->
     rule = inputs.policy.repeat_rule(fault.code)
     if rule is None:
         return None
-    times, by_whom = _times_shown(inputs, diagnosis, fault, rule)
+    times, counted_by = _times_shown(inputs, diagnosis, fault, rule)
     within = f"within {rule.window_s / inputs.time_scale:g} s"
-    remark = f"{fault.code} came {times} times {within} on {fault.where}{by_whom}"
+    remark = f"{fault.code} came {times} times {within} on {fault.where}{counted_by}"
     return remark if times >= rule.times else None
 
 

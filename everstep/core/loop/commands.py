@@ -257,7 +257,7 @@ NOTHING_SAVES: Mapping[Mode, str] = {
     Mode.PENDING: "the job has not started yet",
     Mode.LAUNCHING: "the job has not started yet",
     Mode.READING: "the job is being looked at after a lost restart; send it again in a moment",
-    Mode.TELLING: "the job is about to go on; send it again in a moment",
+    Mode.REPORTING: "the job is about to go on; send it again in a moment",
 }
 """Modes in which no checkpoint can be requested, and why."""
 

@@ -3,14 +3,14 @@
     PENDING -> LAUNCHING                the phase begins
     LAUNCHING -> WATCHING               its processes run; DECIDING if the launch failed
     WATCHING  -> DECIDING               there are facts
-              -> TELLING -> WATCHING    isolations have still to be sent to the quarantine
+              -> REPORTING -> WATCHING    isolations have still to be sent to the quarantine
               -> READING                another run of the job moved its processes
               -> PENDING                the phase is done and another one follows
     DECIDING  -> RECOVERING             the decision is a restart; after a note WATCHING, or
                                         LAUNCHING if no processes run
     RECOVERING -> WATCHING              training runs again; DECIDING if a step failed or facts came
               -> READING                its outcome was lost: look at the cluster once
-    READING   -> WATCHING or DECIDING   what the cluster shows; TELLING before WATCHING, as above
+    READING   -> WATCHING or DECIDING   what the cluster shows; REPORTING before WATCHING, as above
     PAUSING   -> PAUSED                 by a command; `resume` leads to DECIDING
     any mode  -> CLOSING -> ENDED       done, failed, stopped or refused
 
@@ -51,7 +51,7 @@ from everstep.core.loop.next_actions import (
     run_plan,
 )
 from everstep.core.loop.operators import interrupts, obey, without_joined, without_restarts
-from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, tell_plan
+from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, report_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
@@ -81,7 +81,7 @@ def _refused(state: JobState, why: str) -> JobState:
     return outcomes.ending(state, "Invalid", why)
 
 
-CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
+CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.REPORTING)
 
 
 def waits(state: JobState, wait: Wait | None) -> JobState:
@@ -202,7 +202,7 @@ def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
     return waits(replace(state, unstopped=Wait(what=running, since=outcome.now)), None)
 
 
-def _telling_ended(state: JobState, event: PlanEnded) -> JobState:
+def _reporting_ended(state: JobState, event: PlanEnded) -> JobState:
     plan, outcome = state.plan, event.outcome
     if plan is None or outcome is None:
         return replace(state, mode=Mode.WATCHING, plan=None)
@@ -245,14 +245,14 @@ def _news_none(state: JobState, report: WatchReport) -> JobState:
 
 
 def _news_refresh(state: JobState, report: WatchReport) -> JobState:
-    return _tell_deferred(_news_none(state, report))
+    return _report_deferred(_news_none(state, report))
 
 
-def _tell_deferred(state: JobState) -> JobState:
+def _report_deferred(state: JobState) -> JobState:
     """A quiet moment: the time to send the quarantine what it missed."""
     if not state.deferred or state.mode is not Mode.WATCHING:
         return state
-    return replace(state, mode=Mode.TELLING, plan=tell_plan(state))
+    return replace(state, mode=Mode.REPORTING, plan=report_plan(state))
 
 
 def _news_back(state: JobState, _: WatchReport) -> JobState:
@@ -300,7 +300,7 @@ def _cluster_read(state: JobState, event: Watched) -> JobState:
         state = outcomes.started(state, state.now)
     if state.pending_facts:
         return replace(state, mode=Mode.DECIDING)
-    return _tell_deferred(replace(state, mode=Mode.WATCHING))
+    return _report_deferred(replace(state, mode=Mode.WATCHING))
 
 
 def _facts_of_last_run(state: JobState, report: WatchReport) -> tuple[Fact, ...]:
@@ -383,7 +383,7 @@ TABLE: Mapping[tuple[Mode, type], Transition] = {
     (Mode.LAUNCHING, PlanEnded): _launch_ended,
     (Mode.RECOVERING, PlanEnded): _recovery_ended,
     (Mode.PAUSING, PlanEnded): _pause_ended,
-    (Mode.TELLING, PlanEnded): _telling_ended,
+    (Mode.REPORTING, PlanEnded): _reporting_ended,
     (Mode.WATCHING, Watched): _watched,
     (Mode.PAUSED, Watched): _watched,
     (Mode.READING, Watched): _cluster_read,

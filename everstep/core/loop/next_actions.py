@@ -96,7 +96,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Decide:
     """Have a decision made about these facts."""
 
     inputs: DecisionInput
@@ -123,7 +123,7 @@ class End:
     reason: str
 
 
-Action = RunPlan | WatchAction | Look | Ask | Clear | NextPhase | End
+Action = RunPlan | WatchAction | Look | Decide | Clear | NextPhase | End
 
 # -- What is done next in each mode ----------------------------------------------------------------
 
@@ -133,9 +133,9 @@ def next_action(state: JobState) -> Action:
     return NEXT[state.mode](state)
 
 
-def _ask(state: JobState) -> Ask:
+def _decide(state: JobState) -> Decide:
     facts, outcome = state.pending_facts, state.outcome
-    return Ask(inputs=decision_input(state, now=state.now, facts=facts, outcome=outcome))
+    return Decide(inputs=decision_input(state, now=state.now, facts=facts, outcome=outcome))
 
 
 def watch_order(state: JobState) -> WatchOrder:
@@ -224,11 +224,11 @@ NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.LAUNCHING: run_plan,
     Mode.RECOVERING: run_plan,
     Mode.PAUSING: run_plan,
-    Mode.TELLING: run_plan,
+    Mode.REPORTING: run_plan,
     Mode.WATCHING: lambda state: WatchAction(order=watch_order(state)),
     Mode.PAUSED: lambda state: WatchAction(order=watch_order(state)),
     Mode.READING: _look,
-    Mode.DECIDING: _ask,
+    Mode.DECIDING: _decide,
     Mode.CLOSING: _clear,
     Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),
 }

@@ -33,7 +33,7 @@ INTERRUPTING: Mapping[Mode, frozenset[str]] = {
     Mode.LAUNCHING: _HARD | {"pause", "adopt", "release"},
     Mode.RECOVERING: _HARD | {"pause", "adopt", "release"},
     Mode.WATCHING: _HARD | {"pause", "restart", "report_fault", "adopt"},
-    Mode.TELLING: _HARD | {"pause", "adopt"},
+    Mode.REPORTING: _HARD | {"pause", "adopt"},
     Mode.PAUSING: _HARD | {"adopt"},
     Mode.PAUSED: _HARD | {"resume"},
 }
@@ -198,7 +198,7 @@ OBEY: Mapping[tuple[Mode, str], Obey] = {
     (Mode.READING, "pause"): _pause,
     (Mode.LAUNCHING, "pause"): _pause,
     (Mode.RECOVERING, "pause"): _pause,
-    (Mode.TELLING, "pause"): _pause,
+    (Mode.REPORTING, "pause"): _pause,
     (Mode.WATCHING, "restart"): _restart,
     (Mode.WATCHING, "adopt"): _adopted,
     **{(mode, "adopt"): _unchanged for mode in Mode if mode is not Mode.WATCHING},

@@ -52,7 +52,7 @@ def pause_plan(state: JobState) -> Plan:
     )
 
 
-def tell_plan(state: JobState) -> Plan:
+def report_plan(state: JobState) -> Plan:
     """The plan to send deferred isolations to the quarantine; nothing is stopped."""
     bare = _bare(state, _own_key(state, "tell"), "report to the quarantine")
     return replace(bare, remedy=Remedy(steps=(Step.ISOLATE,), isolate=state.deferred))

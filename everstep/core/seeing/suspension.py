@@ -68,7 +68,7 @@ def suspect(
     if not running or len(pods) < slots or not all(_shows_use(pod) for pod in running):
         return first
     all_slots = _suspect("hang.all", running, limits.still_s, paused_until)
-    return _more_telling(first, all_slots)
+    return _earlier_of(first, all_slots)
 
 
 def alive_until(
@@ -111,7 +111,7 @@ def _suspect(
     )
 
 
-def _more_telling(one: StillSlots | None, all_slots: StillSlots) -> StillSlots:
+def _earlier_of(one: StillSlots | None, all_slots: StillSlots) -> StillSlots:
     """The earlier of the two. At once: of several slots none is blamed alone; an only one is."""
     if one is None:
         return all_slots

@@ -49,7 +49,7 @@ class One(Link):
         self.together = together
         self.requests: list[Any] = []
 
-    async def ask(self, method: str, path: str, body: Any = None, **_: Any) -> dict[str, Any]:
+    async def request(self, method: str, path: str, body: Any = None, **_: Any) -> dict[str, Any]:
         self.requests.append((method, path, body))
         if self.answer is None:
             await asyncio.Event().wait()

@@ -20,7 +20,7 @@ class Agent:
     def __init__(self) -> None:
         self.bodies: list[wire.FenceCommand] = []
 
-    async def ask(
+    async def request(
         self, _uid: str, _method: str, _path: str, body: wire.FenceCommand, **_: float
     ) -> dict[str, Any]:
         self.bodies.append(body)

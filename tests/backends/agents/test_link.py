@@ -76,7 +76,7 @@ async def link(tmp_path: Path, agent: Agent) -> AsyncIterator[HttpLink]:
 
 async def ask_state(link: HttpLink, *, within_s: float = HUNG_S) -> tuple[int, int]:
     """The connection, and which request on it this was."""
-    answer = await link.ask("GET", wire.STATE, within_s=within_s)
+    answer = await link.request("GET", wire.STATE, within_s=within_s)
     return answer["connection"], answer["request"]
 
 
@@ -212,13 +212,13 @@ async def test_a_request_that_ends_before_its_turn_leaves_no_connection(
 
 async def test_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer):
-        await unix_link(tmp_path).ask("GET", wire.STATE)
+        await unix_link(tmp_path).request("GET", wire.STATE)
 
 
 async def test_a_pipe_for_a_token_is_no_answer_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / wire.TOKEN)
     with pytest.raises(NoAnswer, match="is no plain file"):
-        await unix_link(tmp_path).ask("GET", "/", within_s=HUNG_S)
+        await unix_link(tmp_path).request("GET", "/", within_s=HUNG_S)
 
 
 @pytest.mark.parametrize("status", ["", "fine"])

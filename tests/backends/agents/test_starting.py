@@ -22,7 +22,7 @@ class FailingLink(Link):
         self._error = error
         self.within_s: list[float] = []
 
-    async def ask(
+    async def request(
         self, _method: str, _path: str, _body: Any = None, *, within_s: float = 0.0
     ) -> dict[str, Any]:
         self.within_s.append(within_s)

@@ -54,7 +54,7 @@ class Pod(Link):
         state["facts"], state["facts_seen"] = self.facts.open, self.facts.count
         return state
 
-    async def ask(self, *body: Any, **_: Any) -> dict[str, Any]:
+    async def request(self, *body: Any, **_: Any) -> dict[str, Any]:
         await self.answers.acquire()
         query = {name: values[0] for name, values in parse_qs(urlsplit(body[1]).query).items()}
         self.requests.append(query)
@@ -216,12 +216,12 @@ async def test_a_late_word_of_an_earlier_state_takes_nothing_back(pod: Pod, work
 async def test_who_was_silent_a_moment_ago_is_asked_all_the_same(pod: Pod, worker: Worker) -> None:
     """The cause may be the worker itself: without descriptors it reaches no agent."""
     await worker.hear()
-    worker.agents.note_silence(UID, worker.watched, asked_at=NOW)
+    worker.agents.note_silence(UID, worker.watched, requested_at=NOW)
     assert worker.watched.silent_since is not None
     assert worker.watched.task is not None
     worker.watched.task.cancel()  # its long poll would take the answer
     pod.answers.release()
-    answer = await worker.agents.ask_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
+    answer = await worker.agents.request_any([UID], wire.CHECKPOINTS, {}, within_s=HUNG_S)
     assert answer["boot"] == "b"
 
 
@@ -232,7 +232,7 @@ async def test_many_agents_that_do_not_answer_yet_are_asked_no_more_often_than_a
     enough = asyncio.Event()
 
     class NotThere(Pod):
-        async def ask(self, *_: Any, **__: Any) -> dict[str, Any]:
+        async def request(self, *_: Any, **__: Any) -> dict[str, Any]:
             nonlocal tries
             tries += 1
             if tries >= 3 * MANY:
@@ -287,7 +287,7 @@ async def test_an_agent_that_never_answered_is_asked_no_more_once_it_is_gone() -
     requests = 0
 
     class Absent(Pod):
-        async def ask(self, *_body: Any, **_: Any) -> dict[str, Any]:
+        async def request(self, *_body: Any, **_: Any) -> dict[str, Any]:
             nonlocal requests
             requests += 1
             raise NoAnswer("no address")

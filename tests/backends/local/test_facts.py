@@ -27,7 +27,7 @@ async def until_let_go(job: Run) -> None:
     uid, backend = (await job.pod(0)).uid, job.backend
     assert isinstance(backend, LocalBackend)
     async with asyncio.timeout(HUNG_S):
-        while (state := await backend.agents.ask(uid, "GET", watch.STATE_NOW))["facts"]:
+        while (state := await backend.agents.request(uid, "GET", watch.STATE_NOW))["facts"]:
             await job.observe(wait_s=0.1)
     assert state["facts_seen"] == 1
 

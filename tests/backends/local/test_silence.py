@@ -25,7 +25,7 @@ UID = "demo-0-g1-c0ffee"
 class Slow(Link):
     """An agent that lives and leaves every question unanswered for ten seconds, after two until its turn."""
 
-    async def ask(self, *_: object, **__: object) -> dict[str, Any]:
+    async def request(self, *_: object, **__: object) -> dict[str, Any]:
         NOW.append(NOW[-1] + TURN_S + 10.0)
         raise NoAnswer("it is stopped", waited_s=10.0)
 
@@ -59,7 +59,7 @@ def left_unanswered(agents: Agents, *asked_at: float, answered_at: float | None)
         link=Slow(), answered_at=answered_at, has_answered=answered_at is not None
     )
     for at in asked_at:
-        agents.note_silence(UID, watched_agent, asked_at=at)
+        agents.note_silence(UID, watched_agent, requested_at=at)
     return watched_agent.silent_since
 
 
@@ -93,8 +93,8 @@ def test_who_never_said_anything_has_not_begun(agents: Agents) -> None:
 
 def test_who_answered_another_worker_is_silent_from_our_first_question_on(agents: Agents) -> None:
     watched_agent = WatchedAgent(link=Slow(), has_answered=True)
-    agents.note_silence(UID, watched_agent, asked_at=104.0)
-    agents.note_silence(UID, watched_agent, asked_at=109.0)
+    agents.note_silence(UID, watched_agent, requested_at=104.0)
+    agents.note_silence(UID, watched_agent, requested_at=109.0)
     assert watched_agent.silent_since == 104.0
 
 

@@ -133,7 +133,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     hand, command = os.openpty()
     with os.fdopen(command) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        monkeypatch.setattr(choosing, "can_be_asked", lambda: True)
+        monkeypatch.setattr(choosing, "can_prompt", lambda: True)
         yield hand
     os.close(hand)
 

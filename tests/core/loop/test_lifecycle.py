@@ -59,7 +59,10 @@ EVENTS: dict[type, Event] = {
 
 ROWS = {
     *((mode, Begun) for mode in Mode),
-    *((mode, PlanEnded) for mode in (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)),
+    *(
+        (mode, PlanEnded)
+        for mode in (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.REPORTING)
+    ),
     *((mode, Watched) for mode in (Mode.WATCHING, Mode.PAUSED, Mode.READING)),
     (Mode.DECIDING, Decided),
     (Mode.DECIDING, Undecided),
@@ -77,7 +80,7 @@ def test_a_pair_has_a_row_or_is_a_bug_that_names_both(mode: Mode, event: type) -
         lifecycle.advance(state, EVENTS[event])
 
 
-CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.TELLING)
+CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.REPORTING)
 
 
 @pytest.mark.parametrize("mode", CARRYING_OUT)

@@ -18,7 +18,7 @@ from everstep.core.counting.occurrences import Occurrence
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.facts import MESSAGE_MOST
 from everstep.core.levels import FaultClass
-from everstep.core.loop.next_actions import Ask, RunPlan, next_action
+from everstep.core.loop.next_actions import Decide, RunPlan, next_action
 from everstep.core.spec import Budget, Policy
 from everstep.core.state import COMMAND_IDS_KEPT, FACT_IDS_KEPT, OCCURRENCES_KEPT, Mode
 from everstep.core.world import NewerCheckpoints, PassedOver, PodRef
@@ -115,7 +115,7 @@ def size_of_input(job: ScriptedJob) -> int:
     facts = (sighting(FaultClass.NODE, node=job.state.slots[7].node, message=LONG),)
     state = replace(job.state, mode=Mode.DECIDING, pending_facts=facts)
     action = next_action(state)
-    assert isinstance(action, Ask)
+    assert isinstance(action, Decide)
     assert {*action.inputs.nodes_by_slot} == {0, 7}
     return len(INPUT.dump_json(action.inputs))
 

@@ -14,7 +14,7 @@ from everstep.chronicle import views
 from everstep.core.deciding.decision import Decision
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
-from everstep.core.loop.next_actions import Action, Ask, Decided, End, Event
+from everstep.core.loop.next_actions import Action, Decide, Decided, End, Event
 from everstep.core.spec import STILL_S_LEAST, JobSpec, Limits, PhaseSpec, Policy, scaled
 from everstep.core.state import JobState
 from everstep.core.world import JobRef, Observation, PodView
@@ -40,7 +40,7 @@ class Recorded(Simulation):
 
     async def _do(self, action: Action) -> Event:
         event = await Simulation._do(self, action)
-        if isinstance(action, Ask) and isinstance(event, Decided):
+        if isinstance(action, Decide) and isinstance(event, Decided):
             self.decisions.append(event.decision)
         return event
 

@@ -119,7 +119,9 @@ class OnMachine(OnProcesses):
 
     async def _saved(self, uid: str) -> int | None:
         try:
-            state = await self.settings.folder(uid).ask("GET", f"{wire.STATE}?since=-1&wait_s=0")
+            state = await self.settings.folder(uid).request(
+                "GET", f"{wire.STATE}?since=-1&wait_s=0"
+            )
         except NoAnswer:
             return None
         saved = state["run"] and state["run"]["checkpoint"]

@@ -16,7 +16,7 @@ from everstep.chronicle import views
 from everstep.core.deciding.decision import Decision
 from everstep.core.errors import CommandRejected
 from everstep.core.loop import commands, next_actions, operators
-from everstep.core.loop.next_actions import Ask, Decided, Event, PlanEnded, RunPlan
+from everstep.core.loop.next_actions import Decide, Decided, Event, PlanEnded, RunPlan
 from everstep.core.spec import JobSpec, Policy
 from everstep.core.state import Mode
 from everstep.core.world import JobRef, Observation
@@ -60,7 +60,7 @@ class Interruptible(Simulation):
         if isinstance(action, RunPlan):
             return await self._run_plan(action)
         event = await Simulation._do(self, action)
-        if isinstance(action, Ask) and isinstance(event, Decided):
+        if isinstance(action, Decide) and isinstance(event, Decided):
             self.decisions.append(event.decision)
         return event
 

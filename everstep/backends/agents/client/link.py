@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from everstep.agent.storage import files
 from everstep.protocol import wire
 
-ASK_S = 1.0
+REQUEST_S = 1.0
 """Time that an agent has to answer a command; it takes milliseconds unless it is stopped."""
 
 HEAD_MOST = 64 * 1024
@@ -60,8 +60,8 @@ class Refused(Exception):
 class Link(Protocol):
     """The way to one agent."""
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         """Send one request, which may arrive twice. Raises `NoAnswer` or `Refused`."""
 
@@ -69,12 +69,12 @@ class Link(Protocol):
         """Close the connection."""
 
 
-async def ask_once(
-    link: Link, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+async def request_once(
+    link: Link, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
 ) -> dict[str, Any]:
     """Send one request and close the link."""
     try:
-        return await link.ask(method, path, body, within_s=within_s)
+        return await link.request(method, path, body, within_s=within_s)
     finally:
         link.close()
 
@@ -102,13 +102,13 @@ class HttpLink(Link):
     connect: Callable[[], Awaitable[socket.socket]]
     token: Callable[[], str]
     tls: ssl.SSLContext | None = None
-    connect_s: float = ASK_S  # a host that is off answers nothing for minutes
+    connect_s: float = REQUEST_S  # a host that is off answers nothing for minutes
     turns: AbstractAsyncContextManager[object] = field(default_factory=nullcontext)
     is_closed: bool = False
     idle: Streams | None = field(default=None, repr=False)
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         answer = await self._send(method, path, body, within_s)
         if answer.status >= 400:
@@ -150,16 +150,16 @@ class HttpLink(Link):
     async def _dial(self) -> Streams:
         async with self._limit(self.connect_s):
             connection = await self.connect()
-        is_ours_to_close = True
+        closes_itself = True
         try:
             async with self.turns, self._limit(self.connect_s):
-                is_ours_to_close = False  # from here on the transport closes it
+                closes_itself = False  # from here on the transport closes it
                 name = None if self.tls is None else wire.HOST_NAME
                 return await asyncio.open_connection(
                     sock=connection, ssl=self.tls, server_hostname=name, limit=HEAD_MOST
                 )
         finally:
-            if is_ours_to_close:
+            if closes_itself:
                 connection.close()
 
     async def _exchange(self, streams: Streams, request: bytes) -> Response:
@@ -229,7 +229,7 @@ def tls_link(
     port: int,
     tls: ssl.SSLContext,
     token: str,
-    connect_s: float = ASK_S,
+    connect_s: float = REQUEST_S,
     turns: AbstractAsyncContextManager[object] | None = None,
 ) -> HttpLink:
     """To an agent that listens on a port; `tls` trusts only the authority of its job, which signed for it."""

@@ -28,7 +28,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from everstep.backends.agents.client.link import ASK_S, Link, NoAnswer, Refused, ask_once
+from everstep.backends.agents.client.link import REQUEST_S, Link, NoAnswer, Refused, request_once
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.protocol import wire
 from everstep.protocol.shapes import in_time_of
@@ -133,25 +133,25 @@ class Agents:
                 continue
             self.cut_off.discard(uid)
             since = watched.state["version"] if watched.state is not None else -1
-            asked_at = self.clock()
+            requested_at = self.clock()
             try:
                 path = f"{wire.STATE}?since={since}&wait_s={POLL_S:g}&quiet_s={self._quiet_s():g}"
                 if watched.stored_up_to:
                     path += f"&boot={watched.boot}&after={watched.stored_up_to}"
-                answer = await watched.link.ask("GET", path, within_s=POLL_S + 2 * ASK_S)
+                answer = await watched.link.request("GET", path, within_s=POLL_S + 2 * REQUEST_S)
                 self.add_answer(uid, answer)
                 self.unanswered.discard(uid)
                 first_try = None
             except (NoAnswer, Refused) as error:
                 self.unanswered.add(uid)
-                first_try = asked_at if first_try is None else first_try
+                first_try = requested_at if first_try is None else first_try
                 if self.is_gone(uid):
                     self.unanswered.discard(uid)
                     if watched.has_answered:  # else it never ran, and its end is no news
                         watched.is_gone = True
                         self.changed(uid)
                     return
-                self.note_silence(uid, watched, asked_at=self.clock() - error.waited_s)
+                self.note_silence(uid, watched, requested_at=self.clock() - error.waited_s)
                 silent = len(self.unanswered)
                 await asyncio.sleep(retry_s(self.clock() - first_try, silent=silent))
 
@@ -200,31 +200,31 @@ class Agents:
             numbers = (fact["n"] for fact in state["facts"])
             watched.stored_up_to = max([watched.stored_up_to, *numbers])
 
-    def note_silence(self, uid: str, watched: WatchedAgent, *, asked_at: float) -> None:
-        """Note that a request sent at `asked_at` got no answer.
+    def note_silence(self, uid: str, watched: WatchedAgent, *, requested_at: float) -> None:
+        """Note that a request sent at `requested_at` got no answer.
 
         Silence begins with that request: while the worker sent none, for want of a processor, no answer was
         due. It is no silence if another request was answered since, or if the agent never answered any
         worker: it may not have started yet.
         """
-        answered_since = watched.answered_at is not None and watched.answered_at > asked_at
+        answered_since = watched.answered_at is not None and watched.answered_at > requested_at
         if watched.silent_since is not None or not watched.has_answered or answered_since:
             return
-        watched.silent_since = asked_at
+        watched.silent_since = requested_at
         self.changed(uid)
 
-    async def ask(
-        self, uid: str, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, uid: str, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         """Send one request to the agent. Raises NoAnswer, also if its node is cut off, or Refused."""
         if self.is_cut_off(uid):
             raise NoAnswer(f"{uid} is cut off")
         watched = self.by_uid.get(uid)
         if watched is None:
-            return await ask_once(self.link(uid), method, path, body, within_s=within_s)
-        return await watched.link.ask(method, path, body, within_s=within_s)
+            return await request_once(self.link(uid), method, path, body, within_s=within_s)
+        return await watched.link.request(method, path, body, within_s=within_s)
 
-    async def ask_any(
+    async def request_any(
         self, uids: Iterable[str], path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
         """The answer of one agent about the storage, which all of them share: the first that answers.
@@ -236,7 +236,7 @@ class Agents:
         why = "its pods are not there yet, or not there any more"
         async for uid in self._in_turn(list(uids)):
             try:
-                return await self.ask_patiently(uid, path, body, within_s=within_s + ASK_S)
+                return await self.request_patiently(uid, path, body, within_s=within_s + REQUEST_S)
             except NoAnswer as silent:
                 why = str(silent)
             except Refused as refused:
@@ -256,20 +256,20 @@ class Agents:
 
     async def _answers(self, uid: str) -> bool:
         try:
-            await self.ask(uid, "GET", STATE_NOW)
+            await self.request(uid, "GET", STATE_NOW)
         except NoAnswer:
             return False
         except Refused:
             pass  # that is an answer too
         return True
 
-    async def ask_patiently(
+    async def request_patiently(
         self, uid: str, path: str, body: Any, *, within_s: float
     ) -> dict[str, Any]:
         """Wait for slow storage, but not for an agent that stays silent. Raises NoAnswer or Refused."""
-        answer = asyncio.ensure_future(self.ask(uid, "POST", path, body, within_s=within_s))
+        answer = asyncio.ensure_future(self.request(uid, "POST", path, body, within_s=within_s))
         try:
-            while not (await asyncio.wait({answer}, timeout=ASK_S))[0]:
+            while not (await asyncio.wait({answer}, timeout=REQUEST_S))[0]:
                 watched = self.by_uid.get(uid)
                 if watched is not None and (watched.is_gone or watched.silent_since is not None):
                     raise NoAnswer(f"{uid} is silent")
@@ -281,15 +281,15 @@ class Agents:
         """Request the agent's state now; None if there is no answer."""
         watched = self.watch(uid)
         try:
-            return self.add_answer(uid, await self.ask(uid, "GET", f"{STATE_NOW}&fresh=1"))
+            return self.add_answer(uid, await self.request(uid, "GET", f"{STATE_NOW}&fresh=1"))
         except (NoAnswer, Refused) as error:
-            self.note_silence(uid, watched, asked_at=self.clock() - error.waited_s)
+            self.note_silence(uid, watched, requested_at=self.clock() - error.waited_s)
             return None
 
     async def command(self, uid: str, path: str, body: Any) -> wire.AgentState | None:
         """The state once the command is carried out or begun; None if it is not."""
         try:
-            return self.add_answer(uid, await self.ask(uid, "POST", path, body))
+            return self.add_answer(uid, await self.request(uid, "POST", path, body))
         except (NoAnswer, Refused):
             return None
 

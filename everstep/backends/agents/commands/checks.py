@@ -18,7 +18,7 @@ FAILS = frozenset({"dns", "gpu-check"})
 NOTE = "note"
 
 
-async def ask(
+async def request(
     agents: Agents,
     uid: str,
     *,
@@ -37,7 +37,7 @@ async def ask(
         "thresholds": thresholds._asdict(),
     }
     try:
-        answer = await agents.ask(uid, "POST", wire.CHECK, command)
+        answer = await agents.request(uid, "POST", wire.CHECK, command)
     except (NoAnswer, Refused):
         return None
     state: wire.CheckState = answer  # type: ignore[assignment]  # an agent answers with this

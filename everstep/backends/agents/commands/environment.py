@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-OURS_ALONE = ("TEMPORAL_", "EVERSTEP_")
+ENGINE_VARIABLES = ("TEMPORAL_", "EVERSTEP_")
 
 EVERYTHING = ("*",)
 ALL = "all"
@@ -49,7 +49,7 @@ def passed(environ: Mapping[str, str], patterns: Collection[str]) -> dict[str, s
     return {
         name: value
         for name, value in environ.items()
-        if not is_ours_alone(name) and (name in exact or name.startswith(prefixes))
+        if not is_engine_variable(name) and (name in exact or name.startswith(prefixes))
     }
 
 
@@ -58,7 +58,7 @@ def requested(environ: Mapping[str, str], wishes: Mapping[str, str]) -> dict[str
     return {
         name: environ[source]
         for name, source in wishes.items()
-        if source in environ and not is_ours_alone(source)
+        if source in environ and not is_engine_variable(source)
     }
 
 
@@ -71,5 +71,5 @@ def lacking(environ: Mapping[str, str], wishes: Mapping[str, str]) -> str | None
     return f"the worker has no variable {', '.join(missing)}, which `env` of the job takes from it"
 
 
-def is_ours_alone(name: str) -> bool:
-    return name.startswith(OURS_ALONE)
+def is_engine_variable(name: str) -> bool:
+    return name.startswith(ENGINE_VARIABLES)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from everstep.agent.observing import npu_hang
-from everstep.backends.agents.client.link import ASK_S, NoAnswer, Refused
+from everstep.backends.agents.client.link import REQUEST_S, NoAnswer, Refused
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.commands import environment, storage
 from everstep.chronicle.spans import run_key
@@ -203,7 +203,7 @@ def _prefetch_plan(
     }
 
 
-RUN_S = wire.STORAGE_S + ASK_S
+RUN_S = wire.STORAGE_S + REQUEST_S
 """Time limit of a run command: the agent reads the fences before it starts a rank."""
 
 
@@ -233,7 +233,7 @@ async def _send_run(
 ) -> wire.AgentState | str | None:
     """Send the command. Returns why the agent will never accept it, or None if it did not accept it now."""
     try:
-        answer = await agents.ask_patiently(uid, wire.RUN, run_json(command), within_s=RUN_S)
+        answer = await agents.request_patiently(uid, wire.RUN, run_json(command), within_s=RUN_S)
         return agents.add_answer(uid, answer)
     except NoAnswer:
         return None

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from everstep.backends.agents.client import views
-from everstep.backends.agents.client.link import ASK_S
+from everstep.backends.agents.client.link import REQUEST_S
 from everstep.backends.agents.client.watch import Agents
 from everstep.chronicle.chronicle import Entry
 from everstep.chronicle.shapes import moment
@@ -63,18 +63,23 @@ async def write_fence(
         "begins": _begins(order),
         "checkpoints": question,
     }
-    reply = await agents.ask(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + ASK_S)
+    reply = await agents.request(uid, "POST", wire.FENCE, body, within_s=wire.STORAGE_S + REQUEST_S)
     answer: wire.FenceAnswer = reply  # type: ignore[assignment]  # an agent answers with this
     if claim := answer["taken_by"]:
-        is_ours = claim["cluster"] == cluster
-        where = "" if is_ours else " of another cluster (its EVERSTEP_HOME is not ours)"
+        is_same_cluster = claim["cluster"] == cluster
+        where = "" if is_same_cluster else " of another cluster (its EVERSTEP_HOME is not ours)"
         folder, owner = claim["folder"], f"{claim['job']}{where}"
         owned = claim.get("owned", folder)  # an agent of an earlier version has none
         overlap: Overlap = "is" if owned == folder else "around"
         if overlap == "around" and not owned.startswith(answer["real"].get(folder, folder)):
             overlap = "in"
         raise FolderTaken(
-            folders[folder], folder, owner, overlap=overlap, owned=owned, is_ours=is_ours
+            folders[folder],
+            folder,
+            owner,
+            overlap=overlap,
+            owned=owned,
+            is_same_cluster=is_same_cluster,
         )
     return answer
 
@@ -103,7 +108,7 @@ async def checkpoints(
     agents: Agents, uids: Iterable[str], question: wire.CheckpointsQuestion
 ) -> tuple[Checkpoint, ...]:
     """Raises NoAgentAvailable if no agent answers, BackendUnavailable if one cannot read the storage."""
-    answer = await agents.ask_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
+    answer = await agents.request_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
     return tuple(views.checkpoint(saved) for saved in answer["checkpoints"])
 
 
@@ -118,7 +123,7 @@ async def set_aside(
         "pattern": pattern,
         "resume": order.resume,
     }
-    answer = await agents.ask_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
+    answer = await agents.request_any(uids, wire.SET_ASIDE, command, within_s=wire.STORAGE_S)
     return SetAside(moved=tuple(answer["moved"]), why=answer["why"])
 
 
@@ -129,7 +134,7 @@ async def write_problem(agents: Agents, uids: Iterable[str], folder: str) -> str
     """
     question: wire.WritableQuestion = {"path": folder}
     try:
-        answer = await agents.ask_any(uids, wire.WRITABLE, question, within_s=wire.STORAGE_S)
+        answer = await agents.request_any(uids, wire.WRITABLE, question, within_s=wire.STORAGE_S)
     except NoAgentAvailable:
         return ""
     except BackendUnavailable as error:

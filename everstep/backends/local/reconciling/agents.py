@@ -21,7 +21,7 @@ from everstep.agent import build
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import remove_cgroups
 from everstep.agent.storage import files, permissions
-from everstep.backends.agents.client.link import ASK_S, Link, ask_once, unix_link
+from everstep.backends.agents.client.link import REQUEST_S, Link, request_once, unix_link
 from everstep.backends.local.logs import label
 from everstep.backends.local.reconciling import liveness
 from everstep.backends.local.reconciling.liveness import Life
@@ -42,11 +42,11 @@ class AgentFolder:
         """A link to the agent, which a caller with more than one request keeps open."""
         return unix_link(self.path)
 
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, within_s: float = ASK_S
+    async def request(
+        self, method: str, path: str, body: Any = None, *, within_s: float = REQUEST_S
     ) -> dict[str, Any]:
         """Send one request over a connection of its own."""
-        return await ask_once(self.link(), method, path, body, within_s=within_s)
+        return await request_once(self.link(), method, path, body, within_s=within_s)
 
 
 # -- Starting and ending ------------------------------------------------------------------------

@@ -194,7 +194,7 @@ class PodReconciler:
         if folder.life() is not Life.GONE:
             try:
                 body = {"grace_s": grace_s}
-                await folder.ask("POST", wire.QUIT, body, within_s=grace_s + QUIT_S)
+                await folder.request("POST", wire.QUIT, body, within_s=grace_s + QUIT_S)
             except (NoAnswer, Refused):
                 kill_agent(folder)
         ends_at = self.clock() + grace_s + QUIT_S
