@@ -97,8 +97,8 @@ class _Run:
         self._notes = {spec.name: _Notes() for spec in scene.jobs}
 
     async def play(self) -> Account:
-        for spec in self._scene.jobs:
-            self._backend.hold(spec.name)
+        for name in (END.id, *(spec.name for spec in self._scene.jobs)):
+            self._backend.hold(name)
         jobs = [asyncio.create_task(self._live(spec)) for spec in self._scene.jobs]
         try:
             await self._sleep_until(END, self._scene.days * DAY_S)
@@ -141,7 +141,7 @@ class _Run:
     async def _sleep_until(self, sleeper: JobRef, at_s: float) -> None:
         """Wait for a time of the cluster: what happens until then happens."""
         while self._backend.now_s < at_s:
-            await self._backend.observe(sleeper, cursor="", until=EPOCH + at_s, wait_s=60.0)
+            await self._backend.observe(sleeper, cursor="", until=EPOCH + at_s)
 
     def _note_action(self, state: JobState, action: Action) -> None:
         if not isinstance(action, RunPlan) or action.plan.n == 0 or action.plan.level is None:

@@ -201,6 +201,27 @@ def node_view(
     now: float,
 ) -> NodeView:
     """The node with its devices; `reason` says why it is isolated, `devices` the same of each device."""
+    if devices or any(device.heals_at is not None for device in node.devices):
+        return _node_view(node, reason=reason, devices=devices, accelerator=accelerator, now=now)
+    made_of = (
+        *(reason, accelerator, node.service, node.condition, node.maintenance),
+        *[(pod, pod.dead_at) for pod in node.pods],
+        *[(device.pod, *device.faults.values()) for device in node.devices],
+    )
+    if node.cached_view is None or node.cached_view[0] != made_of:
+        view = _node_view(node, reason=reason, devices=devices, accelerator=accelerator, now=now)
+        node.cached_view = (made_of, view)
+    return node.cached_view[1]
+
+
+def _node_view(
+    node: Node,
+    *,
+    reason: str | None,
+    devices: Mapping[int, str],
+    accelerator: Accelerator,
+    now: float,
+) -> NodeView:
     without_devices = sum(1 for pod in node.pods if not pod.devices and pod.dead_at is None)
     return nodes.view(
         node,

@@ -66,12 +66,13 @@ def serve(
 ) -> None:
     """Grant places to the jobs that wait, each in its turn and beside the claims of those before it."""
     claims: list[PlaceRequest] = []
-    views = nodes()
+    views: Sequence[NodeView] | None = None  # until a job needs them: there may be thousands
     for job in waiting:
+        views = nodes() if views is None else views
         request = replace(request_of(job, views), claims=claims)
         if (places := request.granted()) is not None:
             grant(job, places)
-            views = nodes()
+            views = None
         elif request.claims_nodes:
             claims.append(request)
 

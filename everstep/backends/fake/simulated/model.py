@@ -17,8 +17,7 @@ from everstep.backends.fake.simulated.training import Training
 from everstep.backends.rules import nodes
 from everstep.backends.rules.placing import queue_key
 from everstep.core.facts import Fact
-from everstep.core.world import PlaceOrder, PodRef, PodView
-from everstep.protocol.exits import RankExit
+from everstep.core.world import NodeView, PlaceOrder, PodRef, PodView, RankExit
 
 FACTS_KEPT = 10_000
 
@@ -50,6 +49,7 @@ class Node(nodes.Node):
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
     unreported: list[tuple[Job, Fact]] = field(default_factory=list)  # until it answers again
     shows_utilisation: bool = False  # a fault line set the use of one of its devices
+    cached_view: tuple[tuple[object, ...], NodeView] | None = None  # with what it was made of
 
     @property
     def cut_off_since(self) -> float | None:
