@@ -229,6 +229,7 @@ class JobState:
     deferred: tuple[Isolation, ...] = ()  # isolations still to be sent to the quarantine
     avoided: tuple[AvoidedNode, ...] = ()  # nodes on which it is not placed again
     avoid_devices: tuple[tuple[str, int], ...] = ()
+    last_choice: tuple[str, ...] = ()  # nodes that it left as runs ended there again, newest last
     seen_ids: tuple[str, ...] = ()  # of answered facts
     applied_ids: tuple[str, ...] = ()  # of carried out commands
     occurrences: tuple[Occurrence, ...] = ()  # of device faults, for the rules that count them

@@ -354,7 +354,8 @@ class PlaceOrder:
     """Place all of `slots` or none: those in `recreate` in new pods, the others where they are.
 
     Pods of slots not named are removed. Old pods of `recreate` are removed first. No new pod lands on
-    an isolated node, a node of `avoid`, or a device of `avoid_devices` (`(node, index)`).
+    an isolated node, a node of `avoid`, or a device of `avoid_devices` (`(node, index)`); on one of
+    `last_choice` it lands only where no other node has room.
 
     An old pod is removed in two parts. First its processes end, proven, which frees its devices. Then its
     place is cleared (volumes unmounted). New pods are created after both, or with `clearing_s` that long
@@ -368,6 +369,7 @@ class PlaceOrder:
     recreate: tuple[int, ...]
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
+    last_choice: tuple[str, ...] = ()
     accelerator: Accelerator = "none"
     accelerators_per_node: int | Literal["all"] = 0
     least: int | None = None  # the least number of slots to go on with; None: all

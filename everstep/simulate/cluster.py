@@ -28,7 +28,8 @@ class SimulatedCluster(FakeBackend):
 
     def __init__(self, *, nodes: int, pod_s: float, heal_s: float) -> None:
         self.trainings: dict[str, list[Training]] = {}
-        self.waits: dict[tuple[str, int], tuple[float, float]] = {}  # job, generation: since, until
+        self.waits: list[tuple[str, float, float]] = []  # of a job for places: since, until
+        self._waiting: dict[str, tuple[int, float]] = {}  # by job: generation, since
         super().__init__(
             FakeSettings(
                 nodes=nodes,
@@ -81,6 +82,8 @@ class SimulatedCluster(FakeBackend):
     def _order(self, verb: str, args: Mapping[str, Any]) -> object:
         if verb == "ensure_gone":  # the job is no more, but a person may submit it again
             gone_state = self.cluster.ensure_gone(**args)
+            if (waiting := self._waiting.pop(args["job"].id, None)) is not None:
+                self.waits.append((args["job"].id, waiting[1], self.now_s))
             self.hold(args["job"].id)
             self.holders.let_time_pass()
             return gone_state
@@ -90,9 +93,17 @@ class SimulatedCluster(FakeBackend):
         return result
 
     def _note_place(self, job_id: str, generation: int) -> None:
-        key, now_s = (job_id, generation), self.now_s
-        placement = self.state.jobs[job_id].placement
-        since, until = self.waits.get(key, (now_s, now_s))
-        has_place = placement is not None and placement.generation == generation
-        if key not in self.waits or until == float("inf"):
-            self.waits[key] = (since, now_s if has_place else float("inf"))
+        """Note since when the job has waited for this place, or that it has it."""
+        now_s, placement = self.now_s, self.state.jobs[job_id].placement
+        before, since = self._waiting.pop(job_id, (generation, now_s))
+        if before != generation:  # a newer order took its turn
+            self.waits.append((job_id, since, now_s))
+            since = now_s
+        if placement is None or placement.generation != generation:
+            self._waiting[job_id] = (generation, since)
+        elif now_s > since:
+            self.waits.append((job_id, since, now_s))
+
+    def end_waits(self) -> None:
+        """Note the waits that go on at the end."""
+        self.waits += [(job, since, self.now_s) for job, (_, since) in self._waiting.items()]

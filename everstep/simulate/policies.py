@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision import Decision
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.levels import LADDERS, FaultClass, Level
+from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import (
     Budget,
     Hindrance,
@@ -75,9 +75,15 @@ def _decide_without_isolation(inputs: DecisionInput) -> Decision:
     return replace(decision, remedy=replace(decision.remedy, isolate=()))
 
 
+def _decide_without_last_choice(inputs: DecisionInput) -> Decision:
+    decision = decide(inputs)
+    return replace(decision, remedy=replace(decision.remedy, last_choice=()))
+
+
 def _with_oracle_rules(phase: PhaseSpec) -> PhaseSpec:
     rule = Rule(match=Match(exception=USERS_FAULT), action="fail", why="the script is wrong")
-    return replace(phase, policy=replace(Policy(), rules=(rule,), suspects_checkpoints=False))
+    policy = replace(Policy(), rules=(rule,), suspects_checkpoints=False)
+    return replace(phase, policy=policy, limits=replace(phase.limits, requeue_s=None))
 
 
 def _hang_after_30_min(phase: PhaseSpec) -> PhaseSpec:
@@ -153,6 +159,13 @@ POLICIES: Mapping[str, PolicyUnderTest] = {
             decide=_decide_without_isolation,
         ),
         PolicyUnderTest(
+            name="no-last-choice",
+            about="our levels, new pods go back to the node where a run ended again",
+            source="everstep.core.spec.Policy, without Remedy.last_choice",
+            change=_with_policy(Policy()),
+            decide=_decide_without_last_choice,
+        ),
+        PolicyUnderTest(
             name="isolate-for-ever",
             about="our levels, no isolation ever ends",
             source="everstep.core.spec.Policy, and no operator releases a node",
@@ -164,6 +177,7 @@ POLICIES: Mapping[str, PolicyUnderTest] = {
             about="our levels, an isolation ends after a day, whatever is true",
             source="everstep.core.spec.Policy; Meta lets nodes return on probation (HPCA'25)",
             change=_with_policy(Policy()),
+            releases=False,
             probation_s=24 * HOUR_S,
         ),
         PolicyUnderTest(
@@ -197,4 +211,3 @@ def policy_named(name: str) -> PolicyUnderTest:
 
 
 NAMES = (*POLICIES, *DIALECTS)
-LEVELS_BY_DEFAULT = LADDERS

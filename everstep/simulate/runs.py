@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from everstep.backends.fake.settings import EPOCH
@@ -87,6 +86,7 @@ class _Run:
             release=self._release,
             is_told=policy.is_told,
             releases=policy.releases,
+            probation_s=policy.probation_s,
         )
         self._quarantine = _WatchedQuarantine(
             world=self._world,
@@ -110,6 +110,7 @@ class _Run:
             if isinstance(end, Exception):
                 raise end
         self._world.end()
+        self._backend.end_waits()
         accounts = [account(self._life(spec)) for spec in self._scene.jobs]
         healthy_h = self._world.healthy_isolated_s / HOUR_S
         return replace(total(accounts), healthy_isolated_h=healthy_h)
@@ -169,9 +170,7 @@ class _Run:
 
     def _life(self, spec: JobSpec) -> JobLife:
         notes = self._notes[spec.name]
-        waits: Sequence[tuple[float, float]] = [
-            wait for (job, _), wait in self._backend.waits.items() if job == spec.name
-        ]
+        waits = [(since, until) for job, since, until in self._backend.waits if job == spec.name]
         return JobLife(
             trainings=self._backend.trainings.get(spec.name, ()),
             restarts=notes.restarts,

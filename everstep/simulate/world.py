@@ -62,12 +62,14 @@ class World:
         release: Callable[[str], None],
         is_told: bool = False,
         releases: bool = True,
+        probation_s: float | None = None,
     ) -> None:
         """`release` lifts the isolation of a node. `is_told`: facts are true, complete and at once."""
         self._cluster = cluster
         self._release = release
         self._is_told = is_told
         self._releases = releases
+        self._probation_s = probation_s
         self.sick: dict[str, Cause] = {}  # by node
         self.bugs: dict[str, Cause] = {}  # by job
         self.causes_shown: dict[str, list[Mishap]] = {}  # by job: since its last steps began
@@ -91,6 +93,8 @@ class World:
         node = name.partition("/")[0]
         if node not in self.sick:
             self._isolated_at.setdefault(node, self._cluster.now_s)
+        if self._probation_s is not None:
+            self._at(self._cluster.now_s + self._probation_s, partial(self._release, node))
         self._at(self._cluster.now_s + INSPECT_S, partial(self._inspect, node))
 
     def note_released(self, name: str) -> None:

@@ -445,6 +445,7 @@ def _place_order(step: StepRun, slots: tuple[int, ...], avoid: tuple[str, ...]) 
         recreate=tuple(sorted(set(plan.remedy.recreate) & set(slots))),
         avoid=avoid,
         avoid_devices=order.avoid_devices,
+        last_choice=plan.remedy.last_choice,
         accelerator=plan.phase.accelerator,
         accelerators_per_node=plan.phase.accelerators_per_node,
         least=None if plan.places is None else min(plan.places.least, len(slots)),

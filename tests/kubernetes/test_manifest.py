@@ -107,9 +107,10 @@ FULL_TEMPLATE = {
     [
         pod(),
         pod(FULL_TEMPLATE, accelerator="nvidia", accelerators_per_node=8, avoided=AVOIDED),
+        pod(last_choice=("n1", "n2")),
         pod(job=JobRef(id="Ä job/with $(EVERYTHING) " + "x" * 300, run="r"), phase="p" * 40),
     ],
-    ids=["smallest", "full template", "odd names"],
+    ids=["smallest", "full template", "last choice", "odd names"],
 )
 async def test_the_api_server_takes_it_at_the_restricted_level(
     api: Api, restricted: str, made: Json
@@ -672,3 +673,22 @@ def test_the_priority_class_of_a_template_wins() -> None:
     order = replace(ORDER, pod_template={"spec": {"priorityClassName": "mine"}})
     made = manifest.pod(order, 0, owner=OWNER, settings=settings)
     assert made["spec"]["priorityClassName"] == "mine"
+
+
+# -- the last choice -----------------------------------------------------------------------------
+
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def test_a_pod_prefers_other_nodes_than_its_last_choice_beside_what_its_template_prefers() -> None:
+    of_template = {
+        "weight": 1,
+        "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]},
+    }
+    template = {"spec": {"affinity": {"nodeAffinity": {PREFERRED: [of_template]}}}}
+    made = pod(template, last_choice=("n1", "not a name"), avoided=AVOIDED)
+    affinity = made["spec"]["affinity"]["nodeAffinity"]
+    rule = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
+    preference = {"weight": 100, "preference": {"matchFields": [rule]}}
+    assert affinity[PREFERRED] == [of_template, preference]
+    assert "nodeAffinity" not in pod()["spec"]["affinity"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,24 @@ def test_isolation_for_ever_uses_up_the_spares() -> None:
     assert usual.healthy_isolated_h == 0
     assert for_ever.healthy_isolated_h > 1_000
     assert for_ever.ettr < usual.ettr - 0.1
+
+
+def test_a_probation_ends_after_a_day_whether_the_node_was_repaired_or_not() -> None:
+    usual, probation = (one(broken(spares=2), name) for name in ("native", "probation"))
+    nodes = probation.levels["pod"] + probation.levels.get("job", 0)
+    day_less_repair_h = 24 - BROKEN.repair.median_s / 3_600
+    assert probation.healthy_isolated_h == pytest.approx(nodes * day_less_repair_h, rel=0.15)
+    assert usual.healthy_isolated_h == 0
+
+
+HIDDEN = replace(BROKEN, hidden=1.0)
+
+
+def test_new_pods_leave_a_node_that_ended_runs_again_though_no_monitor_names_it() -> None:
+    made = broken(spares=2, profile=profile(HIDDEN, rate=20.0))
+    usual, goes_back = (one(made, name) for name in ("native", "no-last-choice"))
+    assert usual.ended_wrongly < goes_back.ended_wrongly / 4
+    assert usual.ettr > goes_back.ettr + 0.01
 
 
 def test_a_restart_in_place_on_broken_hardware_ends_the_job_without_need() -> None:

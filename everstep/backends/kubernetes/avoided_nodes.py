@@ -15,6 +15,7 @@ from everstep.backends.kubernetes.names import KEEPS_OFF
 HOSTNAME = "kubernetes.io/hostname"
 """A label that most nodes have. Autoscalers take it, which do not take the name of a node."""
 NAME = "metadata.name"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -75,6 +76,16 @@ def keep_off(spec: Json, nodes: NodesToAvoid) -> None:
         if nodes.names:  # a field takes one value
             rules = [_not_in(NAME, [name]) for name in sorted(nodes.names)]
             term["matchFields"] = [*term.get("matchFields", []), *rules]
+
+
+def prefer_others(spec: Json, names: Collection[str]) -> None:
+    """Have the scheduler prefer other nodes: the pod lands on these where no other one takes it."""
+    fields = [_not_in(NAME, [name]) for name in sorted(names) if NODE_NAME.fullmatch(name)]
+    if not fields:
+        return
+    affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    term = {"weight": 100, "preference": {"matchFields": fields}}
+    affinity[_PREFERRED] = [*affinity.get(_PREFERRED, []), term]
 
 
 def patch_of_held(pod: Json, nodes: NodesToAvoid) -> Json | None:

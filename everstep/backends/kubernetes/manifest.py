@@ -13,7 +13,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import images, names
 from everstep.backends.kubernetes.api import Json
-from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off
+from everstep.backends.kubernetes.avoided_nodes import NodesToAvoid, keep_off, prefer_others
 from everstep.backends.kubernetes.credentials import OF_AGENTS
 from everstep.backends.kubernetes.rights import SERVICE_ACCOUNT
 from everstep.core.errors import InvalidSpec
@@ -169,6 +169,7 @@ def _pod(
     _keep_last_words(made["spec"])
     _keep_apart(made["spec"], job, slot)
     _keep_close(made["spec"], job, settings.topology)
+    prefer_others(made["spec"], order.last_choice)
     if nodes_to_avoid:
         keep_off(made["spec"], nodes_to_avoid)
         made["metadata"]["annotations"][names.KEEPS_OFF] = nodes_to_avoid.mark

@@ -222,8 +222,9 @@ class PlaceRequest:
         return choose(self._missing(), self._unclaimed(), self._need, busy=occupied)
 
     def _unclaimed(self) -> Iterable[NodeView]:
-        """The nodes with room for a slot that leaves all claims what they have there."""
-        return (n for n in self.nodes if fits(n, self._need) and self._leaves_claims(n))
+        """The nodes with room for a slot that leaves all claims what they have there, best first."""
+        room = [n for n in self.nodes if fits(n, self._need) and self._leaves_claims(n)]
+        return sorted(room, key=lambda node: node.name in self.order.last_choice)
 
     def _leaves_claims(self, node: NodeView) -> bool:
         node = _with_pod(node, self._need)

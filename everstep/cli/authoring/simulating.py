@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from everstep.simulate.experiment import Experiment
     from everstep.simulate.jobs import JobNumbers
     from everstep.simulate.policies import PolicyUnderTest
+    from everstep.simulate.trace import Trace
 
 Value = dict[str, Any]
 
@@ -49,6 +50,9 @@ TraceFile = Annotated[
         metavar="FILE",
         help="Real outages: a list (CSV), or what `report --since 90d --json` prints.",
     ),
+]
+FromDay = Annotated[
+    float, typer.Option(min=0.0, help="Begin at this day of the outages in --trace.")
 ]
 Spares = Annotated[
     str | None,
@@ -80,6 +84,7 @@ def simulate(
     seeds: Seeds = 1,
     profile: ProfileName = "reference",
     trace: TraceFile = None,
+    from_day: FromDay = 0.0,
     spares: Spares = None,
     checkpoint_every: CheckpointEvery = "5m",
     policies: PolicyNames = "document,oracle",
@@ -116,6 +121,7 @@ def simulate(
     experiment = replace(
         experiment,
         days=days,
+        trace=outages_between(experiment.trace, from_day, days),
         seeds=range(seed, seed + seeds),
         spares=counts[0] if counts else None,
     )
@@ -157,6 +163,13 @@ def _experiment(
         trace=outages,
         policies=tuple(_policy(name) for name in policies.split(",")),
     )
+
+
+def outages_between(trace: Trace | None, from_day: float, days: float) -> Trace | None:
+    """The outages of so many days from there on."""
+    if trace is None and from_day:
+        raise Failed(Exit.USAGE, "--from-day is a day of --trace")
+    return trace and trace.between(from_day, from_day + days)
 
 
 def _specs(files: Sequence[str]) -> tuple[JobSpec, ...]:

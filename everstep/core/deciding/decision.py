@@ -131,6 +131,7 @@ class Remedy:
     steps: tuple[Step, ...] = ()
     isolate: tuple[Isolation, ...] = ()
     avoid: tuple[str, ...] = ()  # nodes that new pods do not get
+    last_choice: tuple[str, ...] = ()  # nodes that they get only where no other one has room
     in_maintenance: tuple[str, ...] = ()  # those of them that are avoided while maintenance lasts
     recreate: Slots = ()  # slots that get a new pod
     heal: tuple[DeviceRef, ...] = ()  # devices to reset

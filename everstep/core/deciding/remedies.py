@@ -22,6 +22,7 @@ from everstep.core.levels import (
     STEPS,
     FaultClass,
     Level,
+    Owner,
     Step,
 )
 
@@ -47,6 +48,9 @@ OF_SOUND_HARDWARE = frozenset(
     {FaultClass.PRECHECK, FaultClass.MAINTENANCE, FaultClass.SUBHEALTH, FaultClass.SLOW}
 )
 """Faults of a node that others may use: a job that moves is not placed there again."""
+
+MAY_BE_HARDWARE = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.UNKNOWN})
+"""Classes that say only how a run ended: broken hardware that no monitor reports ends it so as well."""
 
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
@@ -93,6 +97,7 @@ def remedy(
         steps=tuple(s for s in STEPS[level] if s not in needed or needed[s]()),
         isolate=isolate,
         avoid=avoid,
+        last_choice=_last_choice(inputs, fault, level),
         in_maintenance=_in_maintenance(fault, avoid, facts),
         recreate=recreate,
         heal=heal,
@@ -194,6 +199,18 @@ def _avoid(fault: Fault, level: Level) -> tuple[str, ...]:
     if fault.cls not in OF_SOUND_HARDWARE or level not in RESCHEDULING:
         return ()
     return fault.sound_nodes if fault.is_hardware else fault.nodes
+
+
+def _last_choice(inputs: DecisionInput, fault: Fault, level: Level) -> tuple[str, ...]:
+    """The node where a run ended again without progress: it may be broken though nothing says so.
+
+    It is no reason to isolate the node, nor to wait for another one: the script may be the cause.
+    """
+    is_again = inputs.escalation.get(fault.cls, 0) > 0
+    is_suspect = fault.cls in MAY_BE_HARDWARE and fault.owner is Owner.UNKNOWN
+    if not (is_again and is_suspect and level in RESCHEDULING) or fault.node is None:
+        return ()
+    return (fault.node,)
 
 
 SHOWN_BY_CLUSTER = ("maintenance.", "pod.drained")

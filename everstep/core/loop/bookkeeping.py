@@ -42,6 +42,9 @@ from everstep.core.state import (
 )
 from everstep.core.world import PodState
 
+LAST_CHOICE_MOST = 20
+"""So many nodes, the newest, are taken only where no other has room."""
+
 # -- Reports -------------------------------------------------------------------------------------
 
 
@@ -204,6 +207,8 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
     is_repeat = decision.repeats is not None  # its restart was counted and billed before
     placed_before = is_repeat and before is not None and before.decision.remedy.places_pods
     n = ledger.recoveries + 1
+    left = dict.fromkeys((*state.last_choice, *decision.remedy.last_choice))
+    state = replace(state, last_choice=tuple(left)[-LAST_CHOICE_MOST:])
     if decision.counts_spacing:
         escalation[cls] = escalation.get(cls, 0) + 1
     state = with_ledger(

@@ -31,6 +31,7 @@ def launch_plan(state: JobState) -> Plan:
             steps=steps,
             recreate=slots,
             avoid=state.avoid,
+            last_choice=state.last_choice,
             in_maintenance=in_maintenance(state),
             gives_way_to=(FaultClass.PREEMPTED, FaultClass.NODE, FaultClass.DEVICE_FATAL),
             older_than_step=state.ledger.rollbacks.below,
@@ -144,6 +145,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
             isolate=(*state.deferred, *decision.remedy.isolate),
             # Isolated nodes are kept clear of by the cluster itself, until somebody releases them.
             avoid=tuple(dict.fromkeys((*state.avoid, *decision.remedy.avoid))),
+            last_choice=state.last_choice,
             in_maintenance=in_maintenance(state, decision),
         ),
         since=decision.at,

@@ -209,3 +209,13 @@ async def test_a_failing_check_says_where_and_whose_fault(
     assert failure.details["hardware"] is hardware
     again = await job.backend.ensure_prechecked(job.precheck_order())
     assert again == state
+
+
+async def test_a_node_of_the_last_choice_is_taken_only_where_no_other_has_room(job: Run) -> None:
+    await job.new_generation("launch")
+    assert "n0" not in nodes_of(await job.place(last_choice=("n0",)))
+    for node in ("n1", "n2", "n3", "n4"):
+        await job.backend.ensure_isolated(node, reason="broken")
+    job.slots = (0,)
+    await job.new_generation("again")
+    assert nodes_of(await job.place(slots=(0,), recreate=(0,), last_choice=("n0",))) == {"n0"}

@@ -71,6 +71,49 @@ def test_progress_that_ends_no_count_and_a_step_saved_again_are_not_told(step: i
     assert not [line for line in log(job) if line.startswith("progress")]
 
 
+# -- Leaving the node where it ended again -------------------------------------------------------
+
+
+def last_choices(job: ScriptedJob, cls: FaultClass = _C.CRASH, **details: Any) -> tuple[str, ...]:
+    """The nodes that new pods get only where no other has room, in the plan of the next restart."""
+    job.see(sighting(cls, **details))
+    assert job.state.plan is not None
+    nodes = job.state.plan.remedy.last_choice
+    job.succeeds()
+    return nodes
+
+
+def test_new_pods_prefer_other_nodes_than_the_one_where_a_run_ended_again() -> None:
+    job = running()
+    assert last_choices(job, slot=1, node="n1") == ()
+    assert last_choices(job, slot=1, node="n1") == ("n1",)
+
+
+def test_the_node_stays_the_last_choice_after_progress_and_for_other_faults() -> None:
+    job = running()
+    for _ in range(2):
+        last_choices(job, slot=1, node="n1")
+    job.saves(10)
+    assert last_choices(job, _C.NODE, slot=2, node="n2") == ("n1",)
+
+
+def test_a_node_is_no_last_choice_for_the_first_end_nor_for_one_that_the_script_owns() -> None:
+    job = running()
+    job.saves(10)
+    assert last_choices(job, slot=1, node="n1") == ()
+    job.saves(20)
+    assert last_choices(job, slot=1, node="n1") == ()
+    assert last_choices(job, slot=1, node="n1", kind="pod.oom_killed") == ()
+
+
+def test_only_the_newest_last_choices_are_kept() -> None:
+    job = running(nodes=60, policy=Policy(no_progress_restarts=None, suspects_checkpoints=False))
+    for slot in range(60):
+        last_choices(job, slot=slot, node=f"n{slot}")
+    assert len(job.state.last_choice) == 20
+    assert job.state.last_choice[-1] == "n59"
+
+
 # -- Giving up ----------------------------------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ from everstep.backends.fake.simulated.training import Training
 from everstep.backends.rules import nodes
 from everstep.backends.rules.placing import queue_key
 from everstep.core.facts import Fact
-from everstep.core.world import NodeView, PlaceOrder, PodRef, PodView, RankExit
+from everstep.core.world import NodeView, PlaceOrder, PodRef, PodView
+from everstep.protocol.exits import RankExit
 
 FACTS_KEPT = 10_000
 
