@@ -9,6 +9,7 @@ import pytest
 from tests.support import plain_words
 from tests.support.sources import parsed
 
+NONE = [0, 0, 0, 0]
 SOURCE = '''
 """A worker tells nobody; a document says it."""
 
@@ -36,15 +37,37 @@ def test_people_words_are_counted_in_docstrings() -> None:
     assert counted == ["tells", "nobody", "whoever", "asks", "nobody", "knows"]
 
 
+def test_names_with_a_word_for_people_are_counted_but_those_of_tests_and_of_one_word_are_not() -> (
+    None
+):
+    source = """
+def nobody_to_ask(asked_at): is_known = told = asked_at
+class NobodyAnswered: ASK_S = 1.0
+def test_what_was_told(): ...
+"""
+    counted = sorted(plain_words.compounds(parsed(source)))
+    assert counted == ["ASK_S", "NobodyAnswered", "asked_at", "nobody_to_ask"]
+
+
+def test_docstrings_without_an_object_are_counted() -> None:
+    texts = (
+        "Of the pods that one generation creates.",
+        "On every object of a job.",
+        "Of many files only the newest are of use.",
+        "The pods that one generation creates.",
+        "Without a fence nothing is held.",
+    )
+    source = "".join(f'def f{n}():\n    """{text}"""\n' for n, text in enumerate(texts))
+    assert list(plain_words.fragments(parsed(source))) == [*texts[:2]]
+
+
 def test_no_room_has_more_private_words_than_it_may() -> None:
     rooms, files = plain_words.count()
     limits = plain_words.limits()
     more = {
-        where: f"{here.numbers} of {limits.get(where, [0, 0])}"
+        where: f"{here.numbers} of {limits.get(where, NONE)}"
         for where, here in rooms.items()
-        if any(
-            now > most for now, most in zip(here.numbers, limits.get(where, [0, 0]), strict=True)
-        )
+        if any(now > most for now, most in zip(here.numbers, limits.get(where, NONE), strict=True))
     }
     lines = "\n".join(
         plain_words.worst(
@@ -52,7 +75,8 @@ def test_no_room_has_more_private_words_than_it_may() -> None:
         )
     )
     assert not more, (
-        f"name the thing, and the process that acts (names, words; see CONTRIBUTING.md):\n{lines}"
+        "name the thing, and the process that acts (names, words, compounds, fragments; see "
+        f"CONTRIBUTING.md):\n{lines}"
     )
 
 
@@ -64,8 +88,11 @@ def test_tests_are_counted_by_their_folders() -> None:
 
 def test_limits_only_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_words, "LIMITS", tmp_path / "limits.json")
-    plain_words.LIMITS.write_text('{"everstep/core": [5, 0], "everstep/gone": [1, 1]}')
+    plain_words.LIMITS.write_text('{"everstep/core": [5, 0, 0, 0], "everstep/gone": [1, 1, 1, 1]}')
     here = plain_words.Count.of(parsed(SOURCE))
-    assert here.numbers == [7, 6]
+    assert here.numbers == [7, 6, 0, 0]
     plain_words.lower({"everstep/core": here, "everstep/new": here})
-    assert plain_words.limits() == {"everstep/core": [5, 0], "everstep/new": [7, 6]}
+    assert plain_words.limits() == {
+        "everstep/core": [5, 0, 0, 0],
+        "everstep/new": [7, 6, 0, 0],
+    }

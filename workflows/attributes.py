@@ -53,7 +53,7 @@ def _fitting(nodes: Sequence[str]) -> list[str] | None:
 
 
 def of_job(state: JobState, chronicle: Chronicle) -> dict[str, Any]:
-    """On a job: where it is, and its newest incident."""
+    """The attributes of a job: where it is, and its newest incident."""
     records = chronicle.records
     newest = records[-1].decision if records else None
     values = {
@@ -98,7 +98,7 @@ def of_refusal(job: str) -> list[SearchAttributeUpdate[Any]]:
 
 
 def of_recovery(state: JobState, chronicle: Chronicle, plan: Plan) -> TypedSearchAttributes:
-    """On a Recovery: its own fault and level, and the nodes that it isolates."""
+    """The attributes of a Recovery: its fault and level, and the nodes that it isolates."""
     values = {
         **of_job(state, chronicle),
         "TrainState": "recovering",

@@ -187,7 +187,7 @@ class Requests(socketserver.StreamRequestHandler):
         return handler(query, _json(request.body))
 
     def _send(self, status: int, body: Any) -> None:
-        """In one piece: the kernel holds back a second one until the client has confirmed the first."""
+        """Send the answer in one piece: the kernel holds back a second one until the first is confirmed."""
         is_raw = isinstance(body, bytes)
         kind, payload = (RAW, body) if is_raw else (JSON, json.dumps(body).encode())
         ending = "Connection: close\r\n" if self.close_connection else ""

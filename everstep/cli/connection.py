@@ -58,13 +58,13 @@ def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     return asyncio.run(connected())
 
 
-async def of_each(some: Iterable[S], ask: Callable[[S], Awaitable[T]]) -> list[T]:
+async def of_each(some: Iterable[S], call: Callable[[S], Awaitable[T]]) -> list[T]:
     """The result of each call, `AT_ONCE` calls at a time to spare the server."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: S) -> T:
         async with gate:
-            return await ask(item)
+            return await call(item)
 
     return await asyncio.gather(*map(one, some))
 
@@ -89,7 +89,7 @@ async def client(address: str | None = None, *, runtime: Runtime | None = None) 
 
 @cache
 def _silent_runtime() -> Runtime:
-    """Of the commands: the SDK would log its attempts to reach a server between what they print."""
+    """The runtime of commands: the SDK would log its attempts to reach a server between their lines."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 

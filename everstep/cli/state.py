@@ -58,7 +58,7 @@ def open_to_others(directory: Path) -> Iterator[Path]:
     for entry in _entries(directory):
         if entry.name == JOBS and _is_open(entry):
             yield entry
-        elif _is_ours(entry):
+        elif _has_own_name(entry):
             yield from permissions.open_to_others(entry)
 
 
@@ -75,12 +75,12 @@ def _closed(path: Path, directory: Path) -> str | None:
 
 def _stranger(directory: Path) -> str | None:
     strangers = (
-        entry for entry in _entries(directory) if entry.name != JOBS and not _is_ours(entry)
+        entry for entry in _entries(directory) if entry.name != JOBS and not _has_own_name(entry)
     )
     return next((entry.name for entry in strangers), None)
 
 
-def _is_ours(entry: Path) -> bool:
+def _has_own_name(entry: Path) -> bool:
     return any(fnmatch(entry.name, name) for name in OWN_NAMES)
 
 

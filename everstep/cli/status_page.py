@@ -102,7 +102,7 @@ def _submitted(value: Value) -> str | None:
 
 
 def _shown_time(at: str) -> str:
-    """Without the milliseconds of the JSON."""
+    """A moment of the JSON, without its milliseconds."""
     return f"{at[:10]} {at[11:19]}Z"
 
 

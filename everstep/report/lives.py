@@ -80,7 +80,7 @@ def _runs(life: LifeSource, now: float) -> tuple[Run, ...]:
 
 
 def _losses(lives: Sequence[LifeSource], runs: Sequence[Sequence[Run]]) -> list[int | None]:
-    """Of each life the steps that a later one did again; None: unknown. The newest life has lost none."""
+    """The steps of each life that a later one did again; None: unknown. The newest life has lost none."""
     numbered = [
         _NumberedRun(life=at, run=run) for at, of_life in enumerate(runs) for run in of_life
     ]

@@ -1,4 +1,7 @@
-"""Counts private language per room: names that are bare participles or pronouns, people-words in docstrings.
+"""Counts private language per room: names, words for people, and docstrings without an object.
+
+Four numbers: names that are bare participles or pronouns; people-words in docstrings; longer names of which a
+part is such a word; docstrings whose first sentence is a fragment.
 
 python -m tests.support.plain_words            # the rooms, and the worst files and words
 python -m tests.support.plain_words --lower    # write the smaller numbers down, never a larger one
@@ -36,6 +39,45 @@ WORDS = re.compile(
 """Words for people, in a docstring."""
 
 
+PARTS = frozenset(
+    (
+        *(
+            "whoever",
+            "whom",
+            "nobody",
+            "somebody",
+            "everybody",
+            "anybody",
+            "anew",
+            "ours",
+            "theirs",
+            "mine",
+        ),
+        *(
+            "tell",
+            "tells",
+            "telling",
+            "told",
+            "untold",
+            "says",
+            "said",
+            "speak",
+            "speaks",
+            "spoke",
+            "spoken",
+        ),
+        *("ask", "asks", "asked", "asking", "hear", "hears", "heard", "know", "knows", "knew"),
+    )
+)
+"""Words for people as parts of longer names, such as `nobody_to_ask` and `NobodyAnswered`."""
+
+FRAGMENT = re.compile(
+    r"(Of|So long|As many|At most so|Without|With|Beside|Behind|On|In|For)\b(?![^.:]*\b(is|are|has|have|may"
+    r"|can|must|takes?|returns?|reads?|counts?|gives?|does|do|was|were|will|ends?)\b)"
+)
+"""The begin of a docstring that names no object and has no verb: `Of the pods of a job.`"""
+
+
 def room(path: Path) -> str:
     """The package that a file belongs to: `everstep/core`, `everstep/backends/fake`, `tests/core`.
 
@@ -54,6 +96,30 @@ Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 def names(tree: ast.Module) -> Iterator[str]:
     """Each bare participle or pronoun that the module binds, once for each scope that binds it."""
+    return filter(NAMES.fullmatch, _bound_names(tree))
+
+
+def compounds(tree: ast.Module) -> Iterator[str]:
+    """Each longer name that the module binds and of which a part is a word for people.
+
+    Names of tests are claims, and left out.
+    """
+    for name in _bound_names(tree):
+        parts = [part.lower() for part in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+        if len(parts) > 1 and not name.startswith("test_") and not PARTS.isdisjoint(parts):
+            yield name
+
+
+def fragments(tree: ast.Module) -> Iterator[str]:
+    """The first line of each docstring that is no sentence and names no thing."""
+    for node in ast.walk(tree):
+        text = ast.get_docstring(node) if isinstance(node, ast.Module | Scope) else None
+        if text and FRAGMENT.match(text):
+            yield text.partition("\n")[0]
+
+
+def _bound_names(tree: ast.Module) -> Iterator[str]:
+    """Each name that the module binds, once for each scope that binds it."""
     scopes: list[ast.Module | Scope] = [tree]
     while scopes:
         bound: set[str] = set()
@@ -73,7 +139,7 @@ def names(tree: ast.Module) -> Iterator[str]:
             elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 bound.add(node.attr)
             nodes += ast.iter_child_nodes(node)
-        yield from filter(NAMES.fullmatch, bound)
+        yield from bound
 
 
 def people_words(tree: ast.Module) -> Iterator[str]:
@@ -95,21 +161,31 @@ class Count:
     def __init__(self) -> None:
         self.names: collections.Counter[str] = collections.Counter()
         self.words: collections.Counter[str] = collections.Counter()
+        self.compounds: collections.Counter[str] = collections.Counter()
+        self.fragments: collections.Counter[str] = collections.Counter()
 
     @classmethod
     def of(cls, tree: ast.Module) -> Count:
         count = cls()
         count.names.update(name.strip("_").lower() for name in names(tree))
         count.words.update(people_words(tree))
+        count.compounds.update(compounds(tree))
+        count.fragments.update(fragments(tree))
         return count
 
     def add(self, other: Count) -> None:
         self.names.update(other.names)
         self.words.update(other.words)
+        self.compounds.update(other.compounds)
+        self.fragments.update(other.fragments)
+
+    @property
+    def kinds(self) -> tuple[collections.Counter[str], ...]:
+        return self.names, self.words, self.compounds, self.fragments
 
     @property
     def numbers(self) -> list[int]:
-        return [self.names.total(), self.words.total()]
+        return [kind.total() for kind in self.kinds]
 
 
 def count() -> tuple[dict[str, Count], dict[str, Count]]:
@@ -131,8 +207,9 @@ def limits() -> dict[str, list[int]]:
 def worst(counts: dict[str, Count], most: int) -> Iterator[str]:
     """A line for each of those that have the most, with their commonest names and words."""
     for where, here in sorted(counts.items(), key=lambda item: -sum(item[1].numbers))[:most]:
-        common = " ".join(f"{word} {n}" for word, n in (here.names + here.words).most_common(6))
-        yield "{:>5} {:>5}  {:<48} {}".format(*here.numbers, where, common)
+        all_of_it = sum(here.kinds, collections.Counter[str]())
+        common = " ".join(f"{word} {n}" for word, n in all_of_it.most_common(6))
+        yield "{:>5} {:>5} {:>9} {:>9}  {:<48} {}".format(*here.numbers, where, common)
 
 
 def lower(rooms: dict[str, Count]) -> None:
@@ -154,9 +231,12 @@ def main() -> None:
     rooms, files = count()
     if "--lower" in sys.argv[1:]:
         lower(rooms)
-    names, words = (sum(here.numbers[i] for here in rooms.values()) for i in (0, 1))
-    sys.stdout.write("\n".join(["names words", *worst(rooms, len(rooms)), "", *worst(files, 15)]))
-    sys.stdout.write(f"\n{names:>5} {words:>5}  in all\n")
+    totals = [
+        sum(column) for column in zip(*(here.numbers for here in rooms.values()), strict=True)
+    ]
+    heading = "names words compounds fragments"
+    sys.stdout.write("\n".join([heading, *worst(rooms, len(rooms)), "", *worst(files, 15)]))
+    sys.stdout.write("\n{:>5} {:>5} {:>9} {:>9}  in all\n".format(*totals))
 
 
 if __name__ == "__main__":

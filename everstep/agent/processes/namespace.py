@@ -55,7 +55,7 @@ def _wait(child: int) -> int:
 
 
 def _begun(report_end: int) -> int:
-    """In the new process: give it a `/proc` of its own, or end it."""
+    """Give the new process, which calls this, a `/proc` of its own, or end it."""
     try:
         number = int(Path("/proc/self").readlink().name)  # still that of outside
         os.setsid()

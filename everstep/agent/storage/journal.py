@@ -67,7 +67,7 @@ def folder_of(
         handle = files.handle(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644, within=model_dir)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
-            if _is_theirs(handle, owner, folder):
+            if _belongs_to(handle, owner, folder):
                 for torn in folder.glob("*.tmp"):
                     torn.unlink()  # its writer was killed
                 yield folder
@@ -77,7 +77,7 @@ def folder_of(
         at += timedelta(seconds=1)
 
 
-def _is_theirs(lock: int, owner: dict[str, str], folder: Path) -> bool:
+def _belongs_to(lock: int, owner: dict[str, str], folder: Path) -> bool:
     """Claim the folder in its lock file; return whether it is the owner's."""
     claim = json.dumps(owner, sort_keys=True).encode()
     content = os.pread(lock, len(claim) + 1, 0)

@@ -92,7 +92,7 @@ class KubernetesApi:
 
     @classmethod
     def in_cluster(cls) -> Self:
-        """With the service account of the pod that this process runs in."""
+        """Make a client with the service account of the pod that this process runs in."""
         configuration = Configuration()
         load: Any = load_incluster_config  # has no types
         load(client_configuration=configuration)

@@ -259,7 +259,7 @@ class KubernetesBackend(AgentBackend):
 
     @property
     def _default(self) -> JobNamespace:
-        """Of jobs that name no namespace."""
+        """The namespace of jobs that name none."""
         return next(iter(self._namespaces.values()))
 
     def _of(self, job: JobRef) -> JobNamespace:
@@ -284,7 +284,7 @@ class KubernetesBackend(AgentBackend):
         return self._cluster_in(self._default)
 
     def cluster_of(self, job: JobRef) -> AgentCluster:
-        """For one call of a verb."""
+        """The two ports of the cluster for one call about this job."""
         return self._cluster_in(self._of(job))
 
     def _cluster_in(self, namespace: JobNamespace) -> AgentCluster:
@@ -309,7 +309,7 @@ class KubernetesBackend(AgentBackend):
 
     @property
     def books(self) -> ConfigMapBooks:
-        """Of the jobs that name no namespace."""
+        """The books of jobs that name no namespace."""
         return self._default.books
 
     @property
@@ -440,7 +440,7 @@ class KubernetesBackend(AgentBackend):
         return True
 
     def _newest_run(self, document: JobDocument, namespace: JobNamespace) -> JobRef:
-        """Of the job in that namespace, as the orders of that run name it."""
+        """The newest run of the job in that namespace, as its orders name it."""
         record = document.record
         name = "" if namespace is self._default else namespace.name
         return JobRef(id=record.id, run=record.newest_run, namespace=name)

@@ -63,7 +63,7 @@ def read(data: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_context(credentials: Mapping[str, str]) -> ssl.SSLContext:
-    """For a worker's connections to the agents of the job."""
+    """The TLS context of a worker's connections to the agents of the job."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=credentials[wire.AUTHORITY])
     with tempfile.TemporaryDirectory(prefix="everstep-") as folder:  # the library reads only files

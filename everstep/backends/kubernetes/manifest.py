@@ -69,7 +69,7 @@ class PodSettings:
 
     @property
     def agent_command(self) -> list[str]:
-        """Without `site`: the agent imports nothing of the image, and looking for that takes time."""
+        """The command of the agent. It leaves out `site`: the agent imports nothing of the image."""
         return [self.python, "-I", "-S", f"{AGENT}/{AGENT_FILE}"]
 
 
@@ -122,7 +122,7 @@ def pod(
     try:
         made = _pod(order, slot, owner=owner, settings=settings, nodes_to_avoid=nodes_to_avoid)
         if gang is not None:
-            _join(made, gang, is_ours=is_grouped_by_us(order, settings))
+            _join(made, gang, is_grouped=is_grouped_by_us(order, settings))
         return made
     except (AttributeError, KeyError, TypeError) as error:  # a list where an object belongs
         raise InvalidSpec([(_FIELD, f"a value of the wrong kind: {error}")]) from None
@@ -527,7 +527,7 @@ def _keep_apart(spec: Json, job: str, slot: int) -> None:
     rules["requiredDuringSchedulingIgnoredDuringExecution"] = [*required, term]
 
 
-def _join(made: Json, gang: Gang, *, is_ours: bool) -> None:
+def _join(made: Json, gang: Gang, *, is_grouped: bool) -> None:
     """Let the pod start together with those of its gang."""
     labels, annotations = made["metadata"]["labels"], made["metadata"]["annotations"]
     if KUEUE_QUEUE in labels and KUEUE_GROUP not in labels:
@@ -535,7 +535,7 @@ def _join(made: Json, gang: Gang, *, is_ours: bool) -> None:
         # By itself Kueue takes pods whose affinity differs for ones of different roles, of which a group
         # may have 18; a pod that replaces another one has to be of the same role.
         annotations.setdefault(KUEUE_ROLE, names.EVERSTEP)
-    elif is_ours and gang.needs_group:
+    elif is_grouped and gang.needs_group:
         made["spec"]["schedulingGroup"] = {"podGroupName": gang.name}
 
 

@@ -26,7 +26,7 @@ _HASH_DIGITS = 8
 _HAS_HASH = re.compile(rf".*-[0-9a-f]{{{_HASH_DIGITS}}}")
 
 
-@lru_cache(maxsize=4096)  # each look at a job asks several times for each of its pods
+@lru_cache(maxsize=4096)  # each look at a job needs it several times for each of its pods
 def job_label(job: str) -> str:
     """A form of the job's ID that may be a label and a part of a name: two IDs never share one."""
     safe = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:_JOB_MOST].strip("-") or "job"
@@ -40,22 +40,22 @@ def pod(job: str, *, slot: int, generation: int) -> str:
 
 
 def group(job: str, *, generation: int, number: int = 0) -> str:
-    """Of the pods that one generation creates. `number`: how many groups the generation gave up before."""
+    """The group of the pods of one generation. `number`: how many groups it gave up before."""
     return f"{job_label(job)}-g{generation}" + (f"-{number}" if number else "")
 
 
 def releaser(job: str, *, generation: int) -> str:
-    """Of the pod that releases the folders of an ended job."""
+    """The pod that releases the folders of an ended job."""
     return f"{job_label(job)}-release-g{generation}"
 
 
 def standby(job: str, *, slot: int, generation: int, number: int) -> str:
-    """Of a pod that stands by for a slot; another one has another number."""
+    """A pod that stands by for a slot; another one has another number."""
     return f"{pod(job, slot=slot, generation=generation)}s{number}"
 
 
 def record(job: str) -> str:
-    """Of the ConfigMap that owns all else of a job."""
+    """The ConfigMap that owns all other objects of a job."""
     return f"everstep-job-{job_label(job)}"
 
 
@@ -64,12 +64,12 @@ def secret(job: str) -> str:
 
 
 def policy(job: str) -> str:
-    """Of the NetworkPolicy of a job's pods."""
+    """The NetworkPolicy of a job's pods."""
     return f"everstep-job-{job_label(job)}"
 
 
 def agent(content: bytes) -> str:
-    """Of the ConfigMap with the agent: another agent is another object, old pods keep theirs."""
+    """The ConfigMap with the agent: another agent is another object, old pods keep the one they have."""
     return f"everstep-agent-{hashlib.sha256(content).hexdigest()[:12]}"
 
 
@@ -83,10 +83,10 @@ def phase_label(phase: str) -> str:
 
 
 def labels(books: str, job: str) -> dict[str, str]:
-    """On every object of a job."""
+    """The labels of every object of a job."""
     return {MANAGED_BY: EVERSTEP, BOOKS: books, JOB: job_label(job)}
 
 
 def selector(books: str) -> str:
-    """Of the objects that belong to these books."""
+    """The label of the objects that belong to these books."""
     return f"{MANAGED_BY}={EVERSTEP},{BOOKS}={books}"

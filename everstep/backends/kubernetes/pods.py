@@ -53,7 +53,7 @@ class PodLink(Link):
 
 @dataclass(slots=True)
 class KubernetesPods(Pods):
-    """Of one namespace, seen through the watch."""
+    """The pods of one namespace, seen through the watch."""
 
     api: KubernetesApi
     namespace: str
@@ -82,7 +82,7 @@ class KubernetesPods(Pods):
         return PodLink(make)
 
     def _context(self, job: str, secret: dict[str, str]) -> ssl.SSLContext:
-        """For connections to agents with these credentials. Making one takes time."""
+        """The TLS context for agents with these credentials. Making one takes time."""
         is_kept = self.credentials.get(job) is secret
         if is_kept and job in self.contexts:
             return self.contexts[job]

@@ -39,7 +39,7 @@ def _settings() -> KubernetesWorkerSettings:
 
 
 class KubernetesTools(Tools):
-    """Of the namespaces of jobs that the settings name, else of those that the workers stored."""
+    """Tools for the namespaces of jobs that the settings name, else for those that the workers stored."""
 
     def __init__(self) -> None:
         self._settings = _settings()
@@ -111,7 +111,7 @@ class KubernetesTools(Tools):
         return [line async for line in reader.lines()], reader
 
     async def _namespaces(self, api: KubernetesApi) -> Sequence[str]:
-        """Of jobs, first those of jobs that name none."""
+        """The namespaces of jobs, first that of jobs that name none."""
         home, default = self._settings.kube_namespace, self._settings.kube_default_namespace
         others = self._settings.kube_job_namespaces
         if default or others:

@@ -112,7 +112,7 @@ def of_backend(job: JobDocument) -> tuple[Problems, Problems]:
 
 
 def _in_overlay(problems: list[tuple[str, str]], overlay: str) -> Problems:
-    """With fields as this document writes them: a backend names those of a native one."""
+    """The problems with fields as this document writes them: a backend names those of a native one."""
     return tuple((f"{overlay}{field.removeprefix('spec')}", what) for field, what in problems)
 
 
@@ -163,7 +163,7 @@ def explain(
 
 def _state_of(job_id: str) -> JobState:
     """What the rules of an open job depend on."""
-    from everstep.cli.jobs.answers import ask
+    from everstep.cli.jobs.answers import send_query
     from everstep.cli.jobs.job import of_job
     from everstep.core.state import JobState
 
@@ -173,7 +173,7 @@ def _state_of(job_id: str) -> JobState:
             raise Failed(
                 Exit.USAGE, f"{job.id} has ended ({end}): nothing follows a fault any more"
             )
-        job_state: JobState = await ask(job.client, job.id, "state", result_type=JobState)
+        job_state: JobState = await send_query(job.client, job.id, "state", result_type=JobState)
         return job_state
 
     return of_job(job_id, state)

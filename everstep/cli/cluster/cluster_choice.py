@@ -10,7 +10,7 @@ from everstep.cli import machine
 from everstep.cli.cluster.living_jobs import avoidances_known
 from everstep.cli.connection import UnlessAbsent, of_each, unless_denied
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse, ask
+from everstep.cli.jobs.answers import NoResponse, send_query
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
@@ -96,7 +96,9 @@ async def _isolated_nodes(client: Client, cluster: str) -> set[str]:
     with UnlessAbsent():
         try:
             async with asyncio.timeout(LOOK_S):
-                rows = await ask(client, names.quarantine_id(cluster), "nodes", {"counts": True})
+                rows = await send_query(
+                    client, names.quarantine_id(cluster), "nodes", {"counts": True}
+                )
                 return {row["name"].partition("/")[0] for row in rows}
         except (NoResponse, TimeoutError):
             pass

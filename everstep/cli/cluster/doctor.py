@@ -188,7 +188,7 @@ async def _answer(server: Client, cluster: str) -> list[CheckLine]:
     """Whether a worker answers a query, as for any command; empty without a workflow to query."""
     async for workflow_id in _askable(server, cluster):
         try:
-            await answers.ask(server, workflow_id, METADATA)
+            await answers.send_query(server, workflow_id, METADATA)
         except RPCError as error:
             if not is_absent(error):
                 raise

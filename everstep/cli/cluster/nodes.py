@@ -17,7 +17,7 @@ from everstep.cli.cluster.cluster_choice import cluster_of_node, only_cluster
 from everstep.cli.cluster.living_jobs import avoidances_known, by_node, device_use_known
 from everstep.cli.connection import UnlessAbsent, with_server
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse, ask, tell
+from everstep.cli.jobs.answers import NoResponse, send_query, send_update
 from everstep.cli.jobs.job import FoundJob, of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.core import names
@@ -154,7 +154,7 @@ def isolate(
     async def isolated(client: Client) -> dict[str, Any]:
         place = await cluster_of_node(client, node, cluster)
         await _quarantine(client, place)
-        answer = await _tell(client, place, "isolate", request)
+        answer = await _update(client, place, "isolate", request)
         if answer["note"]:
             print(f"note: {shown(answer['note'])}", file=sys.stderr)
         if await _is_absent(node, place):
@@ -175,10 +175,10 @@ def _check_name(node: str) -> None:
         raise Failed(Exit.USAGE, str(error)) from None
 
 
-async def _tell(client: Client, cluster: str, update: str, request: dict[str, Any]) -> Any:
+async def _update(client: Client, cluster: str, update: str, request: dict[str, Any]) -> Any:
     """The quarantine's answer. Where it waits for the cluster, `Failed` says so: its worker is there."""
     try:
-        return await tell(client, names.quarantine_id(cluster), update, request)
+        return await send_update(client, names.quarantine_id(cluster), update, request)
     except NoResponse as silence:
         rows = await _rows_without_answer(client, cluster, silence)
     node = request["node"]
@@ -258,7 +258,7 @@ def release(
 
 async def _release_of_job(job: FoundJob, node: str) -> str:
     """Have this job use the node again. Returns its cluster."""
-    await job.tell("release", {"node": node})
+    await job.update("release", {"node": node})
     return str(job.attribute("TrainCluster") or machine.USUAL)
 
 
@@ -273,7 +273,7 @@ async def _release_for_job(client: Client, job: str, node: str) -> bool:
     """As `_release_for_jobs`, for one. It may have ended since it was listed."""
     with UnlessAbsent():
         try:
-            await tell(client, job, "release", {"node": node})
+            await send_update(client, job, "release", {"node": node})
         except Failed as error:
             if error.code is not Exit.USAGE:
                 raise
@@ -285,7 +285,7 @@ async def _release_for_job(client: Client, job: str, node: str) -> bool:
 async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:
     """The rows of the quarantine; empty if there is no quarantine."""
     with UnlessAbsent():
-        rows: list[dict[str, Any]] = await ask(
+        rows: list[dict[str, Any]] = await send_query(
             client, names.quarantine_id(cluster), "nodes", {"counts": True}
         )
         return rows
@@ -307,6 +307,6 @@ async def _quarantined_nodes(
 
 async def _release(client: Client, cluster: str, node: str) -> bool:
     with UnlessAbsent():
-        answer = await _tell(client, cluster, "release", {"node": node})
+        answer = await _update(client, cluster, "release", {"node": node})
         return bool(answer["released"])
     return False

@@ -86,7 +86,7 @@ SILENCE = frozenset(
 """Status codes that mean that no worker answered."""
 
 
-async def ask(
+async def send_query(
     client: Client,
     workflow_id: str,
     query: str,
@@ -109,7 +109,7 @@ async def ask(
         raise Failed(Exit.UNREACHABLE, f"{silence}: {error}") from None
 
 
-async def tell(
+async def send_update(
     client: Client,
     workflow_id: str,
     update: str,

@@ -20,7 +20,7 @@ from everstep.chronicle import record_rows, shapes
 from everstep.cli import pages, status_page
 from everstep.cli.connection import UnlessAbsent, ui_link
 from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse, ask, newest_answer
+from everstep.cli.jobs.answers import NoResponse, newest_answer, send_query
 from everstep.cli.jobs.ended_jobs import EndedJob, of_job_or_file
 from everstep.cli.jobs.evidence import evidence_lines
 from everstep.cli.jobs.history import all_records
@@ -176,7 +176,7 @@ async def _still_isolated(job: FoundJob, nodes: list[str]) -> list[str]:
     if not nodes or not job.is_open or cluster is None:
         return nodes
     with UnlessAbsent():
-        rows = await ask(job.client, names.quarantine_id(cluster), "nodes")
+        rows = await send_query(job.client, names.quarantine_id(cluster), "nodes")
         isolated = {row["name"] for row in rows if row["state"] == "isolated"}
         return [node for node in nodes if node in isolated]
     return nodes
@@ -322,7 +322,7 @@ async def as_modelarts(job: FoundJob) -> Value:
             return dict(left)
         reason = await job.failure()
         return view.unread(job.id, word, created_at=created_at, reason=reason)
-    answer = dict(await job.ask("status", {"shape": MODELARTS}))
+    answer = dict(await job.query("status", {"shape": MODELARTS}))
     now = (await glance(job)).get("now")
     return view.aged(answer, now) if isinstance(now, int | float) else answer
 
@@ -456,7 +456,7 @@ async def document_of(job: FoundJob) -> Value:
     Later changes are in `changes` only: the workflow that had the changed document has closed.
     """
     if job.is_open:
-        return {**await job.ask("document"), "as_of": None}
+        return {**await job.query("document"), "as_of": None}
     return {
         "id": job.id,
         "document": await job.document(),

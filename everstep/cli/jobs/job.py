@@ -101,15 +101,17 @@ class FoundJob:
         left = await self.memo("status") or {}
         return str(left.get("state", self.closed_as))
 
-    async def ask(self, query: str, argument: Any = None) -> Any:
+    async def query(self, query: str, argument: Any = None) -> Any:
         """The living workflow's answer."""
-        return await answers.ask(self.client, self.id, query, argument)
+        return await answers.send_query(self.client, self.id, query, argument)
 
     async def answer(self, query: str) -> Any:
         """Its answer while it lives, then what it left instead; None if it had no time for that."""
-        return await (self.ask(query) if self.is_open else self.memo(query))
+        return await (self.query(query) if self.is_open else self.memo(query))
 
-    async def tell(self, update: str, argument: Mapping[str, Any], *, takes_s: float = 0.0) -> Any:
+    async def update(
+        self, update: str, argument: Mapping[str, Any], *, takes_s: float = 0.0
+    ) -> Any:
         """The answer to an update. Its id, a fresh one where it has none, makes a repeated one count once.
 
         `takes_s`: how long the answer may take once a worker has the update.
@@ -118,7 +120,7 @@ class FoundJob:
             end = await self.end()
             raise Failed(Exit.USAGE, f"{self.id} has ended ({end}): {update} is too late")
         update_id = str(argument.get("id") or uuid.uuid4().hex)
-        return await answers.tell(
+        return await answers.send_update(
             self.client,
             self.id,
             update,

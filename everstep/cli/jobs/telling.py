@@ -24,12 +24,12 @@ Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's h
 
 def pause(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
     """Stop the processes after a checkpoint request and keep the pods, until resume."""
-    _tell(job_id, "pause", {"reason": reason}, as_json=as_json)
+    _send(job_id, "pause", {"reason": reason}, as_json=as_json)
 
 
 def resume(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
     """Go on after a pause."""
-    _tell(job_id, "resume", {"reason": reason}, as_json=as_json)
+    _send(job_id, "resume", {"reason": reason}, as_json=as_json)
 
 
 def stop(
@@ -44,7 +44,7 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End a job in order: its processes may save, its pods are removed."""
-    _tell(job_id, "stop", {"grace_s": grace_s, "reason": reason}, as_json=as_json)
+    _send(job_id, "stop", {"grace_s": grace_s, "reason": reason}, as_json=as_json)
 
 
 def restart(
@@ -54,7 +54,7 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Restart a job now, as a planned restart: it spends no budget."""
-    _tell(job_id, "restart", {"level": level, "reason": reason}, as_json=as_json)
+    _send(job_id, "restart", {"level": level, "reason": reason}, as_json=as_json)
 
 
 def checkpoint(
@@ -71,7 +71,7 @@ def checkpoint(
     checkpoint was seen in time.
     """
     arguments = {"within_s": within_s}
-    answer = of_job(job_id, lambda job: job.tell("checkpoint", arguments, takes_s=within_s))
+    answer = of_job(job_id, lambda job: job.update("checkpoint", arguments, takes_s=within_s))
     show({"id": job_id, **answer}, pages.save_result, as_json=as_json)
     return Exit.DONE if answer["saved"] else Exit.JOB_FAILED
 
@@ -110,7 +110,7 @@ def report_fault(
     if node is not None and device is not None:
         of_job(job_id, lambda job: _refuse_unknown_device(job, node, device))
     fault = {"kind": kind, "node": node, "device": device, "code": code}
-    _tell(job_id, "report_fault", {**fault, "at": at, "message": message}, as_json=as_json)
+    _send(job_id, "report_fault", {**fault, "at": at, "message": message}, as_json=as_json)
 
 
 async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
@@ -153,7 +153,7 @@ async def _report_each(job: FoundJob, reports: Sequence[Mapping[str, Any]]) -> t
     refusals: list[Failed] = []
     for fault in concerning:
         try:
-            await job.tell("report_fault", fault)
+            await job.update("report_fault", fault)
         except Failed as error:
             if error.code is not Exit.USAGE:
                 raise
@@ -194,7 +194,7 @@ def hot_update(
         patch = merged(patch, _setting(setting))
     when = "now" if now else "next_restart"
     change = {"patch": patch, "when": when, "by": _operator()}
-    _tell(job_id, "hot_update", change, as_json=as_json)
+    _send(job_id, "hot_update", change, as_json=as_json)
 
 
 def _operator() -> str:
@@ -243,7 +243,7 @@ def set_budget(
     if limit != "none" and not limit.isdecimal():
         raise Failed(Exit.USAGE, f"limit {limit}: give a whole number from 0 on, or none")
     units = None if limit == "none" else int(limit)
-    _tell(job_id, "set_budget", {"name": name, "limit": units}, as_json=as_json)
+    _send(job_id, "set_budget", {"name": name, "limit": units}, as_json=as_json)
 
 
 def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
@@ -252,11 +252,11 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
     Only where the lost one will not come back. All pods of the job are created again, after the time that
     pods of the lost one need to end by themselves.
     """
-    _tell(job_id, "adopt", {"reason": reason}, as_json=as_json)
+    _send(job_id, "adopt", {"reason": reason}, as_json=as_json)
 
 
-def _tell(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
+def _send(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
     arguments = {k: v for k, v in argument.items() if v is not None or k in NULLABLE}
-    answer = of_job(job_id, lambda job: job.tell(update, arguments))
+    answer = of_job(job_id, lambda job: job.update(update, arguments))
     result = {"id": job_id, "command": update, **(answer or {})}
     show(result, pages.command_result, as_json=as_json)

@@ -63,7 +63,7 @@ from everstep.dialects.dialect import has_pods_by_name
 from everstep.dialects.registry import Overrides
 from everstep.documents.text import to_yaml
 
-ASK_S = 1.0
+LOOK_FOR_WORKER_S = 1.0
 """Seconds between two checks that a shared server has a worker."""
 DOCUMENT_S = 1.0
 """Seconds in which a running job has to return its document; else the one that it was started with counts."""
@@ -297,7 +297,7 @@ async def _worker_ensured(
     with children_ended(), worker.log_kept_if_failed():
         if unserved:
             await _start_worker(worker, f"no worker serves queue {unserved[0].name}")
-        async with kept_alive(ensure_worker, every_s=ASK_S):
+        async with kept_alive(ensure_worker, every_s=LOOK_FOR_WORKER_S):
             yield worker
 
 
@@ -318,7 +318,7 @@ async def _worker_answers(server: Client, job_id: str, cluster: str) -> bool:
     if await pollers.unserved(server, cluster):
         return False
     try:
-        await answers.ask(server, job_id, "status")
+        await answers.send_query(server, job_id, "status")
     except Failed as error:
         return not isinstance(error, NoResponse)  # any other failure is a worker's answer
     return True
@@ -440,7 +440,7 @@ async def _request_stop(server: Client, job_id: str, reason: str) -> None:
     """Send the command `stop`, unless the job has ended or is stopping."""
     try:
         with UnlessAbsent():
-            await (await find(server, job_id)).tell("stop", {"reason": reason})
+            await (await find(server, job_id)).update("stop", {"reason": reason})
     except Failed as error:
         if error.code is not Exit.USAGE:
             raise Failed(Exit.INTERRUPTED, str(error)) from None
@@ -479,7 +479,7 @@ async def _document_in_force(job: FoundJob) -> Any:
     """The document that an open job follows. Without a prompt answer the one that its run began with."""
     try:
         async with asyncio.timeout(DOCUMENT_S):
-            return (await job.ask("document"))["document"]
+            return (await job.query("document"))["document"]
     except (Failed, TimeoutError):
         return await job.document()
 

@@ -1,4 +1,4 @@
-"""For how long each device shows a code: when that is too long, and when the device counts as sound. Pure."""
+"""Times for which devices show codes: when one is too long, and when a device counts as sound. Pure."""
 
 from __future__ import annotations
 

@@ -95,8 +95,9 @@ def _is_sub_healthy(fact: Fact) -> bool:
 
 
 def _cannot_heal(fact: Fact) -> bool:
-    """Without a severity `heals` decides. With one it decides alone: below `critical` healing is tried,
-    even if the report says that it will fail.
+    """Whether the device is not to be healed: by the severity, below `critical` always, else by `heals`.
+
+    So healing is tried even if the report of a minor fault says that it will fail.
     """
     severity = fact.details.get("severity")
     return severity == "critical" or (severity is None and fact.details.get("heals") is False)

@@ -58,6 +58,6 @@ def _shortened(text: str, most: int) -> str:
 
 
 def newest(held: Entries, *, most: int) -> dict[str, IsolatedNode]:
-    """At most so many of the entries, the newest."""
+    """The newest of the entries, at most so many."""
     by_age = sorted(held.values(), key=lambda entry: entry.since)
     return {entry.node: entry for entry in by_age[max(len(by_age) - most, 0) :]}

@@ -196,7 +196,7 @@ def _counts(
 
 
 def _kept_counts(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
-    """Of slots whose pods stay. Nearly all have equal counts, and share one object of the next ones."""
+    """The next counts of slots whose pods stay. Nearly all are equal, and share one object."""
     slots_before = {n: state.slots.get(n, NEW_SLOT) for n in slots}
     old = {n: (one.schedule_count, one.process_start_count) for n, one in slots_before.items()}
     new = {(n, runs): Counts(schedule=n, process_start=runs + 1) for n, runs in set(old.values())}

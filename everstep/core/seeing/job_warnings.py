@@ -153,7 +153,7 @@ def _dead_sidecars(signs: WarningSigns) -> Sign:
 
 
 def _size(count: int) -> str:
-    """In the unit that leaves a number before the point."""
+    """The size in the unit that leaves a number before the point."""
     size, unit = float(count), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if size < 999.5 or unit == "TB":

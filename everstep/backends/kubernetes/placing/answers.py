@@ -40,8 +40,8 @@ def place_state(
             # A pod whose place is given back ends for that reason.
             if holder := held_by(pod):
                 why = f"the finalizer {holder} of others holds it"
-            says_why = why and (holder or not entry.is_withdrawn)
-            if problem := f"pod {entry.name}: {why}" if says_why else failure_of(entry):
+            shows_why = why and (holder or not entry.is_withdrawn)
+            if problem := f"pod {entry.name}: {why}" if shows_why else failure_of(entry):
                 problems.append(problem)
             next_event = "its agent to answer" if node else "the scheduler to choose a node"
             waits.append(f"pod {entry.name}: {next_event}")

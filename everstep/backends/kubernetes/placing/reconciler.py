@@ -375,9 +375,9 @@ class PodReconciler:
         outage of the API server nodes are not ready for a moment, while training goes on.
         """
         agent = self.agents.by_uid.get(entry.uid)
-        is_heard = agent is not None and agent.state is not None and agent.silent_since is None
+        answers = agent is not None and agent.state is not None and agent.silent_since is None
         is_young = self.agents.clock() < fault.at + self.not_ready_s
-        return not (fault.kind == node_facts.NOT_READY and is_heard and is_young)
+        return not (fault.kind == node_facts.NOT_READY and answers and is_young)
 
     def watch_agents(self, stored: Stored) -> None:
         for entry in (*wanted_entries(stored).values(), *standby_entries(stored).values()):
