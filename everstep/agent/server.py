@@ -7,9 +7,6 @@ import socket
 import socketserver
 import threading
 import time
-
-# `hmac` has it from there, and imports OpenSSL.
-from _operator import _compare_digest as compare_digest
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -17,6 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from everstep.agent.agent import Stale
 from everstep.protocol import wire
+
+try:  # `hmac` may have it from there, and imports OpenSSL
+    from _operator import _compare_digest as compare_digest
+except ImportError:  # another interpreter than CPython
+    from hmac import compare_digest  # type: ignore[no-redef]  # the same function
 
 if TYPE_CHECKING:
     import ssl

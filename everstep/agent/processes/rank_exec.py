@@ -2,7 +2,8 @@
 
 Run as `python3 -I -S -c SOURCE PARENT SAYS UMASK WORKDIR COMMAND...`; nothing of it is left afterwards. What
 goes wrong is written to the file SAYS, which the kernel closes when the command starts. Every rank waits
-for it: `_signal` and `_ctypes` are what `signal` and `ctypes` wrap, which take longer than all the rest here.
+for it: `_signal` and `_ctypes` are what `signal` and `ctypes` of CPython wrap, which take longer than all the
+rest here. An interpreter that lacks them imports the others.
 """
 
 from __future__ import annotations
@@ -15,19 +16,25 @@ from typing import Any
 from everstep.agent.storage import permissions
 
 SOURCE = """
-import _ctypes, _signal, os, sys
+import os, sys
 parent, says, workdir, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[4], sys.argv[5:]
 os.umask(int(sys.argv[3]))  # the user's: what a rank makes is theirs
 os.set_inheritable(says, False)
 try:
+    try:
+        import _signal as signal
+        from _ctypes import call_function, dlopen, dlsym
+        prctl = lambda *arguments: call_function(dlsym(dlopen(None, 0), "prctl"), arguments)
+    except ImportError:
+        import ctypes, signal
+        prctl = ctypes.CDLL(None).prctl
     os.setsid()
-    prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
-    _ctypes.call_function(prctl, (1, 9))  # PR_SET_PDEATHSIG, SIGKILL
+    prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != parent:  # it may have died before we asked
         os._exit(1)
-    for number in _signal.valid_signals():  # what Python, or who started the agent, ignores
-        if _signal.getsignal(number) == _signal.SIG_IGN:
-            _signal.signal(number, _signal.SIG_DFL)
+    for number in signal.valid_signals():  # what Python, or who started the agent, ignores
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     os.chdir(workdir)
     os.execvp(command[0], command)
 except OSError as error:
