@@ -415,6 +415,10 @@ class Agent:
                 self.note(f"rank {rank.number} did not hold: it is ended")
         self._end_processes(below=hold.generation, keep=hold.ranks, then=finish)
 
+    @property
+    def _is_holding(self) -> bool:
+        return self._ending is not None or (self._hold is not None and not self._hold.is_over)
+
     def rank_held(self, rank: Rank, generation: int, completed: int | None) -> None:
         """A rank reports that it holds."""
         if self._hold is not None and self._hold.generation == generation:
@@ -426,8 +430,11 @@ class Agent:
             self._hold.drop(rank.number)
 
     def report_interruption(self, rank: Rank, why: str) -> None:
-        """A rank cannot go on without the others, and waits. Where one has ended here, that is why."""
-        if self.run is None or self._ending is not None:
+        """A rank cannot go on without the others, and waits.
+
+        No news where a rank has ended here, which is why, and during a restart that lets it go on.
+        """
+        if self.run is None or self.run.started_at is None or self._is_holding:
             return
         if not any(one.ended_badly for one in self.run.ranks):
             message = f"rank {rank.number} was interrupted: {why}"

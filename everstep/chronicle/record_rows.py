@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from everstep.core.world import Snapshot
 
 Value = dict[str, Any]
-IN_MEMORY = {"snapshot": "in memory", "neighbour": "in the memory of a neighbour"}
+IN_MEMORY = {
+    "ranks": "of the ranks that kept their process",
+    "snapshot": "in memory",
+    "neighbour": "in the memory of a neighbour",
+}
 """How sentences name what a start resumed from, where that is no checkpoint."""
 
 
@@ -47,7 +51,12 @@ def _resume_from(outcome: Outcome) -> str | None:
 
 
 def source(snapshot: Snapshot | None, *, has_checkpoint: bool) -> str | None:
-    """What a start resumes from, in one word; `neighbour`: some rank from the copy in another pod."""
+    """What a start resumes from, in one word.
+
+    `ranks`: from those that kept their process; `neighbour`: some rank from the copy in another pod.
+    """
+    if snapshot is not None and snapshot.survivors:
+        return "ranks"
     if snapshot is not None:
         return "neighbour" if snapshot.copies else "snapshot"
     return "checkpoint" if has_checkpoint else None

@@ -117,6 +117,10 @@ PROCESS_FAMILIES = frozenset({"process", "hang", "agent", "pod", "start"})
 """Facts about processes: those of an older generation are late, not news."""
 
 
+COLLECTIVE = "network.collective"
+"""A rank was interrupted in a collective operation, and no rank of its pod has ended."""
+
+
 def gone_id(uid: str) -> str:
     """The identity of the fact that the agent in this pod ended without an order."""
     return f"{uid}/gone"
@@ -124,7 +128,8 @@ def gone_id(uid: str) -> str:
 
 def is_late(fact: Fact, *, generation: int) -> bool:
     """Whether the fact is about processes that were already replaced."""
-    return fact.family in PROCESS_FAMILIES and 0 < fact.generation < generation
+    is_of_processes = fact.family in PROCESS_FAMILIES or fact.kind == COLLECTIVE
+    return is_of_processes and 0 < fact.generation < generation
 
 
 def bounded(facts: Iterable[Fact]) -> tuple[Fact, ...]:

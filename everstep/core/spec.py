@@ -190,16 +190,19 @@ class RelationRule(NamedTuple):
 
 
 def ladder_rows(
-    answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = ""
+    answers: Mapping[FaultClass, tuple[Level, ...]], *, why: str = "", is_whole: bool = False
 ) -> tuple[LadderRow, ...]:
-    """A row for each list of levels, with the classes that have it; rows for the train library come first."""
+    """A row for each list of levels, with the classes that have it; rows for the train library come first.
+
+    `is_whole`: the lists have the levels of the train library already, where a document wants them.
+    """
     classes_by_levels: dict[tuple[Level, ...], list[FaultClass]] = {}
     for cls, levels in answers.items():
         classes_by_levels.setdefault(levels, []).append(cls)
     plain = [
         LadderRow(levels, tuple(classes), why=why) for levels, classes in classes_by_levels.items()
     ]
-    return (*(row for one in plain for row in _with_library(one)), *plain)
+    return (*(row for one in plain for row in _with_library(one) if not is_whole), *plain)
 
 
 def _with_library(row: LadderRow) -> Iterator[LadderRow]:

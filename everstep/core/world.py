@@ -102,6 +102,7 @@ class Snapshot(NamedTuple):
     at: float  # of the last one
     starts: int = 1  # runs in a row that began from them
     copies: tuple[CopyPlace, ...] = ()  # what is fetched first; the other ranks have their own
+    survivors: int = 0  # ranks whose process goes on with it; they give it to the others
 
     @property
     def name(self) -> str:

@@ -175,7 +175,8 @@ def _kept_or_failed(step: StepRun, state: StopState) -> StepResult:
     if why := survivors.why_not(plan, state.kept_ranks, state.held):
         return step.failed(step.cause("process.not_kept", why))
     newest = survivors.newest_step(state.kept_ranks, state.held)
-    in_memory = None if newest is None else Snapshot(newest, at=step.now)
+    survivors_count = len(state.kept_ranks)
+    in_memory = None if newest is None else Snapshot(newest, step.now, survivors=survivors_count)
     return replace(step.done(), kept_ranks=state.kept_ranks, snapshot=in_memory)
 
 

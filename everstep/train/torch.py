@@ -139,21 +139,29 @@ class Group:
     # -- steps ------------------------------------------------------------------------------------
 
     def steps(
-        self, last: int, *, state: Mapping[str, Any], done: int = 0
+        self, last: int, *, state: Mapping[str, Any], done: int = 0, snapshots: bool = True
     ) -> Iterator[contextlib.AbstractContextManager[int]]:
         """An attempt at each step up to `last`, from the one after `done` on.
 
         `state`: what every rank has alike, by `state_dict` and `load_state_dict`; `done`: the step of the
-        checkpoint that was loaded.
+        checkpoint that was loaded. `snapshots`: keep the state of each step in memory too, for a fault that
+        ends all processes.
         """
-        self.completed = None if self._joins else done
+        restored = self._run.restore() if snapshots else None
         if self._joins:
             self._until_formed(state, lambda: None)
+        elif restored is not None:
+            _load(state, restored.state)
+            self.completed = restored.step
+        else:
+            self.completed = done
         while self.completed is None or self.completed < last:
             step = 1 + (self.completed or 0)
             yield self._attempt(step)
             if self._interruption is not None:
                 self._recover(state)
+            elif snapshots and self._orders is not None:
+                self._run.snapshot(step, _states(state))
 
     @contextlib.contextmanager
     def _attempt(self, step: int) -> Iterator[int]:
@@ -259,7 +267,7 @@ class Group:
 
     def _pass_on(self, state: Mapping[str, Any], donor: int, receiver: int) -> None:
         if self.rank == donor:
-            flat = states.flat({name: one.state_dict() for name, one in state.items()})
+            flat = states.flat(_states(state))
             memory = bytearray(flat.nbytes)
             flat.write_into(memoryview(memory))
             content = torch.frombuffer(memory, dtype=torch.uint8)
@@ -274,9 +282,16 @@ class Group:
             on_device = content.to(self._device)
             dist.recv(on_device, donor)
             content.copy_(on_device)
-            received = states.unflattened(memoryview(memory), int(sizes[1]))
-            for name, one in state.items():
-                one.load_state_dict(received[name])
+            _load(state, states.unflattened(memoryview(memory), int(sizes[1])))
+
+
+def _states(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one.state_dict() for name, one in state.items()}
+
+
+def _load(state: Mapping[str, Any], loaded: Mapping[str, Any]) -> None:
+    for name, one in state.items():
+        one.load_state_dict(loaded[name])
 
 
 class Replicated(torch.nn.Module):  # type: ignore[misc]  # PyTorch is typed where it is installed

@@ -432,7 +432,7 @@ NOTES: tuple[tuple[dict[str, str], dict[str, str], str, str], ...] = (
     ({**LABELS, "subHealthyStrategy": "x"}, {}, "labels.subHealthyStrategy", "means ignore"),
     ({**LABELS, "recover-strategy": "retry"}, {}, "labels.recover-strategy", "belongs under"),
     ({**LABELS, "process-recover-enable": "on"}, {}, "labels.process-recover-enable", "by itself"),
-    (LABELS, {"recover-strategy": "retry"}, "annotations.recover-strategy", "no step is run again"),
+    (LABELS, {"recover-strategy": "retry"}, "annotations.recover-strategy", "everstep.train.torch"),
     (LABELS, {"recover-strategy": "recover"}, "annotations.recover-strategy", "next coarser level"),
     (LABELS, {"recover-strategy": "exit, dump"}, "annotations.recover-strategy", "newest checkpoint"),
     (LABELS, {"huawei.com/recover_policy_path": "job"}, "annotations.huawei.com/recover_policy_path", "pod"),

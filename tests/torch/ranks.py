@@ -22,12 +22,12 @@ WITHIN_S = 300.0
 """As `HUNG_S`; to import PyTorch alone takes longer than a minute where much else is going on."""
 
 
-def undisturbed(script: Path, env: Mapping[str, str]) -> None:
-    """Two undisturbed ranks, started by hand, have come to their end."""
+def undisturbed(script: Path, env: Mapping[str, str], *, world: int = 2) -> None:
+    """So many undisturbed ranks, started by hand, have come to their end."""
     shared = {
         **{k: v for k, v in os.environ.items() if not k.startswith("EVERSTEP_")},
-        "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
         "TORCHELASTIC_RUN_ID": "by-hand",
@@ -42,11 +42,11 @@ def undisturbed(script: Path, env: Mapping[str, str]) -> None:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        for rank in ("0", "1")
+        for rank in map(str, range(world))
     ]
     try:
         outputs = [rank.communicate(timeout=WITHIN_S)[0] for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], outputs
+        assert not any(rank.returncode for rank in ranks), outputs
     finally:
         for rank in ranks:
             rank.kill()

@@ -22,7 +22,7 @@ class Hold:
         self._loop, self._done = loop, done
         self._completed: dict[int, int | None] = {}
         self._awaited: set[int] = set()
-        self._is_over = False
+        self.is_over = False
 
     def begin(self, ranks: Iterable[Rank], within_s: float) -> None:
         """Order these ranks to hold."""
@@ -33,7 +33,7 @@ class Hold:
 
     def report(self, rank: int, completed: int | None) -> None:
         """A rank holds, and has the state after this step."""
-        if not self._is_over and rank in self._awaited:
+        if not self.is_over and rank in self._awaited:
             self._completed[rank] = completed
             self.drop(rank)
 
@@ -47,8 +47,8 @@ class Hold:
             self._finish()
 
     def _finish(self) -> None:
-        if not self._is_over:
-            self._is_over = True
+        if not self.is_over:
+            self.is_over = True
             self._done(self)
 
     @property

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from everstep.core.deciding.decision import Fault
-from everstep.core.facts import NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
+from everstep.core.facts import COLLECTIVE, NUMBERS_CHECKED, WORLD_MOVED, Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.core.patterns import is_found
 from everstep.core.spec import Match, Rule
@@ -360,13 +360,17 @@ def rows_of(kind: str) -> tuple[PlaybookRow, ...]:
     return tuple(row for row in PLAYBOOK if row.has_kind(kind))
 
 
+FOLLOWS_OTHERS = frozenset({WORLD_MOVED, COLLECTIVE})
+"""Kinds of facts that name a fault only where there is no other one."""
+
+
 def weight(fact: Fact) -> tuple[bool, int, bool, float]:
     """Sorts a group: what is no cause by itself last, then by precedence of the class, then by time.
 
     Within a class a fact that names it comes first.
     """
     row = row_for(fact)
-    is_no_cause = row.is_harmless or fact.kind == WORLD_MOVED
+    is_no_cause = row.is_harmless or fact.kind in FOLLOWS_OTHERS
     return is_no_cause, PRECEDENCE.index(row.cls), not row.names_its_class, fact.at
 
 

@@ -14,6 +14,7 @@ from everstep.core.deciding.decision import RollbackCount
 from everstep.core.loop.job_events import Progressed
 from everstep.core.state import JobState, Ledger, Mark, happened, with_ledger
 from everstep.core.world import Checkpoint, PodView
+from everstep.protocol import rank_memory
 
 T = TypeVar("T", int, float)
 
@@ -101,13 +102,19 @@ def _remembered(state: JobState) -> JobState:
 
     It is lost with the pods, so series, suspicions and rollbacks end with a checkpoint alone.
     """
-    mark = state.ledger.mark
-    if state.remembered is None or state.remembered < (mark.remembered or 0) + STEPS_FURTHER:
+    mark, newest = state.ledger.mark, _step_in_memory(state)
+    if newest is None or newest < (mark.remembered or 0) + STEPS_FURTHER:
         return state
-    mark = replace(mark, remembered=state.remembered)
+    mark = replace(mark, remembered=newest)
     return _with_event(
         state, with_ledger(state, mark=mark, no_progress=0, spacing=0, escalation={})
     )
+
+
+def _step_in_memory(state: JobState) -> int | None:
+    """The newest step that a fault of one rank does not lose: of snapshots, or of ranks that outlive it."""
+    step = state.step if rank_memory.REBUILD in state.can else None
+    return _newer(state.remembered, step)
 
 
 def _with_event(before: JobState, after: JobState) -> JobState:

@@ -76,12 +76,15 @@ DEFAULTS: Mapping[str, str] = {
 }
 STRATEGY_NAMES = (*STRATEGY, "dump", "exit")
 
-NOT_CARRIED_OUT: Mapping[str, str] = {
-    "retry": "no step is run again online yet: the next coarser level answers",
-    "recover": "no single process is replaced yet: the next coarser level answers",
+LIBRARY_IS_NEEDED = (
+    "works where every rank runs everstep.train.torch; elsewhere the next coarser level answers"
+)
+STRATEGY_NOTES: Mapping[str, str] = {
+    "retry": LIBRARY_IS_NEEDED,
+    "recover": LIBRARY_IS_NEEDED,
     "dump": "nothing is saved on the way out yet: a restart goes on from the newest checkpoint",
 }
-"""Strategies of `recover-strategy` that are not carried out yet, and what happens instead."""
+"""What `validate` notes of strategies in `recover-strategy`."""
 
 WITHOUT_SWITCH = f"has no effect while {SWITCH} is off: no fault leads to a restart"
 
@@ -235,8 +238,8 @@ def _defaults(texts: Texts) -> Iterator[Problem]:
 
 
 def _strategy_notes(texts: Texts, switches: Switches) -> Iterator[Problem]:
-    for name in sorted(switches.strategies & NOT_CARRIED_OUT.keys()):
-        yield at(STRATEGIES), f"{name}: {NOT_CARRIED_OUT[name]}"
+    for name in sorted(switches.strategies & STRATEGY_NOTES.keys()):
+        yield at(STRATEGIES), f"{name}: {STRATEGY_NOTES[name]}"
     if switches.strategies and switches.fault_retry_times == 0:
         yield at(STRATEGIES), f"needs {RETRY_TIMES} there; here it holds without"
     if texts.get(PROCESS_RECOVER) == "on" and not switches.strategies:

@@ -117,7 +117,7 @@ def mindcluster(
         ladders[_C.PRECHECK] = (_L.POD,)
     return replace(
         BASE_POLICY,
-        ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders)),
+        ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders, is_whole=True)),
         budgets=budgets,
         hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
         saves_before_stop=saves_before_stop,
@@ -142,7 +142,7 @@ def _mindcluster_ladders(
     return {
         **SHARED_LADDERS,
         **NO_FAULT,
-        **same_for(LIKE_A_CRASH, only(_L.IN_PLACE, _L.POD) if retries_exits else FAIL),
+        **same_for(LIKE_A_CRASH, only(_L.IN_PLACE, _L.PROCESS, _L.POD) if retries_exits else FAIL),
         _C.HANG: NOTE,
         _C.DEVICE: device,
         _C.DEVICE_USER: device,
