@@ -7,6 +7,8 @@ lacks.
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +16,34 @@ import pytest
 import yaml
 
 from tests.support.machine import EXAMPLES, ROOT, Machine
+from tests.support.rehearsal import Rehearsal, records
 from tests.torch.ranks import PYTHON, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("faulty.py")
 EXAMPLE = EXAMPLES / "survivors" / "train.py"
-ENV = {"SAVE_EVERY": "20", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+ENV = {"STEPS": "75", "SAVE_EVERY": "20", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def trained(
-    machine: Machine, folder: Path, faults: str, *, steps: int, world: int, **limits: float
-) -> list[dict[str, Any]]:
-    """A job that came to its end through these faults, with the same bits as without: its restarts."""
+def document(folder: Path, faults: str, **spec: Any) -> dict[str, Any]:
+    """A job with these faults, in a folder that also has what it comes to without them."""
     (folder / "out").mkdir(parents=True)
-    env = {**ENV, "STEPS": str(steps)}
-    undisturbed(EXAMPLE, {**env, "OUT": str(folder / "alone")}, world=world)
-    document = yaml.safe_load((EXAMPLES / "survivors" / "job.yaml").read_text())
-    out = str(folder / "out")
-    document["spec"] |= {
-        "command": [str(PYTHON), str(SCRIPT)],
-        "workdir": str(folder),
-        "processes_per_node": world,
-        "limits": limits,
-        "env": {**env, "EXAMPLE": str(EXAMPLE), "OUT": out, "FAULTS": faults, "STEP_S": "0.05"},
-    }
-    job = folder / "job.yaml"
-    job.write_text(yaml.safe_dump(document))
+    body: dict[str, Any] = yaml.safe_load((EXAMPLES / "survivors" / "job.yaml").read_text())
+    body["spec"] |= {"command": [str(PYTHON), str(SCRIPT)], "workdir": str(folder), **spec}
+    faulty = {"EXAMPLE": str(EXAMPLE), "OUT": str(folder / "out"), "FAULTS": faults}
+    body["spec"]["env"] = {**ENV, **faulty, "STEP_S": "0.05"}
+    body["spec"]["model_dir"] = str(folder / "out")
+    body["spec"]["checkpoints"] = {"path": str(folder / "out")}
+    world = body["spec"]["nodes"] * body["spec"]["processes_per_node"]
+    undisturbed(EXAMPLE, {**ENV, "OUT": str(folder / "alone")}, world=world)
+    return body
+
+
+def trained(machine: Machine, folder: Path, faults: str, **spec: Any) -> list[dict[str, Any]]:
+    """The restarts of a job that came to its end through these faults, with the same bits."""
+    job = folder.with_suffix(".yaml")
+    job.write_text(yaml.safe_dump(document(folder, faults, **spec)))
     done = machine.everstep("run", str(job))
     assert done.returncode == 0, done.stdout + done.stderr
     assert final(folder / "out") == final(folder / "alone")
@@ -65,7 +68,7 @@ def test_a_kill_anywhere_costs_one_process_and_the_step_under_way(
     machine: Machine, tmp_path: Path
 ) -> None:
     faults = "forward:1:15,backward:0:30,update:2:45,save:0:60"
-    restarts = trained(machine, tmp_path / "job", faults, steps=75, world=4)
+    restarts = trained(machine, tmp_path / "job", faults)
     assert [r["level"] for r in restarts] == ["process"] * 4
     assert [r["resume_step"] for r in restarts] == [14, 29, 45, 60]
     assert processes(tmp_path / "job") == [3, 2, 2, 1]
@@ -73,18 +76,48 @@ def test_a_kill_anywhere_costs_one_process_and_the_step_under_way(
 
 def test_two_at_once(machine: Machine, tmp_path: Path) -> None:
     faults = "forward:1:15,forward:2:15"
-    restarts = trained(machine, tmp_path / "job", faults, steps=30, world=4)
+    restarts = trained(machine, tmp_path / "job", faults)
     assert {r["level"] for r in restarts} == {"process"}
     assert processes(tmp_path / "job") == [1, 2, 2, 1]
 
 
 def test_a_stopped_process_is_replaced_alone(machine: Machine, tmp_path: Path) -> None:
-    restarts = trained(machine, tmp_path / "job", "stop:1:15", steps=30, world=2, hang_s=5)
+    restarts = trained(
+        machine, tmp_path / "job", "stop:1:15", processes_per_node=2, limits={"hang_s": 5}
+    )
     assert [(r["level"], r["resume_step"]) for r in restarts] == [("process", 14)]
     assert processes(tmp_path / "job") == [1, 2]
 
 
 def test_a_cut_connection_costs_no_process(machine: Machine, tmp_path: Path) -> None:
-    restarts = trained(machine, tmp_path / "job", "cut:2:15", steps=30, world=4)
+    restarts = trained(machine, tmp_path / "job", "cut:2:15")
     assert [(r["level"], r["resume_step"]) for r in restarts] == [("operator_online", 14)]
     assert processes(tmp_path / "job") == [1, 1, 1, 1]
+
+
+async def test_a_lost_pod_costs_only_its_ranks(tmp_path: Path) -> None:
+    body = document(tmp_path / "job", "", nodes=2, processes_per_node=2)
+    async with Rehearsal(tmp_path / "r", nodes=2) as stage:
+        job = await stage.submit(body)
+        await stage.until((tmp_path / "job" / "out" / "step_20.pt").exists, "a checkpoint")
+        (lost,) = [pod for pod in stage.pods("survivors") if pod.slot == 1]
+        agent = lost.agent()
+        assert agent is not None
+        os.kill(agent, signal.SIGKILL)
+        report = await stage.report(job)
+    assert [(r["level"], r["resume_from"]) for r in records(report)] == [("process", "ranks")]
+    assert processes(tmp_path / "job") == [1, 1, 2, 2]
+    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+
+
+async def test_a_worker_killed_in_a_recovery_costs_nothing(tmp_path: Path) -> None:
+    body = document(tmp_path / "job", "forward:1:15", processes_per_node=2)
+    async with Rehearsal(tmp_path / "r", nodes=1) as stage:
+        job = await stage.submit(body)
+        await stage.until(lambda: stage.newest("survivors") == 2, "the stop")
+        stage.worker.kill9()
+        await stage.worker.start()
+        report = await stage.report(job)
+    assert [(r["level"], r["resume_step"]) for r in records(report)] == [("process", 14)]
+    assert processes(tmp_path / "job") == [1, 2]
+    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
