@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 from temporalio.workflow import (
     ActivityCancellationType,
     ChildWorkflowCancellationType,
@@ -139,6 +139,8 @@ STUCK_RETRY = timedelta(seconds=30)
 
 RECOVERY: dict[str, Any] = {
     "task_timeout": TASK_TIMEOUT,
+    # Before all that starts or waits, on a server that orders tasks by it; the fairness key is its job's.
+    "priority": Priority(priority_key=1),
     # Its step has to end before the job does anything else.
     "cancellation_type": ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
     # So that it closes in order, and its row says so, when its job is terminated.

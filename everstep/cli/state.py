@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
 from collections.abc import Iterator
@@ -96,3 +97,11 @@ def _is_open(path: Path) -> bool:
         return bool(path.lstat().st_mode & permissions.OTHER_USERS)
     except OSError:
         return False
+
+
+def user() -> str:
+    """The user of this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name
+        return str(os.getuid())

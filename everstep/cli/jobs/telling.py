@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -15,6 +13,7 @@ from everstep.cli.authoring.documents import fragment, read
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, JobId, of_job
 from everstep.cli.output import AsJson, show
+from everstep.cli.state import user
 from everstep.core.errors import InvalidSpec
 from everstep.core.loop.commands import GRACE_MOST_S, NULLABLE, SAVE_WITHIN_MOST_S, SAVE_WITHIN_S
 from everstep.documents.merge import merged
@@ -199,11 +198,7 @@ def hot_update(
 
 def _operator() -> str:
     """Who changes a job, as its history names them: `user@host`."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a number without a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user()}@{socket.gethostname()}"
 
 
 def _setting(text: str) -> dict[str, Any]:

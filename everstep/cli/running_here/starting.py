@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import Priority, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
@@ -29,12 +29,19 @@ from everstep.cli.connection import is_too_large, ui_link, with_server
 from everstep.cli.exits import Exit, Failed
 from everstep.cli.jobs.job import FoundJob, look_up
 from everstep.cli.output import AsJson, not_empty, show
+from everstep.cli.state import user
 from everstep.core import names
+from everstep.core.spec import JobSpec
 from everstep.dialects import registry
 from everstep.dialects.modelarts import JOB_NAME as MODELARTS_NAME
 from everstep.dialects.native.values import JOB_NAME
 from everstep.dialects.registry import Overrides
 from workflows import options
+
+TEAM = "team"
+"""The label of a document whose value is the fairness key of its job."""
+FAIRNESS_KEY_MOST = 64
+"""Bytes that the server takes."""
 
 
 def submit(
@@ -145,6 +152,7 @@ async def start(
             id_reuse_policy=reuse,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             static_summary=_summary(job),
+            priority=Priority(fairness_key=fairness_key(job.spec)),
         )
     except WorkflowAlreadyStartedError:
         raise IdTaken(job_id) from None
@@ -155,6 +163,12 @@ async def start(
         raise Failed(Exit.USAGE, f"{problem} (the server reports: {error.message})") from None
     run = handle.first_execution_run_id
     return {"id": job_id, "run_id": run, "ui": ui_link(client.namespace, job_id)}
+
+
+def fairness_key(spec: JobSpec) -> str:
+    """What the server takes turns by where tasks of many jobs wait: the team, the namespace, or the user."""
+    key = spec.labels.get(TEAM) or spec.namespace or user()
+    return key.encode()[:FAIRNESS_KEY_MOST].decode(errors="ignore")
 
 
 def _summary(job: JobDocument) -> str:
