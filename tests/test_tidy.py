@@ -142,6 +142,7 @@ LOADS = re.compile(r"\bimport_module\b|\b__import__\b")
 CHOOSING = {
     "everstep/backends/__init__.py",  # a backend, by its name
     "everstep/agent/prewarming/fork_server.py",  # what a job wants imported ahead
+    "everstep/train/saving.py",  # the function that a script named
     "everstep/cli/main.py",  # the command that was typed: importing all of them takes most of a second
 }
 

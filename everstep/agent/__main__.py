@@ -26,6 +26,7 @@ from everstep.agent.agent import Agent
 from everstep.agent.commands import inherited
 from everstep.agent.loop import Loop
 from everstep.agent.memory.copier import Copier
+from everstep.agent.memory.dumping import Dumping
 from everstep.agent.memory.fetching import Fetching
 from everstep.agent.memory.neighbour_link import Credentials
 from everstep.agent.memory.rank_socket import RankSocket
@@ -208,7 +209,7 @@ def _agent(options: Options, home: Path) -> Agent:
 
 def _parts(agent: Agent, pyz: Path, pid_in_folder: int, credentials: Path | None) -> Parts:
     for ending in (signal.SIGTERM, signal.SIGINT):
-        agent.loop.on_signal(ending, lambda: agent.quit(LEAVE_S))
+        agent.loop.on_signal(ending, lambda: agent.leave(LEAVE_S))
     agent.population.begin()
     certificates = Credentials(credentials)
     return Parts(
@@ -221,6 +222,7 @@ def _parts(agent: Agent, pyz: Path, pid_in_folder: int, credentials: Path | None
         evidence=EvidenceCollector(agent),
         copier=Copier(agent, certificates),
         fetching=Fetching(agent, certificates),
+        dumping=Dumping(agent),
     )
 
 

@@ -42,6 +42,9 @@ EVIDENCE = "evidence"
 SAVES_RECORDED_S = 0.5
 """Longest wait of an ending for the record of what its ranks saved: their storage may hang."""
 
+SAVED_WITHIN_S, ANSWERED_S = 15.0, 1.0
+"""How long an agent that is to go waits for the order to save snapshots, and to report that it is done."""
+
 KILLED_WITHIN_S = 1.0
 """Longest wait for a killed process to end: a driver may hold it for ever."""
 
@@ -300,7 +303,8 @@ class Agent:
         """Whether every older process is proven gone and no newer run was started since."""
         started = self.newest_run
         is_older = started is None or started < generation
-        return self._ending is None and is_older and self.stopped_below >= generation
+        is_still = self._ending is None and not self.parts.dumping.is_running
+        return is_still and is_older and self.stopped_below >= generation
 
     @property
     def _ranks(self) -> Sequence[Rank]:
@@ -455,6 +459,13 @@ class Agent:
         self.kept_ranks = self.run.admit(generation) if self.run is not None else []
         self.parts.warden.send_orders()
 
+    def dump(self, command: wire.DumpCommand) -> wire.DumpAnswer:
+        """Save snapshots, after every older process is proven gone and before any rank is started."""
+        self.require_stopped(command["generation"])
+        if self._ending is not None or self.stopped_below < command["generation"]:
+            raise Stale("older processes may run")
+        return self.parts.dumping.answer(command)
+
     def _mark_ended_by_command(self, keep: Collection[int]) -> None:
         """Mark the living ranks that a command ends: unlike other ends by the agent, theirs are no facts."""
         for rank in self._ranks:
@@ -465,6 +476,25 @@ class Agent:
         """End every process, then the agent."""
         self._mark_ended_by_command(keep=())
         self._end_processes(below=self.generation, grace_s=grace_s, then=self._exit)
+
+    def leave(self, grace_s: float) -> None:
+        """End every process, then the agent: it is to go, and no worker ordered it.
+
+        Where no worker has stopped its ranks before, it stays until one orders to save their snapshots, for
+        as long as that may take.
+        """
+        newest_run = self.newest_run
+        may_be_ordered = newest_run is not None and self.stopped_below <= newest_run
+        then = self._leave_when_saved if may_be_ordered else self._exit
+        self._mark_ended_by_command(keep=())
+        self._end_processes(below=self.generation, grace_s=grace_s, then=then)
+
+    def _leave_when_saved(self) -> None:
+        if not self.snapshots.can_be_saved:
+            self._exit()
+            return
+        self.parts.dumping.when_done(lambda: self.loop.later(ANSWERED_S, self._exit))
+        self.loop.later(SAVED_WITHIN_S, self._exit)
 
     def _exit(self) -> None:
         for pid in self.population.spared:

@@ -80,6 +80,16 @@ class FetchingPart(Protocol):
         """Fetch what the command names, then start with what is missing."""
 
 
+class DumpingPart(Protocol):
+    """Saves snapshots by the functions of ranks that have ended."""
+
+    @property
+    def is_running(self) -> bool: ...
+    def answer(self, command: wire.DumpCommand) -> wire.DumpAnswer: ...
+    def when_done(self, do: Callable[[], object]) -> None:
+        """Call this once the newest command is done."""
+
+
 class EvidencePart(Protocol):
     """Collects what explains a hang."""
 
@@ -99,3 +109,4 @@ class Parts(NamedTuple):
     evidence: EvidencePart
     copier: LookingPart
     fetching: FetchingPart
+    dumping: DumpingPart

@@ -64,6 +64,7 @@ def routes(agent: Agent, complete: Complete, polled: Callable[[], None]) -> Rout
         wire.SAVE: {"POST": handlers.save},
         wire.COPY: {"GET": handlers.copy_header, "POST": OfBytes(handlers.copy)},
         wire.COPY_PART: {"GET": handlers.copy_part},
+        wire.DUMP: {"POST": handlers.dump},
         wire.STACKS: {"POST": handlers.stacks},
         wire.LOG: {"GET": handlers.log},
         wire.QUIT: {"POST": handlers.quit},
@@ -310,6 +311,11 @@ class Handlers:
         if content is None:
             raise HttpRefusal(404, f"there is no copy of step {step} of rank {rank}")
         return content
+
+    def dump(self, _query: Fields, body: Fields) -> Any:
+        command: wire.DumpCommand = commands.read(body, wire.DumpCommand)
+        self.polled()
+        return self.agent.loop.call(lambda: self.agent.dump(command))
 
     def stacks(self, _query: Fields, _body: Fields) -> Any:
         run = self.agent.run

@@ -22,6 +22,8 @@ from everstep.chronicle.chronicle import Entry
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
+    DumpOrder,
+    DumpState,
     FenceOrder,
     FenceState,
     GoneState,
@@ -202,6 +204,12 @@ class Backend(Protocol):
 
         Once for each request: the same one again sends nothing. One that comes while another waits for its
         checkpoint joins that. A rank without a handler for the signal gets none, and goes on.
+        """
+
+    async def ensure_dumped(self, order: DumpOrder) -> DumpState:
+        """Save the snapshots of this step by the functions that their ranks named; call again until done.
+
+        Between the stop and the start of a generation, once for each: the same order again starts nothing.
         """
 
     async def ensure_isolated(self, node: str, *, reason: str) -> None:

@@ -118,6 +118,7 @@ class RankSnapshot(NamedTuple):
     world: int  # number of ranks whose snapshots of this step belong together
     generation: int  # of the process that wrote it
     at: float
+    saves: bool = False  # its rank named a function that saves it
 
 
 def resuming_from(resumed: Checkpoint | Snapshot | None) -> str:
@@ -517,6 +518,25 @@ class StartOrder:
     kept_ranks: tuple[int, ...] = ()
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read
     prefetch: PrefetchOrder | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpOrder:
+    """Save the snapshots of one step, which are about to be lost with their pods."""
+
+    job: JobRef
+    generation: int  # every older process has ended
+    step: int
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpState:
+    """How far that is."""
+
+    done: bool
+    saved: tuple[int, ...] = ()  # ranks
+    failed: tuple[str, ...] = ()  # why others are not saved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

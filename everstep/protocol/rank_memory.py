@@ -32,6 +32,8 @@ RESTORE, SNAPSHOT = "restore", "snapshot"
 GUARD, PAUSE, REBUILD = OUTLIVES_FAULTS = "guard", "pause", "rebuild"
 """Capabilities of a rank whose process goes on after a fault elsewhere: it catches what interrupts a step, it
 holds when it is ordered to, and it forms its group again."""
+SAVER = "saver.json"
+"""The file in which a rank says how its own function saves a snapshot, in its folder."""
 MESSAGE_MOST = 4096
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2

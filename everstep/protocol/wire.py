@@ -37,6 +37,7 @@ CHECK = "/v1/check"  # POST CheckCommand               -> CheckState
 COPY = "/v1/copy"  # GET ?rank=&step= -> CopyHeader; POST a CopyPart, a line end, bytes -> {}
 COPY_PART = "/v1/copy/part"  # GET ?rank=&step=&offset= -> bytes
 SAVE = "/v1/save"  # POST SaveCommand                -> SaveAnswer
+DUMP = "/v1/dump"  # POST DumpCommand                -> DumpAnswer
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
 QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
@@ -135,6 +136,7 @@ class SnapshotSeen(TypedDict):
     step: int
     at: float
     bytes: int
+    saves: bool  # the rank named a function that can save it
 
 
 class SavedState(TypedDict):
@@ -436,6 +438,25 @@ class SaveAnswer(TypedDict):
     signalled: list[int]  # ranks that got it
     deaf: list[int]  # ranks that have no handler for it
     saved: SavedState | None  # the newest checkpoint, if it came since
+
+
+class DumpCommand(TypedDict):
+    """Save the snapshots of this step by the functions of their ranks, once per generation. None of it runs.
+
+    Sent again until all have ended; each is killed after this time.
+    """
+
+    generation: int
+    step: int
+    within_s: float
+
+
+class DumpAnswer(TypedDict):
+    """How far that is."""
+
+    done: bool
+    saved: list[int]  # ranks whose function has returned
+    failed: list[str]  # why others have none, in words
 
 
 class QuitCommand(TypedDict):

@@ -38,6 +38,7 @@ from everstep.core.world import (
     StopState,
     resuming_from,
 )
+from everstep.steps import dumping
 from everstep.steps.looking import (
     ENDED,
     REPORT_AFTER_S,
@@ -155,6 +156,8 @@ async def _stop(step: StepRun) -> StepResult:
         missing = [slot for slot in state.pending if slot in confirming]
         if state.done or (not missing and step.now >= await step.requested_at() + order.grace_s):
             result = _kept_or_failed(step, state)
+            if result.end == "done":
+                result = replace(result, notes=(*result.notes, *await dumping.dump(step)))
             return replace(result, evidence=state.evidence, works=state.works)
         confirm_s = STOP_CONFIRM_S + order.hold_s if missing else 0.0
         until = await step.requested_at() + order.grace_s + confirm_s

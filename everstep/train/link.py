@@ -51,6 +51,10 @@ class Link:
         """Declare everything that the rank can do."""
         self._ask({"do": "declare", "can": capabilities}, [])
 
+    def save_with(self) -> None:
+        """Have the agent read how this rank saves, from the file in its folder."""
+        self._ask({"do": "save_with"}, [])
+
     def stepped(self) -> None:
         """Have the agent read the position. Waits for nothing: an agent that is busy reads it later."""
         self._send_now({"do": "stepped"})

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import mmap
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from everstep.protocol import rank_memory
+from everstep.protocol import rank_memory, wire
 from everstep.protocol.rank_memory import (
     FORWARD,
     PAGE,
@@ -22,7 +24,7 @@ from everstep.protocol.rank_memory import (
     Position,
     SnapshotHeader,
 )
-from everstep.train import states
+from everstep.train import saving, states
 from everstep.train.buffers import Buffer, MemoryFull
 from everstep.train.link import Link
 from everstep.train.orders import Orders
@@ -107,6 +109,16 @@ class Run:
             return rank.keep(step, state)
         finally:
             self._writing.release()
+
+    def save_with(self, function: Callable[[int, Any], object]) -> None:
+        """Have `function(step, state)` save a snapshot where this process cannot do it any more.
+
+        That is before its pod is given up, in a process of its own: for each rank that calls this, and
+        without the others. Raises ValueError for a function that another process cannot find.
+        """
+        how = saving.saver(function)
+        if (rank := self._rank()) is not None:
+            rank.save_with(how, Path(self._environ[wire.RANK_FOLDER]))
 
     def restore(self) -> Restored | None:
         """What this rank goes on with; None: begin from the checkpoint, or from the beginning.
@@ -205,6 +217,14 @@ class _Connected:
             self._declared.append(capability)
             with contextlib.suppress(OSError):
                 self._link.declare(self._declared)
+
+    def save_with(self, how: dict[str, Any], folder: Path) -> None:
+        """Leave it in the rank's folder, as a whole, and have the agent read it."""
+        with contextlib.suppress(OSError):
+            part = folder / f"{rank_memory.SAVER}.part"
+            part.write_text(json.dumps(how))
+            part.replace(folder / rank_memory.SAVER)
+            self._link.save_with()
 
     def keep(self, step: int, state: object) -> bool:
         """Write a snapshot over the older of the two. Without room the rank has none, and goes on."""

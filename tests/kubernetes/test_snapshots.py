@@ -14,12 +14,13 @@ from everstep.train.build import build
 from tests.kubernetes.jobs import STORAGE, processes_marked
 from tests.kubernetes.objects import until
 from tests.kubernetes.site import Site
-from tests.kubernetes.test_rolling_upgrade import is_running, until_status
+from tests.kubernetes.test_rolling_upgrade import Upgrade, is_off, is_running, until_status
 from tests.support.workerproc import WorkerProcess
+from tests.testbed.api import Api
 from tests.testbed.machines import Machines
 
 TRAIN = """
-import os, sys, time
+import json, os, sys, time
 sys.path.insert(0, "/storage")
 from everstep_train import run
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -32,31 +33,52 @@ def made_by(other):
     except (OSError, IndexError, ValueError):
         return 0
 
-restored = run.restore()
-step, total = (0, 0) if restored is None else (restored.step, restored.state["total"])
-with open(f"steps-{rank}", "a") as made:
-    while not os.path.exists("end"):
-        time.sleep(0.1)
-        step += 1
-        total += step
-        run.step(step)
-        assert run.snapshot(step, {"total": total, "weights": bytearray(1_000_000)})
-        print(step, file=made, flush=True)
-        # As a collective operation does: no rank is more than one step ahead of another.
-        while min(map(made_by, range(world))) < step and not os.path.exists("end"):
-            time.sleep(0.002)
-assert total == step * (step + 1) // 2
+def begins_with():
+    if (restored := run.restore()) is not None:
+        return restored.step, restored.state["total"]
+    if (path := os.environ.get("EVERSTEP_RESUME_PATH")) is not None:
+        with open(path) as file:
+            return tuple(json.load(file))
+    return 0, 0
+
+def save(step, state):
+    if rank == 0:
+        path = os.path.join(os.environ["CHECKPOINTS"], f"step-{step}.json")
+        with open(path + ".part", "w") as file:
+            json.dump([step, state["total"]], file)
+        os.rename(path + ".part", path)
+
+def train():
+    if os.environ.get("SAVES"):
+        os.makedirs(os.environ["CHECKPOINTS"], exist_ok=True)
+        run.save_with(save)
+    step, total = begins_with()
+    with open(f"steps-{rank}", "a") as made:
+        while not os.path.exists("end"):
+            time.sleep(0.1)
+            step += 1
+            total += step
+            run.step(step)
+            assert run.snapshot(step, {"total": total, "weights": bytearray(1_000_000)})
+            print(step, file=made, flush=True)
+            # As a collective operation does: no rank is more than one step ahead of another.
+            while min(map(made_by, range(world))) < step and not os.path.exists("end"):
+                time.sleep(0.002)
+    assert total == step * (step + 1) // 2
+
+if __name__ == "__main__":
+    train()
 """
 JOB = "remembers"
 
 
-def submit(site: Site) -> None:
+def submit(site: Site, *, saves: bool = False) -> None:
     build(site.storage / "everstep_train.py").chmod(0o644)
     (site.storage / "train.py").write_text(TRAIN)
     for name in ("end", "steps-0", "steps-1"):
         (site.storage / name).unlink(missing_ok=True)
     command = ["/bin/sh", "-c", f"exec /usr/bin/env python3 -I -S {STORAGE}/train.py"]
-    site.submit(JOB, more={"command": command})
+    site.submit(JOB, more={"command": command}, SAVES="yes" if saves else "")
 
 
 def made(site: Site) -> list[int]:
@@ -101,3 +123,21 @@ async def test_a_killed_rank_and_a_killed_pod_cost_a_step_each(
     assert all(record["lost_steps"] <= 1 for record in records)
     steps = made(site)
     assert len(steps) - len(set(steps)) <= 2
+
+
+async def test_drained_nodes_whose_jobs_leave_all_pods_cost_a_step_each(
+    site: Site, worker: WorkerProcess, api: Api, namespace: str, machines: Machines
+) -> None:
+    assert worker.pid
+    upgrade = Upgrade(api, namespace)
+    submit(site, saves=True)
+    await until_status(site, JOB, is_running)
+    for node in upgrade.nodes:
+        await steps_after(site, 10)
+        await upgrade.drain(node)
+        await until_status(site, JOB, is_off(node))
+        await upgrade.cordon(node, on=False)
+    await steps_after(site, 10)
+    records = await ended(site)
+    assert {record["resume_from"] for record in records} == {"checkpoint"}
+    assert all(record["lost_steps"] <= 1 for record in records)

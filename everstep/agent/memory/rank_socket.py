@@ -18,11 +18,14 @@ from typing import Any
 
 from everstep.agent.agent import Agent
 from everstep.agent.memory.held_memory import HeldMemory
+from everstep.agent.memory.snapshots import Saver
 from everstep.agent.processes.rank import Rank
+from everstep.agent.storage import files
 from everstep.protocol import bounds, rank_memory
 
 CONNECTIONS_MAX = 256
 HANDLES_MOST = 1
+SAVER_MOST = 64 * 1024
 
 
 class Refused(Exception):
@@ -199,6 +202,15 @@ def _snapshot_written(
     return False
 
 
+def _save_with(agent: Agent, rank: Rank, _message: Mapping[str, Any], _handles: list[int]) -> bool:
+    how = files.read_json(rank.folder.path / rank_memory.SAVER, SAVER_MOST)
+    run = agent.run
+    env = rank.environment({} if run is None else run.command["env"])
+    agent.snapshots.savers[rank.number] = Saver.of(how, env)
+    agent.publish()
+    return True
+
+
 def _note(agent: Agent, _rank: Rank, message: Mapping[str, Any], _handles: list[int]) -> bool:
     agent.note(str(message.get("text", "")))
     agent.publish()
@@ -223,6 +235,7 @@ SERVED: Mapping[str, Callable[[Agent, Rank, Mapping[str, Any], list[int]], bool]
     "declare": _declare,
     "stepped": _stepped,
     "kept": _snapshot_written,
+    "save_with": _save_with,
     "note": _note,
     "held": _held,
     "interrupted": _interrupted,

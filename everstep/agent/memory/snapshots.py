@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from everstep.agent import clock
 from everstep.agent.memory.held_memory import HeldMemory
-from everstep.protocol import wire
+from everstep.protocol import rank_memory, wire
 from everstep.protocol.rank_memory import SnapshotHeader
+
+
+class Saver(NamedTuple):
+    """How a rank has its snapshot saved after its end: a command, its folder and its environment."""
+
+    command: list[str]
+    workdir: str
+    env: dict[str, str]
+
+    @classmethod
+    def of(cls, how: Any, env: Mapping[str, str]) -> Saver:
+        """As the rank wrote it. The process is no rank: it gets no token. Raises ValueError, KeyError."""
+        command = [str(word) for word in how["command"]]
+        private = (rank_memory.SOCKET_FOLDER, rank_memory.TOKEN, wire.RANK_FOLDER)
+        plain = {name: value for name, value in env.items() if name not in private}
+        return cls(command, str(how["workdir"]), plain)
 
 
 class Snapshots:
@@ -17,6 +35,7 @@ class Snapshots:
         self._held: dict[int, dict[int, HeldMemory]] = {}
         # Ranks that begin from a snapshot when they are ordered to.
         self.restoring: set[int] = set()
+        self.savers: dict[int, Saver] = {}
 
     def hold(self, rank: int, index: int, memory: HeldMemory) -> None:
         """Hold this memory as a buffer of the rank, in place of what it had there."""
@@ -28,6 +47,19 @@ class Snapshots:
     def handles(self, rank: int) -> list[int]:
         """The handles of a rank's buffers, in their order."""
         return [memory.handle for _, memory in sorted(self._held.get(rank, {}).items())]
+
+    @property
+    def can_be_saved(self) -> bool:
+        """Whether some rank with a snapshot named a function that saves it."""
+        return any(self.steps(rank) for rank in self.savers)
+
+    def at(self, rank: int, step: int) -> HeldMemory | None:
+        """The memory with the whole snapshot of this step."""
+        for memory in self._held.get(rank, {}).values():
+            snapshot = memory.snapshot
+            if snapshot is not None and (snapshot.rank, snapshot.step) == (rank, step):
+                return memory
+        return None
 
     def steps(self, rank: int) -> set[int]:
         """The steps of the whole snapshots of this rank."""
@@ -64,7 +96,7 @@ class Snapshots:
 
     def state(self) -> list[wire.SnapshotSeen]:
         return [
-            snapshot_row(snapshot)
+            snapshot_row(snapshot, saves=rank in self.savers)
             for rank, buffers in sorted(self._held.items())
             if rank in self.restoring
             for memory in buffers.values()
@@ -72,7 +104,7 @@ class Snapshots:
         ]
 
 
-def snapshot_row(snapshot: SnapshotHeader) -> wire.SnapshotSeen:
+def snapshot_row(snapshot: SnapshotHeader, *, saves: bool = False) -> wire.SnapshotSeen:
     """The snapshot as the agent reports it, by the clock of agents."""
     return {
         "rank": snapshot.rank,
@@ -81,6 +113,7 @@ def snapshot_row(snapshot: SnapshotHeader) -> wire.SnapshotSeen:
         "generation": snapshot.generation,
         "at": clock.now() - age_s(snapshot),
         "bytes": snapshot.content_bytes,
+        "saves": saves,
     }
 
 

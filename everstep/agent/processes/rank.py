@@ -91,7 +91,7 @@ class RankFolder:
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):
-            for name in (wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS):
+            for name in (wire.CAPABILITIES, wire.INSTRUCTION, wire.LAST_WORDS, rank_memory.SAVER):
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
 

@@ -14,6 +14,7 @@ from functools import partial
 
 from everstep.backends.agents import (
     checking,
+    dumping,
     fencing,
     job_end,
     job_record,
@@ -34,6 +35,8 @@ from everstep.core.errors import WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
+    DumpOrder,
+    DumpState,
     FenceOrder,
     FenceState,
     GoneState,
@@ -171,6 +174,9 @@ class AgentBackend(Backend):
 
     async def ensure_save_requested(self, order: SaveOrder) -> SaveState:
         return await saving.ensure_save_requested(self.cluster_of(order.job), order)
+
+    async def ensure_dumped(self, order: DumpOrder) -> DumpState:
+        return await dumping.ensure_dumped(self.cluster_of(order.job), order)
 
     # -- adopting and ending ---------------------------------------------------------------------
 

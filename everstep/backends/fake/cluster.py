@@ -22,6 +22,8 @@ from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import Fact
 from everstep.core.world import (
     Checkpoint,
+    DumpOrder,
+    DumpState,
     FenceOrder,
     FenceState,
     GoneState,
@@ -123,6 +125,11 @@ class FakeCluster:
             self.state.storage.save(training.path, [(step, self.state.now)])
             training.requested.add(order.request)
         return SaveState(signalled=ranks, saved=next(iter(self._saved(job)), None))
+
+    def ensure_dumped(self, order: DumpOrder) -> DumpState:
+        """Ranks of this cluster keep no snapshots."""
+        self._owned(order.job, order.generation)
+        return DumpState(done=True)
 
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)

@@ -67,6 +67,7 @@ class Verbs(Calls):
     ensure_set_aside = _call(Backend.ensure_set_aside)
     ensure_started = _call(Backend.ensure_started)
     ensure_save_requested = _call(Backend.ensure_save_requested)
+    ensure_dumped = _call(Backend.ensure_dumped)
     ensure_isolated = _call(Backend.ensure_isolated)
     ensure_released = _call(Backend.ensure_released)
     ensure_recorded = _call(Backend.ensure_recorded)

@@ -87,6 +87,38 @@ def newest_common(
     return None if newest is None else _of(newest, held)
 
 
+def to_dump(
+    plan: Plan,
+    pods: Sequence[PodView],
+    node_ranks: Mapping[int, int],
+    checkpoint: Checkpoint | None,
+) -> int | None:
+    """The step whose snapshots are lost with the pods that a plan gives up, and can be saved before.
+
+    None: pods stay that hold it for all ranks, the checkpoint is as new, or no rank can save it.
+    """
+    leaving = frozenset(plan.remedy.recreate)
+    if not (leaving and may_be_used(plan)):
+        return None
+    count = plan.phase.processes_per_node
+    newest = newest_common(pods, node_ranks, count)
+    if newest is None or (checkpoint is not None and not _is_older(checkpoint, newest)):
+        return None
+    emptied = [p._replace(snapshots=(), copies=()) if p.slot in leaving else p for p in pods]
+    left = newest_common(emptied, node_ranks, count)
+    if left is not None and left.step >= newest.step:
+        return None
+    saves = any(one.saves and one.step == newest.step for pod in pods for one in pod.snapshots)
+    return newest.step if saves else None
+
+
+def _is_older(checkpoint: Checkpoint, snapshot: Snapshot) -> bool:
+    """Whether a checkpoint is older. Where its name has no step its time decides."""
+    if checkpoint.step is None:
+        return checkpoint.at < snapshot.at
+    return checkpoint.step < snapshot.step
+
+
 class Held(NamedTuple):
     """What is held of one rank: when each snapshot was written, and which slot has a copy."""
 

@@ -263,10 +263,10 @@ def test_memory_of_copies_does_not_add_up(pods: MakePod) -> None:
     pod, neighbour = pods("pod"), pods("neighbour")
     handles = Path(f"/proc/{neighbour.agent.pid}/fd")
     counts = []
-    for generation in range(1, 5):
+    for generation in range(1, 8):
         (pid,) = runs(pod, train(5), neighbour, generation=generation)
         copied(neighbour, 0, 5)
         signal_to(pid, signal.SIGKILL)
         neighbour.runs(FOREVER, generation=generation)
         counts.append(len([*handles.iterdir()]))
-    assert counts[-1] <= counts[1]
+    assert counts[-1] <= counts[1] + 2  # a connection comes and goes

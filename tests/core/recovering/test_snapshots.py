@@ -167,3 +167,56 @@ def test_a_rank_with_a_snapshot_of_its_own_needs_no_copy() -> None:
 )
 def test_without_a_copy_the_checkpoint_is_left(pods: tuple[PodView, ...]) -> None:
     assert chosen(*pods) is None
+
+
+# -- Before pods are given up ---------------------------------------------------------------------
+
+
+def saving(view: PodView) -> PodView:
+    """The pod with a rank that named a function."""
+    return view._replace(snapshots=tuple(one._replace(saves=True) for one in view.snapshots))
+
+
+def giving_up(*slots: int) -> Plan:
+    before = plan()
+    return replace(before, remedy=replace(before.remedy, recreate=slots))
+
+
+def dumped(
+    *pods: PodView, gives_up: tuple[int, ...], checkpoint: Checkpoint | None = None
+) -> int | None:
+    return snapshots.to_dump(giving_up(*gives_up), pods, RANKS, checkpoint)
+
+
+def test_what_all_pods_take_with_them_is_saved_before() -> None:
+    assert dumped(saving(pod(0, 6, 7)), pod(1, 7, 8), gives_up=(0, 1)) == 7
+
+
+def test_what_other_pods_hold_for_all_ranks_needs_no_saving() -> None:
+    pods = holding(saving(pod(0, 6, 7)), 6, 7, rank=1), pod(1, 6, 7)
+    assert dumped(*pods, gives_up=(1,)) is None
+    assert dumped(*pods, gives_up=(0,)) == 7
+
+
+def test_an_older_copy_that_stays_is_not_enough() -> None:
+    pods = holding(saving(pod(0, 6, 7)), 6, rank=1), pod(1, 6, 7)
+    assert dumped(*pods, gives_up=(1,)) == 7
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "step"),
+    [(Checkpoint(step=6, path="c"), 7), (Checkpoint(step=7, path="c"), None), (None, 7)],
+)
+def test_what_a_checkpoint_has_is_not_saved_again(
+    checkpoint: Checkpoint | None, step: int | None
+) -> None:
+    pods = saving(pod(0, 7)), pod(1, 7)
+    assert dumped(*pods, gives_up=(0, 1), checkpoint=checkpoint) == step
+
+
+def test_without_a_function_nothing_is_saved() -> None:
+    assert dumped(pod(0, 7), pod(1, 7), gives_up=(0, 1)) is None
+
+
+def test_pods_that_stay_keep_their_snapshots() -> None:
+    assert dumped(saving(pod(0, 7)), saving(pod(1, 7)), gives_up=()) is None

@@ -39,21 +39,29 @@ def save(step, total):
         pickle.dump((step, total), file)
     os.rename(file.name, f"ckpt/step_{step}.pkl")
 
-step, total = begins_with()
-with open(f"steps-{rank}", "a") as made:
-    while not os.path.exists("end"):
-        time.sleep(0.1)
-        step += 1
-        total += step
-        run.step(step)
-        assert run.snapshot(step, {"total": total, "weights": bytearray(1_000_000)})
-        print(step, file=made, flush=True)
-        if rank == 0 and step % 20 == 0:
-            save(step, total)
-        # As a collective operation does: no rank is more than one step ahead of another.
-        while min(map(made_by, range(world))) < step and not os.path.exists("end"):
-            time.sleep(0.002)
-print("total", total - step * (step + 1) // 2, flush=True)
+def train():
+    step, total = begins_with()
+    with open(f"steps-{rank}", "a") as made:
+        while not os.path.exists("end"):
+            time.sleep(0.1)
+            step += 1
+            total += step
+            run.step(step)
+            assert run.snapshot(step, {"total": total, "weights": bytearray(1_000_000)})
+            print(step, file=made, flush=True)
+            if rank == 0 and step % 20 == 0:
+                save(step, total)
+            # As a collective operation does: no rank is more than one step ahead of another.
+            while min(map(made_by, range(world))) < step and not os.path.exists("end"):
+                time.sleep(0.002)
+    print("total", total - step * (step + 1) // 2, flush=True)
+
+def save_snapshot(step, state):
+    if rank == 0:
+        save(step, state["total"])
+
+if __name__ == "__main__":
+    train()
 """
 NODES, RANKS = 2, 4
 

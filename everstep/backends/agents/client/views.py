@@ -79,7 +79,10 @@ def _snapshots(
 ) -> tuple[RankSnapshot, ...]:
     held = () if state is None else state.get(name, ())  # an earlier version has none
     return tuple(
-        RankSnapshot(s["step"], s["rank"], s["world"], s["generation"], s["at"]) for s in held
+        RankSnapshot(
+            s["step"], s["rank"], s["world"], s["generation"], s["at"], s.get("saves", False)
+        )
+        for s in held
     )
 
 
