@@ -80,7 +80,7 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 	@touch $@
 
 test-torch: $(TORCH)/.ready testbed ## those that need PyTorch, with that of .venv-torch
-	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py -n 3 --dist load --maxschedchunk 1 $(ARGS)
+	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py tests/kubernetes/test_torch_survivors.py -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
 testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
 	$(BIN)/python -m tests.testbed.build
