@@ -121,3 +121,37 @@ async def test_a_worker_killed_in_a_recovery_costs_nothing(tmp_path: Path) -> No
     assert [(r["level"], r["resume_step"]) for r in records(report)] == [("process", 14)]
     assert processes(tmp_path / "job") == [1, 2]
     assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+
+
+def ascend_job(folder: Path, faults: str) -> list[dict[str, Any]]:
+    """The example of MindCluster as two pods of one rank each, with the strategies that keep processes."""
+    body = document(folder, faults, nodes=2, processes_per_node=1)
+    settings, job = yaml.safe_load_all((EXAMPLES / "mindcluster.yaml").read_text())
+    job["metadata"]["name"] = "survivors"
+    job["metadata"]["annotations"] = {"recover-strategy": "retry,recover,dump"}
+    variables = [{"name": name, "value": value} for name, value in body["spec"]["env"].items()]
+    for replicas in job["spec"]["replicaSpecs"].values():
+        (container,) = replicas["template"]["spec"]["containers"]
+        container |= {
+            "command": [str(PYTHON), str(SCRIPT)],
+            "args": [],
+            "env": [*map(dict, variables)],
+        }
+    out = str(folder / "out")
+    job["everstep"] = {"model_dir": out, "checkpoints": {"path": out}}
+    return [settings, job]
+
+
+def test_retry_and_recover_of_mindcluster_keep_processes(machine: Machine, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump_all(ascend_job(folder, "cut:0:15,forward:1:30")))
+    done = machine.everstep("run", str(path), "--nodes", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    restarts = json.loads(machine.everstep("restarts", "survivors", "--json").stdout)
+    assert [(r["level"], r["resume_step"]) for r in restarts] == [
+        ("process_online", 14),
+        ("process", 29),
+    ]
+    assert processes(folder) == [1, 2]
+    assert final(folder / "out") == final(folder / "alone")
