@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Sequence
 
+from everstep.backends.agents.client import views
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
-from everstep.core.world import DumpOrder, DumpState
+from everstep.core.world import DumpOrder, DumpState, newest_whole_step
 from everstep.protocol import wire
+
+LOG = logging.getLogger(__name__)
 
 
 async def ensure_dumped(cluster: AgentCluster, order: DumpOrder) -> DumpState:
@@ -19,7 +24,12 @@ async def ensure_dumped(cluster: AgentCluster, order: DumpOrder) -> DumpState:
         return [pod for pod in books.pods() if not pod.is_out]
 
     pods = await cluster.books.change(order.job.id, read)
-    answers = await asyncio.gather(*(_dump(cluster, pod, order) for pod in pods))
+    command: wire.DumpCommand = {
+        "generation": order.generation,
+        "step": order.step,
+        "within_s": order.within_s,
+    }
+    answers = await _answers(cluster, pods, command)
     return DumpState(
         done=all(answer["done"] for answer in answers),
         saved=tuple(sorted(rank for answer in answers for rank in answer["saved"])),
@@ -27,13 +37,37 @@ async def ensure_dumped(cluster: AgentCluster, order: DumpOrder) -> DumpState:
     )
 
 
-async def _dump(cluster: AgentCluster, pod: Pod, order: DumpOrder) -> wire.DumpAnswer:
+async def before_the_end(
+    cluster: AgentCluster, pods: Sequence[Pod], generation: int, *, within_s: float
+) -> Pod | None:
+    """Save the newest snapshots of a job that is stopped, if no checkpoint is as new.
+
+    Returns a pod that has not done its part yet. Every rank has ended.
+    """
+    agents = cluster.agents.by_uid
+    pod_views = [views.pod_view(pod, agents.get(pod.uid)) for pod in pods if not pod.is_out]
+    step = newest_whole_step(pod_views)
+    checkpoint = views.newest_checkpoint(agents[pod.uid] for pod in pods if pod.uid in agents)
+    is_saved = checkpoint is not None and step is not None and (checkpoint.step or 0) >= step
+    if step is None or is_saved or not any(one.saves for pod in pod_views for one in pod.snapshots):
+        return None
+    living = [pod for pod in pods if not (pod.is_leaving or pod.is_out)]
+    command: wire.DumpCommand = {"generation": generation, "step": step, "within_s": within_s}
+    answers = await _answers(cluster, living, command)
+    for why in (why for answer in answers for why in answer["failed"]):
+        LOG.warning("step %d is not saved from memory: %s", step, why)
+    pending = (pod for pod, answer in zip(living, answers, strict=True) if not answer["done"])
+    return next(pending, None)
+
+
+async def _answers(
+    cluster: AgentCluster, pods: Sequence[Pod], command: wire.DumpCommand
+) -> list[wire.DumpAnswer]:
+    return await asyncio.gather(*(_dump(cluster, pod, command) for pod in pods))
+
+
+async def _dump(cluster: AgentCluster, pod: Pod, command: wire.DumpCommand) -> wire.DumpAnswer:
     """The agent's answer. A silent one gets the order again; one that refuses never saves."""
-    command: wire.DumpCommand = {
-        "generation": order.generation,
-        "step": order.step,
-        "within_s": order.within_s,
-    }
     try:
         answer = await cluster.agents.request(pod.uid, "POST", wire.DUMP, command)
     except NoAnswer:

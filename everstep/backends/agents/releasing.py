@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import Literal
 
+from everstep.backends.agents import dumping
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster
@@ -21,7 +22,7 @@ Ending = Literal["ended", "ending", "unknown"]
 async def release(
     cluster: AgentCluster, pods: Sequence[Pod], command: wire.ReleaseCommand, *, grace_s: float
 ) -> bool | Pod:
-    """Whether an agent released the folders; else the pod whose ranks are about to end.
+    """Whether an agent released the folders; else the pod whose ranks are about to end, or are being saved.
 
     False: some pod gives no proof, or no agent answers. Then the pods have to go first.
     """
@@ -31,6 +32,10 @@ async def release(
         return False
     if "ending" in endings:
         return pods[endings.index("ending")]
+    if grace_s > 0:
+        saving = await dumping.before_the_end(cluster, pods, above, within_s=grace_s)
+        if saving is not None:
+            return saving
     uids = [pod.uid for pod in pods if not (pod.is_leaving or pod.is_out)]
     try:
         answer = await cluster.agents.request_any(
