@@ -39,7 +39,12 @@ from workflows.node_quarantine import Opening
 
 EVENTS = 12
 POLL_S = 0.02
-OFTEN = {"limit.historyCount.suggestContinueAsNew": str(EVENTS)}
+OFTEN = {
+    "limit.historyCount.suggestContinueAsNew": str(EVENTS),
+    # A server takes ten at once by itself. The client tries the others again, but not for ever: on a busy
+    # machine it gives up before their turn comes.
+    "history.maxInFlightUpdates": "100",
+}
 
 
 @pytest.fixture(scope="module")
