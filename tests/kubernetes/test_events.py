@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,15 +25,12 @@ async def events_of(api: Api, namespace: str, job: str) -> list[Json]:
     return items
 
 
-def result_of(sentence: str) -> str:
-    return sentence.rpartition(": ")[2].partition(",")[0]
-
-
-def restarts(job: KubernetesRun, *sentences: str) -> tuple[Entry, ...]:
-    lines = entries(job, *range(1, len(sentences) + 1))
+def restarts(job: KubernetesRun, results: Mapping[str, str]) -> tuple[Entry, ...]:
+    """Lines about restarts: `results` has what became of each by its sentence."""
+    lines = entries(job, *range(1, len(results) + 1))
     return tuple(
-        replace(line, restart=sentence, result=result_of(sentence))
-        for line, sentence in zip(lines, sentences, strict=True)
+        replace(line, restart=sentence, result=result)
+        for line, (sentence, result) in zip(lines, results.items(), strict=True)
     )
 
 
@@ -41,19 +39,19 @@ async def test_a_restart_is_one_event_however_often_it_is_published(
 ) -> None:
     job = KubernetesRun(lab, id="told", env=NEVER_ENDS)
     await job.launch()
-    first, second = sentences = (
-        "restart 1 of main: crash on n1 -> in_place: started, from step 40",
-        "restart 2 of main: node on n2 -> pod: downgrade",
-    )
-    lines = restarts(job, *sentences)
+    results = {
+        "restart 1 of main: crash on n1 -> in_place: started, from step 40": "success",
+        "restart 2 of main: node on n2 -> pod: downgrade": "downgrade",
+    }
+    lines = restarts(job, results)
     await lab.backend.ensure_recorded(job.ref, lines[:1])
     await lab.another_worker()  # which was told of neither, as the first one was killed
     await lab.backend.ensure_recorded(job.ref, lines)
     await lab.backend.ensure_recorded(job.ref, lines)
     record = await api.get(f"/api/v1/namespaces/{namespace}/configmaps/everstep-job-told")
     by_message = {one["message"]: one for one in await events_of(api, namespace, "told")}
-    assert by_message.keys() == {first, second}
-    assert [by_message[s]["type"] for s in sentences] == ["Normal", "Warning"]
+    assert by_message.keys() == results.keys()
+    assert [by_message[sentence]["type"] for sentence in results] == ["Normal", "Warning"]
     for one in by_message.values():
         assert one["count"] == 1
         assert one["involvedObject"]["uid"] == record["metadata"]["uid"]
