@@ -82,7 +82,10 @@ LIBRARY_IS_NEEDED = (
 STRATEGY_NOTES: Mapping[str, str] = {
     "retry": LIBRARY_IS_NEEDED,
     "recover": LIBRARY_IS_NEEDED,
-    "dump": "nothing is saved on the way out yet: a restart goes on from the newest checkpoint",
+    "dump": (
+        "saves before pods are given up where a rank calls run.save_with of everstep.train; elsewhere a"
+        " restart goes on from the newest checkpoint"
+    ),
 }
 """What `validate` notes of strategies in `recover-strategy`."""
 

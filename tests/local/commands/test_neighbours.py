@@ -6,6 +6,8 @@ Only real agents show that a copy is there in time, and that a new pod fetches i
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -142,3 +144,47 @@ async def test_with_both_nodes_lost_the_checkpoint_is_left(tmp_path: Path) -> No
         report = await ended(r, job, folder)
     last = records(report)[-1]
     assert (last["resume_from"], last["resume_step"]) == ("checkpoint", 20)
+
+
+@pytest.mark.long
+async def test_a_copy_that_is_lost_before_it_was_fetched_leaves_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """The agent with the copy dies once the new pod is there: the next start chooses again."""
+    folder = tmp_path / "job"
+    async with Rehearsal(tmp_path / "r", nodes=4) as r:
+        job = await r.submit(document(folder))
+        await steps_after(r, folder, 30)
+        holder = next(pod for pod in r.pods("copies") if pod.slot == 0).agent()
+        assert holder is not None
+        generation = r.newest("copies") + 1
+        await r.fault(f"node-down {node_of(r, 1)}")
+        await r.until(lambda: (r.books().job("copies").placed or 0) >= generation, "the new pod")
+        os.kill(holder, signal.SIGKILL)
+        await steps_after(r, folder, 5)
+        report = await ended(r, job, folder)
+    last = records(report)[-1]
+    assert (last["recover_result"], last["resume_from"]) == ("success", "checkpoint")
+
+
+@pytest.mark.long
+async def test_a_worker_that_dies_at_any_step_of_it_leaves_one_start(tmp_path: Path) -> None:
+    """Killed once the node is lost, once the new pod is placed, once the fence is written."""
+    folder = tmp_path / "job"
+    async with Rehearsal(tmp_path / "r", nodes=4) as r:
+        job = await r.submit(document(folder))
+        await steps_after(r, folder, 10)
+        generation = r.newest("copies") + 1
+        await r.fault(f"node-down {node_of(r, 1)}")
+        for field in ("newest", "placed", "fenced"):
+            await r.until(
+                lambda: (getattr(r.books().job("copies"), field) or 0) >= generation,  # noqa: B023  # called at once
+                field,
+            )
+            r.worker.kill9()
+            await r.worker.start()
+        await steps_after(r, folder, 10)
+        report = await ended(r, job, folder)
+    (record,) = records(report)
+    assert record["resume_from"] == "neighbour"
+    assert record["lost_steps"] <= 1
