@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from everstep.core.spec import JobSpec, PhaseSpec
 
-STEPS = 10**9
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNumbers:
@@ -20,6 +18,7 @@ class JobNumbers:
     load_s: float = 30.0  # until the first step: the checkpoint is read
     pod_s: float = 120.0  # a new pod: image and placement
     heal_s: float = 10.0  # a device repairs itself
+    steps: int = 10**9  # after which it is done
 
     @property
     def steps_between(self) -> int:
@@ -48,7 +47,7 @@ def _phase(phase: PhaseSpec, name: str, numbers: JobNumbers, nodes: int) -> Phas
     every = numbers.steps_between
     step_s = (numbers.checkpoint_s + numbers.write_s) / every
     env = {
-        "STEPS": str(STEPS),
+        "STEPS": str(numbers.steps),
         "STEP_S": repr(step_s),
         "CHECKPOINT_EVERY": str(every),
         "START_S": str(numbers.start_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from everstep.backends.fake.settings import EPOCH
@@ -22,7 +23,10 @@ from everstep.simulate.world import World
 from everstep.simulation import QuarantineInMemory, Simulation
 
 SUBMITTED_AGAIN_S = 1.5 * HOUR_S
-"""A person submits an ended job again after so long."""
+"""A person submits an ended job again after so long, on other nodes than those that ended it.
+
+ByteRobust (SOSP'25): more than 1.5 h until such a node is found by hand.
+"""
 PERSON, END = JobRef(id="a person", run=""), JobRef(id="the last day", run="")
 
 
@@ -39,15 +43,16 @@ class Scene:
 
 def played(scene: Scene, policy: PolicyUnderTest) -> Account:
     """Play the scene under the policy; the time of all its jobs."""
-    return asyncio.run(_Run(scene, policy).play())
+    return asyncio.run(Run(scene, policy).play())
 
 
 @dataclass(slots=True, kw_only=True)
-class _Notes:
+class JobNotes:
     """What happened to one job."""
 
     restarts: list[RestartNote] = field(default_factory=list)
     ends: list[EndNote] = field(default_factory=list)
+    completed_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,47 +77,56 @@ class _WatchedQuarantine(QuarantineInMemory):
         return answer
 
 
-class _Run:
-    """One scene under one policy."""
+class Run:
+    """One scene under one policy. `on_action`: gets every state of every job with the action that follows."""
 
-    def __init__(self, scene: Scene, policy: PolicyUnderTest) -> None:
-        self._scene, self._policy = scene, policy
-        self._backend = SimulatedCluster(
+    def __init__(
+        self,
+        scene: Scene,
+        policy: PolicyUnderTest,
+        on_action: Callable[[JobState, Action], None] = lambda _state, _action: None,
+    ) -> None:
+        self._scene, self._policy, self._on_action = scene, policy, on_action
+        self.backend = SimulatedCluster(
             nodes=scene.nodes, pod_s=scene.numbers.pod_s, heal_s=scene.numbers.heal_s
         )
-        self._world = World(
-            self._backend,
+        self.world = World(
+            self.backend,
             scene.mishaps,
-            release=self._release,
+            release=lambda name: self.quarantine.release_now(name),  # noqa: PLW0108  # made below
             is_told=policy.is_told,
             releases=policy.releases,
             probation_s=policy.probation_s,
         )
-        self._quarantine = _WatchedQuarantine(
-            world=self._world,
-            cluster=self._backend,
-            backend=self._backend,
+        self.quarantine = _WatchedQuarantine(
+            world=self.world,
+            cluster=self.backend,
+            backend=self.backend,
             name=scene.jobs[0].cluster,
         )
-        self._notes = {spec.name: _Notes() for spec in scene.jobs}
+        self.notes = {spec.name: JobNotes() for spec in scene.jobs}
 
     async def play(self) -> Account:
         for name in (END.id, *(spec.name for spec in self._scene.jobs)):
-            self._backend.hold(name)
-        jobs = [asyncio.create_task(self._live(spec)) for spec in self._scene.jobs]
+            self.backend.hold(name)
+        jobs = {asyncio.create_task(self._live(spec)) for spec in self._scene.jobs}
+        last_day = asyncio.create_task(self._sleep_until(END, self._scene.days * DAY_S))
+        open_tasks = {last_day, *jobs}
         try:
-            await self._sleep_until(END, self._scene.days * DAY_S)
+            while last_day in open_tasks:
+                ended, open_tasks = await asyncio.wait(
+                    open_tasks, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in ended:
+                    task.result()  # an error of ours is raised here
         finally:
-            for job in jobs:
-                job.cancel()
-            ends = await asyncio.gather(*jobs, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                raise end
-        self._world.end()
-        self._backend.end_waits()
+            for task in open_tasks:
+                task.cancel()
+            await asyncio.gather(*open_tasks, return_exceptions=True)
+        self.world.end()
+        self.backend.end_waits()
         accounts = [account(self._life(spec)) for spec in self._scene.jobs]
-        healthy_h = self._world.healthy_isolated_s / HOUR_S
+        healthy_h = self.world.healthy_isolated_s / HOUR_S
         return replace(total(accounts), healthy_isolated_h=healthy_h)
 
     async def _live(self, spec: JobSpec) -> None:
@@ -120,36 +134,45 @@ class _Run:
         spec = self._policy.applied(spec)
         for run in range(1_000_000):
             simulation = Simulation(
-                backend=self._backend,
+                backend=self.backend,
                 spec=spec,
                 job=JobRef(id=spec.name, run=f"run{run}"),
-                quarantine=self._quarantine,
+                quarantine=self.quarantine,
                 decide=self._policy.decide,
                 on_action=self._note_action,
             )
             end = await simulation.run()
-            at_s = self._backend.now_s
+            at_s = self.backend.now_s
             until_s = at_s + SUBMITTED_AGAIN_S
-            is_wrong = spec.name not in self._world.bugs
-            self._notes[spec.name].ends.append(
+            is_wrong = spec.name not in self.world.bugs
+            if end.status == "Completed":
+                self.notes[spec.name].completed_s = at_s
+                self.backend.let_go(spec.name)
+                self.backend.holders.let_time_pass()
+                return
+            self.notes[spec.name].ends.append(
                 EndNote(at_s=at_s, until_s=until_s, reason=end.reason, is_wrong=is_wrong)
             )
-            self._backend.let_go(spec.name)
+            self.backend.let_go(spec.name)
             await self._sleep_until(replace(PERSON, id=f"{PERSON.id} for {spec.name}"), until_s)
-            self._backend.hold(spec.name)
-            self._world.mend(spec.name)
+            self.backend.hold(spec.name)
+            self.world.mend(spec.name)
+            for node in self.world.hunted(spec.name):
+                request = Request(node=node, reason="it ended a job", by="operator")
+                await self.quarantine.isolate(spec.cluster, request)
 
     async def _sleep_until(self, sleeper: JobRef, at_s: float) -> None:
         """Wait for a time of the cluster: what happens until then happens."""
-        while self._backend.now_s < at_s:
-            await self._backend.observe(sleeper, cursor="", until=EPOCH + at_s)
+        while self.backend.now_s < at_s:
+            await self.backend.observe(sleeper, cursor="", until=EPOCH + at_s)
 
     def _note_action(self, state: JobState, action: Action) -> None:
+        self._on_action(state, action)
         if not isinstance(action, RunPlan) or action.plan.n == 0 or action.plan.level is None:
             return
-        causes = self._world.causes_shown.get(state.job.id, ())
+        causes = self.world.causes_shown.get(state.job.id, ())
         is_false = all(mishap.name.startswith("false_") for mishap in causes)
-        self._notes[state.job.id].restarts.append(
+        self.notes[state.job.id].restarts.append(
             RestartNote(
                 at_s=state.now - EPOCH,
                 level=str(action.plan.level),
@@ -157,26 +180,19 @@ class _Run:
                 if state.incident is None
                 else str(state.incident.decision.fault.cls),
                 is_false=is_false,
-                is_hindered=self._world.healthy_isolated() > 0,
+                is_hindered=self.world.healthy_isolated() > 0,
             )
         )
 
-    def _release(self, node: str) -> None:
-        """An operator releases the node, and all its devices."""
-        names = [n for n in self._backend.state.isolated if n.partition("/")[0] == node]
-        for name in names:
-            self._world.note_released(name)
-            self._quarantine.release_now(name)
-
     def _life(self, spec: JobSpec) -> JobLife:
-        notes = self._notes[spec.name]
-        waits = [(since, until) for job, since, until in self._backend.waits if job == spec.name]
+        notes = self.notes[spec.name]
+        waits = [(since, until) for job, since, until in self.backend.waits if job == spec.name]
         return JobLife(
-            trainings=self._backend.trainings.get(spec.name, ()),
+            trainings=self.backend.trainings.get(spec.name, ()),
             restarts=notes.restarts,
             ends=notes.ends,
             waits=waits,
-            slow_s=self._world.slow_s.get(spec.name, 0.0),
+            slow_s=self.world.slow_s.get(spec.name, 0.0),
             write_share=self._scene.numbers.write_share,
-            horizon_s=self._scene.days * DAY_S,
+            horizon_s=notes.completed_s or self._scene.days * DAY_S,
         )

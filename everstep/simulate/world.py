@@ -7,7 +7,9 @@ node after a stress test, mends a script. No policy reads anything here, except 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -17,13 +19,14 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated import processes
 from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.training import Training
-from everstep.protocol.exits import Exit
 from everstep.simulate.cluster import SimulatedCluster
 from everstep.simulate.fault_classes import HOUR_S, MINUTE_S, Effect, row_named
 from everstep.simulate.mishaps import Mishap
 
 INSPECT_S = 24 * HOUR_S
 """An operator looks at an isolated node after so long, and releases it if it is sound."""
+RESET_S = 10 * MINUTE_S
+"""A device of a node without a job is reset after so long, and a wrong report of one is taken back."""
 NOTICE_S = HOUR_S
 """Between the notice of a maintenance and its begin."""
 MENDED_S = 8 * HOUR_S
@@ -64,14 +67,16 @@ class World:
         releases: bool = True,
         probation_s: float | None = None,
     ) -> None:
-        """`release` lifts the isolation of a node. `is_told`: facts are true, complete and at once."""
+        """`release` lifts an isolation. `is_told`: facts are true, complete and at once."""
         self._cluster = cluster
         self._release = release
         self._is_told = is_told
         self._releases = releases
         self._probation_s = probation_s
+        self.lines: list[str] = []  # what happened, as lines of a scenario
         self.sick: dict[str, Cause] = {}  # by node
         self.bugs: dict[str, Cause] = {}  # by job
+        self._nodes_shown: dict[str, set[str]] = {}  # by job: nodes that ended a run of it
         self.causes_shown: dict[str, list[Mishap]] = {}  # by job: since its last steps began
         self.slow_s: dict[str, float] = {}  # by job: time lost to slow nodes
         self.healthy_isolated_s = 0.0
@@ -84,7 +89,13 @@ class World:
         self._cluster.state.time.at(EPOCH + at_s, do)
 
     def _fault(self, line: str) -> None:
-        inject(self._cluster.state, parse_fault(line))
+        """Carry out a fault line. One that finds its rank gone does nothing."""
+        self._note_line(line)
+        with suppress(ValueError):
+            inject(self._cluster.state, parse_fault(line))
+
+    def _note_line(self, line: str) -> None:
+        self.lines.append(f"at {self._cluster.now_s:.6f}s {line}")
 
     # -- isolation: what it costs -----------------------------------------------------------------
 
@@ -94,7 +105,7 @@ class World:
         if node not in self.sick:
             self._isolated_at.setdefault(node, self._cluster.now_s)
         if self._probation_s is not None:
-            self._at(self._cluster.now_s + self._probation_s, partial(self._release, node))
+            self._at(self._cluster.now_s + self._probation_s, partial(self._let_back, node))
         self._at(self._cluster.now_s + INSPECT_S, partial(self._inspect, node))
 
     def note_released(self, name: str) -> None:
@@ -116,7 +127,15 @@ class World:
 
     def _inspect(self, node: str) -> None:
         if self._releases and node not in self.sick and self._is_isolated(node):
-            self._release(node)
+            self._let_back(node)
+
+    def _let_back(self, node: str) -> None:
+        """An operator, or the end of a probation, lifts the isolation of the node and its devices."""
+        names = [n for n in self._cluster.state.isolated if n.partition("/")[0] == node]
+        for name in names:
+            self._note_line(f"release {name}")
+            self.note_released(name)
+            self._release(name)
 
     def _is_isolated(self, node: str) -> bool:
         return any(name.partition("/")[0] == node for name in self._cluster.state.isolated)
@@ -141,7 +160,7 @@ class World:
         self._fault(f"clear {cause.node}")
         if self._is_isolated(cause.node):
             if self._releases:
-                self._release(cause.node)
+                self._let_back(cause.node)
             else:
                 self._isolated_at.setdefault(cause.node, self._cluster.now_s)
 
@@ -165,6 +184,7 @@ class World:
         if mishap.is_cured:
             self._stop_on(node, mishap)
             self._later(mishap, partial(self._report_device, node, heals=True))
+            self._at(self._cluster.now_s + RESET_S, partial(self._no_longer, node))
             return
         self._sicken(node, mishap)
         self._stop_on(node, mishap)
@@ -191,14 +211,16 @@ class World:
             self.causes_shown.setdefault(job.id, []).append(mishap)
             if mishap.is_hidden or mishap.effect is Effect.LINK:
                 self._crash(pod)
-            elif job.training is not None:
+            elif job.training is not None and pod.ranks:
+                # A hang: without one of its ranks the job makes no step. All views stay alike.
+                self._note_line(f"hang {job.id} {pod.ranks[0]}")
                 processes.halt(self._cluster.state, job, job.training)
                 self._cluster.state.touch(job)
 
     def _crash(self, pod: Pod, exception: str = "RuntimeError: CUDA error") -> None:
         if pod.ranks:
-            end = Exit(code=1)
-            processes.exit_rank(self._cluster.state, pod, pod.ranks[0], end, exception=exception)
+            options = shlex.quote(f"exception={exception}")
+            self._fault(f"kill {pod.job.id} {pod.ranks[0]} exit 1 {options}")
 
     def reboot(self, mishap: Mishap) -> None:
         (node,) = mishap.nodes
@@ -239,7 +261,8 @@ class World:
 
     def _hang(self, pod: Pod, mishap: Mishap) -> None:
         if not self._is_told:
-            processes.hang_rank(self._cluster.state, pod)
+            if pod.ranks:
+                self._fault(f"hang {pod.job.id} {pod.ranks[0]}")
         elif mishap.is_users or mishap.is_cured:
             self._crash(pod, self._exception(mishap))
         else:
@@ -267,6 +290,10 @@ class World:
         """The script of this job is mended."""
         if cause is None or self.bugs.get(job) is cause:
             self.bugs.pop(job, None)
+
+    def hunted(self, job: str) -> tuple[str, ...]:
+        """The nodes that a person who looks for what ended this job finds."""
+        return tuple(sorted(self._nodes_shown.pop(job, set()) & self.sick.keys()))
 
     def _place(self, mishap: Mishap) -> tuple[Job, Pod] | None:
         pods = [(job, job.pods[slot]) for job in self._jobs() for slot in sorted(job.pods)]
@@ -328,14 +355,14 @@ class World:
         if node not in self.sick:
             self._fault(f"clear {node}")
             if self._releases and self._is_isolated(node):
-                self._release(node)
+                self._let_back(node)
 
     def false_device(self, mishap: Mishap) -> None:
         (node,) = mishap.nodes
         if node not in self.sick and not self._is_told:
             self._note_shown(mishap, mishap.nodes)
             self._report_device(node, heals=False)
-            self._at(self._cluster.now_s + 10 * MINUTE_S, partial(self._no_longer, node))
+            self._at(self._cluster.now_s + RESET_S, partial(self._no_longer, node))
 
     def _no_longer(self, node: str) -> None:
         if node not in self.sick:
@@ -377,6 +404,8 @@ class World:
             return
         mishap = cause.mishap
         self.causes_shown.setdefault(job.id, []).append(mishap)
+        if cause.node:
+            self._nodes_shown.setdefault(job.id, set()).add(cause.node)
         if mishap.effect is Effect.HANG:
             self._hang(pod, mishap)
         elif mishap.effect is Effect.NUMBERS:

@@ -9,7 +9,7 @@ import pytest
 
 from everstep.simulate.accounts import Account
 from everstep.simulate.experiment import Experiment, scene
-from everstep.simulate.fault_classes import Effect, FaultClassRow, Lasting
+from everstep.simulate.fault_classes import PROFILES, Effect, FaultClassRow, Lasting
 from everstep.simulate.jobs import JobNumbers
 from everstep.simulate.policies import NAMES, PolicyUnderTest, policy_named
 from everstep.simulate.runs import played
@@ -32,7 +32,7 @@ def one(made: Experiment, name: str = "document", seed: int = 1) -> Account:
 
 def crashes(**recovery: Any) -> Experiment:
     spec = {"recovery": recovery} if recovery else {}
-    return experiment(8, spec=spec, days=60, profile=profile(CURED, rate=300.0))
+    return experiment(8, spec=spec, days=15, profile=profile(CURED, rate=1_200.0))
 
 
 def test_a_ladder_of_the_document_changes_levels_and_lost_time() -> None:
@@ -61,7 +61,7 @@ def test_a_rule_of_the_document_that_fails_a_crash_ends_the_job_at_each() -> Non
 
 
 def broken(nodes: int = 8, **fields: Any) -> Experiment:
-    return experiment(nodes, **{"days": 60, "profile": profile(BROKEN, rate=40.0), **fields})
+    return experiment(nodes, **{"days": 20, "profile": profile(BROKEN, rate=60.0), **fields})
 
 
 def test_spares_are_waited_for_where_there_are_none() -> None:
@@ -73,7 +73,7 @@ def test_spares_are_waited_for_where_there_are_none() -> None:
 def test_isolation_for_ever_uses_up_the_spares() -> None:
     usual, for_ever = (one(broken(spares=2), name) for name in ("native", "isolate-for-ever"))
     assert usual.healthy_isolated_h == 0
-    assert for_ever.healthy_isolated_h > 1_000
+    assert for_ever.healthy_isolated_h > 500
     assert for_ever.ettr < usual.ettr - 0.1
 
 
@@ -89,10 +89,11 @@ HIDDEN = replace(BROKEN, hidden=1.0)
 
 
 def test_new_pods_leave_a_node_that_ended_runs_again_though_no_monitor_names_it() -> None:
-    made = broken(spares=2, profile=profile(HIDDEN, rate=20.0))
+    made = broken(spares=2, days=60, profile=profile(HIDDEN, rate=30.0))
     usual, goes_back = (one(made, name) for name in ("native", "no-last-choice"))
-    assert usual.ended_wrongly < goes_back.ended_wrongly / 4
-    assert usual.ettr > goes_back.ettr + 0.01
+    assert usual.ended_wrongly < goes_back.ended_wrongly / 2
+    assert usual.lost_s["ended"] < goes_back.lost_s["ended"] / 2
+    assert usual.ettr > goes_back.ettr
 
 
 def test_a_restart_in_place_on_broken_hardware_ends_the_job_without_need() -> None:
@@ -119,7 +120,7 @@ def test_each_policy_says_what_it_is_and_where_that_is_from(name: str) -> None:
 
 
 def test_all_time_is_accounted_for() -> None:
-    made = experiment(16, spares=2, days=30, seeds=(5,))
+    made = experiment(16, spares=2, days=6, profile=PROFILES["bad"])
     for name in ("document", "in-place", "oracle"):
         account = one(made, name, seed=5)
         assert account.useful_s + sum(account.lost_s.values()) == pytest.approx(
