@@ -19,7 +19,8 @@ from everstep.train.buffers import Buffer
 SCRIPT_NAME = "__everstep_save__"
 """What `__name__` is in a script that is loaded for its function."""
 BEGIN = """
-import importlib, json, sys
+import importlib, json, math, signal, sys
+signal.alarm(math.ceil(float(sys.argv[4])) + 1)  # a stopped agent ends nothing
 spec = json.loads(sys.argv[1])
 sys.path[:] = spec["path"]
 for name in spec["imports"]:

@@ -83,7 +83,8 @@ class Dumping:
         memory = os.dup(handle)
         os.set_inheritable(memory, True)
         try:
-            words = [*saver.command, str(memory), str(command["step"])]
+            numbers = memory, command["step"], command["within_s"]
+            words = [*saver.command, *map(str, numbers)]
             pid, report = rank_exec.spawn(words, saver.env, saver.workdir, outputs)
         finally:
             os.close(memory)

@@ -142,6 +142,18 @@ def test_an_agent_whose_ranks_were_stopped_goes_at_once(pod: Pod) -> None:
     assert time.monotonic() - began < SAVED_WITHIN_S
 
 
+def test_what_saves_ends_though_its_agent_is_stopped(pod: Pod) -> None:
+    trained(pod, "hangs")
+    pod.stopped(2)
+    dump(pod, within_s=0.5)
+    saver = int(pod.file("saver"))
+    signal_to(pod.agent.pid, signal.SIGSTOP)
+    try:
+        until(lambda: not is_running(saver), what="its end")
+    finally:
+        signal_to(pod.agent.pid, signal.SIGCONT)
+
+
 def plain(_step: int, _state: Any) -> None:
     """A function that another process can find."""
 
