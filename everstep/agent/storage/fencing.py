@@ -132,6 +132,8 @@ def _no_folder(folder: str) -> str:
 def _in_need_of_fence(places: Mapping[str, tuple[str, int]]) -> list[str]:
     """The folders but for those inside the first one, which share its fence.
 
+    A fence of their own would make folders that a script wants to make itself, or to find empty. And a volume
+    that is no longer mounted is recognised by the lack of one in its place (`fence.missing_volume`).
     `places`: the path and the volume of each. One on another volume, mounted there, shares no fence:
     processes may be cut off from one of the two and write to the other.
     """

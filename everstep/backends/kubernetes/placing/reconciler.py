@@ -163,7 +163,8 @@ class PodReconciler:
     def _change_of_failed(self, entry: PodEntry, pod: Json | None) -> EntryChange:
         """Remove the pod once its successor is due: until then its log can be read.
 
-        Once it is gone, its name is free and the failure counts.
+        Once it is gone, its name is free and the failure counts. The successor needs the name: by it a worker
+        finds the pod that a killed one created.
         """
         self.agents.forget(entry.uid)
         now, wait_s = self.agents.clock(), wait_after(entry.failures + 1)
