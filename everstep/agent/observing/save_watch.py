@@ -35,6 +35,8 @@ PAUSE_S = 0.02
 """Pause after events of mere writing, which come in thousands."""
 FOLDER_S = 0.5
 """Pause between two looks for a folder that is not there yet."""
+WRITERS_MOST = 1_000
+"""Of so many processes that were there before the folder one has ended: more need not be remembered."""
 FOLDERS_MOST = 256
 """So many folders of checkpoints are watched at most, those that were made in this run."""
 
@@ -142,7 +144,7 @@ class SaveWatch:
     def saw(self, processes: Iterable[proc.Process]) -> None:
         """These processes of the pod may save."""
         identities = frozenset(one.identity for one in processes if not self._is_helper(one))
-        if self._recorded is None:
+        if self._recorded is None and len(self._early_writers) < WRITERS_MOST:
             self._early_writers |= identities
         if not identities <= self._reported_writers:
             self._reported_writers = identities

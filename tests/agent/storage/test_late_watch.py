@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -54,6 +55,18 @@ def rank(tmp_path: Path) -> Iterator[proc.Process]:
     assert process is not None
     yield process
     proc.kill([process])
+
+
+def test_processes_before_a_folder_that_never_comes_are_not_all_remembered(tmp_path: Path) -> None:
+    """A run of weeks starts many, and its document may name a wrong folder."""
+    watch = watch_of(0, tmp_path / "nowhere")
+    process = proc.look(os.getpid())
+    assert process is not None
+    for n in range(3 * save_watch.WRITERS_MOST):
+        watch.saw([process._replace(started=n)])
+    done(watch)
+    watch.close()
+    assert len(watch._early_writers) == save_watch.WRITERS_MOST
 
 
 def test_a_file_whose_writer_was_killed_before_its_agent_watched_is_not_whole(
