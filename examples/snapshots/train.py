@@ -2,7 +2,7 @@
 
 Whatever ends a rank, its successor goes on after the step that it had completed, with the same bits: weights,
 moments of the optimizer and the state of the random numbers are in the snapshot. A checkpoint is for the day
-on which the whole pod is lost.
+on which all pods are lost; where they are given up in order, the last step becomes one.
 
   OUT         folder of the checkpoints and of final.json (out)
   STEPS       number of the last step (200)
@@ -55,14 +55,6 @@ class Training:
         self.optimizer.load_state_dict(state["optimizer"])
         torch.set_rng_state(state["random"])
 
-    def save(self) -> None:
-        """A checkpoint of this rank, renamed into place when it is whole."""
-        part = OUT / f".part-{dist.get_rank()}"
-        torch.save({"step": self.step, **self.state()}, part)
-        folder = OUT / f"step-{self.step}"
-        folder.mkdir(parents=True, exist_ok=True)
-        part.rename(folder / f"rank-{dist.get_rank()}.pt")
-
     def resume(self) -> None:
         """From memory, from the checkpoint that the start names, or from nothing."""
         if (restored := run.restore()) is not None:
@@ -70,6 +62,19 @@ class Training:
         elif path := os.environ.get("EVERSTEP_RESUME_PATH"):
             saved = torch.load(Path(path) / f"rank-{dist.get_rank()}.pt")
             self.load(saved["step"], saved)
+
+
+def save(step: int, state: dict[str, Any]) -> None:
+    """A checkpoint of this rank, renamed into place when it is whole.
+
+    It is made from a snapshot too, in a process of its own, before the pods of the job are given up.
+    """
+    rank = os.environ["RANK"]
+    part = OUT / f".rank-{rank}.part"  # PyTorch wants a name before the last dot
+    torch.save({"step": step, **state}, part)
+    folder = OUT / f"step-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    part.rename(folder / f"rank-{rank}.pt")
 
 
 def digest(model: torch.nn.Module) -> str:
@@ -85,6 +90,7 @@ def main() -> None:
     training = Training()
     ddp = DistributedDataParallel(training.model)  # gives all ranks the weights of rank 0
     training.resume()
+    run.save_with(save)
     while training.step < STEPS:
         began, step = time.monotonic(), training.step + 1
         inputs = torch.randn(32, 64)
@@ -99,7 +105,7 @@ def main() -> None:
         run.snapshot(step, training.state())
         if step % SAVE_EVERY == 0:
             with run.saving(step):
-                training.save()
+                save(step, training.state())
     if dist.get_rank() == 0:
         final = json.dumps({"step": training.step, "sha256": digest(training.model)})
         (OUT / "final.json").write_text(final + "\n")

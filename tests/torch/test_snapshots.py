@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from everstep.protocol import wire
-from tests.support.machine import EXAMPLES, ROOT, Machine, example
+from tests.support.machine import EXAMPLES, ROOT, Machine, example, until_says
 from tests.torch.ranks import PYTHON, WITHIN_S, observed, process_of, run_of, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
@@ -98,6 +98,27 @@ def test_a_kill_loses_no_completed_step_and_no_bit(machine: Machine, tmp_path: P
     assert len(runs) == KILLS + 1
     lost = [old["ending_step"] - new["starting_step"] for old, new in itertools.pairwise(runs)]
     assert max(lost) <= 1, runs
+
+
+def test_a_job_that_leaves_its_pods_takes_its_last_step_along(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Memory goes with the pods; what they held is a checkpoint by then, saved by the script's function."""
+    alone, folder = tmp_path / "alone", tmp_path / "job"
+    undisturbed(EXAMPLES / "snapshots" / "train.py", {**ENV, **LIBRARY, "OUT": str(alone)})
+    job = example("snapshots", folder, **{'"python3"': f'"{PYTHON}"', "OUT: out": CHANGES})
+    with machine.running("run", str(job)) as process:
+        machine.env["TEMPORAL_ADDRESS"] = until_says(process, "its UI")[-1].split()[1].rstrip(",")
+        before = observed(machine, lambda state: trains_on(state, None))
+        ordered = machine.everstep("restart", "snapshots", "--level", "job")
+        assert ordered.returncode == 0, ordered.stderr
+        observed(machine, lambda state: trains_on(state, before))
+        assert process.wait(WITHIN_S) == 0
+    assert final(folder / "out") == final(alone)
+    (summary,) = folder.glob("out/*_restartable/summary.json")
+    first, second = json.loads(summary.read_text())["runs"]
+    assert first["ending_step"] - second["starting_step"] <= 1
+    assert (folder / "out" / f"step-{second['starting_step']}").is_dir()
 
 
 CHANGES = f"""OUT: out
