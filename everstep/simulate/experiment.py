@@ -210,7 +210,7 @@ def curves(experiment: Experiment, progress: Progress = lambda _text: None) -> l
     short = replace(
         experiment, days=min(experiment.days, CURVE_DAYS), seeds=tuple(experiment.seeds)[:1]
     )
-    numbers, spares = experiment.numbers, experiment.spare_nodes
+    numbers, spares = experiment.numbers, spares_for(experiment.profile, experiment.job_nodes)
     by_checkpoint = [
         (f"{s / 60:g} min", replace(short, numbers=replace(numbers, checkpoint_s=s)))
         for s in CHECKPOINTS_S

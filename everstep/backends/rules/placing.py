@@ -222,9 +222,12 @@ class PlaceRequest:
         return choose(self._missing(), self._unclaimed(), self._need, busy=occupied)
 
     def _unclaimed(self) -> Iterable[NodeView]:
-        """The nodes with room for a slot that leaves all claims what they have there, best first."""
-        room = [n for n in self.nodes if fits(n, self._need) and self._leaves_claims(n)]
-        return sorted(room, key=lambda node: node.name in self.order.last_choice)
+        """The nodes where a slot would leave all claims what they have there, best first."""
+        nodes: Sequence[NodeView] = self.nodes
+        if self.claims:
+            nodes = [n for n in nodes if fits(n, self._need) and self._leaves_claims(n)]
+        last_choice = frozenset(self.order.last_choice)
+        return sorted(nodes, key=lambda n: n.name in last_choice) if last_choice else nodes
 
     def _leaves_claims(self, node: NodeView) -> bool:
         node = _with_pod(node, self._need)

@@ -123,7 +123,9 @@ def simulate(
         days=days,
         trace=outages_between(experiment.trace, from_day, days),
         seeds=range(seed, seed + seeds),
-        spares=counts[0] if counts else None,
+        spares=counts[0]
+        if len(counts) == 1
+        else None,  # several are compared in a table of their own
     )
     value = _value(experiment, intervals, counts, has_curves=output is not None)
     if output is not None:
