@@ -64,6 +64,7 @@ class Copier:
         self._is_sending = False
         self._paused: tuple[str, float] | None = None  # the address that failed, until when
         self._overtaken = 0  # in a row
+        self._noted_run: int | None = None
 
     def look(self) -> None:
         """Begin to send what is new, unless something is being sent. In the agent's loop."""
@@ -121,7 +122,8 @@ class Copier:
             self._paused = sending.to["address"], time.monotonic() + AGAIN_S
             is_late = isinstance(error, Refused) and error.status == wire.STALE
             if not is_late:
-                self._note(f"slot {sending.to['slot']} holds no copy of the snapshots: {error}")
+                why = f"slot {sending.to['slot']} holds no copy of the snapshots: {error}"
+                self._note(sending, why)
         self.look()
 
     def _note_overtaken(self, sending: Sending) -> None:
@@ -129,14 +131,22 @@ class Copier:
         if self._overtaken == OVERTAKEN_MOST:
             size = sending.snapshot.content_bytes / 1e6
             self._note(
+                sending,
                 f"snapshots of {size:.0f} MB come faster than they can be sent to slot"
-                f" {sending.to['slot']}, which has no copy of the newest: take them less often"
+                f" {sending.to['slot']}, which has no copy of the newest: take them less often",
             )
 
-    def _note(self, text: str) -> None:
-        if text not in self._agent.notes:
-            self._agent.note(text)
-            self._agent.publish()
+    def _note(self, sending: Sending, text: str) -> None:
+        """Say it once in a run: in the log of the rank, where its users look, and in the agent's state."""
+        run = self._agent.run
+        if run is None or self._noted_run == sending.run:
+            return
+        self._noted_run = sending.run
+        for rank in run.ranks:
+            if rank.number == sending.snapshot.rank and rank.is_alive:
+                rank.log.write(f"everstep: {text}\n".encode())
+        self._agent.note(text)
+        self._agent.publish()
 
     # -- In a thread --------------------------------------------------------------------------------
 

@@ -145,6 +145,7 @@ def test_a_neighbour_that_is_gone_is_a_note_and_no_failure(pods: MakePod) -> Non
     runs(pod, train(5), neighbour)
     pod.file("made-1-0")
     pod.until(lambda state: "slot 1 holds no copy of the snapshots" in " ".join(state["notes"]))
+    assert "everstep: slot 1 holds no copy of the snapshots" in pod.log()
 
 
 def test_memory_that_a_rank_cuts_off_is_a_note(pods: MakePod) -> None:
