@@ -25,7 +25,7 @@ class FakeServer:
 
     def __init__(self, backend: FakeBackend) -> None:
         self.backend = backend
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
@@ -37,14 +37,19 @@ class FakeServer:
         finally:
             server.close()
             await asyncio.sleep(0)  # one that was just accepted becomes a connection
-            for connection in self._connections:
-                connection.cancel()
-            await asyncio.gather(*self._connections, return_exceptions=True)
+            await self._close()
+
+    async def _close(self) -> None:
+        for connection, writer in self._connections.items():
+            connection.cancel()
+            writer.transport.abort()  # one that is cancelled before its first step closes nothing itself
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # the sockets are closed
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = asyncio.create_task(self._serve(reader, writer))
-        self._connections.add(connection)
-        connection.add_done_callback(self._connections.discard)
+        self._connections[connection] = writer
+        connection.add_done_callback(self._connections.pop)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         tasks: list[asyncio.Task[bytes]] = []
@@ -59,9 +64,6 @@ class FakeServer:
                 await writer.drain()
         except ConnectionError:
             pass
-        except asyncio.CancelledError:
-            writer.transport.abort()  # whatever is still to be sent
-            raise
         finally:
             for task in tasks:
                 task.cancel()
