@@ -55,7 +55,7 @@ async def before_the_end(
     command: wire.DumpCommand = {"generation": generation, "step": step, "within_s": within_s}
     answers = await _answers(cluster, living, command)
     for why in (why for answer in answers for why in answer["failed"]):
-        LOG.warning("step %d is not saved from memory: %s", step, why)
+        LOG.warning("step %d is not saved from memory: %s", step, why, extra={"job": pods[0].job})
     pending = (pod for pod, answer in zip(living, answers, strict=True) if not answer["done"])
     return next(pending, None)
 
