@@ -146,7 +146,7 @@ async def _stop(step: StepRun) -> StepResult:
         grace_s=plan.remedy.grace_s,
         evidence=plan.remedy.evidence,
         keep=plan.keep,
-        hold_s=survivors.HOLD_S if plan.keep else 0.0,
+        hold_s=plan.hold_s if plan.keep else 0.0,
     )
     confirming = plan.slots.keys() - set(_leaving_slots(step.order))
     while True:

@@ -26,6 +26,7 @@ import datetime as dt
 import os
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -110,20 +111,37 @@ class Group:
             dist.barrier()
 
     def _free(self) -> None:
-        """Free this process from the operation that it is in. Called by another thread."""
+        """Free this process from the operations that it is in. For any thread."""
         self._sockets.cut()
+        group = dist.group.WORLD if dist.is_initialized() else None
         abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
-        if self._backend != "gloo" and abort is not None and dist.is_initialized():
+        if group is not None and self._backend == "gloo":
+            self._fail_connections(group)
+        elif group is not None and abort is not None:
             with contextlib.suppress(Exception):
                 abort()
+
+    def _fail_connections(self, group: Any) -> None:
+        """Send to every other rank, which fails at once, and with it whatever waits on that connection.
+
+        gloo reads the end of a connection only after all data before it. Data for an operation that another
+        connection has ended is never read: without this, the next operation would wait until its time-out.
+        """
+        for rank in range(self.world):
+            if rank != self.rank:
+                with contextlib.suppress(Exception):
+                    group.send([torch.zeros(1)], rank, 0)
 
     def _leave(self) -> None:
         """Give up the group, and what holds on to it."""
         for replica in self._replicas:
             replica.release()
-        self._sockets.cut()
+        self._free()
+        left = [dist.group.WORLD]
         with contextlib.suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
+        # The end of a group waits for each of its operations, and some wait until their time limit.
+        threading.Thread(target=left.clear, name="everstep-left-group", daemon=True).start()
 
     def close(self) -> None:
         """Leave the group once all ranks are done."""

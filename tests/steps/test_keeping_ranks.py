@@ -53,6 +53,7 @@ def keeping(plan: Plan, past: Outcome, *keep: int) -> Plan:
         remedy=replace(plan.remedy, steps=(Step.STOP, Step.RESUME, Step.START), recreate=()),
         places=None,
         keep=keep,
+        hold_s=10.0,
     )
 
 

@@ -220,6 +220,7 @@ class Plan:
     remedy: Remedy = Remedy()
     known_fact_ids: tuple[str, ...] = ()  # repeated facts are no reason to give way
     keep: Slots = ()  # ranks that go on with their process, as far as they hold
+    hold_s: float = 0.0  # so long these have to report where they are
     # The nodes from which all their slots move away; none if no slot stays anywhere.
     left_nodes: tuple[str, ...] = ()
     places: PlaceRules | None = None

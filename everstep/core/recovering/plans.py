@@ -152,6 +152,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         slots=_counts(state, slots, decision.remedy.recreate),
         left_nodes=_left_nodes(state, decision.remedy.recreate),
         keep=_ranks_to_keep(state, decision, slots),
+        hold_s=survivors.hold_s(state.learned.longest_gap_s),
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,

@@ -11,8 +11,16 @@ from everstep.core.recovering.placement import node_ranks, ranks_of
 from everstep.core.slots import Slots, format_ranges
 from everstep.core.world import HeldRank
 
-HOLD_S = 10.0
-"""So long a rank has to report where it is: one in a collective operation does within milliseconds."""
+HOLD_S_LEAST, HOLD_S_MOST, GAPS = 2.0, 10.0, 3
+"""So long a rank has to report where it is. One in a collective operation does within milliseconds; one that
+computes arrives at the next operation, mostly within the time of a step."""
+
+
+def hold_s(longest_gap_s: float) -> float:
+    """The limit of a hold, where this was the longest time between two steps; 0: none was seen."""
+    if not longest_gap_s:
+        return HOLD_S_MOST
+    return min(max(GAPS * longest_gap_s, HOLD_S_LEAST), HOLD_S_MOST)
 
 
 def ranks_to_keep(
@@ -34,7 +42,9 @@ def why_not(plan: Plan, kept_ranks: Collection[int], held: Iterable[HeldRank]) -
     """Why these ranks cannot go on, if they cannot."""
     missing = [rank for rank in plan.keep if rank not in kept_ranks]
     if missing and plan.level in ALL_STAY:
-        return f"rank {format_ranges(missing)} did not answer within {HOLD_S:g} s, or has ended"
+        return (
+            f"rank {format_ranges(missing)} did not answer within {plan.hold_s:g} s, or has ended"
+        )
     if not kept_ranks:
         return "no rank is left that answers"
     if newest_step(kept_ranks, held) is None:
