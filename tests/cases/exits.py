@@ -119,10 +119,10 @@ CASES: tuple[Case, ...] = (
         number=9,
         name="a node fault is no fourth in a row",
         annotations={RETRY: "8", UNCONDITIONAL: "true"},
-        deeds=(*(exits(start) for start in (1, 2, 3)), Deed(start=4, what="node-down n1"), ends(5)),
+        deeds=(*(exits(start) for start in (1, 2, 3)), Deed(start=4, what="node-down n2"), ends(5)),
         rows=(*(REBUILT,) * 3, ISOLATED),
         used={"job": 4},
-        isolated=("n1",),
+        isolated=("n2",),
         restarts=4,
     ),
     Case(
