@@ -11,7 +11,7 @@ from everstep.core.recovering.placement import node_ranks, ranks_of
 from everstep.core.slots import Slots, format_ranges
 from everstep.core.world import HeldRank
 
-HOLD_S_LEAST, HOLD_S_MOST, GAPS = 2.0, 10.0, 3
+HOLD_S_LEAST, HOLD_S_MOST, GAPS = 5.0, 10.0, 3
 """So long a rank has to report where it is. One in a collective operation does within milliseconds; one that
 computes arrives at the next operation, mostly within the time of a step."""
 

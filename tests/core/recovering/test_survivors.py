@@ -109,7 +109,7 @@ def test_ranks_go_on_if_one_has_the_state(
     assert survivors.why_not(plan, kept_ranks, held) == why
 
 
-@pytest.mark.parametrize(("gap_s", "limit_s"), [(0.0, 10.0), (0.05, 2.0), (1.5, 4.5), (60.0, 10.0)])
+@pytest.mark.parametrize(("gap_s", "limit_s"), [(0.0, 10.0), (0.05, 5.0), (2.5, 7.5), (60.0, 10.0)])
 def test_a_rank_has_the_time_of_some_steps_to_report(gap_s: float, limit_s: float) -> None:
     assert survivors.hold_s(gap_s) == limit_s
 
