@@ -29,6 +29,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -40,6 +41,7 @@ from everstep.train import sockets, states
 from everstep.train.orders import Orders
 from everstep.train.run import Run
 
+PYTORCH = Path(torch.__file__).parent
 NO_STATE = -1
 """In place of a completed step: of a rank that has not the state after any."""
 STATE_FROM = "EVERSTEP_STATE_FROM"
@@ -199,10 +201,11 @@ class Group:
                     buffer.copy_(before)
 
     def _is_interruption(self, error: Exception) -> bool:
-        if self._orders is None or not isinstance(error, (RuntimeError, OSError)):
+        if self._orders is None or not isinstance(error, RuntimeError):
             return False
         text = str(error).lower()
-        return self._orders.is_held or any(word in text for word in INTERRUPTIONS)
+        is_of_group = _is_of_torch(error) and any(word in text for word in INTERRUPTIONS)
+        return self._orders.is_held or is_of_group
 
     @contextlib.contextmanager
     def updating(self, step: int) -> Iterator[None]:
@@ -235,7 +238,7 @@ class Group:
             try:
                 form()
                 self._share(state)
-            except (RuntimeError, OSError) as error:
+            except RuntimeError as error:
                 if not self._is_interruption(error):
                     raise
                 traceback.clear_frames(error.__traceback__)
@@ -265,7 +268,11 @@ class Group:
         donor = completed.index(newest)
         for receiver in (rank for rank, step in enumerate(completed) if step != newest):
             self._pass_on(state, donor, receiver)
-        self.completed, self._is_torn, self._joins = newest, False, False
+            if (
+                self.rank == receiver
+            ):  # whatever interrupts the rest, this is what it has from now on
+                self.completed, self._is_torn = newest, False
+        self._joins = False
         for replica in self._replicas:
             replica.renew()
 
@@ -301,6 +308,12 @@ class Group:
             dist.recv(on_device, donor)
             content.copy_(on_device)
             _load(state, states.unflattened(memoryview(memory), int(sizes[1])))
+
+
+def _is_of_torch(error: Exception) -> bool:
+    """Whether it was raised in PyTorch, or by a call of ours: a script may have connections of its own."""
+    raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return PYTORCH in raised_in.parents or raised_in == Path(__file__)
 
 
 def _states(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,44 @@ def test_retry_and_recover_of_mindcluster_keep_processes(machine: Machine, tmp_p
     ]
     assert processes(folder) == [1, 2]
     assert final(folder / "out") == final(folder / "alone")
+
+
+def test_an_error_of_the_script_is_none_of_the_group() -> None:
+    done = subprocess.run(
+        [PYTHON, "-c", ERRORS],
+        check=False,
+        env={**os.environ, **ENV},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "False False True True\n"), done.stderr
+
+
+ERRORS = """
+import torch.distributed as dist
+from types import SimpleNamespace
+from everstep.train.torch import Group
+
+group = Group.__new__(Group)
+
+def is_interruption(do, is_held=False):
+    group._orders = SimpleNamespace(is_held=is_held)
+    try:
+        do()
+    except Exception as error:
+        return group._is_interruption(error)
+
+def own_store():
+    raise RuntimeError("the store of features timed out")
+
+def wrong_shape():
+    import torch
+    torch.ones(2) @ torch.ones(3)
+
+def of_the_group():
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:1", rank=1, world_size=2, timeout=SECOND)
+
+import datetime
+SECOND = datetime.timedelta(seconds=1)
+print(*map(is_interruption, (own_store, wrong_shape, of_the_group)), is_interruption(own_store, True))
+"""
