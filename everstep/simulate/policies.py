@@ -125,6 +125,36 @@ CEREBRAS = {
     "everstep": {"command": "train"},
 }
 
+MINDCLUSTER_POD = {
+    "replicas": 1,
+    "restartPolicy": "Never",
+    "template": {
+        "spec": {
+            "containers": [
+                {
+                    "name": "ascend",
+                    "command": ["train"],
+                    "resources": {"limits": {"huawei.com/Ascend910": 1}},
+                }
+            ]
+        }
+    },
+}
+MINDCLUSTER = {
+    "apiVersion": "mindxdl.gitee.com/v1",
+    "kind": "AscendJob",
+    "metadata": {
+        "name": "job",
+        "labels": {
+            "framework": "pytorch",
+            "fault-scheduling": "force",
+            "fault-retry-times": "3",
+            "pod-rescheduling": "on",
+        },
+    },
+    "spec": {"replicaSpecs": {"Master": MINDCLUSTER_POD, "Worker": MINDCLUSTER_POD}},
+}
+
 DOCUMENT = PolicyUnderTest(name="document", about="the document as it is", source="the document")
 
 POLICIES: Mapping[str, PolicyUnderTest] = {
@@ -195,7 +225,11 @@ POLICIES: Mapping[str, PolicyUnderTest] = {
         ),
     )
 }
-DIALECTS: Mapping[str, Mapping[str, object]] = {"modelarts": MODELARTS, "cerebras": CEREBRAS}
+DIALECTS: Mapping[str, Mapping[str, object]] = {
+    "modelarts": MODELARTS,
+    "mindcluster": MINDCLUSTER,
+    "cerebras": CEREBRAS,
+}
 
 
 def policy_named(name: str) -> PolicyUnderTest:

@@ -31,6 +31,11 @@ NOTICE_S = HOUR_S
 """Between the notice of a maintenance and its begin."""
 MENDED_S = 8 * HOUR_S
 """A person notices after so long that a script fails again and again, and mends it while the job runs."""
+COLLECTIVE_S = 31 * MINUTE_S
+"""A rank that waits so long for one that hangs ends by itself, where nothing ended it before.
+
+The default time-out of a collective operation in MindCluster is 30 minutes, then all ranks end.
+"""
 SLOWER = 0.1
 
 HEALS_CODE, FATAL_CODE = "sim-heals", "sim-fatal"
@@ -261,12 +266,22 @@ class World:
 
     def _hang(self, pod: Pod, mishap: Mishap) -> None:
         if not self._is_told:
-            if pod.ranks:
+            if pod.ranks and (training := pod.job.training) is not None:
                 self._fault(f"hang {pod.job.id} {pod.ranks[0]}")
+                out = partial(self._time_out, pod, training)
+                self._at(self._cluster.now_s + COLLECTIVE_S, out)
         elif mishap.is_users or mishap.is_cured:
             self._crash(pod, self._exception(mishap))
         else:
             self._report_device(pod.node.name, heals=False)
+
+    def _time_out(self, hung: Pod, training: Training) -> None:
+        """A rank that still waits for the one that hangs fails: the first one beside it."""
+        job = hung.job
+        if job.training is training and hung.slot in training.hangs:
+            pods = sorted(job.pods.values(), key=lambda pod: (pod is hung, pod.slot))
+            for pod in pods[:1]:
+                self._crash(pod, TIMED_OUT)
 
     def user(self, mishap: Mishap) -> None:
         place = self._place(mishap)
@@ -416,6 +431,7 @@ class World:
 
 USERS_FAULT = "EverstepOracle: the script is wrong"
 """The exception by which the oracle recognises a fault of the script."""
+TIMED_OUT = "RuntimeError: a collective operation timed out"
 AGAIN = frozenset({Effect.DEVICE, Effect.LINK, Effect.HANG, Effect.NUMBERS})
 """A node that is sick in this way lets pods start, and then fails them again."""
 

@@ -13,6 +13,7 @@ from everstep.simulate.fault_classes import PROFILES, Effect, FaultClassRow, Las
 from everstep.simulate.jobs import JobNumbers
 from everstep.simulate.policies import NAMES, PolicyUnderTest, policy_named
 from everstep.simulate.runs import played
+from everstep.simulate.world import COLLECTIVE_S
 from tests.simulate.scenes import CURED, experiment, profile
 
 BROKEN = FaultClassRow(
@@ -101,6 +102,19 @@ def test_a_restart_in_place_on_broken_hardware_ends_the_job_without_need() -> No
     assert usual.ended_wrongly == 0
     assert in_place.ended_wrongly > 0
     assert in_place.ettr < usual.ettr
+
+
+HANG = replace(CURED, name="hang", effect=Effect.HANG)
+
+
+def test_where_no_rule_sees_a_hang_it_ends_by_the_time_out_of_a_collective_operation() -> None:
+    """A MindCluster document only notes a hang."""
+    made = experiment(8, days=15, profile=profile(HANG, rate=300.0))
+    usual, only_notes = one(made), one(made, "mindcluster")
+    assert 0 < usual.lost_s["detect"] < 10 * 60 * usual.restarts
+    hangs = only_notes.restarts + only_notes.ended_wrongly
+    assert hangs > 20
+    assert only_notes.lost_s["detect"] == pytest.approx(hangs * COLLECTIVE_S, rel=0.05)
 
 
 def test_the_oracle_detects_at_once_and_ends_nothing_without_need() -> None:
