@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowUpdateStage
 from temporalio.common import RetryPolicy
 
 from everstep.backends.fake.backend import FakeBackend
@@ -115,38 +115,14 @@ async def test_book_and_mark_agree_whatever_is_told_at_once(
     await shared.admin.hold(held_at, when=held_when)
     one = asyncio.create_task(tell(quarantine, first[0], **first[1]))
     await shared.admin.wait_held()
-    other = asyncio.create_task(tell(quarantine, then[0], **then[1]))
-    await _accepted(quarantine, then[0], other)
+    other = await quarantine.start_update(
+        then[0], then[1], wait_for_stage=WorkflowUpdateStage.ACCEPTED
+    )
     await shared.admin.release()
-    await asyncio.gather(one, other)
+    await asyncio.gather(one, other.result())
     book = {node["name"] for node in await quarantine.query("nodes")}
     marks = {node.name for node in await shared.stage.fake.nodes() if node.isolated}
     assert book == marks == ({"n1"} if is_isolated else set())
-
-
-async def _accepted(quarantine: Handle, name: str, update: asyncio.Task[Any]) -> None:
-    """Until the quarantine has begun to carry out this update, the second one of its name at most."""
-    updates: list[str] = []
-    try:
-        async with asyncio.timeout(HUNG_S):
-            while not update.done():  # a refused one is never accepted
-                updates = await _accepted_updates(quarantine)
-                if updates[-1:] == [name]:
-                    return
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"{name} was never accepted, only {updates}") from None
-    await update
-
-
-async def _accepted_updates(quarantine: Handle) -> list[str]:
-    """The names of the updates in its history."""
-    history = await quarantine.fetch_history()
-    return [
-        event.workflow_execution_update_accepted_event_attributes.accepted_request.input.name
-        for event in history.events
-        if event.HasField("workflow_execution_update_accepted_event_attributes")
-    ]
 
 
 async def test_an_isolation_that_the_cluster_refuses_is_over_and_its_sender_reads_why(
