@@ -123,7 +123,7 @@ class Agent:
             "run": run,
             "stopped_below": self.stopped_below,
             "kept_ranks": self.kept_ranks,
-            "held": self._hold.state() if self._hold is not None else [],
+            "positions": self._hold.state() if self._hold is not None else [],
             "evidence": self.evidence,
             "helper": self.parts.prewarm.state(),
             "notes": list(self.notes),
@@ -423,7 +423,7 @@ class Agent:
     def _is_holding(self) -> bool:
         return self._ending is not None or (self._hold is not None and not self._hold.is_over)
 
-    def rank_held(self, rank: Rank, generation: int, completed: int | None) -> None:
+    def record_position(self, rank: Rank, generation: int, completed: int | None) -> None:
         """A rank reports that it holds."""
         if self._hold is not None and self._hold.generation == generation:
             self._hold.report(rank.number, completed)

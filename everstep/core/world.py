@@ -308,7 +308,7 @@ class StopOrder:
     hold_s: float = 0.0
 
 
-class HeldRank(NamedTuple):
+class RankPosition(NamedTuple):
     """Where a rank is that holds: it waits for the order to form its group again."""
 
     rank: int
@@ -326,7 +326,7 @@ class StopState:
     stopped: tuple[int, ...] = ()
     pending: tuple[int, ...] = ()
     kept_ranks: tuple[int, ...] = ()
-    held: tuple[HeldRank, ...] = ()
+    positions: tuple[RankPosition, ...] = ()
     evidence: str | None = None
     works: tuple[AgentWork, ...] = ()
 

@@ -120,7 +120,7 @@ class RankSeen(TypedDict):
     recent_steps: int | None  # in the last `pace_s`; None: it shows none, or not for so long yet
 
 
-class RankHeld(TypedDict):
+class RankPosition(TypedDict):
     """Where a rank is that holds: it is in no collective operation, and waits for the order to rebuild."""
 
     rank: int
@@ -261,7 +261,7 @@ class AgentState(TypedDict):
     run: RunSeen | None
     stopped_below: int  # every process of a generation older than this is proven gone
     kept_ranks: list[int]  # ranks that the newest stop kept: they are of its generation now
-    held: list[RankHeld]  # where those of them are that it ordered to hold
+    positions: list[RankPosition]  # where those of them are that it ordered to hold
     evidence: str | None  # folder with the stacks and logs that were collected before the last kill
     helper: HelperSeen | None
     notes: list[str]  # for people: what fell back to something plainer
@@ -412,8 +412,8 @@ class StopCommand(TypedDict):
     Ranks in `keep` that are alive become members of this generation and appear in the state's `kept_ranks`.
     They appear after their warden was updated, so that the fence of this generation does not end them.
 
-    With `hold_s` above 0 they are ordered to hold, and have so long to report where they are (`held`). A rank
-    that does not, or that is stopped and cannot, is stuck: it ends with the others.
+    With `hold_s` above 0 they are ordered to hold, and have so long to report their `positions`. A rank that
+    does not, or that is stopped and cannot, is stuck: it ends with the others.
     """
 
     generation: int

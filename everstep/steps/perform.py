@@ -175,9 +175,9 @@ def _kept_or_failed(step: StepRun, state: StopState) -> StepResult:
     plan = step.order.plan
     if not plan.keep:
         return step.done()
-    if why := survivors.why_not(plan, state.kept_ranks, state.held):
+    if why := survivors.why_not(plan, state.kept_ranks, state.positions):
         return step.failed(step.cause("process.not_kept", why))
-    newest = survivors.newest_step(state.kept_ranks, state.held)
+    newest = survivors.newest_step(state.kept_ranks, state.positions)
     survivors_count = len(state.kept_ranks)
     in_memory = None if newest is None else Snapshot(newest, step.now, survivors=survivors_count)
     return replace(step.done(), kept_ranks=state.kept_ranks, snapshot=in_memory)

@@ -22,7 +22,7 @@ from everstep.train.link import connected
 
 REPORTED_AFTER_S = 1.0
 """A rank that waits so long for a hold reports what interrupted it: no other rank has ended visibly."""
-LOOK_S = 0.1
+LOOK_S = FREED_EVERY_S = 0.1
 SILENT_S = 3600.0
 """Longest wait for an order. The agent ends the rank much earlier, unless no worker decides."""
 
@@ -53,16 +53,29 @@ class Orders:
         answer = json.loads(self._socket.recv(rank_memory.MESSAGE_MOST) or b'{"refused": "closed"}')
         if refused := answer.get("refused"):
             raise PermissionError(refused)
-        self._socket.settimeout(None)
         threading.Thread(target=self._listen, name="everstep-orders", daemon=True).start()
 
     def _listen(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            while content := self._socket.recv(rank_memory.MESSAGE_MOST):
+            while content := self._next_message():
                 self._receive(json.loads(content))
         with self._changed:
             self._is_gone = True
             self._changed.notify_all()
+
+    def _next_message(self) -> bytes:
+        """The next message; empty: the agent has closed the connection.
+
+        Until the rank has reported that it holds it is freed again and again: while it forms a group it may
+        be between two connections.
+        """
+        while True:
+            self._socket.settimeout(FREED_EVERY_S if self.is_held else None)
+            try:
+                return self._socket.recv(rank_memory.MESSAGE_MOST)
+            except TimeoutError:
+                if self.is_held:
+                    self._free()
 
     def _receive(self, order: Mapping[str, Any]) -> None:
         generation = int(order["generation"])
@@ -92,19 +105,19 @@ class Orders:
         `completed`: the step whose state it has, None: it has none; `why`: what interrupted it. None: the
         agent is gone, or gives no order.
         """
-        began, is_told = time.monotonic(), False
+        began, is_reported = time.monotonic(), False
         with self._changed:
             while not self._is_gone and (waited_s := time.monotonic() - began) < SILENT_S:
                 if self.is_held:
-                    self._reported, is_told = self._held, True
+                    self._reported, is_reported = self._held, True
                     self._send({"do": "held", "generation": self._held, "completed": completed})
                 elif (rebuild := self._rebuild) is not None:
                     self._rebuild = None
                     return rebuild
-                elif not is_told and waited_s >= REPORTED_AFTER_S:
-                    is_told = True
+                elif not is_reported and waited_s >= REPORTED_AFTER_S:
+                    is_reported = True
                     self._send({"do": "interrupted", "why": why[:500]})
-                self._changed.wait(LOOK_S if not is_told else SILENT_S)
+                self._changed.wait(LOOK_S if not is_reported else SILENT_S)
         return None
 
     def _send(self, message: Mapping[str, Any]) -> None:

@@ -18,9 +18,8 @@ class OwnSockets:
     """The connections over IP that were made while they were recorded, by their inodes."""
 
     def __init__(self) -> None:
-        self._before: frozenset[int] | None = (
-            None  # while connections are recorded: those of others
-        )
+        # While connections are recorded: those that were there before.
+        self._before: frozenset[int] | None = None
         self._inodes: frozenset[int] = frozenset()
 
     @contextlib.contextmanager

@@ -27,8 +27,10 @@ import os
 import random
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,10 @@ from everstep.train.run import Run
 PYTORCH = Path(torch.__file__).parent
 NO_STATE = -1
 """In place of a completed step: of a rank that has not the state after any."""
+TRY_S = dt.timedelta(seconds=1)
+"""Time limit of one try to reach the store of a group."""
+THERE = "everstep/there/"
+"""The keys in the store of a group under which its ranks say that they are there."""
 STATE_FROM = "EVERSTEP_STATE_FROM"
 """The variable with the ranks that have state to give; absent: every process was started new."""
 
@@ -81,28 +87,25 @@ class Group:
         self._backend, self._seed, self._run = backend, seed, run
         self._timeout = dt.timedelta(seconds=timeout_s)
         self._sockets = sockets.OwnSockets()
+        self._is_formed = False  # the group
         self._replicas: list[Replicated] = []
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.completed: int | None = None  # the newest step whose state this rank has
         self._is_torn = False  # an update was interrupted: some of it may be done
         self._interruption: str | None = None
         self._orders: Orders | None = run.orders(self._free)
+        self._until_done(lambda: None)
         self._joins = bool(os.environ.get(STATE_FROM)) and self._orders is not None
-        self._form()
 
     # -- the group --------------------------------------------------------------------------------
 
     def _form(self) -> None:
         """Form the group of the ranks that the environment names."""
         with self._sockets.recording():
-            store = dist.TCPStore(
-                os.environ["MASTER_ADDR"],
-                int(os.environ["MASTER_PORT"]),
-                self.world,
-                is_master=self.rank == 0,
-                timeout=self._timeout,
-                wait_for_workers=False,
-            )
+            store = self._joined_store()
+            # A rank that connects to the others cannot be freed where one of them does not come: here it can.
+            store.set(f"{THERE}{self.rank}", "")
+            store.wait([f"{THERE}{rank}" for rank in range(self.world)])
             dist.init_process_group(
                 self._backend,
                 store=store,
@@ -111,6 +114,31 @@ class Group:
                 timeout=self._timeout,
             )
             dist.barrier()
+        self._is_formed = True
+
+    def _joined_store(self) -> Any:
+        """The store of the group, at its rank 0. Where that is gone a connection is tried in vain.
+
+        PyTorch tries until its time limit and cannot be freed from that, so the limit of each try is short.
+        """
+        tries_until = time.monotonic() + self._timeout.total_seconds()
+        while True:
+            try:
+                store = dist.TCPStore(
+                    os.environ["MASTER_ADDR"],
+                    int(os.environ["MASTER_PORT"]),
+                    self.world,
+                    is_master=self.rank == 0,
+                    timeout=TRY_S,
+                    wait_for_workers=False,
+                )
+            except RuntimeError:
+                is_held = self._orders is not None and self._orders.is_held
+                if is_held or time.monotonic() > tries_until:
+                    raise
+            else:
+                store.set_timeout(self._timeout)
+                return store
 
     def _free(self) -> None:
         """Free this process from the operations that it is in. For any thread."""
@@ -136,14 +164,18 @@ class Group:
 
     def _leave(self) -> None:
         """Give up the group, and what holds on to it."""
+        self._is_formed = False
         for replica in self._replicas:
             replica.release()
         self._free()
-        left = [dist.group.WORLD]
+        if not dist.is_initialized():  # the interruption was in forming it
+            _forget_begun_groups()
+            return
+        old_group = [dist.group.WORLD]
         with contextlib.suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
         # The end of a group waits for each of its operations, and some wait until their time limit.
-        threading.Thread(target=left.clear, name="everstep-left-group", daemon=True).start()
+        threading.Thread(target=old_group.clear, name="everstep-old-group", daemon=True).start()
 
     def close(self) -> None:
         """Leave the group once all ranks are done."""
@@ -169,7 +201,7 @@ class Group:
         """
         restored = self._run.restore() if snapshots else None
         if self._joins:
-            self._until_formed(state, lambda: None)
+            self._until_done(partial(self._share, state))
         elif restored is not None:
             _load(state, restored.state)
             self.completed = restored.step
@@ -179,7 +211,8 @@ class Group:
             step = 1 + (self.completed or 0)
             yield self._attempt(step)
             if self._interruption is not None:
-                self._recover(state)
+                self._rebuild()
+                self._until_done(partial(self._share, state))
             elif snapshots and self._orders is not None:
                 self._run.snapshot(step, _states(state))
 
@@ -190,18 +223,16 @@ class Group:
         self._seed_for(step)
         try:
             yield step
-        except Exception as error:
+        except RuntimeError as error:
             if not self._is_interruption(error):
                 raise
-            # A traceback keeps tensors, and with them the group.
-            traceback.clear_frames(error.__traceback__)
-            self._interruption = str(error) or type(error).__name__
+            self._interrupted_by(error)
             with torch.no_grad():
                 for buffer, before in buffers if self.completed != step else ():
                     buffer.copy_(before)
 
-    def _is_interruption(self, error: Exception) -> bool:
-        if self._orders is None or not isinstance(error, RuntimeError):
+    def _is_interruption(self, error: RuntimeError) -> bool:
+        if self._orders is None:
             return False
         text = str(error).lower()
         is_of_group = _is_of_torch(error) and any(word in text for word in INTERRUPTIONS)
@@ -228,26 +259,31 @@ class Group:
 
     # -- after an interruption --------------------------------------------------------------------
 
-    def _recover(self, state: Mapping[str, Any]) -> None:
-        """Wait for the order to rebuild, and carry it out."""
-        self._until_formed(state, self._rebuild)
+    def _until_done(self, do: Callable[[], None]) -> None:
+        """Do this together with all other ranks, with a group formed again whenever it is interrupted."""
+        while not self._is_done(do):
+            self._rebuild()
 
-    def _until_formed(self, state: Mapping[str, Any], form: Callable[[], None]) -> None:
-        """Form the group and share the state; once more from the beginning if that is interrupted."""
-        while True:
-            try:
-                form()
-                self._share(state)
-            except RuntimeError as error:
-                if not self._is_interruption(error):
-                    raise
-                traceback.clear_frames(error.__traceback__)
-                self._interruption, form = str(error), self._rebuild
-            else:
-                self._interruption = None
-                return
+    def _is_done(self, do: Callable[[], None]) -> bool:
+        """Form the group if there is none, and do this. False: that was interrupted."""
+        try:
+            if not self._is_formed:
+                self._form()
+            do()
+        except RuntimeError as error:
+            if not self._is_interruption(error):
+                raise
+            self._interrupted_by(error)
+            return False
+        return True
+
+    def _interrupted_by(self, error: RuntimeError) -> None:
+        # A traceback keeps tensors, and with them the group.
+        traceback.clear_frames(error.__traceback__)
+        self._interruption = str(error) or type(error).__name__
 
     def _rebuild(self) -> None:
+        """Give up the group, and wait for the order to form it again."""
         why, self._interruption = self._interruption or "", None
         self._leave()
         assert self._orders is not None  # else nothing is taken for an interruption
@@ -256,7 +292,6 @@ class Group:
             raise RuntimeError(f"no order to go on came from the agent; interrupted by: {why}")
         os.environ.update(order.env)
         self._run.rebuilt(order.generation)
-        self._form()
 
     def _share(self, state: Mapping[str, Any]) -> None:
         """Give the newest state to the ranks that do not have it, from the lowest rank that does."""
@@ -310,7 +345,15 @@ class Group:
             _load(state, states.unflattened(memoryview(memory), int(sizes[1])))
 
 
-def _is_of_torch(error: Exception) -> bool:
+def _forget_begun_groups() -> None:
+    """Have the next group called as in a new process: ranks find each other under its name.
+
+    PyTorch counts groups from the moment they are begun, and begins again only once one is destroyed.
+    """
+    dist.distributed_c10d._world.group_count = 0
+
+
+def _is_of_torch(error: RuntimeError) -> bool:
     """Whether it was raised in PyTorch, or by a call of ours: a script may have connections of its own."""
     raised_in = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
     return PYTORCH in raised_in.parents or raised_in == Path(__file__)

@@ -61,6 +61,14 @@ async def pods(backend: FakeBackend, plan: Plan) -> tuple[PodView, ...]:
     return (await backend.observe(plan.job, cursor="", until=0.0, wait_s=0.0)).pods
 
 
+async def trained(backend: FakeBackend, plan: Plan, past: Outcome, *, for_s: float) -> None:
+    """Let the job train for so long."""
+    cursor, until = past.cursor, past.now + for_s
+    while await backend.clock() < until:
+        observation = await backend.observe(plan.job, cursor=cursor, until=until, wait_s=for_s)
+        cursor = observation.cursor
+
+
 def cluster() -> FakeBackend:
     return FakeBackend(FakeSettings(nodes=5, devices=8))
 
@@ -83,6 +91,18 @@ async def test_a_rank_that_had_ended_is_started_again_beside_the_others() -> Non
     await backend.admin.fault(f"kill {plan.job.id} 2")
     outcome = await carried_out(backend, keeping(plan, past, *ALL))
     assert (outcome.result, outcome.kept_ranks) == ("success", (0, 1, 3))
+
+
+async def test_ranks_that_go_on_have_lost_no_step() -> None:
+    backend = cluster()
+    plan, past = await launched(backend)
+    await trained(backend, plan, past, for_s=65.0)  # its newest checkpoint is of step 60
+    outcome = await carried_out(backend, keeping(plan, past, *ALL))
+    assert outcome.snapshot is not None
+    assert outcome.snapshot.step > 60
+    await trained(backend, plan, outcome, for_s=1.0)
+    steps = [pod.run.step for pod in await pods(backend, plan)]
+    assert min(step or 0 for step in steps) > outcome.snapshot.step
 
 
 async def test_a_rank_that_had_ended_makes_a_stop_fail_that_has_to_keep_all() -> None:

@@ -2,7 +2,8 @@
 
   FAULTS  such as `forward:1:15,cut:0:30`: what happens to which rank at which step
 
-`forward`, `backward`, `update` and `save` end the rank by SIGKILL there. `stop` stops it, `cut` ends its
+`forward`, `backward`, `update` and `save` end the rank by SIGKILL there, `form` as it forms the group again
+(a new process has step 0). `stop` stops it, `cut` ends its
 connections to the others, in both cases before the forward pass. Each process writes its number down.
 """
 
@@ -51,6 +52,11 @@ def main() -> None:
             module.register_forward_pre_hook(lambda *_: self.before_forward())
             module[0].register_full_backward_hook(lambda *_: end("backward", self.now))
             return super().replicated(module, **options)
+
+        def _form(self) -> None:
+            if os.environ.get("EVERSTEP_STATE_FROM"):
+                end("form", self.now)
+            super()._form()
 
         def before_forward(self) -> None:
             end("forward", self.now)

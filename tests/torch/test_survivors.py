@@ -82,6 +82,19 @@ def test_two_at_once(machine: Machine, tmp_path: Path) -> None:
     assert processes(tmp_path / "job") == [1, 2, 2, 1]
 
 
+def test_a_new_process_that_is_killed_costs_no_other_one(machine: Machine, tmp_path: Path) -> None:
+    faults, ladder = "forward:1:15,form:1:0", {"ladders": {"crash": ["process"]}}
+    restarts = trained(machine, tmp_path / "job", faults, recovery=ladder)
+    assert [(r["resume_step"], r["resume_from"]) for r in restarts] == [(14, "ranks")] * 2
+    assert processes(tmp_path / "job") == [1, 3, 1, 1]
+
+
+def test_a_kill_of_one_that_goes_on_loses_no_step(machine: Machine, tmp_path: Path) -> None:
+    """It may come before the new process is so far that it can go on, so that all are new."""
+    restarts = trained(machine, tmp_path / "job", "forward:1:15,form:2:15")
+    assert [r["resume_step"] for r in restarts] == [14, 14]
+
+
 def test_a_stopped_process_is_replaced_alone(machine: Machine, tmp_path: Path) -> None:
     restarts = trained(
         machine, tmp_path / "job", "stop:1:15", processes_per_node=2, limits={"hang_s": 5}
@@ -180,7 +193,7 @@ def is_interruption(do, is_held=False):
     group._orders = SimpleNamespace(is_held=is_held)
     try:
         do()
-    except Exception as error:
+    except RuntimeError as error:
         return group._is_interruption(error)
 
 def own_store():
@@ -196,4 +209,34 @@ def of_the_group():
 import datetime
 SECOND = datetime.timedelta(seconds=1)
 print(*map(is_interruption, (own_store, wrong_shape, of_the_group)), is_interruption(own_store, True))
+"""
+
+
+def test_a_rank_has_what_it_was_given_whatever_interrupts_the_others() -> None:
+    done = subprocess.run(
+        [PYTHON, "-c", SHARED],
+        check=False,
+        env={**os.environ, **ENV},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "interrupted 7 False\n"), done.stderr
+
+
+SHARED = """
+from everstep.train.torch import Group
+
+group = Group.__new__(Group)
+group.rank, group.completed, group._is_torn, group._replicas = 1, 6, True, []
+group._gathered = lambda own_step: [7, own_step, 6]
+
+def pass_on(state, donor, receiver):
+    if receiver == 2:
+        raise RuntimeError("rank 0 is gone")
+
+group._pass_on = pass_on
+try:
+    group._share({})
+except RuntimeError:
+    print("interrupted", group.completed, group._is_torn)
 """

@@ -221,7 +221,7 @@ def _held(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[i
     completed = message.get("completed")
     if completed is not None and type(completed) is not int:
         raise Refused("the number of a step is needed")
-    agent.rank_held(rank, int(message["generation"]), completed)
+    agent.record_position(rank, int(message["generation"]), completed)
     return False
 
 

@@ -56,7 +56,7 @@ class Hold:
         """Those that have reported."""
         return tuple(sorted(self._completed))
 
-    def state(self) -> list[wire.RankHeld]:
+    def state(self) -> list[wire.RankPosition]:
         return [{"rank": rank, "completed": self._completed[rank]} for rank in self.ranks]
 
 

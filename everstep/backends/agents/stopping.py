@@ -26,7 +26,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
         stopped=tuple(slot for slot, a in zip(slots, answers, strict=True) if a.is_done),
         pending=tuple(slot for slot, a in zip(slots, answers, strict=True) if not a.is_done),
         kept_ranks=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
-        held=tuple(one for answer in answers for one in answer.held),
+        positions=tuple(one for answer in answers for one in answer.positions),
         evidence=next(evidence, None),
         works=views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
     )

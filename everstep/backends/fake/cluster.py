@@ -28,7 +28,6 @@ from everstep.core.world import (
     FenceState,
     GoneState,
     HealState,
-    HeldRank,
     JobRef,
     Leftover,
     NodeView,
@@ -37,6 +36,7 @@ from everstep.core.world import (
     PlaceState,
     PrecheckOrder,
     PrecheckState,
+    RankPosition,
     SaveOrder,
     SaveState,
     SetAside,
@@ -198,7 +198,7 @@ class FakeCluster:
             stopped=stopped,
             pending=tuple([slot for slot, is_done in is_stopped.items() if not is_done]),
             kept_ranks=kept_ranks,
-            held=tuple([HeldRank(rank, completed) for rank in kept_ranks if order.hold_s]),
+            positions=tuple([RankPosition(rank, completed) for rank in kept_ranks if order.hold_s]),
             evidence=f"fake://{job.id}/g{order.generation}/evidence" if order.evidence else None,
         )
 

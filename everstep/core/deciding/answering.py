@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
@@ -18,6 +19,7 @@ from everstep.core.deciding.naming import Diagnosis, ladder_row, lines, places_p
 from everstep.core.deciding.remedies import isolations, remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
+    KEEPING,
     NEVER_BILLED,
     SAME_CONTAINER,
     FaultClass,
@@ -138,10 +140,12 @@ def _without_gentlest(
 ) -> tuple[Level, ...]:
     """Leave out a level for each restart of the class without progress, but never the last level.
 
-    These need not be the levels of those restarts: other ones can apply now.
+    These need not be the levels of those restarts: other ones can apply now. A document that does not
+    escalate has budgets in place of that, but none for levels that keep processes: those are left out.
     """
     restarts = _restarts_without_progress(inputs, diagnosis)
-    left_out = min(restarts, max(len(levels) - 1, 0))
+    gentlest = levels if inputs.policy.escalates else tuple(takewhile(KEEPING.__contains__, levels))
+    left_out = min(restarts, len(gentlest), max(len(levels) - 1, 0))
     times = f"{restarts} restart{'' if restarts == 1 else 's'}"
     cls = diagnosis.fault.cls
     why = f"after {times} for {cls} without progress the ladder starts further down"
@@ -152,7 +156,7 @@ def _without_gentlest(
 def _restarts_without_progress(inputs: DecisionInput, diagnosis: Diagnosis) -> int:
     """How many restarts of this class in a row count against its gentlest levels."""
     cls = diagnosis.fault.cls
-    is_counted = inputs.policy.escalates and cls not in NEVER_BILLED and inputs.incident is None
+    is_counted = cls not in NEVER_BILLED and inputs.incident is None
     return inputs.escalation.get(cls, 0) if is_counted and not diagnosis.ladder_is_final else 0
 
 

@@ -9,7 +9,7 @@ from everstep.core.deciding.decision import Counts, Plan
 from everstep.core.levels import ALL_STAY, KEEPING, Level
 from everstep.core.recovering.placement import node_ranks, ranks_of
 from everstep.core.slots import Slots, format_ranges
-from everstep.core.world import HeldRank
+from everstep.core.world import RankPosition
 
 HOLD_S_LEAST, HOLD_S_MOST, GAPS = 5.0, 10.0, 3
 """So long a rank has to report where it is. One in a collective operation does within milliseconds; one that
@@ -38,7 +38,9 @@ def ranks_to_keep(
     )
 
 
-def why_not(plan: Plan, kept_ranks: Collection[int], held: Iterable[HeldRank]) -> str | None:
+def why_not(
+    plan: Plan, kept_ranks: Collection[int], positions: Iterable[RankPosition]
+) -> str | None:
     """Why these ranks cannot go on, if they cannot."""
     missing = [rank for rank in plan.keep if rank not in kept_ranks]
     if missing and plan.level in ALL_STAY:
@@ -47,14 +49,16 @@ def why_not(plan: Plan, kept_ranks: Collection[int], held: Iterable[HeldRank]) -
         )
     if not kept_ranks:
         return "no rank is left that answers"
-    if newest_step(kept_ranks, held) is None:
+    if newest_step(kept_ranks, positions) is None:
         return "no rank that is left has the state after a completed step"
     return None
 
 
-def newest_step(kept_ranks: Collection[int], held: Iterable[HeldRank]) -> int | None:
+def newest_step(kept_ranks: Collection[int], positions: Iterable[RankPosition]) -> int | None:
     """The newest completed step of which one of these ranks has the state."""
-    steps = (one.completed for one in held if one.rank in kept_ranks and one.completed is not None)
+    steps = (
+        one.completed for one in positions if one.rank in kept_ranks and one.completed is not None
+    )
     return max(steps, default=None)
 
 

@@ -44,8 +44,8 @@ def runs(pod: Pod, *scripts: str) -> list[int]:
     return pids
 
 
-def held(state: wire.AgentState) -> dict[int, int | None]:
-    return {one["rank"]: one["completed"] for one in state["held"]}
+def positions(state: wire.AgentState) -> dict[int, int | None]:
+    return {one["rank"]: one["completed"] for one in state["positions"]}
 
 
 def held_ranks(pod: Pod, generation: int, *keep: int, hold_s: float = LONG_S) -> wire.AgentState:
@@ -67,7 +67,7 @@ def test_a_rank_that_holds_goes_on_in_the_next_generation(pod: Pod) -> None:
     pod.until(lambda state: state["facts"])
     assert is_running(first), "it can go on, so the end of its sibling does not end it"
     state = held_ranks(pod, 2, 0, 1)
-    assert (state["kept_ranks"], held(state)) == ([0], {0: 5})
+    assert (state["kept_ranks"], positions(state)) == ([0], {0: 5})
     rebuilt(pod, 2, 0, ranks=2)
     assert pod.file("rebuilt-2-0") == "0"
     assert is_running(first)
@@ -76,10 +76,10 @@ def test_a_rank_that_holds_goes_on_in_the_next_generation(pod: Pod) -> None:
 def test_it_holds_as_often_as_it_is_ordered_to(pod: Pod) -> None:
     (pid,) = runs(pod, OUTLIVES)
     for generation in (2, 3):
-        assert held(held_ranks(pod, generation, 0)) == {0: 5}
+        assert positions(held_ranks(pod, generation, 0)) == {0: 5}
     rebuilt(pod, 3, 0, ranks=1)
     assert pod.file("rebuilt-3-0") == "0"
-    assert held(held_ranks(pod, 4, 0)) == {0: 5}
+    assert positions(held_ranks(pod, 4, 0)) == {0: 5}
     assert is_running(pid)
 
 
@@ -87,7 +87,7 @@ def test_a_stopped_process_is_ended_at_once(pod: Pod) -> None:
     first, second = runs(pod, OUTLIVES, OUTLIVES)
     signal_to(second, signal.SIGSTOP)
     state = held_ranks(pod, 2, 0, 1)
-    assert (state["kept_ranks"], held(state)) == ([0], {0: 5})
+    assert (state["kept_ranks"], positions(state)) == ([0], {0: 5})
     assert (is_running(first), is_running(second)) == (True, False)
     assert not state["facts"], "a command has ended it"
 
@@ -96,7 +96,7 @@ def test_a_stopped_process_is_ended_at_once(pod: Pod) -> None:
 def test_what_does_not_report_in_time_is_ended(pod: Pod, stuck: str) -> None:
     first, second = runs(pod, OUTLIVES, stuck)
     state = held_ranks(pod, 2, 0, 1, hold_s=0.3)
-    assert (state["kept_ranks"], held(state)) == ([0], {0: 5})
+    assert (state["kept_ranks"], positions(state)) == ([0], {0: 5})
     assert (is_running(first), is_running(second)) == (True, False)
     assert "rank 1 did not hold: it is ended" in state["notes"]
 
@@ -112,7 +112,7 @@ def test_a_newer_stop_ends_a_hold(pod: Pod) -> None:
     first, second = runs(pod, OUTLIVES, BUSY)
     pod.stop(2, keep=(0, 1), hold_s=LONG_S)
     state = held_ranks(pod, 3)
-    assert (state["kept_ranks"], held(state)) == ([], {})
+    assert (state["kept_ranks"], positions(state)) == ([], {})
     assert not is_running(first)
     assert not is_running(second)
 
@@ -121,7 +121,7 @@ def test_the_same_hold_again_changes_nothing(pod: Pod) -> None:
     runs(pod, OUTLIVES)
     before = held_ranks(pod, 2, 0)
     after = held_ranks(pod, 2, 0)
-    assert (held(after), after["news"]) == ({0: 5}, before["news"])
+    assert (positions(after), after["news"]) == ({0: 5}, before["news"])
 
 
 INTERRUPTED = f"""{TELL}

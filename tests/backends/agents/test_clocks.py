@@ -81,7 +81,7 @@ def agent_state_at(*, now: float) -> wire.AgentState:
         "helper": None,
         "stopped_below": 0,
         "kept_ranks": [],
-        "held": [],
+        "positions": [],
         "evidence": None,
         "notes": [],
         "facts": [fact],

@@ -11,7 +11,10 @@ from everstep.core.deciding.decision import Decision, Plan
 from everstep.core.facts import Fact
 from everstep.core.levels import CAPABILITIES, FaultClass, Level, Step
 from everstep.core.recovering import survivors
-from everstep.core.world import HeldRank
+from everstep.core.spec import Policy
+from everstep.core.world import RankPosition
+from everstep.dialects.mindcluster.policy import mindcluster
+from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, levels, running, sighting
 
 _C = FaultClass
@@ -89,24 +92,34 @@ def test_a_job_of_one_rank_has_nobody_to_keep() -> None:
     assert "process: there is no other rank that could keep its process" in decision.passed_over
 
 
-HELD = (HeldRank(0, 7), HeldRank(1, 8), HeldRank(3, None))
+POSITIONS = (RankPosition(0, 7), RankPosition(1, 8), RankPosition(3, None))
 
 
 @pytest.mark.parametrize(
-    ("level", "kept_ranks", "held", "why"),
+    ("level", "kept_ranks", "positions", "why"),
     [
-        (Level.PROCESS, (0, 1, 3), HELD, None),
+        (Level.PROCESS, (0, 1, 3), POSITIONS, None),
         (Level.PROCESS, (), (), "no rank is left that answers"),
-        (Level.PROCESS, (3,), HELD, "no rank that is left has the state after a completed step"),
-        (Level.PROCESS_ONLINE, (0, 1, 2, 3), HELD, None),
-        (Level.PROCESS_ONLINE, (0, 1, 3), HELD, "rank 2 did not answer within 10 s, or has ended"),
+        (
+            Level.PROCESS,
+            (3,),
+            POSITIONS,
+            "no rank that is left has the state after a completed step",
+        ),
+        (Level.PROCESS_ONLINE, (0, 1, 2, 3), POSITIONS, None),
+        (
+            Level.PROCESS_ONLINE,
+            (0, 1, 3),
+            POSITIONS,
+            "rank 2 did not answer within 10 s, or has ended",
+        ),
     ],
 )
 def test_ranks_go_on_if_one_has_the_state(
-    level: Level, kept_ranks: tuple[int, ...], held: tuple[HeldRank, ...], why: str | None
+    level: Level, kept_ranks: tuple[int, ...], positions: tuple[RankPosition, ...], why: str | None
 ) -> None:
     plan = replace(plan_after(_C.CRASH), level=level)
-    assert survivors.why_not(plan, kept_ranks, held) == why
+    assert survivors.why_not(plan, kept_ranks, positions) == why
 
 
 @pytest.mark.parametrize(("gap_s", "limit_s"), [(0.0, 10.0), (0.05, 5.0), (2.5, 7.5), (60.0, 10.0)])
@@ -115,9 +128,9 @@ def test_a_rank_has_the_time_of_some_steps_to_report(gap_s: float, limit_s: floa
 
 
 def test_the_newest_step_is_that_of_a_rank_that_goes_on() -> None:
-    assert survivors.newest_step((0, 1, 3), HELD) == 8
-    assert survivors.newest_step((0, 3), HELD) == 7
-    assert survivors.newest_step((3,), HELD) is None
+    assert survivors.newest_step((0, 1, 3), POSITIONS) == 8
+    assert survivors.newest_step((0, 3), POSITIONS) == 7
+    assert survivors.newest_step((3,), POSITIONS) is None
 
 
 def test_processes_that_go_on_are_not_counted_as_started() -> None:
@@ -133,3 +146,28 @@ def test_the_state_counts_only_the_starts_that_were() -> None:
     job.succeeds(kept_ranks=(0, 1, 2))
     assert {n: slot.process_start_count for n, slot in job.state.slots.items()} == {0: 1, 1: 2}
     assert job.state.older_ranks.keys() == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("policy", "cls", "expected"),
+    [
+        (modelarts(job_retry=2, hang_retry=True), _C.HANG, "process suspension"),
+        (
+            mindcluster(
+                fault_scheduling="force", fault_retry_times=2, recover_strategy=["recover"]
+            ),
+            _C.CRASH,
+            "process job",
+        ),
+    ],
+    ids=["modelarts", "mindcluster"],
+)
+def test_without_progress_no_document_keeps_processes_twice(
+    policy: Policy, cls: FaultClass, expected: str
+) -> None:
+    """Budgets and series say nothing of these levels, so that they would have no end."""
+    job = running(policy, nodes=2, processes_per_node=2)
+    for _ in range(2):
+        see(job, sighting(cls, at=job.state.now + 1))
+        job.succeeds()
+    assert " ".join(levels(job)) == expected

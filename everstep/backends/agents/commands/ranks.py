@@ -18,7 +18,7 @@ from everstep.backends.agents.commands import environment, storage
 from everstep.chronicle.spans import run_key
 from everstep.core.recovering.placement import ranks_of
 from everstep.core.spec import PrefetchOrder
-from everstep.core.world import HeldRank, StartOrder, StartState
+from everstep.core.world import RankPosition, StartOrder, StartState
 from everstep.dialects.command_files import command_files
 from everstep.dialects.dialect import RankPlace
 from everstep.dialects.variables import variables
@@ -35,7 +35,7 @@ class Stopped(NamedTuple):
 
     is_done: bool
     kept_ranks: Sequence[int] = ()
-    held: Sequence[HeldRank] = ()
+    positions: Sequence[RankPosition] = ()
     evidence: str | None = None
 
 
@@ -69,8 +69,10 @@ async def stop(
     is_done = wire.is_stopped(state, command)
     if not is_done:
         return Stopped(is_done=False, evidence=state["evidence"])
-    held = [HeldRank(one["rank"], one["completed"]) for one in state.get("held", ())]
-    return Stopped(True, kept_ranks=state["kept_ranks"], held=held, evidence=state["evidence"])
+    positions = [RankPosition(one["rank"], one["completed"]) for one in state.get("positions", ())]
+    return Stopped(
+        True, kept_ranks=state["kept_ranks"], positions=positions, evidence=state["evidence"]
+    )
 
 
 # -- The start ------------------------------------------------------------------------------------

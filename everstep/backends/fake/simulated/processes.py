@@ -123,6 +123,8 @@ def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
     resume = (order.resume.step if order.resume else None) or 0
+    if order.kept_ranks and job.training is not None:
+        resume = job.training.step_at(state.now)  # they have the state, and give it to the others
     job.checkpoints_path, job.checkpoints_of = order.run.checkpoints_path, order.run.checkpoints_of
     job.training = Training(
         generation=order.generation,
