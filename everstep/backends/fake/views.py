@@ -12,10 +12,11 @@ from itertools import groupby
 from typing import NamedTuple
 
 from everstep.backends.fake.simulated.model import CachedViews, Job, Node, Pod, Processes
+from everstep.backends.fake.simulated.training import InMemory, Training
 from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
-from everstep.core.world import NodeView, PodState, PodView
+from everstep.core.world import NodeView, PodState, PodView, RankSnapshot
 from everstep.protocol.wire import RunProgress
 
 NOTHING: Mapping[int, str] = {}
@@ -43,7 +44,34 @@ def pod_views(job: Job, now: float) -> tuple[PodView, ...]:
         view = pod_view(first, now)
         shared = view[OWN_FIELDS:]
         views += [view, *[_row(other.place + shared) for other in rest]]
+    if job.training is not None and job.training.script.snapshot_every:
+        views = [_with_snapshots(view, job, now) for view in views]
     return tuple(views)
+
+
+def _with_snapshots(view: PodView, job: Job, now: float) -> PodView:
+    """The view with what the memory of the pod holds: its own snapshots, and copies of its neighbour's."""
+    pod = job.pods[view.slot]
+    if pod.is_lost or pod.processes is None or not pod.node.answers:
+        return view
+    training = pod.processes.training
+    held, node_rank = training.in_memory(now), training.node_ranks[pod.slot]
+    has_neighbour = len(training.node_ranks) > 1
+    return view._replace(
+        snapshots=tuple(_snapshots(training, node_rank, held)),
+        copies=tuple(_snapshots(training, node_rank - 1, held)) if has_neighbour else (),
+    )
+
+
+def _snapshots(
+    training: Training, node_rank: int, held: Iterable[InMemory]
+) -> Iterator[RankSnapshot]:
+    """The snapshots of all ranks of a slot; the neighbour of the first slot is the last one."""
+    size, count = len(training.node_ranks), training.ranks_per_slot
+    first = node_rank % size * count
+    for step, generation, at in held:
+        for rank in range(first, first + count):
+            yield RankSnapshot(step, rank, size * count, generation, at)
 
 
 _row = partial(tuple.__new__, PodView)

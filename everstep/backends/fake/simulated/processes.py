@@ -11,12 +11,19 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from typing import NamedTuple
 
 from everstep.agent.processes.run import kept_rank_mismatch
 from everstep.backends.fake.simulated.model import NO_RANKS, Job, Pod, Processes
 from everstep.backends.fake.simulated.state import AwaitedStep, FakeState
 from everstep.backends.fake.simulated.timeline import Callback
-from everstep.backends.fake.simulated.training import Crash, Training, script_of
+from everstep.backends.fake.simulated.training import (
+    Crash,
+    InMemory,
+    Script,
+    Training,
+    script_of,
+)
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Detail
 from everstep.core.world import StartOrder
 from everstep.protocol.exits import Exit, RankExit
@@ -122,23 +129,55 @@ def _finish_starts(state: FakeState, job: Job, training: Training, at: float) ->
 def _training_for(state: FakeState, job: Job, order: StartOrder) -> Training:
     if job.training is not None and job.training.generation == order.generation:
         return job.training
-    resume = (order.resume.step if order.resume else None) or 0
-    if order.kept_ranks and job.training is not None:
-        resume = job.training.step_at(state.now)  # they have the state, and give it to the others
+    begin = _begin_of(state, job, order)
     job.checkpoints_path, job.checkpoints_of = order.run.checkpoints_path, order.run.checkpoints_of
     job.training = Training(
         generation=order.generation,
-        script=script_of(order.env),
-        resume=resume,
+        script=begin.script,
+        resume=begin.step,
+        warmup_s=begin.warmup_s,
+        is_loaded=begin.is_loaded,
+        restored=begin.restored,
         slots=frozenset(order.slots),
+        node_ranks={slot: start.node_rank for slot, start in order.slots.items()},
+        ranks_per_slot=order.processes_per_node,
         path=order.run.checkpoints_path,
         phase=order.phase,
         prefetch=() if order.prefetch is None else order.prefetch.nodes,
-        saved_to=resume,
+        saved_to=begin.step,
     )
     save(state, job)
     job.trainings = [t for t in job.trainings if any(members(job, t))] + [job.training]
     return job.training
+
+
+class _Begin(NamedTuple):
+    """From where the ranks of a start go on, and how long that takes them."""
+
+    script: Script
+    step: int
+    warmup_s: float
+    is_loaded: bool = False  # from a checkpoint
+    restored: InMemory | None = None
+
+
+def _begin_of(state: FakeState, job: Job, order: StartOrder) -> _Begin:
+    """Ranks that outlived the fault give their state to the others; else snapshots, else a checkpoint."""
+    script, before = script_of(order.env), job.training
+    if order.kept_ranks and before is not None:
+        step = before.step_at(state.now)
+        return _Begin(script, step, _seconds(script.rebuild_s, script))
+    if order.snapshot is not None:
+        step = order.snapshot.step
+        held = () if before is None else before.in_memory(state.now)
+        restored = next((one for one in held if one.step == step), None)
+        return _Begin(script, step, _seconds(script.restore_s, script), restored=restored)
+    step = (order.resume.step if order.resume else None) or 0
+    return _Begin(script, step, script.warmup_s, is_loaded=True)
+
+
+def _seconds(own_s: float | None, script: Script) -> float:
+    return script.warmup_s if own_s is None else own_s
 
 
 def _fail_start(state: FakeState, pod: Pod, processes: Processes, why: str) -> None:
@@ -152,8 +191,9 @@ def _fail_start(state: FakeState, pod: Pod, processes: Processes, why: str) -> N
 def _begin_steps(state: FakeState, job: Job, training: Training) -> None:
     """Set a timer for everything that is to come, as all ranks have started."""
     script = training.script
-    training.first_at = state.now + script.warmup_s
-    if not state.storage.can_be_loaded(training.path, training.resume):
+    training.first_at = state.now + training.warmup_s
+    can_load = state.storage.can_be_loaded(training.path, training.resume)
+    if training.is_loaded and not can_load:
         _set_timer(state, training, training.first_at, lambda: _fail_load(state, job, training))
         return
     _set_timer(state, training, training.first_at, lambda: state.touch(job))

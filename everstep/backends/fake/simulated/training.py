@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from everstep.backends.fake.simulated.timeline import Timer
 from everstep.core.levels import CAPABILITIES
@@ -40,6 +40,9 @@ class Script:
     log: str | None = None
     start_s: float = 2.0  # from the order until the agent reports the ranks started
     warmup_s: float = 1.0  # from the last rank's start until the first step
+    restore_s: float | None = None  # the same where ranks begin from snapshots; None: as long
+    rebuild_s: float | None = None  # the same where ranks outlive the fault; None: as long
+    snapshot_every: int = 0  # steps between snapshots in memory; 0: none are kept
     stop_s: float = 1.0  # an end with grace, checkpoint included
     cannot_start: str | None = None  # what the agent says instead
     shows_steps: bool = True
@@ -88,6 +91,9 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "CRASH_LOG": ("log", str),
     "START_S": ("start_s", float),
     "WARMUP_S": ("warmup_s", float),
+    "RESTORE_S": ("restore_s", float),
+    "REBUILD_S": ("rebuild_s", float),
+    "SNAPSHOT_EVERY": ("snapshot_every", _count),
     "STOP_S": ("stop_s", float),
     "CANNOT_START": ("cannot_start", str),
     "SHOW_STEPS": ("shows_steps", _switch),
@@ -118,6 +124,18 @@ class Stillness:
     io_at: float | None = None
 
 
+class InMemory(NamedTuple):
+    """A step of which every rank has a snapshot, and its neighbour a copy."""
+
+    step: int
+    generation: int  # that wrote it
+    at: float
+
+
+SNAPSHOTS_KEPT = 2
+"""While one is written, the other one stays whole."""
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Training:
     """One start of all ranks: they gain steps together, or none of them does."""
@@ -126,6 +144,11 @@ class Training:
     script: Script
     resume: int
     slots: frozenset[int]  # all of them have to run before the first step
+    warmup_s: float  # from the last rank's start until the first step
+    node_ranks: Mapping[int, int]  # by slot; each has copies of the one before it
+    ranks_per_slot: int = 1
+    is_loaded: bool = True  # from a checkpoint, if there is one
+    restored: InMemory | None = None  # the snapshots from which all ranks begin
     path: str | None  # of the checkpoints
     phase: str = ""
     prefetch: tuple[int, ...] = ()  # numbers of nodes that are tried beside it
@@ -156,6 +179,16 @@ class Training:
     def shown_at(self, now: float) -> int | None:
         """The newest step in its output."""
         return self.step_at(now) if self.script.shows_steps and self.gained(now) > 0 else None
+
+    def in_memory(self, now: float) -> tuple[InMemory, ...]:
+        """The newest snapshots of all ranks, oldest first. Each is whole when its step is completed."""
+        every, newest = self.script.snapshot_every, self.step_at(now)
+        if every <= 0:
+            return ()
+        due = range((self.resume // every + 1) * every, newest + 1, every)[-SNAPSHOTS_KEPT:]
+        written = [InMemory(step, self.generation, self.time_of(step)) for step in due]
+        restored = () if self.restored is None else (self.restored,)
+        return (*restored, *written)[-SNAPSHOTS_KEPT:]
 
     def gained(self, now: float) -> int:
         """Steps completed by this start."""
