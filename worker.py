@@ -49,13 +49,13 @@ from activities.message_templates import template
 from activities.publishing import Publishing, SpanExporter
 from activities.quarantine_client import TemporalQuarantine
 from activities.webhook import Webhook, exposes_token, problem, secret_bytes
-from everstep import __version__, backends, devserver
+from everstep import backends, devserver
 from everstep.backends import settings_class
 from everstep.backends.base import Backend
 from everstep.backends.settings import BackendSettings, ObserverMessages
-from everstep.cli import connection
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.state import made_home
+from everstep.client import connection
+from everstep.client.exits import Exit, Failed
+from everstep.client.state import made_home
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
@@ -67,6 +67,7 @@ from everstep.telemetry.fleet import Fleet
 from everstep.telemetry.labels import LogLabels
 from everstep.telemetry.logs import LogFormat, core_logging, log_to_stderr
 from everstep.telemetry.readiness import Readiness
+from everstep.version import __version__
 from workflows import options
 from workflows.fleet_totals import FleetTotals
 from workflows.janitor import Janitor

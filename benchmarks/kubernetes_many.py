@@ -22,7 +22,7 @@ from temporalio.client import WorkflowHandle
 
 from benchmarks.support import cluster
 from everstep.backends.kubernetes import gangs
-from everstep.cli.jobs.watching import ENDED
+from everstep.client.jobs.glances import ENDED
 from tests.testbed.api import UNREACHABLE, Api, Json
 from tests.testbed.controlplane import SCHEDULER_QPS
 

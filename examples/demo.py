@@ -28,14 +28,16 @@ from temporalio.service import RPCError
 
 from everstep import devserver, processes
 from everstep.agent.observing import hardware
-from everstep.cli import machine, pages
-from everstep.cli.cluster import other_users
-from everstep.cli.exits import Failed
-from everstep.cli.jobs.watching import ENDED, Glance, Lines, look
+from everstep.cli import pages
+from everstep.cli.jobs.watching import Lines
 from everstep.cli.output import show as print_page
-from everstep.cli.running_here.holding import ServerAddress
-from everstep.cli.running_here.serving import served
-from everstep.cli.running_here.working import Machine
+from everstep.client import machine
+from everstep.client.exits import Failed
+from everstep.client.jobs.glances import Glance, look
+from everstep.client.serving import other_users
+from everstep.client.serving.holding import ServerAddress
+from everstep.client.serving.served import served
+from everstep.client.serving.working import Machine
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.documents.text import read_text
@@ -199,7 +201,7 @@ async def follow(
     while True:
         glance = await look(client, JOB)
         screen.show(glance)
-        if glance.status.get("state") in ENDED:
+        if glance.has_ended:
             return glance
         if coming and is_due(coming[0], glance, known=known):
             known = len(glance.restarts)

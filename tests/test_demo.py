@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep import devserver
-from everstep.cli.jobs.watching import Glance
+from everstep.client.jobs.glances import Glance
 from everstep.core import names
 from examples.demo import Broken, Trouble, document, is_due, prove, slowness
 from tests.support.demos import assert_ended, assert_nothing_is_left, demo, processes_of

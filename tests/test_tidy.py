@@ -143,6 +143,7 @@ CHOOSING = {
     "everstep/backends/__init__.py",  # a backend, by its name
     "everstep/agent/prewarming/fork_server.py",  # what a job wants imported ahead
     "everstep/train/saving.py",  # the function that a script named
+    "everstep/__init__.py",  # a public name, when it is first used
     "everstep/cli/main.py",  # the command that was typed: importing all of them takes most of a second
 }
 

@@ -96,7 +96,7 @@ def isolated_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def fault_words(ctx: typer.Context, incomplete: str) -> list[str]:
     """The name of a fault, then what it is about, as its usage says."""
-    from everstep.cli import machine
+    from everstep.client import machine
 
     words = ctx.params.get("words") or []
     usages = machine.tools().fault_usages()
@@ -115,7 +115,7 @@ def harmless(names: Iterable[str], beginning: str) -> list[str]:
 
 
 def _nodes_here() -> list[str]:
-    from everstep.cli import machine
+    from everstep.client import machine
     from everstep.core.errors import EverstepError
 
     try:
@@ -131,8 +131,8 @@ def _names_from_server(
     from temporalio.client import WorkflowQueryFailedError
     from temporalio.service import RPCError
 
-    from everstep.cli import connection
-    from everstep.cli.exits import Failed
+    from everstep.client import connection
+    from everstep.client.exits import Failed
 
     async def names() -> list[str]:
         async with asyncio.timeout(ANSWER_S):

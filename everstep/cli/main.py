@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
@@ -17,11 +17,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from everstep import __version__
-from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import shown
+from everstep.client.exits import Exit, Failed
 from everstep.core.bounds import cut
 from everstep.core.errors import BackendUnavailable, EverstepError
+from everstep.version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +252,11 @@ def main(argv: Sequence[str]) -> int:
     """Carry out one command; returns its exit code and raises nothing."""
     if COMPLETION in os.environ:
         return _complete()
+    with _own_warnings_printed():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str]) -> int:
     try:
         words = list(argv) or ["--help"]
         if command_name := ELSEWHERE.get(words[0]):
@@ -355,6 +360,17 @@ class OwnWarnings(logging.Handler):
         print(f"note   {shown(record.getMessage())}", file=sys.stderr)
 
 
+@contextlib.contextmanager
+def _own_warnings_printed() -> Iterator[None]:
+    """Print the warnings of Everstep's own modules inside the block."""
+    logger, handler = logging.getLogger("everstep"), OwnWarnings()
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def run() -> None:
     """The entry point of the script `everstep`."""
     for stream in (sys.stdout, sys.stderr):
@@ -362,7 +378,6 @@ def run() -> None:
             stream.reconfigure(errors="replace")  # a terminal may lack a character
     # What libraries log is not printed: errors are sentences of ours.
     logging.getLogger().addHandler(logging.NullHandler())
-    logging.getLogger("everstep").addHandler(OwnWarnings())
     code = main(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(BrokenPipeError):

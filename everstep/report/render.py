@@ -25,6 +25,21 @@ Value = Mapping[str, Any]
 OPEN_MOST = 20
 """Restarts that are shown unfolded; of more, each opens by a click."""
 SLOTS_LISTED = 8
+RESTARTS_SHOWN = 10
+STATUS_LABELS: Mapping[str, str] = {
+    "reason": "reason",
+    "silence": "no answer",
+    "waiting_for": "waits for",
+    "phase": "phase",
+    "generation": "generation",
+    "step": "step",
+    "last_step": "of",
+    "checkpoint_step": "checkpoint",
+    "restarts": "restarts",
+    "lost_steps": "steps done again",
+    "isolated_nodes": "isolated",
+}
+"""What is shown of a status, and what it is called."""
 
 
 def html(report: Value) -> str:
@@ -65,6 +80,26 @@ def simulation_html(value: Value) -> str:
         .get_template("simulation.html")
         .render(value=value, drawings=drawings)
     )
+
+
+def status_html(status: Value, restarts: Sequence[Value]) -> str:
+    """Where a job is, and its newest restarts: a part of a page, as a notebook shows it.
+
+    A job that did not answer has only an ID, or less: what is unknown is left out.
+    """
+    facts = {key: value for key, value in status.items() if value not in (None, [], {}, "")}
+    rows = [
+        {
+            "n": record["n"],
+            "cause": record["fault"]["code"] or record["fault"]["class"],
+            "level": record["level"],
+            "result": record_rows.result_in_words(record),
+            "at": record["at"],
+        }
+        for record in restarts[-RESTARTS_SHOWN:]
+    ]
+    template = _environment(autoescape=True).get_template("status.html")
+    return template.render(status=facts, labels=STATUS_LABELS, rows=rows)
 
 
 def _environment(*, autoescape: bool) -> Environment:

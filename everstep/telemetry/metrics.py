@@ -26,7 +26,6 @@ from temporalio.runtime import (
     TelemetryConfig,
 )
 
-from everstep import __version__
 from everstep.chronicle.counters import BUCKETS_S
 from everstep.chronicle.fleet_totals import FleetSum
 from everstep.telemetry import sdk_metrics
@@ -59,6 +58,7 @@ from everstep.telemetry.readers import (
 )
 from everstep.telemetry.readiness import Readiness
 from everstep.telemetry.sdk_metrics import SdkMetrics
+from everstep.version import __version__
 
 SCOPE = "everstep"
 

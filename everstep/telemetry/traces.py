@@ -17,12 +17,12 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from everstep import __version__
 from everstep.chronicle.chronicle import QueuedSpan
 from everstep.chronicle.publishing import Publication
 from everstep.core.world import AgentWork
 from everstep.telemetry.metrics import service_resource
 from everstep.telemetry.trace_ids import span_id, trace_id
+from everstep.version import __version__
 
 JobKey = tuple[str, str]
 """ID and first run."""

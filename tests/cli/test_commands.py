@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.exits import Exit
 from everstep.cli.main import ELSEWHERE, GROUPS, main
+from everstep.client.exits import Exit
 from everstep.processes import free_port
 from tests.support.machine import EVERSTEP, ROOT
 from tests.support.patience import HUNG_S

@@ -10,8 +10,8 @@ import pytest
 
 from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
-from everstep.cli.jobs.watching import Glance
 from everstep.cli.output import Page, show
+from everstep.client.jobs.glances import Glance
 from everstep.telemetry.logs import log_to_stderr
 from tests.cli.conftest import Cli
 from tests.cli.jobs.test_tables import PAGES

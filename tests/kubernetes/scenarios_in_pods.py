@@ -21,8 +21,8 @@ from temporalio.client import Client, WorkflowHandle
 
 from everstep.backends.fault_lines import FaultLine
 from everstep.backends.kubernetes import names
-from everstep.cli.jobs.asking import status_of
-from everstep.cli.jobs.job import find
+from everstep.client.jobs.found_job import find
+from everstep.client.jobs.status import status_of
 from everstep.core.deciding.decision import Decision
 from tests.cases.on_fake import DEVICES
 from tests.kubernetes.conftest import OWN_NODES, Ground

@@ -22,7 +22,7 @@ from temporalio.service import RPCError
 from everstep.backends.local.faults import rehearse
 from everstep.backends.local.reconciling.agents import AgentFolder
 from everstep.backends.local.reconciling.liveness import agent_of
-from everstep.cli.authoring.documents import job_here
+from everstep.client.documents.documents import job_here
 from everstep.protocol import wire
 from tests.support import books
 from tests.support.at_work import submit

@@ -14,8 +14,8 @@ from temporalio.client import Client
 
 from activities.quarantine_client import start_options
 from everstep.chronicle.shapes import seconds
-from everstep.cli.jobs.asking import glance
-from everstep.cli.jobs.job import find
+from everstep.client.jobs.found_job import find
+from everstep.client.jobs.status import glance
 from everstep.core import names
 from everstep.processes import free_port
 from tests.support.devserver import DevServer

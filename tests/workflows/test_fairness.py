@@ -17,9 +17,9 @@ from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.common import WorkflowIDReusePolicy
 
-from everstep.cli.authoring.documents import JobDocument
-from everstep.cli.running_here.starting import fairness_key, start
-from everstep.cli.state import user
+from everstep.client.documents.documents import JobDocument
+from everstep.client.state import user
+from everstep.client.submitting import fairness_key, start
 from everstep.core import names
 from everstep.dialects import registry
 from tests.support.at_work import at_work, thinker

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from everstep.cli.authoring.documents import read
 from everstep.cli.durations import parse_duration
-from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show
 from everstep.cli.tables import Column, table
+from everstep.client.documents.documents import read
+from everstep.client.exits import Exit, Failed
 from everstep.core.spec import JobSpec
 from everstep.dialects import registry
 

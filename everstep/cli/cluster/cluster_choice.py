@@ -6,11 +6,11 @@ import asyncio
 
 from temporalio.client import Client
 
-from everstep.cli import machine
 from everstep.cli.cluster.living_jobs import avoidances_known
-from everstep.cli.connection import UnlessAbsent, of_each, unless_denied
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse, send_query
+from everstep.client import machine
+from everstep.client.connection import UnlessAbsent, of_each, unless_denied
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs.answers import NoResponse, send_query
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 

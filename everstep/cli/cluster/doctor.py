@@ -22,14 +22,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from everstep import __version__, devserver
+from everstep import devserver
 from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
 from everstep.agent.storage import space
 from everstep.backends.tools import Examined, SilentAgent
-from everstep.cli import machine
 from everstep.cli.cluster.living_jobs import avoidances
-from everstep.cli.connection import (
+from everstep.cli.output import AsJson, Page, not_empty, show
+from everstep.cli.tables import Column, table
+from everstep.client import machine
+from everstep.client.connection import (
     USUAL,
     UnlessAbsent,
     client,
@@ -37,16 +39,15 @@ from everstep.cli.connection import (
     is_named,
     rpc_errors_as_failed,
 )
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import answers
-from everstep.cli.output import AsJson, Page, not_empty, show
-from everstep.cli.running_here import holding, pollers
-from everstep.cli.state import home, open_to_others
-from everstep.cli.tables import Column, table
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs import answers
+from everstep.client.serving import holding, pollers
+from everstep.client.state import home, open_to_others
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.processes import ProcessFailed
 from everstep.protocol import wire
+from everstep.version import __version__
 
 METADATA = "__temporal_workflow_metadata"
 """A query that every workflow answers, as soon as it has a worker."""

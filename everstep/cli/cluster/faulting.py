@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from everstep.backends.tools import NothingRuns
-from everstep.cli import completion, machine
-from everstep.cli.exits import Exit, Failed
+from everstep.cli import completion
+from everstep.client import machine
+from everstep.client.exits import Exit, Failed
 
 HELP = ("--help", "-h")
 TEACHES = (

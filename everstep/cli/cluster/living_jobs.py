@@ -11,9 +11,9 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution
 
-from everstep.cli.connection import of_each, unless_denied
-from everstep.cli.jobs.asking import glance
-from everstep.cli.jobs.job import look_up
+from everstep.client.connection import of_each, unless_denied
+from everstep.client.jobs.found_job import look_up
+from everstep.client.jobs.status import glance
 from everstep.core import names
 
 Value = dict[str, Any]

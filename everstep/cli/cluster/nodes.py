@@ -12,14 +12,17 @@ import typer
 from temporalio.client import Client
 
 from everstep.backends.tools import SilentAgent
-from everstep.cli import completion, machine, pages
+from everstep.cli import completion, pages
 from everstep.cli.cluster.cluster_choice import cluster_of_node, only_cluster
 from everstep.cli.cluster.living_jobs import avoidances_known, by_node, device_use_known
-from everstep.cli.connection import UnlessAbsent, with_server
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse, send_query, send_update
-from everstep.cli.jobs.job import FoundJob, of_job
 from everstep.cli.output import AsJson, not_empty, show, shown
+from everstep.cli.server import with_server
+from everstep.client import machine
+from everstep.client.connection import UnlessAbsent
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs.answers import NoResponse, send_update
+from everstep.client.jobs.found_job import find
+from everstep.client.quarantine import quarantined_nodes
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, CommandRejected, InvalidSpec
 from everstep.core.world import NodeView
@@ -238,7 +241,7 @@ def release(
     With --job an isolated node stays isolated, and other jobs go on avoiding it.
     """
     if job is not None:
-        place = of_job(job, lambda found_job: _release_of_job(found_job, node))
+        place = with_server(lambda client: _release_of_job(client, job, node))
         answer = {"node": node, "cluster": place, "released": True, "jobs": [job]}
         show(answer, pages.released, as_json=as_json)
         return
@@ -256,8 +259,9 @@ def release(
     show(with_server(released), pages.released, as_json=as_json)
 
 
-async def _release_of_job(job: FoundJob, node: str) -> str:
+async def _release_of_job(client: Client, job_id: str, node: str) -> str:
     """Have this job use the node again. Returns its cluster."""
+    job = await find(client, job_id)
     await job.update("release", {"node": node})
     return str(job.attribute("TrainCluster") or machine.USUAL)
 
@@ -280,16 +284,6 @@ async def _release_for_job(client: Client, job: str, node: str) -> bool:
             return False  # it does not avoid the node any more
         return True
     return False
-
-
-async def quarantined_nodes(client: Client, cluster: str) -> list[dict[str, Any]]:
-    """The rows of the quarantine; empty if there is no quarantine."""
-    with UnlessAbsent():
-        rows: list[dict[str, Any]] = await send_query(
-            client, names.quarantine_id(cluster), "nodes", {"counts": True}
-        )
-        return rows
-    return []
 
 
 async def _quarantined_nodes(

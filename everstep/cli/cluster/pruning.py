@@ -12,16 +12,17 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 
 from everstep.backends.tools import JobRecordLeft, LeftFiles, WorkflowEnd
 from everstep.chronicle import shapes
-from everstep.cli import machine
-from everstep.cli.connection import UnlessAbsent, server_name, with_server
 from everstep.cli.durations import parse_duration
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import ended_jobs
-from everstep.cli.jobs.ended_jobs import EndedJobFile
 from everstep.cli.output import AsJson, Page, not_empty, show, shown
 from everstep.cli.pages import age
-from everstep.cli.state import home
+from everstep.cli.server import with_server
 from everstep.cli.tables import Column, span, table
+from everstep.client import machine
+from everstep.client.connection import UnlessAbsent, server_name
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs import ended_jobs
+from everstep.client.jobs.ended_jobs import EndedJobFile
+from everstep.client.state import home
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import Leftover
 

@@ -15,10 +15,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep import devserver
-from everstep.cli.connection import with_server
 from everstep.cli.durations import parse_duration
-from everstep.cli.exits import Exit, Failed
 from everstep.cli.output import AsJson, Page, show
+from everstep.cli.server import with_server
+from everstep.client.exits import Exit, Failed
 
 LOOK_S = 0.2
 KNOWN_WITHIN_S = 60.0

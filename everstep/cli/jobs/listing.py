@@ -15,11 +15,12 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.chronicle import shapes
 from everstep.cli import pages
-from everstep.cli.connection import of_each, with_server
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.asking import glance
-from everstep.cli.jobs.job import CLOSED, look_up
 from everstep.cli.output import AsJson, show
+from everstep.cli.server import with_server
+from everstep.client.connection import of_each
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs.found_job import CLOSED, look_up
+from everstep.client.jobs.status import glance
 from everstep.core import names
 
 Value = dict[str, Any]

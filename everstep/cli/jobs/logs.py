@@ -23,11 +23,12 @@ from temporalio.client import Client
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
 from everstep.backends.tools import LogLine, LogReader, RankLog, Tools
 from everstep.chronicle import shapes
-from everstep.cli import machine
-from everstep.cli.connection import with_server
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import NoResponse
-from everstep.cli.jobs.job import JobId, find
+from everstep.cli.jobs.job import JobId
+from everstep.cli.server import with_server
+from everstep.client import machine
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs.answers import NoResponse
+from everstep.client.jobs.found_job import find
 from everstep.core.escaping import for_terminal
 
 LOOK_S = 0.2

@@ -18,34 +18,26 @@ from temporalio.client import Client
 
 from everstep.chronicle import shapes
 from everstep.cli import completion
-from everstep.cli.connection import NoServer, of_each, with_server
 from everstep.cli.durations import parse_duration
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs import asking, ended_jobs
-from everstep.cli.jobs.answers import NoResponse
-from everstep.cli.jobs.ended_jobs import EndedJob, of_job_or_file
-from everstep.cli.jobs.history import all_records, recovery_records, with_newest
-from everstep.cli.jobs.job import FoundJob
-from everstep.cli.jobs.lives import Life, lives_of, lives_since
 from everstep.cli.output import AsJson, not_empty, show, shown
-from everstep.dialects import job_memo
+from everstep.cli.server import with_server
+from everstep.client.connection import NoServer
+from everstep.client.exits import Exit, Failed
+from everstep.client.job import AsyncJob
+from everstep.client.jobs import ended_jobs
+from everstep.client.jobs.ended_jobs import EndedJob
+from everstep.client.jobs.lives import lives_since
+from everstep.client.jobs.report_sources import sources_of_lives
 from everstep.report.fleet_report import FleetSource, fleet_report
-from everstep.report.job_report import JobSource, job_report
+from everstep.report.job_report import JobSource
 from everstep.report.lives import LifeSource
 
 Value = dict[str, Any]
 
-NO_WORKER = "no worker answered: what only the job itself has is missing ({why})"
-TERMINATED = "the job was ended from outside and left no report"
 SILENT_JOBS = (
     "{count} jobs did not answer: of their restarts only those that Temporal lists are counted"
 )
 FROM_FILES = "no server answers: only jobs are counted whose `everstep run` ended on this machine"
-NO_ISOLATION = (
-    "no worker of the quarantine answered, so it is unknown until when nodes are isolated"
-)
-ISOLATION_S = 1.0
-"""A report that is otherwise whole waits no longer for the quarantine."""
 
 
 def report(
@@ -87,11 +79,7 @@ def report(
         write(_fleet_or_files(time.time() - age_s))
         return
     write = _writer(ONE_JOB, output, as_json=as_json)
-    write(of_job_or_file(str(job_id), report_of, lambda ended: ended.report))
-
-
-async def report_of(job: FoundJob) -> Value:
-    return job_report(await source_of(job))
+    write(asyncio.run(AsyncJob(str(job_id)).report()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +141,6 @@ def replace_file(path: Path, text: str) -> None:
 # -- all jobs of a time ---------------------------------------------------------------------------
 
 
-ANSWER_S = 2.0
-"""So long one of many jobs may take to answer."""
-
-
 def _fleet_or_files(since: float) -> Value:
     """The report of all jobs; if no server answers, of those that have a file here, with a note."""
     try:
@@ -186,103 +170,9 @@ def _ended_since(report: Value, since: float) -> bool:
     return ended_at is not None and shapes.seconds(ended_at) >= since
 
 
-async def sources_of_lives(lives: Iterable[Life]) -> list[JobSource]:
-    """What a report of all jobs needs of each life."""
-    return await of_each(lives, _one_of_many)
-
-
 async def _fleet(client: Client, since: float) -> Value:
     """Each life of a job that is open, or closed since then."""
     jobs = await sources_of_lives(await lives_since(client, shapes.moment(since)))
     silent = sum(bool(source.status["silence"]) for source in jobs)
     gaps = [SILENT_JOBS.format(count=silent)] if silent else []
     return fleet_report(FleetSource(jobs=jobs, since=since, now=time.time(), gaps=gaps))
-
-
-async def _one_of_many(life: Life) -> JobSource:
-    """The data of one life: all of it, or what the server has if it does not answer."""
-    job = life.job
-    gaps: list[str] = []
-    try:
-        async with asyncio.timeout(ANSWER_S if job.is_open else None):
-            status = {**await asking.status_of(job), "silence": None}
-            report = await _report_of(job, gaps)
-    except (NoResponse, TimeoutError):
-        state = job.attribute("TrainState") or "pending"
-        status = {**shapes.status_unread(job.id), "state": state, "silence": "no worker answered"}
-        report = _of_server(job)
-    records = await all_records(job, newest=job_memo.restarts_of(report))
-    lives = [LifeSource(number=life.number, status=status, report=report)]
-    return JobSource(status=status, report=report, records=records, now=time.time(), lives=lives)
-
-
-# -- what a report is made from -------------------------------------------------------------------
-
-
-async def source_of(job: FoundJob) -> JobSource:
-    """The data of a job and of the earlier lives of its ID, from server, worker and quarantine."""
-    gaps: list[str] = []
-    status, report, records, document, lives = await asyncio.gather(
-        asking.status_known(job),
-        _report_of(job, gaps),
-        recovery_records(job),
-        job.document(),
-        lives_of(job),
-    )
-    newest = LifeSource(number=lives[-1].number, status=status, report=report)
-    if status["silence"]:
-        gaps.insert(0, NO_WORKER.format(why=status["silence"]))
-    return JobSource(
-        status=status,
-        report=report,
-        records=with_newest(records, job_memo.restarts_of(report)),
-        now=time.time(),
-        document=document,
-        isolation=await _isolation(job, status, gaps),
-        gaps=gaps,
-        lives=[*await of_each(lives[:-1], _earlier_life), newest],
-    )
-
-
-async def _earlier_life(life: Life) -> LifeSource:
-    """The data of a life that is over: what it left, else what the server has."""
-    status = await asking.status_of(life.job)
-    return LifeSource(number=life.number, status=status, report=await _report_of(life.job, []))
-
-
-async def _report_of(job: FoundJob, gaps: list[str]) -> Value:
-    """The JobReport; if the job has none, what the server has."""
-    try:
-        report = await job.answer("report")
-    except NoResponse:
-        report = None
-    closed = job.description.close_time
-    ended = {} if closed is None else {"ended_at": closed.isoformat()}
-    if report is not None:
-        return {**report, **({} if report.get("ended_at") else ended)}
-    if not job.is_open:
-        gaps.append(TERMINATED)
-    return {**_of_server(job), **ended, "reason": await job.failure()}
-
-
-def _of_server(job: FoundJob) -> Value:
-    """The JobReport of a job that does not answer, with what the server has."""
-    created = job.description.start_time.isoformat()
-    return {"created_at": created, "ended_at": None, "reason": None, "phases": []}
-
-
-async def _isolation(job: FoundJob, status: Value, gaps: list[str]) -> dict[str, Value]:
-    """The quarantine's entries of the job's isolated nodes, by name."""
-    from everstep.cli.cluster.nodes import quarantined_nodes
-
-    if not status["isolated_nodes"]:
-        return {}
-    try:
-        async with asyncio.timeout(ISOLATION_S):
-            rows = await quarantined_nodes(
-                job.client, str(job.attribute("TrainCluster") or "local")
-            )
-    except (NoResponse, TimeoutError):
-        gaps.append(NO_ISOLATION)
-        return {}
-    return {row["name"]: row for row in rows}

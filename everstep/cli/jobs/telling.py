@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Coroutine, Sequence
 from typing import Annotated, Any
 
 import typer
+from temporalio.client import Client
 
-from everstep.cli import completion, machine, pages
-from everstep.cli.authoring.documents import fragment, read
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.job import FoundJob, JobId, of_job
+from everstep.cli import completion, pages
+from everstep.cli.jobs.job import JobId
 from everstep.cli.output import AsJson, show
-from everstep.cli.state import user
+from everstep.cli.server import with_server
+from everstep.client import machine
+from everstep.client.documents.documents import fragment, read
+from everstep.client.exits import Exit, Failed
+from everstep.client.job import AsyncJob
+from everstep.client.jobs.found_job import find
 from everstep.core.errors import InvalidSpec
-from everstep.core.loop.commands import GRACE_MOST_S, NULLABLE, SAVE_WITHIN_MOST_S, SAVE_WITHIN_S
+from everstep.core.loop.commands import GRACE_MOST_S, SAVE_WITHIN_MOST_S, SAVE_WITHIN_S
 from everstep.documents.merge import merged
 
 Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's history.")]
@@ -23,12 +27,12 @@ Reason = Annotated[str | None, typer.Option(help="Why: it is kept in the job's h
 
 def pause(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
     """Stop the processes after a checkpoint request and keep the pods, until resume."""
-    _send(job_id, "pause", {"reason": reason}, as_json=as_json)
+    _show(AsyncJob(job_id).pause(reason=reason), as_json=as_json)
 
 
 def resume(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
     """Go on after a pause."""
-    _send(job_id, "resume", {"reason": reason}, as_json=as_json)
+    _show(AsyncJob(job_id).resume(reason=reason), as_json=as_json)
 
 
 def stop(
@@ -43,7 +47,7 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End a job in order: its processes may save, its pods are removed."""
-    _send(job_id, "stop", {"grace_s": grace_s, "reason": reason}, as_json=as_json)
+    _show(AsyncJob(job_id).stop(reason=reason, grace_s=grace_s), as_json=as_json)
 
 
 def restart(
@@ -53,7 +57,7 @@ def restart(
     as_json: AsJson = False,
 ) -> None:
     """Restart a job now, as a planned restart: it spends no budget."""
-    _send(job_id, "restart", {"level": level, "reason": reason}, as_json=as_json)
+    _show(AsyncJob(job_id).restart(level=level, reason=reason), as_json=as_json)
 
 
 def checkpoint(
@@ -69,9 +73,8 @@ def checkpoint(
     They get the signal that the document names in `checkpoints.save_signal`. The exit code is 1 if no new
     checkpoint was seen in time.
     """
-    arguments = {"within_s": within_s}
-    answer = of_job(job_id, lambda job: job.update("checkpoint", arguments, takes_s=within_s))
-    show({"id": job_id, **answer}, pages.save_result, as_json=as_json)
+    answer = asyncio.run(AsyncJob(job_id).checkpoint(within_s=within_s))
+    show({k: v for k, v in answer.items() if k != "command"}, pages.save_result, as_json=as_json)
     return Exit.DONE if answer["saved"] else Exit.JOB_FAILED
 
 
@@ -107,14 +110,16 @@ def report_fault(
     if kind is None or file is not None:
         raise Failed(Exit.USAGE, "report what? Give a KIND, such as device.fault, or --file FILE")
     if node is not None and device is not None:
-        of_job(job_id, lambda job: _refuse_unknown_device(job, node, device))
-    fault = {"kind": kind, "node": node, "device": device, "code": code}
-    _send(job_id, "report_fault", {**fault, "at": at, "message": message}, as_json=as_json)
+        with_server(lambda client: _refuse_unknown_device(client, job_id, node, device))
+    report = AsyncJob(job_id).report_fault(
+        kind, node=node, device=device, code=code, at=at, message=message
+    )
+    _show(report, as_json=as_json)
 
 
-async def _refuse_unknown_device(job: FoundJob, name: str, index: int) -> None:
+async def _refuse_unknown_device(client: Client, job_id: str, name: str, index: int) -> None:
     """Refuse a device that the node lacks. Only for the cluster of this machine, whose books show it."""
-    cluster = job.attribute("TrainCluster")
+    cluster = (await find(client, job_id)).attribute("TrainCluster")
     if cluster is None or not machine.is_here(cluster):
         return
     with machine.database_can_be_read():
@@ -138,30 +143,9 @@ def _report_file(job_id: str, file: str, *, as_json: bool) -> None:
         field, message = error.problems[0]
         raise Failed(Exit.USAGE, f"{file}: {field}: {message}") from None
 
-    reported, elsewhere = of_job(job_id, lambda job: _report_each(job, reports))
+    reported, elsewhere = asyncio.run(AsyncJob(job_id).report_faults(reports))
     answer = {"id": job_id, "command": "report_fault", "reported": reported, "elsewhere": elsewhere}
     show(answer, pages.reported, as_json=as_json)
-
-
-async def _report_each(job: FoundJob, reports: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """How many were reported, and how many are on nodes that the job does not have."""
-    status = await job.answer("status") or {}
-    in_use = {pod["node"] for pod in status.get("pods", ()) if pod["node"]}
-    nodes = {*in_use, *status.get("isolated_nodes", ())}
-    concerning = [each for each in reports if not in_use or each["node"] in nodes]
-    refusals: list[Failed] = []
-    for fault in concerning:
-        try:
-            await job.update("report_fault", fault)
-        except Failed as error:
-            if error.code is not Exit.USAGE:
-                raise
-            refusals.append(error)
-    reported = len(concerning) - len(refusals)
-    if refusals:
-        rest = f"; of the other faults {pages.are(reported)} reported" if reported else ""
-        raise Failed(Exit.USAGE, f"{refusals[0]}{rest}")
-    return reported, len(reports) - len(concerning)
 
 
 def hot_update(
@@ -191,14 +175,7 @@ def hot_update(
     patch = {} if file is None else fragment(read(file), called=file)
     for setting in settings or ():
         patch = merged(patch, _setting(setting))
-    when = "now" if now else "next_restart"
-    change = {"patch": patch, "when": when, "by": _operator()}
-    _send(job_id, "hot_update", change, as_json=as_json)
-
-
-def _operator() -> str:
-    """Who changes a job, as its history names them: `user@host`."""
-    return f"{user()}@{socket.gethostname()}"
+    _show(AsyncJob(job_id).hot_update(patch, now=now), as_json=as_json)
 
 
 def _setting(text: str) -> dict[str, Any]:
@@ -238,7 +215,7 @@ def set_budget(
     if limit != "none" and not limit.isdecimal():
         raise Failed(Exit.USAGE, f"limit {limit}: give a whole number from 0 on, or none")
     units = None if limit == "none" else int(limit)
-    _send(job_id, "set_budget", {"name": name, "limit": units}, as_json=as_json)
+    _show(AsyncJob(job_id).set_budget(name, units), as_json=as_json)
 
 
 def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None:
@@ -247,11 +224,9 @@ def adopt(job_id: JobId, reason: Reason = None, as_json: AsJson = False) -> None
     Only where the lost one will not come back. All pods of the job are created again, after the time that
     pods of the lost one need to end by themselves.
     """
-    _send(job_id, "adopt", {"reason": reason}, as_json=as_json)
+    _show(AsyncJob(job_id).adopt(reason=reason), as_json=as_json)
 
 
-def _send(job_id: str, update: str, argument: dict[str, Any], *, as_json: bool) -> None:
-    arguments = {k: v for k, v in argument.items() if v is not None or k in NULLABLE}
-    answer = of_job(job_id, lambda job: job.update(update, arguments))
-    result = {"id": job_id, "command": update, **(answer or {})}
-    show(result, pages.command_result, as_json=as_json)
+def _show(command: Coroutine[Any, Any, dict[str, Any]], *, as_json: bool) -> None:
+    """Send the command, and print what the job answers."""
+    show(asyncio.run(command), pages.command_result, as_json=as_json)

@@ -6,13 +6,12 @@ reads like a story. It shows what `status` and `restarts` print.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,14 +23,14 @@ from temporalio.client import Client
 from everstep.chronicle import record_rows
 from everstep.chronicle.shapes import seconds
 from everstep.cli import device_tables, pages, status_page
-from everstep.cli.connection import rpc_errors_as_failed, with_server
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.asking import newest_restarts, status_of
-from everstep.cli.jobs.job import CLOSED, JobId, find
+from everstep.cli.jobs.job import JobId
 from everstep.cli.output import AsJson, console, shown
+from everstep.cli.server import with_server
+from everstep.client.exits import Exit
+from everstep.client.jobs.found_job import find
+from everstep.client.jobs.glances import Glance, glances
 from everstep.core.bounds import rounded
 
-LOOK_S = 0.25
 STEP_LINE_S = 5.0
 """Without a terminal, least time between two lines for steps; all else is printed at once."""
 DEVICES_LINE_S = 30.0
@@ -40,7 +39,6 @@ DEVICES_LINES = 4
 RATE_OVER_S = 30.0
 RESTARTS_LEAST, RESTARTS_MOST = 3, 10
 HEADING_LINES = 3  # above the restarts, and the one that the cursor is on
-ENDED = frozenset(CLOSED.values())
 
 Value = Mapping[str, Any]
 
@@ -53,22 +51,13 @@ def watch(job_id: JobId, as_json: AsJson = False) -> int:
 
     async def followed(client: Client) -> int:
         job = await find(client, job_id)
-        return await follow(client, job_id, screen(as_json=as_json, has_times=job.is_open))
+        looks = glances(client, job_id)
+        return await follow(looks, screen(as_json=as_json, has_times=job.is_open))
 
     return with_server(followed)
 
 
 # -- Looking ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """What one look has shown."""
-
-    at: float
-    status: Value
-    restarts: tuple[Value, ...] = ()
-    silence: str | None = None  # why it did not answer, if so
 
 
 class JobScreen:
@@ -95,40 +84,16 @@ class JobScreen:
         self.close()
 
 
-async def follow(
-    client: Client,
-    job_id: str,
-    screen: JobScreen,
-    check: Callable[[Glance], None] = lambda _glance: None,
-) -> int:
-    """Look at the job until it has ended. Returns the exit code of its end.
-
-    `check` may raise `Failed`, if what a look returned says that no other one is of use.
-    """
+async def follow(glances: AsyncIterator[Glance], screen: JobScreen) -> int:
+    """Show each look at a job until it has ended. Returns the exit code of its end."""
+    state = None
     try:
-        while True:
-            glance = await look(client, job_id)
-            check(glance)
+        async for glance in glances:
             await screen.update(glance)
-            if glance.status.get("state") in ENDED:
-                return Exit.DONE if glance.status["state"] == "completed" else Exit.JOB_FAILED
-            await asyncio.sleep(LOOK_S)
+            state = glance.status.get("state")
     finally:
         screen.close()
-
-
-async def look(client: Client, job_id: str) -> Glance:
-    """The state of the job. If no worker answers, the next look tries again."""
-    at = time.monotonic()
-    try:
-        with rpc_errors_as_failed(client):
-            job = await find(client, job_id)
-            status, records = await status_of(job), await newest_restarts(job)
-    except Failed as error:
-        if error.code is not Exit.UNREACHABLE:
-            raise
-        return Glance(at=at, status={}, silence=str(error))
-    return Glance(at=at, status=status, restarts=tuple(records))
+    return Exit.DONE if state == "completed" else Exit.JOB_FAILED
 
 
 @dataclass(slots=True)

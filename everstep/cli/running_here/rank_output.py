@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from everstep.cli.jobs.logs import LogScreen, RankOutput
-from everstep.cli.jobs.watching import ENDED, Glance, JobScreen
+from everstep.cli.jobs.watching import JobScreen
+from everstep.client.jobs.glances import Glance
 from everstep.core.spec import JobSpec
 
 
@@ -31,8 +32,7 @@ class ScreenWithRankOutput(JobScreen):
 
     async def update(self, glance: Glance) -> None:
         """The output first: a job that has ended prints nothing afterwards."""
-        has_ended = glance.status.get("state") in ENDED
-        async for text in self._output.texts(self._lines, whole=not has_ended):
+        async for text in self._output.texts(self._lines, whole=not glance.has_ended):
             self._screen.print(text)
         await self._screen.update(glance)
 

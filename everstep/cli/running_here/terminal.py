@@ -12,9 +12,10 @@ import stat
 from dataclasses import dataclass, field
 
 from everstep.agent.storage import permissions
-from everstep.cli.exits import Failed
-from everstep.cli.jobs.watching import Glance, JobScreen, Lines
-from everstep.cli.state import made_home
+from everstep.cli.jobs.watching import JobScreen, Lines
+from everstep.client.exits import Failed
+from everstep.client.jobs.glances import Glance
+from everstep.client.state import made_home
 
 INPUT, OUTPUT, ERRORS = 0, 1, 2
 HANDLES = (INPUT, OUTPUT, ERRORS)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from everstep.cli.authoring.documents import job_here
 from everstep.cli.authoring.explain import explained as explanation
 from everstep.cli.main import build
+from everstep.client.documents.documents import job_here
 from everstep.core.levels import LADDERS, FaultClass, Level
 from everstep.core.spec import JobSpec, Match, PhaseSpec, Policy, Rule
 from everstep.dialects.cerebras.policy import cerebras

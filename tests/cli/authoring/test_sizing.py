@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.observing.hardware import Devices
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.machine import own_tools
-from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import ServerAddress
-from everstep.cli.running_here.working import machine_for
+from everstep.client.exits import Exit, Failed
+from everstep.client.machine import own_tools
+from everstep.client.serving import holding
+from everstep.client.serving.holding import ServerAddress
+from everstep.client.serving.working import machine_for
 from everstep.core.spec import JobSpec, PhaseSpec
 
 EIGHT = Devices("simulated", 8, "said so")

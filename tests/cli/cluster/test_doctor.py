@@ -25,9 +25,9 @@ from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
-from everstep.cli import connection
-from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import ServerAddress
+from everstep.client import connection
+from everstep.client.serving import holding
+from everstep.client.serving.holding import ServerAddress
 from everstep.processes import free_port
 from everstep.protocol import wire
 from tests.cli.conftest import AsyncCli, Cli, Ended

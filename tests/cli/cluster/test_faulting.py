@@ -14,7 +14,7 @@ from everstep.agent.observing import checks
 from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
-from everstep.cli.machine import tools
+from everstep.client.machine import tools
 from everstep.processes import Process
 from everstep.protocol import wire
 from tests.cli.conftest import Cli

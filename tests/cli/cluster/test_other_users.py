@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.cluster import other_users
-from everstep.cli.exits import Exit, Failed
+from everstep.client.exits import Exit, Failed
+from everstep.client.serving import other_users
 
 ME = 1001
 
@@ -75,19 +75,20 @@ def test_root_does_not_serve_others_unless_told_to(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("shared")
 def test_a_user_is_told_who_else_could_start_jobs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: ME)
     other_users.warn_or_refuse(allowed=False)
-    assert "(ada) could start jobs as you" in capsys.readouterr().err
+    assert "(ada) could start jobs as you" in caplog.text
+    caplog.clear()
     other_users.warn_or_refuse(allowed=True)
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
 
 
 def test_a_machine_of_ones_own_is_served_in_silence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(pwd, "getpwall", lambda: [user("root", 0, "/root", "/bin/bash")])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     other_users.warn_or_refuse(allowed=False)
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []

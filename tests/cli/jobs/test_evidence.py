@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everstep.cli.jobs.evidence import RANKS_MOST, STACK_MOST, evidence_lines
+from everstep.client.jobs.evidence import RANKS_MOST, STACK_MOST, evidence_lines
 
 
 def test_stacks_and_last_lines_are_printed_rank_by_rank(tmp_path: Path) -> None:

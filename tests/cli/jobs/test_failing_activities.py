@@ -10,7 +10,7 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
 
-from everstep.cli.jobs.asking import with_failing
+from everstep.client.jobs.status import with_failing
 
 PODS = [{"slot": 0, "state": "running"}, {"slot": 1, "state": "lost"}]
 RUNNING: dict[str, Any] = {"state": "running", "waiting_for": None, "warnings": [], "pods": PODS}

@@ -10,7 +10,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import SearchAttributePair, TypedSearchAttributes
 
-from everstep.cli.jobs.lives import LIVES_LISTED
+from everstep.client.jobs.lives import LIVES_LISTED
 from tests.cli.conftest import AsyncCli, ended, submitted, until
 from tests.cli.standin import JOB, PHASE, document, record, working
 

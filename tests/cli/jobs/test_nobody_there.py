@@ -10,10 +10,10 @@ from temporalio.api.workflowservice.v1 import PollWorkflowTaskQueueRequest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.cli import connection
-from everstep.cli.connection import rpc_errors_as_failed
-from everstep.cli.exits import Failed
-from everstep.cli.jobs.job import look_up
+from everstep.client import connection
+from everstep.client.connection import rpc_errors_as_failed
+from everstep.client.exits import Failed
+from everstep.client.jobs.found_job import look_up
 from tests.cli.conftest import AsyncCli, Cli, submitted, until
 from tests.cli.standin import document, working
 from tests.support.devserver import DevServer

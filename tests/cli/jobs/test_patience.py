@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.jobs.answers import PATIENCE_S, patience_s
+from everstep.client.exits import Exit, Failed
+from everstep.client.jobs.answers import PATIENCE_S, patience_s
 
 
 @pytest.mark.parametrize("text", ["nan", "-1", "0", "inf", "1e999", "long", ""])

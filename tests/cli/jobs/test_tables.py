@@ -16,10 +16,10 @@ from typer import rich_utils
 
 from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
-from everstep.cli.jobs.watching import Glance
 from everstep.cli.main import build
 from everstep.cli.output import Page, TextLine, console
 from everstep.cli.tables import Column, table
+from everstep.client.jobs.glances import Glance
 from tests.cli.standin import record, status
 
 WIDTHS = (40, 80, 120, 200)

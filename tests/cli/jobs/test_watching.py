@@ -14,7 +14,9 @@ from rich.console import Console
 from temporalio.client import Client
 
 from everstep.cli.jobs import watching
-from everstep.cli.jobs.watching import Glance, Lines, Rate
+from everstep.cli.jobs.watching import Lines, Rate
+from everstep.client.jobs import glances as looks
+from everstep.client.jobs.glances import Glance
 from tests.cli.conftest import AsyncCli, ended, submitted
 from tests.cli.standin import document, record, status, working
 from tests.support.patience import HUNG_S
@@ -36,14 +38,14 @@ async def test_it_ends_as_the_job_did(
 async def test_a_living_job_is_followed_to_its_end(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first_look, look = threading.Event(), watching.look
+    first_look, look = threading.Event(), looks.look
 
     async def noticed(*args: Any) -> Glance:
         glance = await look(*args)
         first_look.set()
         return glance
 
-    monkeypatch.setattr(watching, "look", noticed)
+    monkeypatch.setattr(looks, "look", noticed)
     async with working(client):
         await submitted(served, document())
         watching_it = asyncio.ensure_future(served("watch", "demo", "--json"))

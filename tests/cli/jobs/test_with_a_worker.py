@@ -12,7 +12,7 @@ from everstep.backends.local.database import nodes
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.settings import LocalSettings
 from everstep.chronicle import shapes
-from everstep.cli.jobs.reporting import NO_ISOLATION
+from everstep.client.jobs.report_sources import NO_ISOLATION
 from tests.cli.conftest import AsyncCli
 from tests.support.devserver import DevServer
 from tests.support.stage import Stage, document

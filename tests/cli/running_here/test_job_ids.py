@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from everstep.cli.authoring.documents import JobDocument
-from everstep.cli.authoring.from_command import job_of
-from everstep.cli.exits import Failed
-from everstep.cli.jobs.job import find
-from everstep.cli.running_here import choosing, job_ids, running
+from everstep.cli.running_here import choosing
+from everstep.client.documents.commands import job_of
+from everstep.client.documents.documents import JobDocument
+from everstep.client.exits import Failed
+from everstep.client.jobs.found_job import find
+from everstep.client.serving import job_ids, running
 from tests.cli.standin import working
 
 SCRIPT = Path(sys.executable).with_name("everstep")
@@ -51,8 +52,9 @@ def job_in(folder: Path, *command: str, end: str = "") -> JobDocument:
 
 async def run(client: Client, job: JobDocument, name: str = "train") -> str:
     """Start or find the job as `run` does. Returns its ID."""
-    job, job_id = await job_ids.job_and_id(client, job, name)
-    await running._start_or_find(client, job, job_id)
+    confirms = choosing.confirms if choosing.can_prompt() else None
+    job, job_id = await job_ids.job_and_id(client, job, name, say=print, confirms=confirms)
+    await running._start_or_find(client, job, job_id, say=print)
     return job_id
 
 

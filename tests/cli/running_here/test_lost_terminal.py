@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from everstep.cli.jobs.watching import Glance, JobScreen
+from everstep.cli.jobs.watching import JobScreen
 from everstep.cli.running_here.terminal import LastingScreen, Terminal
+from everstep.client.jobs.glances import Glance
 from tests.cli.conftest import AsyncCli
 from tests.cli.standin import document, working
 from tests.support.patience import HUNG_S

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli.jobs.watching import Glance, JobScreen
+from everstep.cli.jobs.watching import JobScreen
 from everstep.cli.running_here.rank_output import with_rank_output
+from everstep.client.jobs.glances import Glance
 from everstep.core.spec import JobSpec, PhaseSpec
 from tests.cli.ranks import Ranks
 from tests.cli.standin import status

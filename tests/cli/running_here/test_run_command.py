@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from temporalio.client import Client
 
 from everstep.agent.observing.hardware import Devices
-from everstep.cli.authoring.documents import JobDocument
-from everstep.cli.authoring.from_command import job_of
-from everstep.cli.exits import Failed
-from everstep.cli.jobs.job import find, look_up
-from everstep.cli.running_here import job_ids, running, starting
-from everstep.cli.running_here.working import Machine
+from everstep.cli.running_here import running as run_command
+from everstep.client import submitting
+from everstep.client.documents.commands import job_of
+from everstep.client.documents.documents import JobDocument
+from everstep.client.exits import Failed
+from everstep.client.jobs.found_job import find, look_up
+from everstep.client.serving import job_ids, running
+from everstep.client.serving.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli, until
 from tests.cli.standin import IN_FORCE, document, working
@@ -192,24 +195,23 @@ async def test_only_the_same_command_is_watched_instead_of_started(
     served: AsyncCli, client: Client, here: Path
 ) -> None:
     job = job_of(["python", "train.py"], {})
-    await running._start_or_find(client, job, "train")
-    await running._start_or_find(client, job, "train")
+    await running._start_or_find(client, job, "train", say=print)
+    await running._start_or_find(client, job, "train", say=print)
     other = job_of(["python", "train.py", "-x"], {})
     with pytest.raises(Failed, match=r"train is running already: .*train.py in .*--id NEW"):
-        await running._start_or_find(client, other, "train")
+        await running._start_or_find(client, other, "train", say=print)
 
 
 async def test_a_job_that_runs_with_another_document_is_watched_with_a_note(
-    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
+    served: AsyncCli, client: Client, here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Else who changed the file takes what runs for what it says now."""
     job = job_of(["python", "train.py"], {})
-    note = (
-        "note   train runs with another document than this one; `everstep show train` prints it\n"
-    )
+    note = "train runs with another document than this one; `everstep show train` prints it"
     for document_here, is_other in ((job, False), (job, False), (with_nodes(job), True)):
-        await running._start_or_find(client, document_here, "train")
-        assert capsys.readouterr().err == (note if is_other else "")
+        await running._start_or_find(client, document_here, "train", say=print)
+        assert caplog.messages == ([note] if is_other else [])
+        caplog.clear()
 
 
 def with_nodes(job: JobDocument) -> JobDocument:
@@ -217,15 +219,16 @@ def with_nodes(job: JobDocument) -> JobDocument:
 
 
 async def test_a_hot_update_makes_it_another_document(
-    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
+    served: AsyncCli, client: Client, here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The job follows the document in force, which the stand-in has changed: this file is only its begin."""
     begun = JobDocument(document=document(), spec=job_of(["python", "train.py"], {}).spec)
     changed = replace(begun, document=IN_FORCE)
     async with working(client):
         for document_here, is_other in ((begun, False), (begun, True), (changed, False)):
-            await running._start_or_find(client, document_here, "demo")
-            assert ("note   demo runs with another document" in capsys.readouterr().err) == is_other
+            await running._start_or_find(client, document_here, "demo", say=print)
+            assert ("demo runs with another document" in caplog.text) == is_other
+            caplog.clear()
         await client.get_workflow_handle("demo").terminate()
 
 
@@ -240,24 +243,25 @@ async def test_a_job_that_its_worker_fails_at_is_found_as_well(
         return (await handle.describe()).raw_description.pending_workflow_task.attempt > 3
 
     async with working(client):
-        await running._start_or_find(client, job, "demo")
+        await running._start_or_find(client, job, "demo", say=print)
         await until(is_failing)
-        await running._start_or_find(client, job, "demo")
+        await running._start_or_find(client, job, "demo", say=print)
         await handle.terminate()
     assert capsys.readouterr() == ("demo is running already\n", "")
 
 
 async def test_a_job_of_a_cluster_without_a_worker_is_noted_before_any_wait(
-    served: AsyncCli, client: Client, here: Path, capsys: pytest.CaptureFixture[str]
+    served: AsyncCli, client: Client, here: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`run` starts workers of this machine alone, and the first answer of the job may take for ever."""
     job = job_of(["python", "train.py"], {})
     job = replace(job, spec=replace(job.spec, cluster="gpu"))
     machine = Machine(nodes=1, devices=Devices(kind="simulated", count=0, why="as configured"))
-    async with running._worker_ensured(client, job, "train", machine) as worker:
+    run = running.JobRun(server=client, job=job, id="train", say=print)
+    async with running._worker_ensured(run, machine) as worker:
         assert not worker.is_begun
-        note = "note   no worker serves queue everstep, everstep-gpu: the job waits for one\n"
-        assert capsys.readouterr().err == note
+        note = "no worker serves queue everstep, everstep-gpu: the job waits for one"
+        assert caplog.messages == [note]
 
 
 # -- A fresh one ---------------------------------------------------------------------------------
@@ -272,8 +276,8 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
     fresh = replace(job, document={**job.document, "spec": spec}, is_fresh=True)
     ids = []
     for _ in range(3):
-        handle, job_id = await job_ids.job_and_id(client, fresh, "train")
-        await running._start_or_find(client, handle, job_id)
+        handle, job_id = await job_ids.job_and_id(client, fresh, "train", say=print)
+        await running._start_or_find(client, handle, job_id, say=print)
         ids.append(job_id)
         job_handle = await find(client, job_id)
         spec_of_job = (await job_handle.document())["spec"]
@@ -283,16 +287,16 @@ async def test_a_fresh_job_has_the_next_id_and_folders_of_its_own(
         ] == [None] * 3
     assert ids == ["train", "train-2", "train-3"]
     with pytest.raises(Failed, match="there is a job train-3 already"):
-        await running._start_or_find(client, fresh, "train-3")
+        await running._start_or_find(client, fresh, "train-3", say=print)
     long = "x" * 63
-    await running._start_or_find(client, job, long)
-    assert (await job_ids.job_and_id(client, fresh, long))[1] == f"{'x' * 61}-2"
+    await running._start_or_find(client, job, long, say=print)
+    assert (await job_ids.job_and_id(client, fresh, long, say=print))[1] == f"{'x' * 61}-2"
 
 
 @pytest.fixture
 def starts_at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two runs start their jobs once both have looked for jobs of the ID. One of them starts again then."""
-    first_starts, start = asyncio.Barrier(2), starting.start
+    first_starts, start = asyncio.Barrier(2), submitting.start
     calls: list[str] = []
 
     async def start_at_once(*args: Any) -> dict[str, Any]:
@@ -336,7 +340,8 @@ def of_standin(*, end: str = "") -> JobDocument:
 
 
 def run_on(client: Client, job: JobDocument) -> Coroutine[Any, Any, int]:
-    return running._run_on(client, job, "demo", None, running.Interrupts([]))
+    follow = partial(run_command.run_to_end, interrupts=run_command.Interrupts([]))
+    return running.run_on(client, job, "demo", None, follow, say=run_command.print_line)
 
 
 # -- The text of a document ---------------------------------------------------------------------

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from temporalio.worker import Worker
 
-from everstep.cli.authoring.from_command import job_of
-from everstep.cli.running_here import pollers, shell_variables
-from everstep.cli.running_here.shell_variables import missing_from
+from everstep.client.documents.commands import job_of
+from everstep.client.serving import pollers, shell_variables
+from everstep.client.serving.shell_variables import missing_from
 from tests.cli.conftest import until
 from tests.cli.standin import monitor
 from tests.support.devserver import DevServer

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from everstep.agent.observing.hardware import Devices
-from everstep.cli.exits import Exit
-from everstep.cli.running_here import observing, working
-from everstep.cli.running_here.working import Machine, Worker, children_ended
+from everstep.client.exits import Exit
+from everstep.client.serving import observing, working
+from everstep.client.serving.working import Machine, Worker, children_ended
 from everstep.processes import Process, ProcessFailed, free_port
 from tests.support.patience import HUNG_S
 
@@ -52,7 +52,7 @@ async def test_a_worker_that_starts_slowly_gets_no_second_one(
 async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     is_alone: bool,
     is_of_run: bool,
 ) -> None:
@@ -83,8 +83,8 @@ async def test_a_worker_of_run_serves_no_metrics_where_another_one_does(
         worker._process.end(within_s=HUNG_S)
         with pytest.raises(ProcessFailed, match="not ready within 0 s"):
             await worker.ensure_alive()  # another process, and no second note
-    note = f"note   the worker of this command serves no metrics: {address} is taken\n"
-    assert capsys.readouterr().err == (note if is_of_run else "")
+    note = f"the worker of this command serves no metrics: {address} is taken"
+    assert caplog.messages == ([note] if is_of_run else [])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_log_of_a_second_worker_stays_only_where_something_failed(
 async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     is_alone: bool,
 ) -> None:
     """Neither finds the address taken before both have begun, maybe in two state directories."""
@@ -130,8 +130,8 @@ async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
         with pytest.raises(ProcessFailed) as raised:
             await worker.ensure_alive()
     assert raised.value.code == Exit.UNREACHABLE, "the second try got as far as the server"
-    note = f"note   the worker of this command serves no metrics: {address} is taken\n"
-    assert capsys.readouterr().err == note
+    note = f"the worker of this command serves no metrics: {address} is taken"
+    assert caplog.messages == [note]
 
 
 async def test_a_process_that_cannot_write_its_log_ends_with_the_reason(

@@ -8,7 +8,7 @@ import json
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from everstep.cli.jobs.job import find, look_up
+from everstep.client.jobs.found_job import find, look_up
 from tests.cli.conftest import AsyncCli, Cli, ended, submitted, until
 from tests.cli.standin import STATE, document, working
 from tests.support.devserver import DevServer

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
-from everstep.cli.authoring.documents import JobDocument
-from everstep.cli.authoring.from_command import job_of
-from everstep.cli.running_here import running
+from everstep.cli.running_here.running import Interrupts, run_to_end
+from everstep.client.documents.commands import job_of
+from everstep.client.documents.documents import JobDocument
+from everstep.client.serving import running
 from everstep.processes import free_port
 from tests.cli.conftest import AsyncCli, Cli, Ended
 from tests.cli.standin import document, working
@@ -34,7 +36,8 @@ def job(end: str) -> JobDocument:
 
 
 async def run(client: Client, end: str) -> int:
-    return await running._run_on(client, job(end), "demo", None, running.Interrupts([]))
+    follow = partial(run_to_end, interrupts=Interrupts([]))
+    return await running.run_on(client, job(end), "demo", None, follow)
 
 
 def end_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +107,7 @@ async def test_a_job_that_was_started_again_is_not_told_as_it_ended_before(
 ) -> None:
     async with working(client):
         await run(client, "failed")
-    await running._start_or_find(client, job(""), "demo")
+    await running._start_or_find(client, job(""), "demo", say=print)
     end_server(monkeypatch)
     assert (await served("why", "demo")).code == 4
 
@@ -120,10 +123,10 @@ def test_a_file_that_cannot_be_read_is_as_none(cli: Cli, tmp_path: Path, content
 
 
 async def test_a_folder_that_takes_no_file_changes_no_exit_code(
-    served: AsyncCli, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: AsyncCli, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "ended").touch()
     async with working(client):
         assert await run(client, "completed") == 0
-    assert "without a server `everstep why demo` has nothing to read" in capsys.readouterr().err
+    assert "without a server `everstep why demo` has nothing to read" in caplog.text

@@ -18,7 +18,7 @@ import pytest
 from temporalio.client import Client
 
 from everstep.agent.storage.fence import Fence
-from everstep.cli.running_here import running
+from everstep.client.serving import running
 from tests.support.devserver import DevServer
 from tests.support.machine import (
     EVERSTEP,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.cli import state
+from everstep.client import state
 from tests.support.machine import Machine
 
 SCRIPT = "touch made && mkdir -p of-mine && umask > umask && echo step 1"

@@ -11,8 +11,8 @@ from temporalio.api.failure.v1 import Failure
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from everstep.cli.jobs.history import all_records
-from everstep.cli.jobs.job import find
+from everstep.client.jobs.found_job import find
+from everstep.client.jobs.history import all_records
 from everstep.core.levels import FaultClass
 from everstep.dialects import job_memo
 from tests.support.builders import running, sighting

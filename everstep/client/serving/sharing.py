@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from everstep import devserver
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.running_here import holding
-from everstep.cli.running_here.holding import HeldLock, ServerAddress
+from everstep.client.exits import Exit, Failed
+from everstep.client.serving import holding
+from everstep.client.serving.holding import HeldLock, ServerAddress
 from everstep.devserver import DevServer
 
 LOOK_S = 0.1

@@ -28,7 +28,7 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from everstep.cli.exits import Exit, Failed
+from everstep.client.exits import Exit, Failed
 from everstep.core import names
 
 T = TypeVar("T")

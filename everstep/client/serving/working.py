@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -15,17 +16,18 @@ from temporalio.service import RPCError
 from everstep import processes
 from everstep.agent.observing.hardware import Devices
 from everstep.backends.agents.commands.environment import ALL
-from everstep.cli import connection, machine
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.output import shown
-from everstep.cli.running_here import holding, observing
-from everstep.cli.state import home
+from everstep.client import connection, machine
+from everstep.client.exits import Exit, Failed
+from everstep.client.serving import holding, observing
+from everstep.client.state import home
 from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
+log = logging.getLogger(__name__)
+
 WORKER_S = 30.0
 READY = "everstep worker ready"
-NO_METRICS = "note   the worker of this command serves no metrics: {address} is taken"
+NO_METRICS = "the worker of this command serves no metrics: {address} is taken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +131,7 @@ class Worker:
             return {}
         if not self._has_note:  # once, however often the worker is started again
             self._has_note = True
-            print(NO_METRICS.format(address=shown(address)), file=sys.stderr)
+            log.warning(NO_METRICS.format(address=address))
         return {observing.VARIABLE: ""}
 
     @contextlib.contextmanager

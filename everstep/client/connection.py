@@ -1,15 +1,14 @@
 """The way to the server: a client from the variables and profiles that the `temporal` CLI reads.
 
-Every command that needs the server goes through `with_server`; what may go wrong on the way is turned
-into an exit code and a sentence here, once.
+What may go wrong on the way to the server is turned into an exit code and a sentence here, once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -22,10 +21,12 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep import devserver, processes
-from everstep.cli.exits import Exit, Failed
-from everstep.cli.running_here import holding
-from everstep.cli.state import home
+from everstep.client.exits import Exit, Failed
+from everstep.client.serving import holding
+from everstep.client.state import home
 from everstep.converter import DATA_CONVERTER
+
+log = logging.getLogger(__name__)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -45,17 +46,6 @@ NO_SERVER = "no Temporal server answers at {address}; {hint}"
 
 class NoServer(Failed):
     """No server answers."""
-
-
-def with_server(work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-    """Run the work with a client and return its result. Raises `Failed` for every error of the server."""
-
-    async def connected() -> T:
-        there = await client()
-        with rpc_errors_as_failed(there):
-            return await work(there)
-
-    return asyncio.run(connected())
 
 
 async def of_each(some: Iterable[S], call: Callable[[S], Awaitable[T]]) -> list[T]:
@@ -166,13 +156,13 @@ def is_absent(error: RPCError) -> bool:
 
 
 async def unless_denied(rows: Awaitable[T], otherwise: T, *, note: str) -> T:
-    """The rows. If we have no right to them, what is known otherwise, and a note for people."""
+    """The rows. If we have no right to them, what is known otherwise, and a warning."""
     try:
         return await rows
     except RPCError as error:
         if error.status is not RPCStatusCode.PERMISSION_DENIED:
             raise
-        print(f"note: {note}: the server denies it ({_line(error)})", file=sys.stderr)
+        log.warning("%s: the server denies it (%s)", note, _line(error))
         return otherwise
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from temporalio.client import Client
 
 from everstep.agent.processes import proc
-from everstep.cli.running_here import pollers
+from everstep.client.serving import pollers
 from everstep.core.spec import JobSpec
 
 NAMED_MOST = 5

@@ -13,8 +13,8 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 
-from everstep.cli.connection import of_each, unless_denied
-from everstep.cli.jobs.job import FoundJob, look_up
+from everstep.client.connection import of_each, unless_denied
+from everstep.client.jobs.found_job import FoundJob, look_up
 from everstep.core import names
 
 Value = dict[str, Any]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 from everstep.agent.storage import permissions
-from everstep.cli.exits import Exit, Failed
+from everstep.client.exits import Exit, Failed
+
+log = logging.getLogger(__name__)
 
 DEFAULT = "~/.everstep"
 
@@ -48,7 +50,7 @@ def made_home() -> Path:
         raise Failed(Exit.USAGE, f"{problem}; set it to a folder") from None
     for path in open_to_others(directory):
         if why := _closed(path, directory):
-            print(f"note   {path} is open to other users: {why}", file=sys.stderr)
+            log.warning("%s is open to other users: %s", path, why)
     return directory
 
 

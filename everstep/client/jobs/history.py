@@ -12,7 +12,7 @@ from typing import Any
 from temporalio.client import WorkflowExecution, WorkflowExecutionStatus
 
 from everstep.chronicle.record_rows import with_outcome
-from everstep.cli.jobs.job import FoundJob
+from everstep.client.jobs.found_job import FoundJob
 from everstep.core import names
 
 Value = dict[str, Any]

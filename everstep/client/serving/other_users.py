@@ -4,32 +4,22 @@ as us.
 
 from __future__ import annotations
 
+import logging
 import os
 import pwd
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from everstep.client.exits import Exit, Failed
 
-from everstep.cli.exits import Exit, Failed
+log = logging.getLogger(__name__)
 
 FIRST_LOGIN = 1000
-NOBODY_UID = 65534
+UNMAPPED_UID = 65534
 NO_SHELLS = frozenset({"nologin", "false", "sync", "true"})
 NAMED_MOST = 3
 SHADOW = Path("/etc/shadow")
 LOCKED = ("!", "*")
-
-AllowOtherUsers = Annotated[
-    bool,
-    typer.Option(
-        "--allow-other-users",
-        envvar="EVERSTEP_ALLOW_OTHER_USERS",
-        help="Serve although other users of this machine could start jobs as you.",
-    ),
-]
 
 
 def login_users(
@@ -44,7 +34,7 @@ def login_users(
         entry.pw_name
         for entry in table
         if entry.pw_uid >= FIRST_LOGIN
-        and entry.pw_uid not in (me, NOBODY_UID)
+        and entry.pw_uid not in (me, UNMAPPED_UID)
         and Path(entry.pw_shell).name not in NO_SHELLS
         and is_folder(entry.pw_dir)
         and not is_locked(entry)
@@ -80,10 +70,10 @@ def locked_by(shadow: Path) -> Callable[[pwd.struct_passwd], bool]:
 
 
 def warn_or_refuse(*, allowed: bool) -> None:
-    """Print a note if there are other users; raise `Failed` if we are root. `allowed`: do nothing."""
+    """Log a warning if there are other users; raise `Failed` if we are root. `allowed`: do nothing."""
     if allowed or not (users := other_users()):
         return
     if os.geteuid() == 0:
         hint = "serve as a user of your own, or say --allow-other-users"
         raise Failed(Exit.USAGE, f"{problem(users)}, and you are root; {hint}")
-    print(f"note   {problem(users)}; --allow-other-users accepts that", file=sys.stderr)
+    log.warning("%s; --allow-other-users accepts that", problem(users))

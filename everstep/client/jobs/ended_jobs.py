@@ -6,24 +6,17 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from everstep.agent.storage import files, permissions
-from everstep.cli.connection import NoServer
-from everstep.cli.jobs.job import FoundJob, of_job
-from everstep.cli.output import shown
-from everstep.cli.state import ENDED, home, made_home
+from everstep.client.state import ENDED, home, made_home
 
-T = TypeVar("T")
 Value = dict[str, Any]
 
 BYTES_MOST = 64 * 1024 * 1024
-FROM_FILE = "no server answers: this is from {path}, written when {id} ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +91,3 @@ def read_all() -> list[EndedJob]:
     """What the files of all jobs have, by their IDs."""
     ids = sorted(path.stem for path in (home() / ENDED).glob("*.json"))
     return [ended for job_id in ids if (ended := read(job_id)) is not None]
-
-
-def of_job_or_file(
-    job_id: str,
-    work: Callable[[FoundJob], Coroutine[Any, Any, T]],
-    otherwise: Callable[[EndedJob], T],
-) -> T:
-    """What the work returns; if no server answers, the same from the file of the job, with a note."""
-    try:
-        return of_job(job_id, work)
-    except NoServer:
-        ended = read(job_id)
-        if ended is None:
-            raise
-        note = FROM_FILE.format(path=path_of(job_id), id=job_id)
-        print(f"note   {shown(note)}", file=sys.stderr)
-        return otherwise(ended)

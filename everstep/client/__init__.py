@@ -1,0 +1,1 @@
+"""What one does to jobs from Python: `import everstep` has it, and the command line prints it."""

@@ -1,0 +1,1 @@
+"""Documents and commands of this machine, on their way to a job."""

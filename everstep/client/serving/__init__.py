@@ -1,0 +1,1 @@
+"""Server and worker of this machine, as child processes."""
