@@ -88,7 +88,7 @@ def _group(pod: Pod) -> Pod | tuple[Processes | None, bool, bool]:
         pod.is_lost
         or node.shows_utilisation
         or not node.answers
-        or (processes and processes.training.hangs)
+        or (processes and pod.slot in processes.training.hangs)
     ):
         return pod
     return processes, pod.is_ready, not pod.devices
@@ -229,17 +229,31 @@ def node_view(
     now: float,
 ) -> NodeView:
     """The node with its devices; `reason` says why it is isolated, `devices` the same of each device."""
-    if devices or any(device.heals_at is not None for device in node.devices):
+    made_of = None if devices else _made_of(node, reason, accelerator)
+    if made_of is None:
         return _node_view(node, reason=reason, devices=devices, accelerator=accelerator, now=now)
-    made_of = (
-        *(reason, accelerator, node.service, node.condition, node.maintenance),
-        *[(pod, pod.dead_at) for pod in node.pods],
-        *[(device.pod, *device.faults.values()) for device in node.devices],
-    )
     if node.cached_view is None or node.cached_view[0] != made_of:
         view = _node_view(node, reason=reason, devices=devices, accelerator=accelerator, now=now)
         node.cached_view = (made_of, view)
     return node.cached_view[1]
+
+
+def _made_of(node: Node, reason: str | None, accelerator: Accelerator) -> list[object] | None:
+    """Everything that a view of the node shows. None: it changes with time, as a device heals.
+
+    A list and loops: ten thousand nodes are looked at for each place.
+    """
+    made_of: list[object] = [reason, accelerator, node.service, node.condition, node.maintenance]
+    for pod in node.pods:
+        made_of.append(pod)
+        made_of.append(pod.dead_at)
+    for device in node.devices:
+        if device.heals_at is not None:
+            return None
+        made_of.append(device.pod)
+        if device.faults:
+            made_of.extend(device.faults.values())
+    return made_of
 
 
 def _node_view(

@@ -50,7 +50,7 @@ class Node(nodes.Node):
     pods: list[Pod] = field(default_factory=list)  # those on their way out included
     unreported: list[tuple[Job, Fact]] = field(default_factory=list)  # until it answers again
     shows_utilisation: bool = False  # a fault line set the use of one of its devices
-    cached_view: tuple[tuple[object, ...], NodeView] | None = None  # with what it was made of
+    cached_view: tuple[list[object], NodeView] | None = None  # with what it was made of
 
     @property
     def cut_off_since(self) -> float | None:
