@@ -49,7 +49,9 @@ class FaultClassRow:
     detect_s: float  # from the fault until something reports it
     cured: float  # chance that a restart in place is enough
     repair: Lasting
-    hidden: float = 0.0  # share that no monitor of the node reports
+    hidden: float = (
+        0.0  # share that no monitor of the node reports; of hangs: its devices look busy
+    )
     users: float = 0.0  # share of those that last which the script causes, not the node
     again_s: float = 120.0  # mean time until a cause that is still there stops the next run
     is_false: bool = False
@@ -116,8 +118,10 @@ ROWS: tuple[FaultClassRow, ...] = (
         detect_s=90.0,
         cured=0.5,
         repair=NODE_REPAIR,
+        hidden=HIDDEN,
         users=0.19,
-        source="FT-HSDP: 10 %; ByteRobust: 81 % of hangs are the infrastructure's; the cure is assumed",
+        source="FT-HSDP: 10 %; ByteRobust: 81 % of hangs are the infrastructure's; assumed: the cure, and"
+        " that in 9 of 10 the devices of the rank that hangs are idle",
     ),
     FaultClassRow(
         name="sdc",

@@ -267,7 +267,8 @@ class World:
     def _hang(self, pod: Pod, mishap: Mishap) -> None:
         if not self._is_told:
             if pod.ranks and (training := pod.job.training) is not None:
-                self._fault(f"hang {pod.job.id} {pod.ranks[0]}")
+                looks_busy = " busy" if mishap.is_hidden else ""
+                self._fault(f"hang {pod.job.id} {pod.ranks[0]}{looks_busy}")
                 out = partial(self._time_out, pod, training)
                 self._at(self._cluster.now_s + COLLECTIVE_S, out)
         elif mishap.is_users or mishap.is_cured:

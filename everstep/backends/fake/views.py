@@ -16,7 +16,7 @@ from everstep.backends.fake.simulated.training import InMemory, Training
 from everstep.backends.rules import nodes
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator
-from everstep.core.world import NodeView, PodState, PodView, RankSnapshot
+from everstep.core.world import DeviceUse, NodeView, PodState, PodView, RankSnapshot
 from everstep.protocol.wire import RunProgress
 
 NOTHING: Mapping[int, str] = {}
@@ -140,7 +140,17 @@ def current_view(pod: Pod, now: float) -> PodView:
         ranks=processes.count,
         can=training.script.can,
         older_ranks=tuple(processes.older.items()),
+        device_use=_device_use(pod, training),
     )
+
+
+def _device_use(pod: Pod, training: Training) -> tuple[DeviceUse, ...]:
+    """The use of its devices, while a rank of the job hangs: there the pods differ by it."""
+    if not training.hangs:
+        return ()
+    still = training.hangs.get(pod.slot)
+    percent = 100.0 if still is None or still.is_busy else 0.0
+    return tuple(DeviceUse(device.index, percent, None, None) for device in pod.devices)
 
 
 def has_started(pod: Pod, generation: int) -> bool:

@@ -6,7 +6,7 @@ None where there is no reason for one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from everstep.core.facts import Fact, gone_id
@@ -129,11 +129,23 @@ def hang_alarm(
     kind = "hang.steps" if pod.run.step_at is not None else "hang.still"
     # Ranks that wait for one that hangs stop with it: then the fact names no slot.
     until = first.still_since + hang.at_once_s(learned)
-    together = sum(len(group.slots) for group in groups if group.still_since <= until)
-    subject = _subject(pod.slot, together, sum(len(group.slots) for group in groups))
+    together = [slot for group in groups if group.still_since <= until for slot in group.slots]
+    subject = _subject(pod.slot, len(together), sum(len(group.slots) for group in groups))
     fact = pod_fact(order, pod, kind, first.still_since, f"{subject} {first.how}")
-    fact = fact if together == 1 else replace(fact, slot=None, node=None)
+    if len(together) > 1:
+        is_due = first.due <= observation.now
+        fact = _with_idle_one(fact, pods, together if is_due else ())
     return Alarm(at=first.due, facts=(fact,))
+
+
+def _with_idle_one(fact: Fact, pods: Pods, together: Collection[int]) -> Fact:
+    """The fact of slots that stopped at once: it names the one whose devices alone are idle, else none."""
+    stopped = frozenset(together)
+    pod = hang.idle_one(pod for pod in pods.all if pod.slot in stopped)
+    if pod is None:
+        return replace(fact, slot=None, node=None)
+    why = f"the devices of slot {pod.slot} do nothing, those of the others work"
+    return replace(fact, slot=pod.slot, node=pod.node, message=f"{fact.message}; {why}")
 
 
 def _suspension_alarm(

@@ -35,6 +35,10 @@ EXCUSED_TIMES = 10.0
 AT_ONCE_S = 2.0
 """Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""
 
+IDLE_MOST, BUSY_LEAST = 5.0, 50.0
+"""Percent. A rank that waits in a collective operation keeps its device busy; one that never comes to it does
+not."""
+
 
 class Suspects(NamedTuple):
     """Slots that stand still alike. In the order of these fields: the first to count as hung comes first."""
@@ -274,6 +278,23 @@ def last_sign(pod: PodView) -> float:
     run = pod.run
     signs = (run.started_at, run.step_at, run.moved_at, run.io_at, run.busy_at)
     return max([0.0, *filter(None, signs), *[one.at for one in pod.exits]])
+
+
+def idle_one(pods: Iterable[PodView]) -> PodView | None:
+    """The only pod with a device that does nothing, where all devices of all other pods work.
+
+    Nothing follows from fewer than three pods, nor where the use of a device is unknown.
+    """
+    uses = [(least_use(pod), pod) for pod in pods]
+    idle = [pod for use, pod in uses if use is not None and use <= IDLE_MOST]
+    busy = [pod for use, pod in uses if use is not None and use >= BUSY_LEAST]
+    return idle[0] if len(idle) == 1 and 2 <= len(busy) == len(uses) - 1 else None
+
+
+def least_use(pod: PodView) -> float | None:
+    """The least use of its devices in percent; None: that of one is unknown."""
+    percents = [use.percent for use in pod.device_use if use.percent is not None]
+    return min(percents, default=None) if len(percents) == len(pod.device_use) else None
 
 
 def after_first_exit(pods: tuple[PodView, ...], limits: Limits) -> float:

@@ -14,7 +14,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import Watch
 from everstep.core.spec import Limits, Match, Policy, Rule
 from everstep.core.state import Learned
-from everstep.core.world import Observation, PodView
+from everstep.core.world import DeviceUse, Observation, PodView
 from everstep.dialects.cerebras.policy import WITHOUT_RESTARTS, cerebras
 from everstep.protocol.exits import Exit, RankExit
 from tests.support.builders import pod, pod_with, watch_order
@@ -212,6 +212,43 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
     assert isinstance(watch_result, WatchReport)
     (hang,) = watch_result.facts
     assert (hang.slot, reason in hang.message) == (slot, True)
+
+
+# percent of use that the devices of each slot show, which slot is blamed
+USES = (
+    ("one waits for nothing", ((99.0, 100.0), (0.0, 100.0), (100.0, 98.0)), 1),
+    ("two do nothing", ((100.0,), (0.0,), (1.0,)), None),
+    ("all are busy", ((100.0,), (100.0,), (99.0,)), None),
+    ("one works less", ((100.0,), (30.0,), (99.0,)), None),
+    ("one slot shows nothing", ((100.0,), (0.0,), ()), None),
+    ("one device shows nothing", ((100.0,), (0.0,), (99.0, None)), None),
+    ("of two slots either may be the cause", ((100.0,), (0.0,)), None),
+)
+
+
+@pytest.mark.parametrize(("uses", "slot"), [row[1:] for row in USES], ids=[row[0] for row in USES])
+def test_of_slots_that_stopped_at_once_the_one_whose_devices_are_idle_is_blamed(
+    uses: tuple[tuple[float | None, ...], ...], slot: int | None
+) -> None:
+    """Ranks that wait in a collective operation keep their devices busy."""
+    pods = tuple(
+        pod(
+            number,
+            step=5,
+            step_at=80.0,
+            device_use=tuple(DeviceUse(n, use, None, None) for n, use in enumerate(percents)),
+        )
+        for number, percents in enumerate(uses)
+    )
+    order = watch_order(*range(len(pods)), limits=AUTO, learned=PROVEN)
+    observation = Observation(now=140.0, cursor="1", pods=pods, generation=1)
+    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
+    assert isinstance(watch_result, WatchReport)
+    (hang,) = watch_result.facts
+    assert (hang.slot, hang.node) == (slot, None if slot is None else f"n{slot}")
+    blame = "the devices of slot 1 do nothing, those of the others work"
+    assert (blame in hang.message) == (slot == 1)
+    assert f"all {len(pods)} running slots have been still for 60 s" in hang.message
 
 
 @pytest.mark.parametrize(
