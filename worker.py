@@ -1,7 +1,7 @@
-"""The worker, and the composition root: the only module that imports settings, client, backend and workers.
+"""The worker as a process: reads the settings, connects to the server, serves until a signal.
 
-`main` reads the settings, `connect_and_serve` connects to the server, `serve` opens the backend and starts
-the janitor and the metrics, `work` runs the two Temporal workers until a signal.
+What it serves is `everstep.plugin`. `main` reads the settings, `connect_and_serve` connects to the server,
+`serve` opens the cluster and starts the metrics, `work` runs the two Temporal workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import everstep.startup  # noqa: F401  # fewer collections from here on
 
 # isort: split
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -18,159 +17,36 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import (
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import ValidationError
 from temporalio import activity, workflow
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError
 from temporalio.worker import Worker
 
-from activities.cluster_activities import ClusterActivities
-from activities.counters import TemporalCounters
 from activities.failures import is_worth_a_line
-from activities.janitor_activities import JanitorActivities
-from activities.local_activities import LocalActivities
-from activities.message_templates import template
-from activities.publishing import Publishing, SpanExporter
-from activities.quarantine_client import TemporalQuarantine
-from activities.webhook import Webhook, exposes_token, problem, secret_bytes
-from everstep import backends, devserver
-from everstep.backends import settings_class
-from everstep.backends.base import Backend
-from everstep.backends.settings import BackendSettings, ObserverMessages
 from everstep.client import connection
 from everstep.client.exits import Exit, Failed
-from everstep.client.state import made_home
-from everstep.core import names
-from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.errors import InvalidSpec
 from everstep.core.escaping import for_terminal
-from everstep.dialects.dialect import has_pods_by_name
-from everstep.dialects.mindcluster import device_info, public_faults
-from everstep.sandbox import sandbox
-from everstep.telemetry.configuration import MetricsConfiguration, configuration
+from everstep.plugin import TELEMETRY_HINT, EverstepPlugin, opened
+from everstep.telemetry.configuration import configuration
 from everstep.telemetry.fleet import Fleet
-from everstep.telemetry.labels import LogLabels
-from everstep.telemetry.logs import LogFormat, core_logging, log_to_stderr
+from everstep.telemetry.logs import core_logging, log_to_stderr
 from everstep.telemetry.readiness import Readiness
-from everstep.version import __version__
-from workflows import options
-from workflows.fleet_totals import FleetTotals
-from workflows.janitor import Janitor
-from workflows.node_quarantine import NodeQuarantine
-from workflows.recovery import Recovery
-from workflows.training_job import TrainingJob
+from everstep.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:
     from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
-WORKFLOWS = (TrainingJob, Recovery, NodeQuarantine, Janitor, FleetTotals)
 LOOK_S = 0.01
-GRACE = timedelta(seconds=1)
-MESSAGES = (
-    ObserverMessages(label="=".join(public_faults.LABEL), read=public_faults.observer_report),
-    ObserverMessages(
-        label="=".join(device_info.LABEL),
-        read=device_info.observer_report,
-        namespace=device_info.NAMESPACE,
-    ),
-)
-TELEMETRY_HINT = "`pip install 'everstep[telemetry]'` brings what metrics need"
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN", "EVERSTEP_WEBHOOK_SECRET"})
 SECRETS_FOLDER = "EVERSTEP_SECRETS_DIR"
-
-
-class WorkerSettings(BaseSettings):
-    """The settings of a worker: `EVERSTEP_*` variables. `TEMPORAL_*` variables name server and namespace."""
-
-    model_config = SettingsConfigDict(env_prefix="EVERSTEP_", env_nested_delimiter="__")
-
-    backend: str = "local"
-    cluster: str = "local"
-    time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
-    janitor: bool = True  # start the cluster's janitor if it does not run
-    concurrency: int = Field(default=500, ge=1)  # most activities of the cluster at once
-    log_format: LogFormat = "text"  # of standard error
-    metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
-    webhook_url: str | None = None  # gets what happens to jobs
-    webhook_token: SecretStr = SecretStr("")
-    webhook_secret: SecretStr = SecretStr("")  # signs each message
-    webhook_template: str = ""  # of the body: a name, or a file
-
-    @field_validator("webhook_url")
-    @classmethod
-    def _is_an_address(cls, url: str | None) -> str | None:
-        if url and (why := problem(url)):
-            raise ValueError(why)
-        return url or None
-
-    @field_validator("webhook_token")
-    @classmethod
-    def _is_a_token(cls, token: SecretStr, others: ValidationInfo) -> SecretStr:
-        url = others.data.get("webhook_url")
-        if token.get_secret_value() and url and exposes_token(url):
-            raise ValueError(
-                "over plain http anybody on the way can read it; give EVERSTEP_WEBHOOK_URL an "
-                "https address, or send no token"
-            )
-        if not all(c.isascii() and c.isprintable() for c in token.get_secret_value()):
-            raise ValueError("a token is printable ASCII")
-        return token
-
-    @field_validator("webhook_secret")
-    @classmethod
-    def _is_a_secret(cls, secret: SecretStr) -> SecretStr:
-        if secret.get_secret_value():
-            secret_bytes(secret.get_secret_value())
-        return secret
-
-    @field_validator("webhook_template")
-    @classmethod
-    def _is_a_template(cls, name: str) -> str:
-        if name:
-            template(name)
-        return name
-
-    @property
-    def scale(self) -> float:
-        """The scale of time that applies: only clusters for rehearsals have one."""
-        return self.time_scale if settings_class(self.backend).scales_time else 1.0
-
-    @cached_property
-    def listener(self) -> Webhook | None:
-        if self.webhook_url is None:
-            return None
-        secret = self.webhook_secret.get_secret_value()
-        return Webhook(
-            url=self.webhook_url,
-            token=self.webhook_token.get_secret_value(),
-            secret=secret_bytes(secret) if secret else b"",
-            template=template(self.webhook_template) if self.webhook_template else None,
-        )
-
-    def has_pods(self, cluster: str) -> bool:
-        """Whether a cluster makes pods. Only of its own cluster the worker knows it by the backend."""
-        if cluster == self.cluster:
-            return backends.has_pods(self.backend)
-        return has_pods_by_name(cluster)
-
-    def for_backend(self) -> BackendSettings:
-        """The settings of the backend. Raises InvalidSpec if there is no backend of this name."""
-        return settings_class(self.backend)()
 
 
 def settings() -> WorkerSettings:
@@ -194,156 +70,41 @@ def settings() -> WorkerSettings:
         sys.exit(Exit.USAGE)
 
 
-JANITOR_EVERY_S = 30.0
-"""So often a worker looks for the janitor: one that was ended by hand is back after that time."""
-
-
-async def keep_janitor(client: Client, cluster: str, *, every_s: float = JANITOR_EVERY_S) -> None:
-    """Start the cluster's janitor again and again where it does not run.
-
-    Where another workflow has its ID, one line says so, once.
-    """
-    printed = ""
-    while True:
-        with contextlib.suppress(RPCError):  # the server is away: what works for it waits too
-            problem = await ensure_janitor(client, cluster)
-            if problem and problem != printed:
-                print(for_terminal(problem), file=sys.stderr, flush=True)
-            printed = problem
-        await asyncio.sleep(every_s)
-
-
-async def ensure_janitor(client: Client, cluster: str) -> str:
-    """Start the cluster's janitor unless it runs; a sentence where another workflow has its ID."""
-    janitor = await client.start_workflow(
-        names.JANITOR,
-        cluster,
-        id=names.janitor_id(cluster),
-        task_queue=names.TASK_QUEUE,
-        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        task_timeout=options.TASK_TIMEOUT,
-        static_summary=f"removes what dead jobs left on cluster {cluster}",
-    )
-    kind = (await janitor.describe()).workflow_type
-    if kind == names.JANITOR:
-        return ""
-    return (
-        f"{janitor.id} is a {kind}, not the janitor of cluster {cluster}: what dead jobs left stays there; "
-        f"`temporal workflow terminate --workflow-id {janitor.id}` lets the janitor begin"
-    )
-
-
-def cluster_activities(
-    client: Client, backend: Backend, settings: WorkerSettings
-) -> ClusterActivities:
-    quarantine = TemporalQuarantine(
-        client=client, patience=options.QUARANTINE_PATIENCE, time_scale=settings.scale
-    )
-    return ClusterActivities(backend=backend, quarantine=quarantine)
-
-
-def workers(
-    client: Client,
-    backend: Backend,
-    settings: WorkerSettings,
-    cluster: ClusterActivities | None = None,
-    *,
-    grace: timedelta = GRACE,
-) -> tuple[Worker, Worker]:
-    """One for workflows and their local activities, one for everything that touches the cluster.
-
-    `grace`: how long activities that run may go on when the workers end.
-    """
-    cluster = cluster or cluster_activities(client, backend, settings)
-    telemetry = configuration(settings.metrics_address)
-    counters = TemporalCounters(client=client, cluster=settings.cluster)
-    publishing = Publishing(
-        backend=backend,
-        listener=settings.listener,
-        counters=counters if telemetry.is_on else None,
-        span_exporter=span_exporter(telemetry),
-    )
-    janitor = JanitorActivities(
-        backend=backend, client=client, server=connection.server_name(client)
-    )
-    local: Sequence[Any] = LocalActivities(
-        time_scale=settings.scale, has_pods=settings.has_pods
-    ).all()
-    common: dict[str, Any] = {
-        "max_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
-        "default_heartbeat_throttle_interval": options.HEARTBEAT_THROTTLE,
-        "graceful_shutdown_timeout": grace,
-        "interceptors": [LogLabels()],
-        "build_id": f"everstep-{__version__}",  # else the SDK reads and hashes every loaded module
-    }
-    return (
-        Worker(
-            client,
-            task_queue=names.TASK_QUEUE,
-            workflows=WORKFLOWS,
-            activities=local,
-            activity_executor=ThreadPoolExecutor(max_workers=4),
-            workflow_runner=sandbox(),
-            sticky_queue_schedule_to_start_timeout=options.STICKY_TIMEOUT,
-            **common,
-        ),
-        Worker(
-            client,
-            task_queue=names.cluster_queue(settings.cluster),
-            activities=[*cluster.all(), *publishing.all(), *janitor.all()],
-            max_concurrent_activities=settings.concurrency,
-            **common,
-        ),
-    )
+def workers(client: Client, plugin: EverstepPlugin) -> tuple[Worker, ...]:
+    """One for workflows and their local activities, one for everything that touches the cluster."""
+    return tuple(Worker(client, task_queue=queue, plugins=[plugin]) for queue in plugin.queues)
 
 
 async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly end."""
     logging.getLogger("temporalio.activity").addFilter(in_brief)
-    if missing := await devserver.missing_attributes(client):
-        print(
-            f"namespace {client.namespace} lacks the search attributes {', '.join(missing)}; create "
-            "them with `temporal operator search-attribute create --name NAME --type TYPE`",
-            file=sys.stderr,
-        )
-        return Exit.USAGE
-    try:
-        backend = await settings.for_backend().open(
-            make_home=made_home, server=connection.server_name(client), messages=MESSAGES
-        )
-    except InvalidSpec as error:
-        print(for_terminal(str(error)), file=sys.stderr)
-        return Exit.USAGE
-    except BackendUnavailable as error:
-        message = f"the cluster cannot be opened: {error}; `everstep doctor` looks at it"
-        print(for_terminal(message), file=sys.stderr)
-        return Exit.UNREACHABLE
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    background: list[asyncio.Task[None]] = []
-    if settings.janitor:
-        await ensure_janitor(client, settings.cluster)
-        background.append(asyncio.create_task(keep_janitor(client, settings.cluster)))
-    cluster = cluster_activities(client, backend, settings)
-    if metrics is not None:
-        listener = settings.listener
-        fleet = Fleet(
-            client=client,
-            cluster=settings.cluster,
-            monitors=cluster.glances,
-            probe=backend.clock,
-            webhook_unreachable_s=lambda: None if listener is None else listener.unreachable_s(),
-        )
-        background.append(asyncio.create_task(metrics.run(fleet)))
-    watching = None if metrics is None else partial(keep_readiness, client, metrics.readiness)
-    try:
-        await work(client, workers(client, backend, settings, cluster), stop, watching)
-    finally:
-        for task in background:
-            task.cancel()
-        await backend.close()
+    async with opened(client, settings) as plugin:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        measuring = None
+        if metrics is not None:
+            measuring = asyncio.create_task(metrics.run(fleet(settings, client, plugin)))
+        watching = None if metrics is None else partial(keep_readiness, client, metrics.readiness)
+        try:
+            await work(client, workers(client, plugin), stop, watching)
+        finally:
+            if measuring is not None:
+                measuring.cancel()
     return 0
+
+
+def fleet(settings: WorkerSettings, client: Client, plugin: EverstepPlugin) -> Fleet:
+    """What the metrics show of the cluster."""
+    listener, cluster = settings.listener, plugin.cluster
+    assert cluster is not None, "it is opened"
+    return Fleet(
+        client=client,
+        cluster=cluster.name,
+        monitors=cluster.activities.glances,
+        probe=cluster.backend.clock,
+        webhook_unreachable_s=lambda: None if listener is None else listener.unreachable_s(),
+    )
 
 
 PROBE_S = 5.0
@@ -420,17 +181,6 @@ def runtime(settings: WorkerSettings, metrics: Metrics | None) -> Runtime:
     if metrics is not None:
         return metrics.runtime
     return Runtime(telemetry=TelemetryConfig(logging=core_logging(settings.log_format)))
-
-
-def span_exporter(telemetry: MetricsConfiguration) -> SpanExporter | None:
-    """The exporter of traces; None if they are off. Raises `Failed` if a package is missing."""
-    if telemetry.traces_protocol is None:
-        return None
-    try:
-        from everstep.telemetry.traces import OtlpSpans
-    except ImportError as error:
-        raise Failed(Exit.USAGE, f"{error.name} is not installed; {TELEMETRY_HINT}") from None
-    return OtlpSpans.over(telemetry.traces_protocol)
 
 
 def metrics_of(settings: WorkerSettings) -> Metrics | None:

@@ -36,13 +36,13 @@ from everstep.backends.fake.settings import FakeSettings
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.core.loop import commands
+from everstep.plugin import WORKFLOWS
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.devserver import DevServer
 from tests.support.floods import Flood
 from tests.support.moments import StandingClock
 from tests.support.scene import until_state
 from tests.support.stage import document
-from worker import WORKFLOWS
 
 SIGNALS = 9_980
 """The server takes 10,000 of one run; a few are left for what the job sends itself."""

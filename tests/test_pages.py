@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from everstep.backends import BACKENDS, settings_class
-from worker import WorkerSettings
+from everstep.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "docs" / "operations.md"

@@ -9,7 +9,7 @@ import pytest
 
 from activities.local_activities import LocalActivities
 from everstep.dialects.registry import compile_document, read_text
-from worker import WorkerSettings
+from everstep.worker_settings import WorkerSettings
 
 NATIVE: dict[str, Any] = {
     "apiVersion": "everstep/v1",

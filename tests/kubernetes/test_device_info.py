@@ -15,13 +15,13 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.levels import FaultClass
 from everstep.dialects.mindcluster import device_info
 from everstep.faults.meanings import with_meaning
+from everstep.plugin import MESSAGES
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.testbed.api import Api, Json
 from tests.testbed.machines import Machines
-from worker import MESSAGES
 
 CODE = "80E01801"
 

@@ -12,6 +12,7 @@ import pytest
 from everstep.backends.kubernetes import looking
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.core.errors import InvalidSpec
+from everstep.plugin import MESSAGES
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes import rights
@@ -23,7 +24,6 @@ from tests.kubernetes.test_namespaces import KINDS, names_in
 from tests.testbed.api import Api
 from tests.testbed.controlplane import ClusterAccess
 from tests.testbed.machines import Machines
-from worker import MESSAGES
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.faults.meanings import with_meaning
+from everstep.plugin import MESSAGES
 from tests.backends.verbs import NEVER_ENDS
 from tests.kubernetes.jobs import KubernetesLab, KubernetesRun
 from tests.kubernetes.objects import until
 from tests.support.builders import running
 from tests.testbed.api import Api
-from worker import MESSAGES
 
 FATAL = "220001001"
 HEALS = "200001010"

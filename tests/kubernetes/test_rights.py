@@ -11,6 +11,7 @@ import pytest
 from everstep.backends.agents.client.link import NoAnswer, Refused, tls_link
 from everstep.backends.kubernetes import manifest
 from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
+from everstep.plugin import MESSAGES
 from everstep.protocol import wire
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
@@ -19,7 +20,6 @@ from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
 from tests.kubernetes.objects import until
 from tests.kubernetes.test_queues import HOLD, waits_in_a_queue
 from tests.testbed.api import Api
-from worker import MESSAGES
 
 
 async def test_a_worker_uses_each_right_that_deploy_grants_and_no_other(

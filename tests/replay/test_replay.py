@@ -19,15 +19,13 @@ from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 from temporalio.workflow import NondeterminismError
 
-from everstep.converter import DATA_CONVERTER
 from everstep.core import levels, spec
 from everstep.core.deciding import decide, naming, playbook
 from everstep.core.levels import LAUNCH_STEPS, FaultClass, Level, Step
 from everstep.core.recovering import plans
-from everstep.sandbox import sandbox
+from everstep.plugin import EverstepPlugin
 from tests.replay.record import FOLDER
 from tests.replay.stories import OTHER_STORIES, RECOVERIES, STORIES
-from worker import WORKFLOWS
 from workflows import options
 
 FILES = sorted(FOLDER.glob("*.json"))
@@ -42,9 +40,8 @@ def loaded(path: Path) -> WorkflowHistory:
 async def replay(*paths: Path) -> dict[str, str]:
     """What went wrong, by file."""
     replayer = Replayer(
-        workflows=WORKFLOWS,
-        data_converter=DATA_CONVERTER,
-        workflow_runner=sandbox(),
+        workflows=[],
+        plugins=[EverstepPlugin()],
         debug_mode=True,  # else a turn that takes 2 s, as on a busy machine, fails as a deadlock
     )
     failures = {}

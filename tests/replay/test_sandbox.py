@@ -10,9 +10,8 @@ from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetail
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from everstep.converter import DATA_CONVERTER
-from everstep.sandbox import sandbox
+from everstep.plugin import EverstepPlugin
 from tests.replay.test_replay import FILES, loaded
-from worker import WORKFLOWS
 
 
 class Counted:
@@ -37,9 +36,7 @@ async def test_a_workflow_is_called_in_its_sandbox_for_activations_alone(
         return cast("WorkflowInstance", Counted(create(runner, det), calls))
 
     monkeypatch.setattr(SandboxedWorkflowRunner, "create_instance", counted)
-    replayer = Replayer(
-        workflows=WORKFLOWS, data_converter=DATA_CONVERTER, workflow_runner=sandbox()
-    )
+    replayer = Replayer(workflows=[], plugins=[EverstepPlugin()])
     await replayer.replay_workflow(loaded(FILES[0]))
     assert calls["activate"] > 3
     assert set(calls) <= {"activate", "get_info", "get_thread_id"}, calls

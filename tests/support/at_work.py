@@ -21,9 +21,9 @@ from activities.publishing import Listener, Publishing
 from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.base import Backend
 from everstep.core import names
+from everstep.plugin import WORKFLOWS
 from everstep.steps.looking import QuarantineClient
 from tests.support.patience import HUNG_S
-from worker import WORKFLOWS
 from workflows import options
 
 FAILED_S = 5.0

@@ -19,10 +19,12 @@ from everstep.backends.base import Backend
 from everstep.backends.fake.backend import Admin, FakeBackend
 from everstep.backends.fake.server import FakeServer
 from everstep.backends.fake.settings import FakeSettings
+from everstep.plugin import ensure_janitor, plugin_of
+from everstep.worker_settings import WorkerSettings
 from tests.support.at_work import at_work, submit
 from tests.support.devserver import DevServer
 from tests.support.workerproc import WorkerProcess
-from worker import WorkerSettings, ensure_janitor, workers
+from worker import workers
 
 Handle = WorkflowHandle[Any, dict[str, Any]]
 
@@ -101,7 +103,8 @@ class Stage:
         if settings.janitor:
             await ensure_janitor(self.client, self.cluster)
         # Nothing reads what a job does while its stage ends.
-        pair = workers(self.client, fake, settings, grace=timedelta(0))
+        plugin = plugin_of(self.client, fake, settings, grace=timedelta(0))
+        pair = workers(self.client, plugin)
         await self._open.enter_async_context(at_work(*pair))
 
     async def submit(self, body: Any, *, job_id: str | None = None) -> Handle:

@@ -18,12 +18,14 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
+from everstep.plugin import plugin_of
 from everstep.telemetry.labels import HEADER
 from everstep.telemetry.trace_ids import trace_id
+from everstep.worker_settings import WorkerSettings
 from tests.support.at_work import at_work
 from tests.support.devserver import DevServer
 from tests.telemetry.lines import logged_lines
-from worker import WorkerSettings, workers
+from worker import workers
 
 HISTORIES = Path(__file__).parents[1] / "replay" / "histories"
 OF_NO_JOB = ("janitor", "quarantine")
@@ -62,9 +64,8 @@ async def test_each_activity_that_a_job_may_order_logs_job_phase_generation_and_
     server: DevServer, namespace: str
 ) -> None:
     client: Client = await server.connect(namespace)
-    thinking, acting = workers(
-        client, FakeBackend(FakeSettings(nodes=1)), WorkerSettings(backend="fake")
-    )
+    backend = FakeBackend(FakeSettings(nodes=1))
+    thinking, acting = workers(client, plugin_of(client, backend, WorkerSettings(backend="fake")))
     all_in_one = Worker(
         client,
         task_queue="all",

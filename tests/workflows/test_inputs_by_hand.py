@@ -13,10 +13,10 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
+from everstep.plugin import WORKFLOWS
 from tests.support.at_work import at_work, thinker
 from tests.support.patience import HUNG_S
 from tests.support.scene import unreadable
-from worker import WORKFLOWS
 
 TYPES = (names.RECOVERY, names.NODE_QUARANTINE, names.JANITOR, names.FLEET_TOTALS)
 Row = tuple[list[Any], str]

@@ -28,11 +28,12 @@ WORKER = ("-m", "worker")
 
 DIES_ON_THE_WAY = """
 import os, signal, worker
+from everstep import plugin
 
 async def dies(*_):
     os.kill({pid}, signal.SIGKILL)
 
-worker.ensure_janitor = dies
+plugin.ensure_janitor = dies
 worker.main()
 """
 """A worker whose server, with this process ID, is gone when the worker would begin to poll."""

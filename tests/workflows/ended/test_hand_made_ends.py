@@ -14,6 +14,7 @@ from temporalio.exceptions import CancelledError, TerminatedError
 
 from everstep.core import names
 from everstep.dialects import job_memo
+from everstep.plugin import ensure_janitor
 from tests.support.byhand import (
     BODY,
     BY_HAND,
@@ -36,7 +37,6 @@ from tests.support.moments import Call, Event, Incident, Moment
 from tests.support.patience import HUNG_S
 from tests.support.rows import recovery
 from tests.support.stage import Handle, Stage, StageOfProcesses
-from worker import ensure_janitor
 
 STEPS: dict[str, tuple[Incident, Moment]] = {
     "stop": (NODE, Call("ensure_generation", "after")),

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-import worker
+from everstep import plugin
 from everstep.core import names
 from tests.support.at_work import at_work, submit, thinker
 from tests.support.byhand import NODE, brought_to, restarts_of
@@ -59,20 +59,21 @@ async def test_a_restart_whose_id_another_workflow_has_takes_the_next_id(
 
 
 async def test_a_janitor_whose_id_another_workflow_has_is_back_once_that_one_ends(
-    client: Client, capsys: pytest.CaptureFixture[str]
+    client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     used_id = names.janitor_id("local")
     foreign = await client.start_workflow("SomethingElse", id=used_id, task_queue="nobody")
-    keeping = asyncio.create_task(worker.keep_janitor(client, "local", every_s=0.05))
+    keeping = asyncio.create_task(plugin.keep_janitor(client, "local", every_s=0.05))
     try:
         async with asyncio.timeout(HUNG_S):
-            while "SomethingElse" not in (error := capsys.readouterr().err):
+            while "SomethingElse" not in caplog.text:
                 await asyncio.sleep(0.02)
-            assert f"temporal workflow terminate --workflow-id {used_id}" in error
+            (warning,) = caplog.messages
+            assert f"temporal workflow terminate --workflow-id {used_id}" in warning
             await foreign.terminate()
             while (await client.get_workflow_handle(used_id).describe()).status is not RUNNING:
                 await asyncio.sleep(0.02)
         assert (await client.get_workflow_handle(used_id).describe()).workflow_type == names.JANITOR
-        assert capsys.readouterr().err == ""  # said once
+        assert caplog.messages == [warning], "once"
     finally:
         keeping.cancel()
