@@ -42,8 +42,8 @@ class WorkerSettings(BaseSettings):
 
     @field_validator("webhook_token")
     @classmethod
-    def _is_a_token(cls, token: SecretStr, others: ValidationInfo) -> SecretStr:
-        url = others.data.get("webhook_url")
+    def _is_a_token(cls, token: SecretStr, info: ValidationInfo) -> SecretStr:
+        url = info.data.get("webhook_url")
         if token.get_secret_value() and url and exposes_token(url):
             raise ValueError(
                 "over plain http anybody on the way can read it; give EVERSTEP_WEBHOOK_URL an "
@@ -85,7 +85,7 @@ class WorkerSettings(BaseSettings):
         )
 
     def has_pods(self, cluster: str) -> bool:
-        """Whether a cluster makes pods. Only of its own cluster the worker knows it by the backend."""
+        """Whether a cluster makes pods: the worker's own by its backend, another one by its name."""
         if cluster == self.cluster:
             return backends.has_pods(self.backend)
         return has_pods_by_name(cluster)
