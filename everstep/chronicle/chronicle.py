@@ -153,7 +153,8 @@ class Record:
     after: Mapping[int, str] = field(default_factory=dict)
     resume_step: int | None = None
     resume_path: str | None = None
-    resume_from: str | None = None  # snapshot, neighbour or checkpoint
+    resume_from: str | None = None  # ranks, snapshot, neighbour or checkpoint
+    kept_ranks: str = ""  # ranks that went on with their process, as ranges
     newer_checkpoints: str = ""  # that the start passed over, in words
     evidence: str | None = None  # folder with stacks and logs, collected before the kill
     stages_s: Mapping[str, float] = field(default_factory=dict)

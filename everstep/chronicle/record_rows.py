@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everstep.core import names
 from everstep.core.bounds import rounded
+from everstep.core.slots import format_ranges
 
 if TYPE_CHECKING:
     from everstep.core.deciding.decision import Outcome
@@ -33,6 +34,7 @@ def outcome_values(outcome: Outcome) -> Value:
         "generation_to": outcome.generation if outcome.was_started else None,
         "resume_step": _resume_step(outcome),
         "resume_from": _resume_from(outcome),
+        "kept_ranks": _kept_ranks(outcome),
         "resume_path": None if outcome.resume is None else outcome.resume.path,
         "newer_checkpoints": None if outcome.newer_saved is None else outcome.newer_saved.text,
         "evidence": outcome.evidence,
@@ -44,6 +46,10 @@ def outcome_values(outcome: Outcome) -> Value:
 def _resume_step(outcome: Outcome) -> int | None:
     resumed = outcome.snapshot or outcome.resume
     return None if resumed is None else resumed.step
+
+
+def _kept_ranks(outcome: Outcome) -> str | None:
+    return format_ranges(outcome.kept_ranks) if outcome.was_started and outcome.kept_ranks else None
 
 
 def _resume_from(outcome: Outcome) -> str | None:
@@ -127,6 +133,7 @@ def story(r: Mapping[str, Any]) -> str:
         f"  billed   {bills}",
         f"  result   {result_in_words(r)}" + (f" in {cost}" if cost else ""),
         *([f"  resumed  from {line}"] if (line := resumed_from(r)) else ()),
+        *([f"  kept     the processes of ranks {ranks}"] if (ranks := r.get("kept_ranks")) else ()),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
         *(f"  note     {line}" for line in r["notes"]),

@@ -21,6 +21,7 @@ from everstep.core.loop.job_events import (
     RestartDecided,
     RestartEnded,
 )
+from everstep.core.slots import format_ranges
 
 FAILED = "downgrade"
 """The result of a level that failed, as long as another one follows."""
@@ -155,6 +156,7 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         resume_step=event.resume_step,
         resume_path=None if event.resume is None else event.resume.path,
         resume_from=record_rows.source(event.snapshot, has_checkpoint=event.resume is not None),
+        kept_ranks=format_ranges(event.kept_ranks),
         newer_checkpoints="" if event.newer_saved is None else event.newer_saved.text[:NEWER_KEPT],
         evidence=event.evidence,
         stages_s=stages,

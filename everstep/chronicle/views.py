@@ -321,6 +321,7 @@ def record(r: Record) -> dict[str, Any]:
         "resume_step": r.resume_step,
         "resume_path": r.resume_path,
         "resume_from": r.resume_from,
+        "kept_ranks": r.kept_ranks or None,
         "lost_steps": _lost_steps(r),
         "newer_checkpoints": r.newer_checkpoints or None,
         "evidence": r.evidence,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from everstep.core.deciding.decision import Decision, Result, Waited
 from everstep.core.facts import Fact
+from everstep.core.slots import Slots
 from everstep.core.world import AgentWork, Checkpoint, NewerCheckpoints, Snapshot
 
 
@@ -238,6 +239,7 @@ class RestartEnded(_Event):
     resume_step: int | None = None
     resume: Checkpoint | None = None
     snapshot: Snapshot | None = None  # in place of `resume`
+    kept_ranks: Slots = ()  # ranks that went on with their process
     newer_saved: NewerCheckpoints | None = None  # than `resume`
     generation: int | None = None  # that was started
     isolated: bool | None = None  # None: as was decided

@@ -136,6 +136,7 @@ def _restart_ended(plan: Plan, outcome: Outcome, before: JobState, after: JobSta
         resume_step=starting_step(after, run=after.runs + 1) if outcome.was_started else None,
         resume=after.resume if outcome.was_started else None,
         snapshot=after.snapshot if outcome.was_started else None,
+        kept_ranks=outcome.kept_ranks if outcome.was_started else (),
         newer_saved=outcome.newer_saved,
         evidence=outcome.evidence,
         stages_s=outcome.stages_s,

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from everstep.chronicle import record_rows
 from everstep.core.deciding.decision import Decision, Plan
 from everstep.core.facts import Fact
 from everstep.core.levels import CAPABILITIES, FaultClass, Level, Step
 from everstep.core.recovering import survivors
 from everstep.core.spec import Policy
 from everstep.core.world import RankPosition
+from everstep.dialects import responses
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import ScriptedJob, fact, levels, running, sighting
@@ -146,6 +148,15 @@ def test_the_state_counts_only_the_starts_that_were() -> None:
     job.succeeds(kept_ranks=(0, 1, 2))
     assert {n: slot.process_start_count for n, slot in job.state.slots.items()} == {0: 1, 1: 2}
     assert job.state.older_ranks.keys() == {0, 1, 2}
+
+
+def test_the_record_names_the_ranks_that_kept_their_process() -> None:
+    job = of_four_ranks()
+    see(job, sighting(_C.CRASH))
+    job.succeeds(kept_ranks=(0, 1, 3))
+    (record,) = responses.restarts(job.chronicle)
+    assert record["kept_ranks"] == "0-1,3"
+    assert "  kept     the processes of ranks 0-1,3" in record_rows.story(record).splitlines()
 
 
 @pytest.mark.parametrize(
