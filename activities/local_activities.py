@@ -16,6 +16,9 @@ from everstep.dialects.dialect import HasPods, has_pods_by_name
 from everstep.dialects.registry import compile_document, patch
 from everstep.faults.meanings import informed
 
+UNDISTURBED = {"no_thread_cancel_exception": True}
+"""A cancelled call is raised in its thread at any moment, also after its end. These calls are short."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalActivities:
@@ -24,13 +27,13 @@ class LocalActivities:
     time_scale: float = 1.0
     has_pods: HasPods = has_pods_by_name
 
-    @activity.defn(name="compile")
+    @activity.defn(name="compile", **UNDISTURBED)
     def compile(self, document: Any) -> JobSpec:
         """The document as a job, or `InvalidSpec` naming its fields."""
         with translated():
             return compile_document(document, time_scale=self.time_scale, has_pods=self.has_pods)
 
-    @activity.defn(name="patch")
+    @activity.defn(name="patch", **UNDISTURBED)
     def patch(self, document: Any, fragment: dict[str, Any]) -> Any:
         """The document with a fragment of its spec changed, if that is a valid one."""
         with translated():
@@ -38,7 +41,7 @@ class LocalActivities:
             compile_document(changed, has_pods=self.has_pods)
             return changed
 
-    @activity.defn(name="decide")
+    @activity.defn(name="decide", **UNDISTURBED)
     def decide(self, inputs: DecisionInput) -> Decision:
         """Decide about a fault. The decision is part of the history from now on."""
         return decide(informed(inputs))

@@ -113,8 +113,9 @@ async def test_a_job_passes_a_new_one_that_only_a_release_lets_start(lab: Lab) -
     large, small = Run(lab, id="large", slots=(0, 1, 2, 3), devices="all"), waiting(lab, "small")
     wait = "room for 1 more pod (n3, n4 are isolated: everstep release n3)"
     assert await queue_reason(large) == wait
-    await small.launch()
-    await small.gone()
+    async with observed(large):
+        await small.launch()
+        await small.gone()
     await lab.backend.ensure_released("n4")
     async with observed(small):
         await large.launch()

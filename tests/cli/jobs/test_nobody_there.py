@@ -91,6 +91,7 @@ async def test_a_job_that_is_not_there_is_3(served: AsyncCli, command: str) -> N
 async def test_a_job_that_printed_nothing_here_is_not_said_to_be_none(
     served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("EVERSTEP_PATIENCE_S", "0.5")  # no worker is there to say what it waits for
     await submitted(served, document())
     end = await served("logs", "demo")
     assert end.code == 3
