@@ -36,6 +36,11 @@ def verdict(value: Value) -> Page:
     yield f"{value['dialect'] or 'unknown'} document: {'valid' if value['ok'] else 'not valid'}"
     yield from (f"error  {_problem_text(problem)}" for problem in value["errors"])
     yield from (f"note   {_problem_text(note)}" for note in value["notes"])
+    if levels := value.get("levels"):
+        yield f"levels {', '.join(levels)}"
+        if more := value["levels_with_library"]:
+            yield f"       with everstep.train.torch in every rank also {', '.join(more)}"
+        yield from (f"       not {line}" for line in value["levels_missing"])
 
 
 def _problem_text(problem: TableRow) -> str:

@@ -120,8 +120,8 @@ async def test_a_lost_pod_costs_only_its_ranks(tmp_path: Path) -> None:
         os.kill(agent, signal.SIGKILL)
         report = await stage.report(job)
     (record,) = records(report)
-    kept = {key: record[key] for key in ("level", "resume_from", "kept_ranks")}
-    assert kept == {"level": "process", "resume_from": "ranks", "kept_ranks": "0-1"}
+    values = {key: record[key] for key in ("level", "resume_from", "kept_ranks")}
+    assert values == {"level": "process", "resume_from": "ranks", "kept_ranks": "0-1"}
     assert processes(tmp_path / "job") == [1, 1, 2, 2]
     assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
 

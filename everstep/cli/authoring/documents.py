@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,7 +72,10 @@ def validate(
     text = read(file)
     overrides = Overrides(command=command, log_pattern=log_pattern, cluster=cluster)
     verdict = registry.validate(text, overrides, has_pods=machine.has_pods)
+    levels: dict[str, Any] = {}
     if verdict.ok:
+        from everstep.cli.authoring.explain import possible_levels  # all rules
+
         document = registry.overridden(registry.read_text(text), overrides)
         job = compiled(document, needs_command=False, has_pods=machine.has_pods)
         missed = ((note.field, note.message) for note in missing_here(located(job, file)))
@@ -81,7 +84,8 @@ def validate(
         if cluster is not None and not broken:
             broken = _refused(job.spec, cluster)
         verdict = replace(verdict, ok=not broken, errors=broken, notes=notes)
-    show(verdict.to_dict(), pages.verdict, as_json=as_json)
+        levels = possible_levels(job.spec)
+    show({**verdict.to_dict(), **levels}, pages.verdict, as_json=as_json)
     if not verdict.ok:
         raise typer.Exit(Exit.USAGE)
 

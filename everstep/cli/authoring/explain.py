@@ -55,6 +55,25 @@ def explained(spec: JobSpec) -> dict[str, Any]:
     }
 
 
+def possible_levels(spec: JobSpec) -> dict[str, Any]:
+    """The levels that faults of this job can lead to, gentlest first, and why it cannot have others."""
+    faults = [fault for phase in explained(spec)["phases"] for fault in phase["faults"]]
+    always = {rung["level"] for fault in faults for rung in fault["ladder"]}
+    with_library = {level for fault in faults for level in fault["with_library"] or ()}
+    lines = _unique(line for fault in faults for line in fault["passed_over"])
+    return {
+        "levels": _levels_in_order(always),
+        "levels_with_library": _levels_in_order(with_library - always),
+        "levels_missing": [
+            line for line in lines if line.partition(":")[0] not in always | with_library
+        ],
+    }
+
+
+def _levels_in_order(levels: set[str]) -> list[str]:
+    return [str(level) for level in Level if level in levels - {Level.FAIL, Level.NOTE}]
+
+
 def explained_now(state: JobState) -> dict[str, Any]:
     """What the next fault of a job would lead to, after all that was counted in its phase until now."""
     idle = replace(state, incident=None, plan=None)

@@ -69,12 +69,26 @@ def full(tmp_path: Path) -> str:
 def test_a_valid_document_is_said_to_be_valid(cli: Cli, full: str) -> None:
     ended = cli("validate", full)
     assert ended.code == 0
-    assert ended.out == "native document: valid\n"
+    assert ended.out.splitlines() == [
+        "native document: valid",
+        "levels in_place, suspension, pod, job, rollback",
+        "       with everstep.train.torch in every rank also operator_online, process_online, process",
+        "       not elastic: the document asks for a fixed number of nodes",
+    ]
     assert ended.err == ""
 
 
+def test_levels_of_a_job_of_any_size_include_the_one_that_changes_it(cli: Cli, full: str) -> None:
+    elastic = Path(full).read_text().replace("nodes: 4 ", "nodes: {min: 2, wanted: 4} ")
+    lines = cli("validate", "-", stdin=elastic.encode()).out.splitlines()
+    assert "levels in_place, suspension, pod, job, elastic, rollback" in lines
+    assert not any("not elastic" in line for line in lines)
+
+
 def test_validate_prints_the_pinned_shape(cli: Cli, full: str) -> None:
-    assert cli("validate", full, "--json").json == {
+    pinned = ("ok", "dialect", "errors", "notes")
+    verdict = cli("validate", full, "--json").json
+    assert {key: verdict[key] for key in pinned} == {
         "ok": True,
         "dialect": "native",
         "errors": [],

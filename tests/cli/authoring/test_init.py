@@ -21,7 +21,7 @@ def test_a_document_to_begin_with_is_written_once(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert "`everstep run job.yaml`" in cli("init").out
-    assert cli("validate", "job.yaml").out == "native document: valid\n"
+    assert cli("validate", "job.yaml").out.startswith("native document: valid\n")
     (tmp_path / "job.yaml").write_text("mine")
     assert "job.yaml is there already" in cli("init").sentence
     assert (tmp_path / "job.yaml").read_text() == "mine"
