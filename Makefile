@@ -36,7 +36,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent constraints clean
+.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent release constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -145,6 +145,10 @@ wheel: $(READY) ## build dist/everstep-*.whl
 
 agent: $(READY) ## build dist/agent.pyz, the first process of a pod
 	$(BIN)/python -m everstep.agent.build dist/agent.pyz
+
+release: $(READY) ## build dist/release: wheel, sdist, agent, train library, chart, bill of materials, sums
+	rm -rf dist/release
+	$(BIN)/python -m release dist/release
 
 constraints: $(READY) ## pin the newest versions that pyproject.toml allows, with their hashes
 	$(COMPILE) --extra dev --extra telemetry --extra kubernetes -o constraints.txt
