@@ -144,8 +144,10 @@ class Backend(Protocol):
 
         The first call begins to remove the old pods of the slots to recreate; whether their place
         has to be cleared before a new pod is made is the order's `clearing_s`. The same generation
-        always gets the same pods. Until placed, `places` says how many slots could live now, or
-        None where only a try can show it; then a smaller order of this generation replaces the larger one.
+        always gets the same pods. A slot without a pod gets the one that stands by for it, else a spare
+        one; spares that are not taken go on standing by if the order names them. Until placed, `places`
+        says how many slots could live now, or None where only a try can show it; then a smaller order of
+        this generation replaces the larger one.
         """
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
@@ -156,6 +158,10 @@ class Backend(Protocol):
         All are created or none, and none before an order to place that waits. One that cannot be used any
         more (lost, its node isolated or avoided) is removed and another one created. Pods that stand by for
         other slots are removed; so is every one at the next start.
+
+        A spare stands by for whichever slot needs a pod first: `recreate` has a number behind the job's
+        slots, in place of a slot. The spares of the order that are there are neither removed nor created,
+        unless one has to stand by for a slot to recreate.
         """
 
     async def ensure_prechecked(self, order: PrecheckOrder) -> PrecheckState:

@@ -369,6 +369,7 @@ class PlaceOrder:
     generation: int
     slots: tuple[int, ...]
     recreate: tuple[int, ...]
+    spares: tuple[int, ...] = ()  # numbers behind the job's slots, of pods that stand by for any
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     last_choice: tuple[str, ...] = ()
@@ -397,6 +398,8 @@ class PlaceState:
     # Pods of one slot in a row that failed before their agent answered, though their node took them.
     start_failures: int = 0
     failure: str = ""  # how the newest of them failed
+    # Slot -> seconds that its pod took until its agent answered, where a spare pod was taken.
+    stood_up_s: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -518,6 +521,7 @@ class StartOrder:
     kept_ranks: tuple[int, ...] = ()
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # for the command to read
     prefetch: PrefetchOrder | None = None
+    spares: tuple[int, ...] = ()  # as in `PlaceOrder`: these go on standing by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

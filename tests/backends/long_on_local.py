@@ -25,6 +25,16 @@ STANDBYS = (
 """Quick: a pod is given to its slot, and ends with its job. The placer that decides the rest has
 quick tests of its own (test_placer.py)."""
 
+SPARES = (
+    "test_a_spare_goes_on_standing_by_over_a_start_that_needs_no_pod",
+    "test_a_spare_on_a_node_to_avoid_is_not_taken",
+    "test_a_spare_is_checked_before_anything_breaks",
+    "test_no_spare_stands_by_once_none_is_named",
+    "test_no_spare_is_left_of_a_job_that_is_gone",
+    "test_a_late_worker_makes_no_spare",
+)
+"""Quick: a spare takes the place of a pod, or stands by for one slot."""
+
 STOPS = (
     "test_only_the_named_slots_are_stopped",
     "test_the_processes_of_the_generation_itself_are_left_alone",
@@ -102,6 +112,7 @@ CLEARING = (
 """Quick: a new pod and the end of a job wait for a place that is being cleared, and its devices do not."""
 
 ROWS: Mapping[str, tuple[str, ...]] = {
+    "contract/test_spares.py": SPARES,
     "contract/test_standbys.py": STANDBYS,
     "contract/test_stops.py": STOPS,
     "contract/test_places.py": PLACES,

@@ -63,12 +63,15 @@ def _to_check(books: JobBooks, order: PrecheckOrder) -> list[Pod]:
     record = owned_record(books, order.job, order.generation)
     return [
         pod
-        for pod in books.pods()
-        if pod.slot in order.slots
-        and pod.has_answered
-        and not pod.is_lost
-        and _findings(record, pod, order.generation) is None
+        for pod in _pods(books, order).values()
+        if pod.has_answered and not pod.is_lost and _findings(record, pod, order.generation) is None
     ]
+
+
+def _pods(books: JobBooks, order: PrecheckOrder) -> dict[int, Pod]:
+    """The pods to check: those of the slots, and the spares with these numbers."""
+    by_slot = {pod.slot: pod for pod in (*books.standbys(), *books.pods())}
+    return {slot: by_slot[slot] for slot in sorted(order.slots) if slot in by_slot}
 
 
 def _findings(record: JobRecord, pod: Pod, generation: int) -> Findings | None:
@@ -86,7 +89,7 @@ def _add(
     now: float,
 ) -> None:
     """Record what the agents measured. What was recorded of a pod in this generation stays."""
-    uids = {pod.uid for pod in (*books.pods(), *books.leaving())}
+    uids = {pod.uid for pod in (*books.pods(), *books.standbys(), *books.leaving())}
     recorded = {uid: dict(findings) for uid, findings in books.record.checks.items() if uid in uids}
     for pod, answer in measured.items():
         findings = checks.findings(pod, generation, answer, now=now)
@@ -106,7 +109,7 @@ def _rehearsed(books: JobBooks, pod: Pod, generation: int, now: float) -> Iterab
 
 
 def _state(books: JobBooks, order: PrecheckOrder) -> PrecheckState:
-    pods = {pod.slot: pod for pod in books.pods()}
+    pods = _pods(books, order)
     findings = [
         None if slot not in pods else _findings(books.record, pods[slot], order.generation)
         for slot in sorted(order.slots)

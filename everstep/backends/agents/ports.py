@@ -22,7 +22,7 @@ from `Pods`; until then it is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -65,8 +65,11 @@ class JobBooks(Protocol):
     def set_lost(self, uid: str) -> None:
         """The agent of this pod ended, proven. Repeatable."""
 
-    def end_standbys(self) -> None:
-        """Order every pod that stands by for a slot to end. Repeatable."""
+    def standbys(self) -> Sequence[Pod]:
+        """The pods that stand by; in place of its slot a spare has a number behind all slots."""
+
+    def end_standbys(self, *, spares: Collection[int] = ()) -> None:
+        """Order every pod that stands by to end, except spares of these numbers. Repeatable."""
 
     def end_pods(self, grace_s: float) -> None:
         """Order every pod of the job to end, those included that may not have been made. Repeatable."""

@@ -36,14 +36,14 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
 def _record_start(
     cluster: AgentCluster, books: JobBooks, order: StartOrder
 ) -> tuple[dict[int, Pod], int]:
-    """Record the start, and order the standbys to end. Returns the pods by slot, and the port.
+    """Record the start, and let only spares go on standing by. Returns the pods by slot, and the port.
 
     The port of a generation is the same for every slot and every worker.
     """
     record = owned_record(books, order.job, order.generation)
     port = record.port if record.started == order.generation else cluster.pods.free_port()
     books.record = job_record.with_start(record, order, port=port)
-    books.end_standbys()
+    books.end_standbys(spares=order.spares)
     return {pod.slot: pod for pod in books.pods()}, port
 
 

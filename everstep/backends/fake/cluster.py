@@ -238,7 +238,7 @@ class FakeCluster:
         )
 
     def _precheck(self, job: Job, slot: int, generation: int) -> tuple[Fact, ...] | None:
-        pod = job.pods.get(slot)
+        pod = job.pods.get(slot) or job.standbys.get(slot)
         if pod is None or not _can_work(pod):
             return None
         return health.check_environment(self.state, pod, generation).failures
@@ -260,7 +260,8 @@ class FakeCluster:
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
-        pods.remove(self.state, tuple(job.standbys.values()))
+        unnamed = [pod for n, pod in job.standbys.items() if n not in order.spares]
+        pods.remove(self.state, unnamed)
         job.lacks_standby = False
         job_pods = {slot: job.pods.get(slot) for slot in sorted(order.slots)}
         pending = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -73,6 +73,9 @@ class PodEntry:
     node: str = ""
     is_leaving: bool = False  # it was ordered to end
     stands_by: bool = False  # it counts as no slot's yet
+    ordered_at: float | None = None  # of a spare
+    ready_at: float | None = None  # when the agent of a spare answered first
+    made_as: str = ""  # of a pod that stands by, or stood by: a short form of what it was made from
     has_vanished: bool = False  # its object is gone, and nothing proves that its processes are
     has_answered: bool = False  # its agent did once, to any worker
     is_lost: bool = False  # its agent ended, proven
@@ -246,9 +249,12 @@ class JobSession(JobBooks):
                 self.add_fact(end)
             self.update(replace(entry, is_lost=True))
 
-    def end_standbys(self) -> None:
+    def standbys(self) -> Sequence[Pod]:
+        return [self._pod(e) for e in self.entries if e.stands_by and e.uid and not e.is_leaving]
+
+    def end_standbys(self, *, spares: Collection[int] = ()) -> None:
         for entry in self.entries:
-            if entry.stands_by and not entry.is_leaving:
+            if entry.stands_by and not entry.is_leaving and entry.slot not in spares:
                 self.update(replace(entry, is_leaving=True))
 
     def end_pods(self, grace_s: float) -> None:

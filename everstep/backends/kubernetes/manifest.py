@@ -5,6 +5,7 @@ The pod passes the *restricted* Pod Security level unless the template needs mor
 
 from __future__ import annotations
 
+import hashlib
 import json
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
@@ -308,6 +309,12 @@ def devices_of(order: PlaceOrder) -> int:
         what = "on Kubernetes a pod asks for a number of devices: say how many"
         raise InvalidSpec([("spec.accelerators_per_node", what)])
     return order.accelerators_per_node
+
+
+def made_as(order: PlaceOrder) -> str:
+    """A short form of what the order's pods are made from: pods of the same one replace each other."""
+    parts = (order.phase, order.image, order.pod_template, order.accelerator, devices_of(order))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _from_field(name: str, path: str) -> Json:

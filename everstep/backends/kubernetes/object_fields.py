@@ -25,6 +25,7 @@ POD: Fields = {
         "deletionTimestamp": _ALL,
         "labels": {
             names.ROLE: _ALL,
+            names.SLOT: _ALL,
             names.GENERATION: _ALL,
             KUEUE_QUEUE: _ALL,
             KUEUE_GROUP: _ALL,

@@ -178,7 +178,7 @@ class LocalBackend(AgentBackend):
         with self.news.reading(order.job.id):
             state, frees_at = await self._with(
                 lambda transaction: (
-                    placing.take_order(transaction, order),
+                    placing.take_order(transaction, order, lost=self._lost_pods()),
                     placing.opens_at(transaction, order),
                 )
             )
@@ -194,16 +194,29 @@ class LocalBackend(AgentBackend):
         return state
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
-        lost = {uid for uid, agent in self.agents.by_uid.items() if agent.is_gone}
+        lost = self._lost_pods()
         with self.news.reading(order.job.id):
             standbys = await self._with(
                 lambda transaction: placing.ensure_standbys(transaction, order, lost=lost)
             )
             await self.reconciler.reconcile()
+        await self._note_ready([pod.uid for pod in standbys if self._answers(pod.uid)])
         refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in standbys}
         unready = [str(pod) for pod in standbys if not self._answers(pod.uid)]
         missing = [slot for slot in order.recreate if slot not in refs]
         return standby_state(missing, unready, refs)
+
+    def _lost_pods(self) -> set[str]:
+        return {uid for uid, agent in self.agents.by_uid.items() if agent.is_gone}
+
+    async def _note_ready(self, uids: Sequence[str]) -> None:
+        def note(transaction: Transaction) -> None:
+            for uid in uids:
+                pods.answered(transaction.db, uid)
+                pods.spare_ready(transaction.db, uid, transaction.now)
+
+        if uids:
+            await self._with(note)
 
     def _answers(self, uid: str) -> bool:
         agent = self.agents.by_uid.get(uid)

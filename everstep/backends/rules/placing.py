@@ -12,7 +12,7 @@ one keeps its claim: its wait has a limit. Who fits where is `everstep.core.reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TypeVar
@@ -136,6 +136,23 @@ def standby_places(
         return {}
     views = {view.name: view for view in nodes}
     return {s: Place(node=name, devices=_devices(views[name], need)) for s, name in chosen.items()}
+
+
+def takers(
+    slots: Iterable[int], standing_by: Collection[int], *, spares: Collection[int]
+) -> Mapping[int, int]:
+    """Which pod each of these slots gets: slot -> number of the one that stands by for it, else of a spare.
+
+    Slots for which none is left are not in the answer.
+    """
+    number_by_slot: dict[int, int] = {}
+    free = [number for number in sorted(standing_by) if number in spares]
+    for slot in sorted(slots):
+        number = slot if slot in standing_by else next(iter(free), None)
+        if number is not None:
+            number_by_slot[slot] = number
+            free = [other for other in free if other != number]
+    return number_by_slot
 
 
 def standby_state(

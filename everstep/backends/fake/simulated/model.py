@@ -127,6 +127,7 @@ class Pod:
     is_ready: bool = False
     is_lost: bool = False  # its container is gone
     is_checked: bool = False  # it passed the checks before a start
+    stood_up_s: float | None = None  # of a spare: how long it took to be ready
     dead_at: float | None = None  # ordered to end, and since then nothing of it runs any more
     processes: Processes | None = None
     ranks: Sequence[int] = ()  # of these processes
@@ -135,6 +136,10 @@ class Pod:
     place: tuple[int, str, str] = field(init=False)  # what every view of it begins with
 
     def __post_init__(self) -> None:
+        self.give_slot(self.slot)
+
+    def give_slot(self, slot: int) -> None:
+        self.slot = slot
         self.name = f"{self.job.id}/{self.slot}"
         self.place = (self.slot, self.node.name, self.uid)
 
@@ -221,7 +226,8 @@ class Job:
     holds_clock: bool = False  # the clock jumps only while it waits in `observe`
     pods: dict[int, Pod] = field(default_factory=dict)
     leaving: list[Pod] = field(default_factory=list)  # ordered to end, not gone yet
-    standbys: dict[int, Pod] = field(default_factory=dict)  # made to replace the pod of a slot
+    # Made to replace the pod of a slot, or, with a number behind all slots, that of any.
+    standbys: dict[int, Pod] = field(default_factory=dict)
     standbys_made: int = 0
     lacks_standby: bool = False  # for want of a node
     cached_views: CachedViews | None = None

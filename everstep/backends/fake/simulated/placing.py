@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -48,24 +48,30 @@ def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
 
 
 def _take_standbys(state: FakeState, job: Job, order: PlaceOrder) -> None:
-    """Give slots without a pod the one that stands by for them. The others stand by no more."""
-    all_views = node_views(state)
-    for slot, pod in tuple(job.standbys.items()):
-        is_wanted = slot in order.slots and slot not in job.pods
-        if is_wanted and _is_usable(pod, order, all_views):
-            pods.take(state, pod, order.generation)
-    pods.remove(state, tuple(job.standbys.values()))
+    """Give slots without a pod one that stands by. Of the others, the order's spares go on standing by."""
+    usable = _usable_standbys(state, job, order)
+    without_pod = {*order.slots} - job.pods.keys()
+    for slot, number in placing.takers(without_pod, usable, spares=order.spares).items():
+        pods.take(state, usable[number], slot, order.generation)
+    pods.remove(state, _unwanted_standbys(job, usable, order.spares))
+
+
+def _usable_standbys(state: FakeState, job: Job, order: PlaceOrder) -> dict[int, Pod]:
+    views = node_views(state)
+    return {n: pod for n, pod in job.standbys.items() if _is_usable(pod, order, views)}
+
+
+def _unwanted_standbys(job: Job, usable: Mapping[int, Pod], to_keep: Collection[int]) -> list[Pod]:
+    return [pod for n, pod in job.standbys.items() if n not in to_keep or n not in usable]
 
 
 def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
-    """Let a pod stand by for each slot to recreate, and for no other. Returns how far they are."""
+    """Let a pod stand by for each slot to recreate, and keep the order's spares. Returns how far they are."""
     all_views = node_views(state)
-    unusable = [
-        pod
-        for slot, pod in job.standbys.items()
-        if slot not in order.recreate or not _is_usable(pod, order, all_views)
-    ]
-    pods.remove(state, unusable)
+    usable = _usable_standbys(state, job, order)
+    pods.remove(state, _unwanted_standbys(job, usable, {*order.recreate, *order.spares}))
+    for slot, number in placing.takers(order.recreate, job.standbys, spares=order.spares).items():
+        pods.stand_by_for(job.standbys[number], slot)
     missing = [slot for slot in order.recreate if slot not in job.standbys]
     # Jobs that wait for a place are served first, except those that claim none.
     waiting = (_waiting_request(state, other, all_views) for other in _waiting_jobs(state))
@@ -78,11 +84,13 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
         ).items():
             node = state.nodes[place.node]
             devices = tuple(node.devices[index] for index in place.devices)
-            pods.stand_by(state, job, slot, node=node, devices=devices)
+            is_spare = slot not in order.slots
+            pods.stand_by(state, job, slot, node=node, devices=devices, is_spare=is_spare)
         missing = [slot for slot in order.recreate if slot not in job.standbys]
     job.lacks_standby = bool(missing)
-    refs = {s: PodRef(node=pod.node.name, uid=pod.uid) for s, pod in job.standbys.items()}
-    unready = [f"{p.name} on {p.node.name}" for p in job.standbys.values() if not p.is_ready]
+    standbys = {slot: job.standbys[slot] for slot in order.recreate if slot in job.standbys}
+    refs = {s: PodRef(node=pod.node.name, uid=pod.uid) for s, pod in standbys.items()}
+    unready = [f"{p.name} on {p.node.name}" for p in standbys.values() if not p.is_ready]
     return placing.standby_state(missing, unready, refs)
 
 
@@ -188,7 +196,13 @@ def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
             wait = f"{unready[0]} to be ready"
             return PlaceState(placed=False, places=len(placement.pods), waiting_for=wait)
         placement.is_ready = True
-    return PlaceState(placed=True, pods=placement.pods, places=len(placement.pods))
+    spares = {
+        slot: pod.stood_up_s
+        for slot, pod in job.pods.items()
+        if pod.generation == placement.generation and pod.stood_up_s is not None
+    }
+    places = len(placement.pods)
+    return PlaceState(placed=True, pods=placement.pods, places=places, stood_up_s=spares)
 
 
 def _unready(job: Job, placement: Placement) -> list[str]:

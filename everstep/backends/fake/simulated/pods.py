@@ -29,7 +29,13 @@ def create(
 
 
 def stand_by(
-    state: FakeState, job: Job, slot: int, *, node: Node, devices: Sequence[Device]
+    state: FakeState,
+    job: Job,
+    slot: int,
+    *,
+    node: Node,
+    devices: Sequence[Device],
+    is_spare: bool,
 ) -> None:
     """Create a standby beside the pod of the slot. No fact about it is reported."""
     job.standbys_made += 1
@@ -37,12 +43,23 @@ def stand_by(
     pod = job.standbys[slot] = _add_pod(
         state, job, slot, uid, node=node, devices=devices, generation=job.newest
     )
+    if is_spare:
+        pod.stood_up_s = state.settings.pod_s
     state.note(f"stand by pod {pod.name} on {node.name} (g{pod.generation})")
 
 
-def take(state: FakeState, pod: Pod, generation: int) -> None:
-    """Let a standby become the pod of its slot."""
-    pod.job.pods[pod.slot] = pod.job.standbys.pop(pod.slot)
+def stand_by_for(pod: Pod, slot: int) -> None:
+    """Let a standby stand by for another slot."""
+    del pod.job.standbys[pod.slot]
+    pod.give_slot(slot)
+    pod.job.standbys[slot] = pod
+
+
+def take(state: FakeState, pod: Pod, slot: int, generation: int) -> None:
+    """Let a standby become the pod of the slot."""
+    del pod.job.standbys[pod.slot]
+    pod.give_slot(slot)
+    pod.job.pods[slot] = pod
     pod.generation = generation
     state.note(f"take pod {pod.name} on {pod.node.name} (g{generation})")
     _report_faults(state, pod)

@@ -7,7 +7,7 @@ entry without a uid is a pod to create (`missing_pods`), one that leaves a pod t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from everstep.backends.agents.ports import owned_record
@@ -37,12 +37,13 @@ def want_pods(
     before = _created_by(order, entries)
     for slot in placing.slots_to_remove(order, made_in):
         session.update(replace(entries.pop(slot), is_leaving=True))
-    for slot, entry in _by_slot(session.entries, stands_by=True).items():
-        if slot in order.slots and slot not in entries and may_be_used(entry):
-            entries[slot] = replace(entry, stands_by=False, generation=order.generation)
-            session.update(entries[slot])
-        else:
-            session.update(replace(entry, is_leaving=True))
+    usable = _usable_standbys(session, may_be_used)
+    without_pod = {*order.slots} - entries.keys()
+    for slot, number in placing.takers(without_pod, usable, spares=order.spares).items():
+        entry = replace(usable[number], slot=slot, stands_by=False, generation=order.generation)
+        entries[slot] = entry
+        session.update(entry)
+    _end_standbys(session, usable, to_keep=order.spares)
     devices = manifest.devices_of(order)
     leaving_names = {entry.name for entry in session.entries if entry.is_leaving}
     places = iter(free_places(session.entries))
@@ -85,17 +86,25 @@ def _regroup(session: JobSession, order: PlaceOrder, before: Mapping[int, PodEnt
 
 
 def want_standbys(
-    session: JobSession, order: PlaceOrder, may_be_used: Callable[[PodEntry], bool]
+    session: JobSession,
+    order: PlaceOrder,
+    may_be_used: Callable[[PodEntry], bool],
+    *,
+    made_as: str,
+    now: float,
 ) -> None:
-    """Keep or add a standby entry for each slot to recreate, and let the other standbys leave."""
+    """Keep or add a standby entry for each slot to recreate, keep the order's spares, let others leave.
+
+    `made_as`: a short form of what the order's pods are made from.
+    """
     record = owned_record(session, order.job, order.generation)
     ownership.refuse_ended(record, order.generation)
-    entries = _by_slot(session.entries, stands_by=True)
-    for slot, entry in tuple(entries.items()):
-        if slot not in order.recreate or not may_be_used(entry):
-            session.update(replace(entries.pop(slot), is_leaving=True))
+    usable = _usable_standbys(session, may_be_used)
+    _end_standbys(session, usable, to_keep={*order.recreate, *order.spares})
+    for slot, number in placing.takers(order.recreate, usable, spares=order.spares).items():
+        session.update(replace(usable[number], slot=slot))
     taken_names = {entry.name for entry in session.entries}
-    for slot in set(order.recreate) - entries.keys():
+    for slot in set(order.recreate) - _by_slot(session.entries, stands_by=True).keys():
         numbered = (
             names.standby(order.job.id, slot=slot, generation=order.generation, number=number)
             for number in itertools.count(1)
@@ -106,8 +115,41 @@ def want_standbys(
             generation=order.generation,
             devices=manifest.devices_of(order),
             stands_by=True,
+            ordered_at=None if slot in order.slots else now,
+            made_as=made_as,
         )
         session.update(entry)
+
+
+def _usable_standbys(
+    session: JobSession, may_be_used: Callable[[PodEntry], bool]
+) -> dict[int, PodEntry]:
+    """The entries that stand by and can become the order's, by their numbers."""
+    entries = _by_slot(session.entries, stands_by=True)
+    return {slot: entry for slot, entry in entries.items() if may_be_used(entry)}
+
+
+def _end_standbys(
+    session: JobSession, usable: Mapping[int, PodEntry], *, to_keep: Collection[int]
+) -> None:
+    """Let the pods leave that stand by and are not among the kept ones, or of no use."""
+    for slot, entry in _by_slot(session.entries, stands_by=True).items():
+        if slot not in to_keep or slot not in usable:
+            session.update(replace(entry, is_leaving=True))
+
+
+def note_ready(session: JobSession, uids: Collection[str], now: float) -> None:
+    """Store that the agents of these pods that stand by answered, and when that was first seen."""
+    for entry in session.entries:
+        if entry.uid in uids and entry.stands_by and entry.ready_at is None:
+            session.update(replace(entry, has_answered=True, ready_at=now))
+
+
+def stood_up_s(entry: PodEntry) -> float | None:
+    """How long a spare took until its agent answered; None: the pod is no spare, or was not ready."""
+    if entry.ordered_at is None or entry.ready_at is None:
+        return None
+    return round(entry.ready_at - entry.ordered_at, 6)
 
 
 def _by_slot(entries: Iterable[PodEntry], *, stands_by: bool) -> dict[int, PodEntry]:

@@ -40,8 +40,10 @@ from everstep.backends.kubernetes.placing.entries import (
     joined_group,
     missing_pods,
     nodes_to_avoid,
+    note_ready,
     owner,
     standby_entries,
+    stood_up_s,
     want_pods,
     want_standbys,
     wanted_entries,
@@ -124,6 +126,7 @@ class PodPlacer:
         queue_problem = await self.queues.problem(order, stored)
         stuck_until = await self._withdraw_if_stuck(order, stored, now=now)
         state = self._state(order.slots, wanted_entries(stored), problem or queue_problem)
+        state = replace(state, stood_up_s=_spares_taken(order, stored))
         if not state.placed and self._is_tried_as_one(order, stored):
             state = replace(state, places=None)  # all or none: how many would fit is unknown
         again = [] if stuck_until is None else [stuck_until]
@@ -150,7 +153,12 @@ class PodPlacer:
         self, order: PlaceOrder, stored: Stored, isolated: Iterable[str]
     ) -> Stored:
         """Store which pods the order wants. None is created or removed yet."""
-        may_be_used = self._usable(order, isolated)
+        is_usable = self._usable(order, isolated)
+
+        def may_be_used(entry: PodEntry) -> bool:
+            # One that waits for a node was made to keep off those of the pods that it now replaces.
+            return bool(entry.node) and is_usable(entry)
+
         if stored.document.record.placed is None:
             # An ended job of this ID may have left its claims.
             await self.books.release(order.job.id)
@@ -253,9 +261,14 @@ class PodPlacer:
         isolated = await reached(isolated_nodes(self.api, self.home))
         may_be_used = self._usable(order, isolated)
         pods, stored = await self.reconciler.look(order.job.id)
-        _, stored = await self.books.transacted(
-            order.job.id, lambda session: want_standbys(session, order, may_be_used), start=stored
+        want = partial(
+            want_standbys,
+            order=order,
+            may_be_used=may_be_used,
+            made_as=manifest.made_as(order),
+            now=self.agents.clock(),
         )
+        _, stored = await self.books.transacted(order.job.id, want, start=stored)
         stored = await self.reconciler.sync(order.job.id, PodsBeforeRecord(pods, stored))
         job_nodes = {entry.node for entry in wanted_entries(stored).values() if entry.node}
         avoided = self._nodes_to_avoid(nodes_to_avoid(order) | isolated | job_nodes)
@@ -268,9 +281,20 @@ class PodPlacer:
             stored, refusal = await self._store_uids(order, stored, answers)
         self.reconciler.watch_agents(stored)
         await self._keep_mounted(order.job.id, stored)
+        stored = await self._note_ready(order.job.id, stored)
         again = (entry.created_from for entry in missing if entry.created_from > now)
         state = self._state(order.recreate, standby_entries(stored), refusal)
         return state, min(again, default=None)
+
+    async def _note_ready(self, job: str, stored: Stored) -> Stored:
+        """Store which pods that stand by are ready since this call."""
+        entries = standby_entries(stored).values()
+        new = {e.uid for e in entries if e.ready_at is None and self._has_answered(e)}
+        if not new:
+            return stored
+        note = partial(note_ready, uids=new, now=self.agents.clock())
+        _, stored = await self.books.transacted(job, note, start=stored)
+        return stored
 
     def _state(
         self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
@@ -284,13 +308,13 @@ class PodPlacer:
     def _usable(self, order: PlaceOrder, isolated: Iterable[str]) -> Callable[[PodEntry], bool]:
         """Whether a pod that stands by may become one of the order's."""
         avoided = {*isolated, *nodes_to_avoid(order)}
-        devices = manifest.devices_of(order)
+        devices, made_as = manifest.devices_of(order), manifest.made_as(order)
 
         def may_be_used(entry: PodEntry) -> bool:
             is_sound = not entry.node or self.watch.service(entry.node)[0] == "ready"
             is_gone = entry.is_lost or (bool(entry.uid) and self.pods.is_gone(entry.uid))
             fits = entry.devices == devices and entry.node not in avoided
-            return is_sound and fits and not is_gone
+            return is_sound and fits and not is_gone and entry.made_as == made_as
 
         return may_be_used
 
@@ -476,3 +500,9 @@ class PodPlacer:
         job = metadata["annotations"][names.JOB]
         what = f"pod {metadata['name']} is not of job {job}, and in the way of its own"
         return Refused(status=409, reason="AlreadyExists", message=what, retry_after_s=0.0)
+
+
+def _spares_taken(order: PlaceOrder, stored: Stored) -> dict[int, float]:
+    """The slots that this order gave a spare, each with the seconds in which that had stood up."""
+    new = (e for e in wanted_entries(stored).values() if e.generation == order.generation)
+    return {entry.slot: took_s for entry in new if (took_s := stood_up_s(entry)) is not None}

@@ -142,6 +142,7 @@ class PodReconciler:
             pod = await self._pod_on_server(entry, stored)
         if pod is not None:
             await self._mend_marks(pod, stored.document.record.id)
+            await self._mend_slot(pod, entry)
         if pod is not None and not entry.uid:
             entry = replace(entry, uid=pod["metadata"]["uid"])
         if entry.is_withdrawn:
@@ -286,6 +287,16 @@ class PodReconciler:
             return
         logger.warning("pod %s of job %s lacks marks of ours: put back", metadata["name"], job_id)
         marks = {"uid": metadata["uid"], "labels": labels, "annotations": {names.JOB: job_id}}
+        path = f"{self._path}/pods/{metadata['name']}"
+        await allowing(self.api.patch(path, {"metadata": marks}), 404, 409)
+
+    async def _mend_slot(self, pod: Json, entry: PodEntry) -> None:
+        """Label the pod with its slot, if it stood by before: then it was for another one, or for any."""
+        metadata = pod["metadata"]
+        label = (metadata.get("labels") or {}).get(names.SLOT)
+        if not entry.made_as or label == str(entry.slot):
+            return
+        marks = {"uid": metadata["uid"], "labels": {names.SLOT: str(entry.slot)}}
         path = f"{self._path}/pods/{metadata['name']}"
         await allowing(self.api.patch(path, {"metadata": marks}), 404, 409)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -62,9 +62,13 @@ class LocalJobBooks(JobBooks):
     def set_lost(self, uid: str) -> None:
         pods.lost(self.db, uid)
 
-    def end_standbys(self) -> None:
-        for pod in pods.standing_by(self.db, self._record.id):
-            pods.let_go(self.db, pod.uid)
+    def standbys(self) -> Sequence[Pod]:
+        return pods.standing_by(self.db, self._record.id)
+
+    def end_standbys(self, *, spares: Collection[int] = ()) -> None:
+        for pod in self.standbys():
+            if pod.slot not in spares:
+                pods.let_go(self.db, pod.uid)
 
     def end_pods(self, grace_s: float) -> None:
         self.end_standbys()

@@ -46,8 +46,12 @@ def from_text(text: str) -> PlaceOrder:
     return ORDERS.validate_json(text)
 
 
-def take_order(transaction: Transaction, order: PlaceOrder) -> PlaceState:
+def take_order(
+    transaction: Transaction, order: PlaceOrder, *, lost: Collection[str] = ()
+) -> PlaceState:
     """Put the order into the queue, where a repeated one keeps its place; return its progress.
+
+    `lost`: pods whose agent ended, none of which is taken.
 
     Placed means that the pods are decided upon. Whether they are ready is known once their agents answer.
     """
@@ -59,22 +63,20 @@ def take_order(transaction: Transaction, order: PlaceOrder) -> PlaceState:
         made_in = {slot: pod.generation for slot, pod in job_pods.items()}
         for slot in placing.slots_to_remove(order, made_in):
             pods.let_go(db, job_pods[slot].uid)
-        _take_standbys(transaction, order)
+        _take_standbys(transaction, order, lost)
         _join(db, order)
         serve_queue(transaction)
     return _answer(transaction, order)
 
 
-def _take_standbys(transaction: Transaction, order: PlaceOrder) -> None:
-    """Give slots without a pod the one that stands by for them, and end the other standbys."""
-    db, views = transaction.db, transaction.nodes()
-    with_pod = {pod.slot for pod in pods.of_job(db, order.job.id)}
-    for pod in pods.standing_by(db, order.job.id):
-        is_wanted = pod.slot in order.slots and pod.slot not in with_pod
-        if is_wanted and _is_usable(pod, order, views):
-            pods.take(db, pod.uid, order.generation)
-        else:
-            pods.let_go(db, pod.uid)
+def _take_standbys(transaction: Transaction, order: PlaceOrder, lost: Collection[str]) -> None:
+    """Give slots without a pod one that stands by. Of the others, the order's spares go on standing by."""
+    db = transaction.db
+    usable = _usable_standbys(transaction, order, lost)
+    without_pod = {*order.slots} - {pod.slot for pod in pods.of_job(db, order.job.id)}
+    for slot, number in placing.takers(without_pod, usable, spares=order.spares).items():
+        pods.take(db, usable[number].uid, slot, order.generation)
+    _end_standbys(db, order, usable, to_keep=order.spares)
 
 
 def ensure_standbys(
@@ -84,33 +86,62 @@ def ensure_standbys(
     db = transaction.db
     job = owned(db, order.job, order.generation)
     ownership.refuse_ended(job, order.generation)
+    usable = _usable_standbys(transaction, order, lost)
+    _end_standbys(db, order, usable, to_keep={*order.recreate, *order.spares})
+    for slot, number in placing.takers(order.recreate, usable, spares=order.spares).items():
+        pods.stand_by_for(db, usable[number].uid, slot)
+    _add_standbys(transaction, order)
+    return [pod for pod in pods.standing_by(db, job.id) if pod.slot in order.recreate]
+
+
+def _usable_standbys(
+    transaction: Transaction, order: PlaceOrder, lost: Collection[str]
+) -> dict[int, LocalPod]:
+    """The pods that stand by and can become the order's, by their numbers."""
     views = transaction.nodes()
-    for pod in pods.standing_by(db, job.id):
-        is_kept = pod.slot in order.recreate and pod.uid not in lost
-        if not (is_kept and _is_usable(pod, order, views)):
+    return {
+        pod.slot: pod
+        for pod in pods.standing_by(transaction.db, order.job.id)
+        if pod.uid not in lost and _is_usable(pod, order, views)
+    }
+
+
+def _end_standbys(
+    db: Db, order: PlaceOrder, usable: Mapping[int, LocalPod], *, to_keep: Collection[int]
+) -> None:
+    """End the pods that stand by and are not among the kept ones, or of no use."""
+    for pod in pods.standing_by(db, order.job.id):
+        if pod.slot not in to_keep or pod.slot not in usable:
             pods.let_go(db, pod.uid)
-    standbys = pods.standing_by(db, job.id)
+
+
+def _add_standbys(transaction: Transaction, order: PlaceOrder) -> None:
+    """Enter a pod for each slot to recreate for which none stands by, as far as there is room."""
+    db, job_id = transaction.db, order.job.id
+    standbys = pods.standing_by(db, job_id)
     missing = sorted({*order.recreate} - {pod.slot for pod in standbys})
+    views = transaction.nodes() if missing else ()
     # A job that waits comes before a pod that only stands by.
     if not missing or any(_request(transaction, other, views).claims_nodes for other in queue(db)):
-        return standbys
-    all_pods = (*pods.of_job(db, job.id), *standbys, *pods.leaving(db, job.id))
+        return
+    all_pods = (*pods.of_job(db, job_id), *standbys, *pods.leaving(db, job_id))
     in_use = {pod.node for pod in all_pods}
-    for slot, place in placing.standby_places(
-        order, missing, in_use=in_use, nodes=transaction.nodes()
-    ).items():
-        uid = _standby_uid(transaction, job.id, slot, order.generation)
+    places = placing.standby_places(order, missing, in_use=in_use, nodes=views)
+    for slot, place in places.items():
+        uid = _standby_uid(transaction, job_id, slot, order.generation)
         pods.enter(
             db,
             uid,
-            job=job.id,
+            job=job_id,
             slot=slot,
             node=place.node,
             generation=order.generation,
             devices=place.devices,
         )
-        pods.stand_by(db, uid)
-    return pods.standing_by(db, job.id)
+        if slot in order.slots:
+            pods.stand_by(db, uid)
+        else:
+            pods.stand_by_as_spare(db, uid, transaction.now)
 
 
 def _standby_uid(transaction: Transaction, job_id: str, slot: int, generation: int) -> str:
@@ -220,4 +251,6 @@ def _answer(transaction: Transaction, order: PlaceOrder) -> PlaceState:
         return replace(_request(transaction, order, views), claims=claims).waiting_state()
     job_pods = pods.of_job(db, order.job.id)  # those that the order does not name were let go
     refs = {pod.slot: PodRef(node=pod.node, uid=pod.uid) for pod in job_pods}
-    return PlaceState(placed=True, pods=refs, places=len(refs))
+    new = (pod for pod in job_pods if pod.generation == order.generation)
+    stood_up_s = {pod.slot: s for pod in new if (s := pods.stood_up_s(db, pod.uid)) is not None}
+    return PlaceState(placed=True, pods=refs, places=len(refs), stood_up_s=stood_up_s)

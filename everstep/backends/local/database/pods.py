@@ -63,10 +63,32 @@ def stand_by(db: Db, uid: str) -> None:
     db.execute("INSERT INTO standbys VALUES (?)", (uid,))
 
 
-def take(db: Db, uid: str, generation: int) -> None:
-    """Count a pod that stood by as its slot's, made in this generation."""
+def stand_by_as_spare(db: Db, uid: str, at: float) -> None:
+    """Count the pod as no slot's, and note since when it is waited for."""
+    stand_by(db, uid)
+    db.execute("INSERT INTO spares (uid, ordered_at) VALUES (?, ?)", (uid, at))
+
+
+def spare_ready(db: Db, uid: str, at: float) -> None:
+    """Note when the agent of a spare pod answered first; of another pod nothing is noted. Repeatable."""
+    db.execute("UPDATE spares SET ready_at = ? WHERE uid = ? AND ready_at IS NULL", (at, uid))
+
+
+def stood_up_s(db: Db, uid: str) -> float | None:
+    """How long a spare pod took until it was ready; None if it was not, or is none."""
+    row = db.execute("SELECT ordered_at, ready_at FROM spares WHERE uid = ?", (uid,)).fetchone()
+    return None if row is None or row["ready_at"] is None else row["ready_at"] - row["ordered_at"]
+
+
+def stand_by_for(db: Db, uid: str, slot: int) -> None:
+    """Let a pod that stands by do so for another slot."""
+    db.execute("UPDATE pods SET slot = ? WHERE uid = ?", (slot, uid))
+
+
+def take(db: Db, uid: str, slot: int, generation: int) -> None:
+    """Count a pod that stood by as this slot's, made in this generation."""
     db.execute("DELETE FROM standbys WHERE uid = ?", (uid,))
-    db.execute("UPDATE pods SET generation = ? WHERE uid = ?", (generation, uid))
+    db.execute("UPDATE pods SET slot = ?, generation = ? WHERE uid = ?", (slot, generation, uid))
 
 
 def leaving(db: Db, job_id: str) -> list[LocalPod]:
@@ -115,8 +137,8 @@ def lost(db: Db, uid: str) -> None:
 
 
 def remove(db: Db, uid: str) -> None:
-    db.execute("DELETE FROM standbys WHERE uid = ?", (uid,))
-    db.execute("DELETE FROM pods WHERE uid = ?", (uid,))
+    for table in ("standbys", "spares", "pods"):
+        db.execute(f"DELETE FROM {table} WHERE uid = ?", (uid,))
 
 
 MADE_IN = re.compile(r".*-g([0-9]+)(?:s[0-9]+)?-([0-9a-f]+)")

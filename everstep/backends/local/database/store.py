@@ -73,6 +73,9 @@ CREATE TABLE IF NOT EXISTS pods (
 );
 CREATE INDEX IF NOT EXISTS pods_of_a_job ON pods (job, slot);
 CREATE TABLE IF NOT EXISTS standbys (uid TEXT PRIMARY KEY);  -- pods that count as no slot's yet
+CREATE TABLE IF NOT EXISTS spares (            -- pods that stand by, or stood by, for any slot
+    uid TEXT PRIMARY KEY, ordered_at REAL NOT NULL, ready_at REAL
+);
 CREATE TABLE IF NOT EXISTS facts (
     n INTEGER PRIMARY KEY AUTOINCREMENT, job TEXT NOT NULL, id TEXT NOT NULL, fact TEXT NOT NULL,
     UNIQUE (job, id)
