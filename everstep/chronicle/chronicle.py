@@ -166,6 +166,8 @@ class Record:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     works: tuple[AgentWork, ...] = ()  # work of agents; dropped once the restart has its span
+    # Slots that got a spare -> seconds in which that had stood up, before it was needed.
+    stood_up_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def places_pods(self) -> bool:

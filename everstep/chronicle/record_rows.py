@@ -40,7 +40,18 @@ def outcome_values(outcome: Outcome) -> Value:
         "evidence": outcome.evidence,
         "stages_s": dict(outcome.stages_s),
         "notes": list(outcome.notes),
+        "spares": spares(outcome.stood_up_s),
     }
+
+
+def spares(stood_up_s: Mapping[int, float]) -> Value | None:
+    """The slots that got a spare, and the seconds in which the slowest of these had stood up before.
+
+    New pods stand up at the same time, so that is what they would have taken. None: no spare was taken.
+    """
+    if not stood_up_s:
+        return None
+    return {"slots": sorted(stood_up_s), "saved_s": round(max(stood_up_s.values()), 3)}
 
 
 def _resume_step(outcome: Outcome) -> int | None:
@@ -119,6 +130,18 @@ def file_of(path: str) -> str:
     return "/".join(path.split("/")[-2:])
 
 
+def spares_in_words(r: Mapping[str, Any]) -> str:
+    """`slot 1 got a pod that stood by: it had taken 3.2 s to stand up`. Empty: none was taken."""
+    row = r.get("spares")
+    if not row:
+        return ""
+    slots = row["slots"]
+    who = f"slot {slots[0]} got a pod that stood by: it"
+    if len(slots) > 1:
+        who = f"slots {format_ranges(slots)} got pods that stood by: the slowest"
+    return f"{who} had taken {rounded(row['saved_s'])} s to stand up"
+
+
 def story(r: Mapping[str, Any]) -> str:
     """Describe a record in a few lines."""
     fault, took = r["fault"], r["stages_s"]
@@ -136,6 +159,7 @@ def story(r: Mapping[str, Any]) -> str:
         *([f"  kept     the processes of ranks {ranks}"] if (ranks := r.get("kept_ranks")) else ()),
         *([f"  ended    {r['end_reason']}"] if r.get("end_reason") else ()),
         *(f"  waited   {waited['s']:g} s for {waited['for']}" for waited in r.get("waited", ())),
+        *([f"  spare    {line}"] if (line := spares_in_words(r)) else ()),
         *(f"  note     {line}" for line in r["notes"]),
     ]
     return "\n".join(lines)

@@ -163,6 +163,7 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         notes=event.notes,
         waited=event.waited,
         works=event.works,
+        stood_up_s=event.stood_up_s,
     )
     return _with_stages(chronicle, stages) if event.stages_s else chronicle
 

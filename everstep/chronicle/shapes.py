@@ -88,6 +88,7 @@ FRESH = (
     "prewarm_modules",
     "snapshot_step",
     "device_use",
+    "spares",
 )
 """What a heartbeat has under the names of a status."""
 

@@ -332,6 +332,7 @@ def record(r: Record) -> dict[str, Any]:
         "end_reason": r.end_reason,
         "notes": [*r.notes, *_unknown_step(r)],
         "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
+        "spares": record_rows.spares(r.stood_up_s),
     }
 
 

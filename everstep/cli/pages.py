@@ -143,6 +143,9 @@ def _endings(phase: TableRow) -> Iterator[str]:
 def _watched(phase: TableRow) -> Iterator[str]:
     """What is looked at before a start, and for how long nothing may happen after it."""
     limits = phase["limits"]
+    if spares := phase["spares"]:
+        what = "pod stands by" if spares == 1 else "pods stand by"
+        yield f"{spares} {what}: the first slots that need another pod get them"
     if phase["prechecked"]:
         yield "every new place is checked before the command runs there"
     if limits["still_s"] is not None:

@@ -53,6 +53,7 @@ def status(value: Value) -> Page:
             ("resumed", _resumed(value)),
             ("in memory", _in_memory(value.get("snapshot_step"))),
             ("prewarmed", _prewarmed(value)),
+            ("spares", _spares(value.get("spares"))),
             ("restarts", restart_counts(value)),
             ("done again", _done_again(value)),
             ("budgets", [_used(name, budget) for name, budget in value["budgets"].items()]),
@@ -195,6 +196,14 @@ def _prewarmed(value: Value) -> str | None:
     """What the helpers hold that ranks are forked from: `torch, torch._dynamo; 612 MB held`."""
     size, modules = value.get("prewarm_bytes"), value.get("prewarm_modules") or ()
     return None if size is None else f"{', '.join(modules)}; {size / 1e6:.0f} MB held"
+
+
+def _spares(spares: TableRow | None) -> str | None:
+    """`1 of 2 ready, waiting for room for 1 more pod`; None: the job wants none."""
+    if not spares:
+        return None
+    wait = f", waiting for {spares['waiting_for']}" if spares["waiting_for"] else ""
+    return f"{spares['ready']} of {spares['wanted']} ready{wait}"
 
 
 def _used(name: str, budget: TableRow) -> str:

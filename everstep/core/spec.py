@@ -300,6 +300,7 @@ class PhaseSpec:
     nodes: int = 1
     nodes_min: int = 1
     first_nodes_min: int | None = None  # with which the job may begin; None: with nodes_min
+    spares: int = 0  # further pods that stand by to replace the first ones that are lost
     processes_per_node: int = 1
     accelerators_per_node: int | Literal["all"] = 0
     accelerator: Accelerator = "none"
@@ -335,6 +336,11 @@ class PhaseSpec:
             if path is not None:
                 field_names.setdefault(path, self.called.get(name, name))
         return field_names
+
+    @property
+    def spare_slots(self) -> tuple[int, ...]:
+        """The numbers of its spares, behind those of its slots."""
+        return tuple(range(self.nodes, self.nodes + self.spares))
 
     @property
     def run_limit(self) -> str:

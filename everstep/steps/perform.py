@@ -354,7 +354,8 @@ async def _place(step: StepRun) -> StepResult:
             # Beside the slots to recreate, any other whose pod this plan has created.
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
-            return replace(step.done(), pods=pods, living=tuple(sorted(state.pods)))
+            living = tuple(sorted(state.pods))
+            return replace(step.done(), pods=pods, living=living, stood_up_s=state.stood_up_s)
         if why := start_failures_reason(plan.phase.policy.start_failures, state):
             return step.failed(step.cause(PODS_FAILED, why))
         all_have_nodes = state.places is not None and state.places >= len(slots)
@@ -447,6 +448,7 @@ def _place_order(step: StepRun, slots: tuple[int, ...], avoid: tuple[str, ...]) 
         generation=step.generation,
         slots=slots,
         recreate=tuple(sorted(set(plan.remedy.recreate) & set(slots))),
+        spares=plan.phase.spare_slots,
         avoid=avoid,
         avoid_devices=order.avoid_devices,
         last_choice=plan.remedy.last_choice,
@@ -547,4 +549,5 @@ def _start_order(step: StepRun) -> StartOrder:
         files=phase.files,
         restarts=order.plan.restarts,
         prefetch=prefetch_order(order.plan, len(ranks)),
+        spares=phase.spare_slots,
     )

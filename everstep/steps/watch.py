@@ -20,6 +20,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import PollAll, Watch
 from everstep.core.world import Checkpoint, Observation, PodState
 from everstep.steps.looking import StepContext
+from everstep.steps.spares import KeptSpares
 
 QUIET_LEAST_S, QUIET_POLL_S = 0.75, 3.0
 """Seconds between two observations of a job without news, whose heartbeat shows its progress.
@@ -71,13 +72,14 @@ async def _watched(
     present: tuple[Fact, ...] = ()
     grows_at: float | None = None
     serviced = _ServicedNodes(context=context, order=order)
+    spares = KeptSpares(context=context, order=order.spares, time_scale=order.time_scale)
     while (fresh := await _news(context, order, leave, cursor=cursor, until=until)) is not None:
         if observation is None:
             # An earlier try may have reported a wait for an observation.
             await context.send_wait(None)
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        context.beat(glance(order, memory, fresh))
+        context.beat(glance(order, memory, fresh) | spares.values())
         if isinstance(verdict, PollAll):
             present, until = await _check_now(context, order), order.since
             continue
@@ -86,7 +88,8 @@ async def _watched(
         if over := await serviced.open_again(fresh.now):
             news = watching.report(order, memory, fresh, "refresh")
             return replace(news, maintenance_over=over)
-        until = _earliest(verdict.until, serviced.look_at)
+        await spares.keep(fresh.now)
+        until = _earliest(verdict.until, serviced.look_at, spares.look_at)
         if order.room_for is None or order.is_paused:
             continue
         room = await _room(context, order, fresh)

@@ -97,6 +97,7 @@ def _phase(phase: PhaseSpec, state: JobState) -> dict[str, Any]:
     return {
         "name": phase.name,
         "nodes": {"min": phase.nodes_min, "wanted": phase.nodes},
+        "spares": phase.spares,
         "rules": [_rule(rule) for rule in policy.rules],
         "budgets": [_budget(budget) for budget in policy.budgets],
         "repeats": [_repeat(rule, policy) for rule in policy.repeats],

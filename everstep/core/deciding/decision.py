@@ -293,6 +293,8 @@ class StepEffects:
     cause: Fact | None = None  # why it failed
     facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones
+    # Slot -> seconds that its pod took to stand up, before it was needed: it was a spare.
+    stood_up_s: Mapping[int, float] = field(default_factory=dict)
     kept_ranks: Slots = ()  # ranks that go on with their process
     resume: Checkpoint | None = None
     snapshot: Snapshot | None = None  # in place of `resume`, or the state of kept ranks

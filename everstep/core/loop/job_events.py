@@ -250,6 +250,7 @@ class RestartEnded(_Event):
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     works: tuple[AgentWork, ...] = ()
+    stood_up_s: Mapping[int, float] = field(default_factory=dict)  # of spares that were taken
 
     @property
     def standby_s(self) -> float:

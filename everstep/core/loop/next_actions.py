@@ -13,6 +13,7 @@ from everstep.core.recovering import growth
 from everstep.core.recovering.avoiding import in_maintenance
 from everstep.core.recovering.placement import Need, usable
 from everstep.core.recovering.plans import launch_plan
+from everstep.core.recovering.spares import spares_order
 from everstep.core.seeing.progress import is_awaited, is_last_run, yardstick
 from everstep.core.seeing.watch_report import (
     DEFERRED_RETRY_S,
@@ -177,6 +178,7 @@ def watch_order(state: JobState) -> WatchOrder:
         ),
         time_scale=state.spec.time_scale,
         in_maintenance=in_maintenance(state),
+        spares=spares_order(state),
     )
 
 
@@ -216,7 +218,7 @@ def _look(state: JobState) -> Look:
     """Observe every slot, and report every pod: the job's state may be wrong, even its number of pods."""
     slots = tuple(sorted({*range(state.phase.nodes), *state.living}))
     # slot_states={}: every pod is news.
-    return Look(order=replace(watch_order(state), slot_states={}, living=slots))
+    return Look(order=replace(watch_order(state), slot_states={}, living=slots, spares=None))
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {

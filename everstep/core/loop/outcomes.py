@@ -143,6 +143,7 @@ def _restart_ended(plan: Plan, outcome: Outcome, before: JobState, after: JobSta
         notes=outcome.notes,
         waited=outcome.waited,
         works=outcome.works,
+        stood_up_s=outcome.stood_up_s,
     )
 
 

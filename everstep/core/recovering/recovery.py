@@ -150,6 +150,7 @@ def _with(progress: PlanProgress, result: StepResult) -> Outcome:
         cause=result.cause,
         facts=(*old.facts, *result.facts),
         pods={**old.pods, **result.pods},
+        stood_up_s={**old.stood_up_s, **result.stood_up_s},
         kept_ranks=result.kept_ranks if progress.step is Step.STOP else old.kept_ranks,
         resume=result.resume or old.resume,
         snapshot=result.snapshot or old.snapshot,

@@ -16,7 +16,7 @@ from everstep.core.seeing.progress import Yardstick
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
-from everstep.core.world import Checkpoint, JobRef, PodView
+from everstep.core.world import Checkpoint, JobRef, PlaceOrder, PodView
 
 News = Literal[
     "facts", "done", "back", "activity_resumed", "warned", "moved", "refresh", "interrupted"
@@ -30,6 +30,14 @@ LOOK_AGAIN_S = 30.0
 
 DEFERRED_RETRY_S = 60.0
 """The same while an isolation is still to be sent to the quarantine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparesOrder:
+    """The pods that are to stand by while the job is watched, and no others."""
+
+    places: PlaceOrder  # `recreate` has the numbers of the spares
+    prechecks: bool = False  # whether the checks before a start run in them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,7 @@ class WatchOrder:
     in_maintenance: tuple[str, ...] = ()
     to_come: tuple[Fact, ...] = ()  # facts that become true at their time, unless they end before
     time_scale: float = 1.0
+    spares: SparesOrder | None = None  # None: the document wants none
 
 
 class PodSeen(NamedTuple):

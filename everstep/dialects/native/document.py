@@ -289,6 +289,7 @@ def phase_spec(name: str, settings: shapes.Settings, base: Policy = DEFAULT_POLI
         pod_template=settings.pod_template,
         nodes=nodes,
         nodes_min=nodes_min,
+        spares=settings.spares,
         processes_per_node=settings.processes_per_node,
         accelerators_per_node=settings.accelerators_per_node,
         accelerator=settings.accelerator,

@@ -301,6 +301,9 @@ Environment = Annotated[
 ]
 
 
+SPARES_MOST = 100
+
+
 class Settings(Shape):
     """Settings of a job for all its phases, and of a phase for itself."""
 
@@ -315,6 +318,9 @@ class Settings(Shape):
     """Fields of a pod template that are merged into each pod. Kubernetes only."""
     nodes: Nodes = 1
     """Number of nodes, or a range of it."""
+    spares: Annotated[int, Field(ge=0, le=SPARES_MOST)] = 0
+    """Number of further pods that stand by, each on a node of its own. The first slots that need another pod
+    get them."""
     processes_per_node: Annotated[int, Field(ge=1, le=v.PER_NODE)] = 1
     """Number of ranks on each node."""
     accelerators_per_node: Accelerators = 0
