@@ -334,6 +334,8 @@ class Agent:
         if not going_on:
             self.snapshots.keep_only(command["snapshot_step"])
             self.copies.keep_only(command["snapshot_step"], run=command["generation"])
+        # An agent that stood by was made for no slot, or for another one.
+        self.slot = int(command["env"].get("EVERSTEP_SLOT", self.slot))
         placed = command_files.placed(command, self.home)
         modules = self.parts.prewarm.modules_for(command["order"])
         placed["order"] = placed["order"]._replace(prewarm=modules)

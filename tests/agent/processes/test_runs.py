@@ -30,6 +30,12 @@ def test_each_rank_runs_the_command_with_its_own_environment(pod: Pod) -> None:
     assert [fact["details"]["code"] for fact in exits(state)] == [0, 0, 0]
 
 
+def test_a_pod_that_stood_by_has_the_slot_of_its_run(pod: Pod) -> None:
+    before = pod.state()["slot"]
+    pod.runs(FOREVER, env={"EVERSTEP_SLOT": str(before + 3)})
+    assert pod.state()["slot"] == before + 3
+
+
 FILES = {"params.yaml": "a: 1\n", "more.json": "{}\n"}
 
 

@@ -33,6 +33,7 @@ from everstep.backends.kubernetes.books import (
     Stored,
     isolated_nodes,
 )
+from everstep.backends.kubernetes.node_facts import maintenance
 from everstep.backends.kubernetes.placing.answers import place_state
 from everstep.backends.kubernetes.placing.entries import (
     gang_of,
@@ -311,12 +312,18 @@ class PodPlacer:
         devices, made_as = manifest.devices_of(order), manifest.made_as(order)
 
         def may_be_used(entry: PodEntry) -> bool:
-            is_sound = not entry.node or self.watch.service(entry.node)[0] == "ready"
+            is_sound = not entry.node or self._takes_pods(entry.node)
             is_gone = entry.is_lost or (bool(entry.uid) and self.pods.is_gone(entry.uid))
             fits = entry.devices == devices and entry.node not in avoided
             return is_sound and fits and not is_gone and entry.made_as == made_as
 
         return may_be_used
+
+    def _takes_pods(self, name: str) -> bool:
+        """Whether the node is ready and in no maintenance."""
+        node = self.watch.node(name)
+        is_open = node is None or not maintenance(node)
+        return is_open and self.watch.service(name)[0] == "ready"
 
     def _nodes_to_avoid(self, node_names: Iterable[str]) -> NodesToAvoid:
         """These nodes as affinity names them."""
