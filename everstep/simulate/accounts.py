@@ -12,7 +12,9 @@ from everstep.backends.fake.simulated.training import Training
 
 CAUSES = (
     "checkpoints",  # they are written
-    "detect",  # until the first decision
+    "snapshots",  # the same
+    "detect",  # until the first fact is reported
+    "decide",  # from there to the first decision
     "place",  # a node is waited for
     "isolation",  # the same, while sound nodes are isolated
     "restart",
@@ -32,6 +34,7 @@ class RestartNote:
     fault_class: str
     is_false: bool
     is_hindered: bool  # sound nodes were isolated then
+    reported_s: float  # when the first fact of it was reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +52,7 @@ class Account:
     """The time of one job, or of several."""
 
     total_s: float = 0.0  # without the time in which the script was mended
-    useful_s: float = 0.0  # steps that count, without writes of checkpoints
+    useful_s: float = 0.0  # steps that count, without writes of checkpoints and snapshots
     lost_s: Mapping[str, float] = field(default_factory=dict)  # by CAUSES
     levels: Mapping[str, int] = field(default_factory=dict)
     restarts: int = 0
@@ -73,6 +76,7 @@ class JobLife:
     waits: Sequence[tuple[float, float]]  # for places
     slow_s: float
     write_share: float  # of the time of a step, for writes of checkpoints
+    snapshot_share: float  # the same for snapshots
     horizon_s: float
 
 
@@ -86,14 +90,17 @@ def account(life: JobLife) -> Account:
     for training, following in pairwise(trainings):
         _add_gap(lost, life, _halted_s(training, life), _first_s(following))
         again = max(training.step_at(life.horizon_s + EPOCH) - following.resume, 0)
-        lost["lost_steps"] += again * training.script.step_s * (1 - life.write_share)
+        useful_share = 1 - life.write_share - life.snapshot_share
+        lost["lost_steps"] += again * training.script.step_s * useful_share
     if trainings[-1].halted_at is not None:
         _add_gap(lost, life, _halted_s(trainings[-1], life), life.horizon_s)
     stepping_s = sum(_halted_s(one, life) - _first_s(one) for one in trainings)
     lost["checkpoints"] = stepping_s * life.write_share
+    lost["snapshots"] = stepping_s * life.snapshot_share
     lost["slow"] = life.slow_s
     away_s = sum(_overlap(e.at_s, e.until_s, life) for e in life.ends if not e.is_wrong)
-    useful_s = stepping_s - lost["checkpoints"] - lost["lost_steps"] - lost["slow"]
+    overhead = ("checkpoints", "snapshots", "lost_steps", "slow")
+    useful_s = stepping_s - sum(lost[cause] for cause in overhead)
     return Account(
         total_s=life.horizon_s - began_s - away_s,
         useful_s=useful_s,
@@ -129,14 +136,17 @@ def _add_gap(lost: defaultdict[str, float], life: JobLife, since_s: float, until
             lost["ended"] += ended_s if end.is_wrong else 0.0
             left_s -= ended_s
     decided = [one for one in life.restarts if since_s <= one.at_s <= until_s]
-    detect_s = (decided[0].at_s if decided else until_s) - since_s
-    detect_s = min(max(detect_s, 0.0), left_s)
+    decided_s = (decided[0].at_s if decided else until_s) - since_s
+    decided_s = min(max(decided_s, 0.0), left_s)
+    reported_s = decided[0].reported_s - since_s if decided else decided_s
+    detect_s = min(max(reported_s, 0.0), decided_s)
     is_hindered = any(one.is_hindered for one in decided)
     waited_s = sum(_within(wait, since_s, until_s) for wait in life.waits)
-    waited_s = min(waited_s, left_s - detect_s)
+    waited_s = min(waited_s, left_s - decided_s)
     lost["detect"] += detect_s
+    lost["decide"] += decided_s - detect_s
     lost["isolation" if is_hindered else "place"] += waited_s
-    lost["restart"] += left_s - detect_s - waited_s
+    lost["restart"] += left_s - decided_s - waited_s
 
 
 def _within(wait: tuple[float, float], since_s: float, until_s: float) -> float:

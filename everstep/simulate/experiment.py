@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from statistics import mean
 from typing import Any
 
 from everstep.core.spec import JobSpec
 from everstep.simulate.accounts import CAUSES, Account, total
 from everstep.simulate.fault_classes import PROFILES, Profile, row_named
-from everstep.simulate.jobs import JobNumbers, as_simulated
+from everstep.simulate.jobs import JobNumbers, Library, as_simulated
 from everstep.simulate.mishaps import Mishap, drawn, spares_for
 from everstep.simulate.policies import POLICIES, PolicyUnderTest
 from everstep.simulate.runs import Scene, played
@@ -25,15 +26,22 @@ Progress = Callable[[str], None]
 CAUSE_NAMES: Mapping[str, str] = {
     "lost_steps": "steps done again",
     "ended": "ended without need",
-    "detect": "until a decision",
+    "detect": "until a fault was reported",
+    "decide": "from there to a decision",
     "restart": "restarts",
     "place": "waiting for a node",
     "isolation": "waiting, sound nodes isolated",
     "checkpoints": "writing checkpoints",
+    "snapshots": "writing snapshots",
     "slow": "slow nodes",
 }
 """What people read; `accounts.CAUSES` says more."""
 
+NUMBERS = (
+    *("step_s", "checkpoint_s", "write_s", "start_s", "load_s", "pod_s"),
+    *("library", "snapshot_every_s", "snapshot_s", "restore_s", "rebuild_s"),
+)
+"""Of `JobNumbers`, what people choose."""
 USUAL_POLICIES = ("document", "oracle")
 
 
@@ -120,10 +128,7 @@ def inputs(experiment: Experiment) -> Value:
         "profile": experiment.profile.name,
         "faults_per_1000_node_days": experiment.profile.rate,
         "trace": None if experiment.trace is None else experiment.trace.name,
-        "numbers": {
-            name: getattr(numbers, name)
-            for name in ("step_s", "checkpoint_s", "write_s", "start_s", "load_s", "pod_s")
-        },
+        "numbers": {name: getattr(numbers, name) for name in NUMBERS},
     }
 
 
@@ -177,22 +182,20 @@ def what_if(
     *,
     checkpoints_s: Sequence[float],
     spares: Sequence[int],
+    libraries: Sequence[Library] = ("none",),
     progress: Progress = lambda _text: None,
 ) -> list[Value]:
     """The first policy for every combination; what is worth most is the first row of all."""
     rows = []
-    for checkpoint_s in checkpoints_s:
-        for count in spares:
-            varied = replace(
-                experiment,
-                numbers=replace(experiment.numbers, checkpoint_s=checkpoint_s),
-                spares=count,
-            )
-            progress(f"a checkpoint every {checkpoint_s:g} s, {count} spares")
-            accounts = [
-                played(scene(varied, seed), experiment.policies[0]) for seed in experiment.seeds
-            ]
-            rows.append({"checkpoint_s": checkpoint_s, "spares": count, **account_values(accounts)})
+    for checkpoint_s, count, library in product(checkpoints_s, spares, libraries):
+        numbers = replace(experiment.numbers, checkpoint_s=checkpoint_s, library=library)
+        varied = replace(experiment, numbers=numbers, spares=count)
+        progress(f"a checkpoint every {checkpoint_s:g} s, {count} spares, train library {library}")
+        accounts = [
+            played(scene(varied, seed), experiment.policies[0]) for seed in experiment.seeds
+        ]
+        inputs = {"checkpoint_s": checkpoint_s, "spares": count, "library": library}
+        rows.append({**inputs, **account_values(accounts)})
     return rows
 
 

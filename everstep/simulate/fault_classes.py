@@ -53,7 +53,7 @@ class FaultClassRow:
         0.0  # share that no monitor of the node reports; of hangs: its devices look busy
     )
     users: float = 0.0  # share of those that last which the script causes, not the node
-    again_s: float = 120.0  # mean time until a cause that is still there stops the next run
+    again_s: float = 120.0  # mean time until a node that is still sick stops the next run
     is_false: bool = False
     source: str
 
@@ -150,8 +150,7 @@ ROWS: tuple[FaultClassRow, ...] = (
         cured=0.0,
         repair=NO_REPAIR,
         users=1.0,
-        again_s=2 * MINUTE_S,
-        source="Acme (NSDI'24): such a job ends again within 0.7 to 4.3 min; Llama 3: 13.4 % software",
+        source="Llama 3: 13.4 % software; that it fails again at the same step is assumed",
     ),
     FaultClassRow(
         name="maintenance",

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from everstep.core.spec import JobSpec, PhaseSpec
+
+Library = Literal["none", "snapshots", "levels"]
+"""What the script uses of the train library: nothing, snapshots in memory, or those and ranks that outlive
+faults."""
+LIBRARIES: tuple[Library, ...] = get_args(Library)
+CAN: Mapping[Library, str] = {"none": "0", "snapshots": "restore,snapshot", "levels": "1"}
+"""What its ranks declare, as the fake cluster reads it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +28,11 @@ class JobNumbers:
     pod_s: float = 120.0  # a new pod: image and placement
     heal_s: float = 10.0  # a device repairs itself
     steps: int = 10**9  # after which it is done
+    library: Library = "none"
+    snapshot_every_s: float = 30.0  # of training between two snapshots
+    snapshot_s: float = 0.1  # for which training stands still at each
+    restore_s: float = 5.0  # until the first step: snapshots are read, or come from a neighbour
+    rebuild_s: float = 10.0  # the same of ranks that outlive a fault: their group is formed again
 
     @property
     def steps_between(self) -> int:
@@ -26,9 +40,31 @@ class JobNumbers:
         return max(round(self.checkpoint_s / self.step_s), 1)
 
     @property
+    def steps_between_snapshots(self) -> int:
+        """The same for snapshots; 0: there are none."""
+        keeps_any = self.library != "none"
+        return max(round(self.snapshot_every_s / self.step_s), 1) if keeps_any else 0
+
+    @property
+    def snapshots_s(self) -> float:
+        """How long training stands still for snapshots from one checkpoint to the next."""
+        apart = self.steps_between_snapshots
+        return self.snapshot_s * self.steps_between / apart if apart else 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """From the begin of one checkpoint to that of the next."""
+        return self.checkpoint_s + self.write_s + self.snapshots_s
+
+    @property
     def write_share(self) -> float:
-        """The share of the time of training that writes take."""
-        return self.write_s / (self.checkpoint_s + self.write_s)
+        """The share of the time of training that writes of checkpoints take."""
+        return self.write_s / self.interval_s
+
+    @property
+    def snapshot_share(self) -> float:
+        """The share that snapshots take."""
+        return self.snapshots_s / self.interval_s
 
 
 def as_simulated(spec: JobSpec, numbers: JobNumbers, *, nodes: int | None) -> JobSpec:
@@ -45,13 +81,17 @@ def as_simulated(spec: JobSpec, numbers: JobNumbers, *, nodes: int | None) -> Jo
 
 def _phase(phase: PhaseSpec, name: str, numbers: JobNumbers, nodes: int) -> PhaseSpec:
     every = numbers.steps_between
-    step_s = (numbers.checkpoint_s + numbers.write_s) / every
+    step_s = numbers.interval_s / every
     env = {
         "STEPS": str(numbers.steps),
         "STEP_S": repr(step_s),
         "CHECKPOINT_EVERY": str(every),
         "START_S": str(numbers.start_s),
         "WARMUP_S": repr(numbers.load_s + step_s),
+        "LIBRARY": CAN[numbers.library],
+        "SNAPSHOT_EVERY": str(numbers.steps_between_snapshots),
+        "RESTORE_S": repr(numbers.restore_s + step_s),
+        "REBUILD_S": repr(numbers.rebuild_s + step_s),
     }
     is_elastic = phase.nodes_min < phase.nodes
     least = max(round(nodes * phase.nodes_min / phase.nodes), 1) if is_elastic else nodes

@@ -39,7 +39,7 @@ class Mishap:
     place: float = 0.0  # 0 to 1 over the nodes of all jobs
     detect_s: float = 0.0
     sound_s: float = 0.0  # from the beginning until the node is sound again
-    again_s: float = 0.0  # after the begin of the next run a cause that lasts shows again
+    again_s: float = 0.0  # how long the next run goes well on a node that is still sick
     is_cured: bool = False  # by a restart in place
     is_hidden: bool = False
     is_users: bool = False

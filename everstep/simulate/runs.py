@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from everstep.backends.fake.settings import EPOCH
-from everstep.core.loop.next_actions import Action, RunPlan
+from everstep.core.facts import Fact
+from everstep.core.loop.next_actions import Action, Decide, RunPlan
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.spec import JobSpec
@@ -27,6 +28,7 @@ SUBMITTED_AGAIN_S = 1.5 * HOUR_S
 
 ByteRobust (SOSP'25): more than 1.5 h until such a node is found by hand.
 """
+OF_WATCH = "watch/"
 PERSON, END = JobRef(id="a person", run=""), JobRef(id="the last day", run="")
 
 
@@ -53,6 +55,7 @@ class JobNotes:
     restarts: list[RestartNote] = field(default_factory=list)
     ends: list[EndNote] = field(default_factory=list)
     completed_s: float | None = None
+    reported_s: float = 0.0  # when the first of the facts was reported that were decided about last
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +78,11 @@ class _WatchedQuarantine(QuarantineInMemory):
         if answer.verdict == "isolated":
             self.world.note_isolated(request.node)
         return answer
+
+
+def _reported_s(fact: Fact, now: float) -> float:
+    """When a fact was reported. One that the watch itself makes is about a time before: since when."""
+    return now if fact.id.startswith(OF_WATCH) else fact.at
 
 
 class Run:
@@ -168,6 +176,9 @@ class Run:
 
     def _note_action(self, state: JobState, action: Action) -> None:
         self._on_action(state, action)
+        if isinstance(action, Decide):
+            times = (_reported_s(fact, state.now) for fact in action.inputs.facts)
+            self.notes[state.job.id].reported_s = min(times, default=state.now) - EPOCH
         if not isinstance(action, RunPlan) or action.plan.n == 0 or action.plan.level is None:
             return
         causes = self.world.causes_shown.get(state.job.id, ())
@@ -181,6 +192,7 @@ class Run:
                 else str(state.incident.decision.fault.cls),
                 is_false=is_false,
                 is_hindered=self.world.healthy_isolated() > 0,
+                reported_s=self.notes[state.job.id].reported_s,
             )
         )
 
@@ -194,5 +206,6 @@ class Run:
             waits=waits,
             slow_s=self.world.slow_s.get(spec.name, 0.0),
             write_share=self._scene.numbers.write_share,
+            snapshot_share=self._scene.numbers.snapshot_share,
             horizon_s=notes.completed_s or self._scene.days * DAY_S,
         )

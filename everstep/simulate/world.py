@@ -19,6 +19,7 @@ from everstep.backends.fake.settings import EPOCH
 from everstep.backends.fake.simulated import processes
 from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.training import Training
+from everstep.core.facts import COLLECTIVE
 from everstep.simulate.cluster import SimulatedCluster
 from everstep.simulate.fault_classes import HOUR_S, MINUTE_S, Effect, row_named
 from everstep.simulate.mishaps import Mishap
@@ -48,15 +49,20 @@ class Cause:
 
     mishap: Mishap
     node: str = ""  # none: the script's
-    times: int = 0  # that it showed again
+    step: int = 0  # at which a script fails, whenever it comes there
+    times: int = 0  # that a node failed a run again
 
-    def again_s(self) -> float:
-        """How long the next run goes well: that of a script always as long, that of a node by chance."""
-        self.times += 1
+    def again_at(self, training: Training) -> float:
+        """When it ends this run too: a script before the same step is completed, a node by chance."""
+        assert training.first_at is not None
         if not self.node:
-            return self.mishap.again_s
+            step = max(self.step, training.resume + 1)
+            return training.time_of(step) - training.script.step_s / 2
+        self.times += 1
+        if self.times == 1:
+            return training.first_at + self.mishap.again_s
         chance = Random(f"{self.mishap.at_s}/{self.times}")  # no secret
-        return chance.expovariate(1 / row_named(self.mishap.name).again_s)
+        return training.first_at + chance.expovariate(1 / row_named(self.mishap.name).again_s)
 
 
 class World:
@@ -214,13 +220,29 @@ class World:
         """The ranks on the node fail: their process ends, or (seen by a monitor) stands still until then."""
         for job, pod in tuple(self._cluster.state.jobs_on(self._cluster.state.nodes[node])):
             self.causes_shown.setdefault(job.id, []).append(mishap)
-            if mishap.is_hidden or mishap.effect is Effect.LINK:
+            if mishap.effect is Effect.LINK:
+                self._cut(pod)
+            elif mishap.is_hidden:
                 self._crash(pod)
-            elif job.training is not None and pod.ranks:
+            elif pod.ranks:
                 # A hang: without one of its ranks the job makes no step. All views stay alike.
                 self._note_line(f"hang {job.id} {pod.ranks[0]}")
-                processes.halt(self._cluster.state, job, job.training)
-                self._cluster.state.touch(job)
+                self._halt(job)
+
+    def _halt(self, job: Job) -> None:
+        if job.training is not None:
+            processes.halt(self._cluster.state, job, job.training)
+            self._cluster.state.touch(job)
+
+    def _cut(self, pod: Pod) -> None:
+        """An error of the network in a rank: it ends, or waits where ranks outlive such an error."""
+        training = pod.job.training
+        if training is None or "guard" not in training.script.can or not pod.ranks:
+            self._crash(pod, "RuntimeError: NCCL error")
+            return
+        self._halt(pod.job)
+        where = f"rank={pod.ranks[0]} slot={pod.slot} node={pod.node.name}"
+        self._fault(f"fact {pod.job.id} {COLLECTIVE} {where}")
 
     def _crash(self, pod: Pod, exception: str = "RuntimeError: CUDA error") -> None:
         if pod.ranks:
@@ -298,7 +320,8 @@ class World:
         return "RuntimeError: NCCL error"
 
     def _bug(self, job: Job, mishap: Mishap) -> None:
-        cause = Cause(mishap=mishap)
+        step = 0 if job.training is None else job.training.step_at(self._cluster.state.now) + 1
+        cause = Cause(mishap=mishap, step=step)
         self.bugs[job.id] = cause
         self._at(self._cluster.now_s + MENDED_S, partial(self.mend, job.id, cause))
 
@@ -408,9 +431,8 @@ class World:
             self._set_again(job, training, job.pods[min(job.pods)], bug)
 
     def _set_again(self, job: Job, training: Training, pod: Pod, cause: Cause) -> None:
-        assert training.first_at is not None
         again = partial(self._show_again, job, training, pod, cause)
-        self._at(training.first_at - EPOCH + cause.again_s(), again)
+        self._at(cause.again_at(training) - EPOCH, again)
 
     def _show_again(self, job: Job, training: Training, pod: Pod, cause: Cause) -> None:
         is_there = (
@@ -426,6 +448,8 @@ class World:
             self._hang(pod, mishap)
         elif mishap.effect is Effect.NUMBERS:
             self._show_numbers(pod, mishap)
+        elif mishap.effect is Effect.LINK:
+            self._cut(pod)
         else:
             self._crash(pod, self._exception(mishap))
 

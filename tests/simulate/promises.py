@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from everstep.backends.fake.simulated.model import Job
+from everstep.core.deciding.decision import Decision
 from everstep.core.levels import Level
 from everstep.core.loop.next_actions import Action, RunPlan
 from everstep.core.state import JobState
@@ -31,6 +32,8 @@ NUMBERS = JobNumbers(
     steps=int(8 * HOUR_S),
 )
 """Starts and pods take as long as on every fake cluster, so that a scenario plays the same."""
+SURVIVORS = replace(NUMBERS, library="levels", snapshot_every_s=10.0, restore_s=0.0, rebuild_s=0.0)
+"""The same with ranks that keep snapshots and outlive faults."""
 BUDGET = {"all": {"limit": 10_000, "levels": ["in_place", "suspension", "pod", "job", "rollback"]}}
 BROKEN_FOR = Lasting(median_s=1_800.0, sigma=1.0, most_s=4 * HOUR_S)
 
@@ -57,6 +60,7 @@ class Observer:
     billed: Counter[str] = field(default_factory=Counter)
     last_n: dict[str, int] = field(default_factory=dict)
     used: Counter[str] = field(default_factory=Counter)
+    decision: Decision | None = None  # the last one that was carried out
 
     def watch(self, run: Run) -> None:
         self.run = run
@@ -72,11 +76,21 @@ class Observer:
             raise Broken(f"restart {action.plan.n} is not explained")
         if decision.level in (Level.NOTE, Level.FAIL):
             raise Broken(f"{decision.level} is no restart")
+        self._check_level(decision)
         if action.plan.n == 1:  # a new run
             self.billed.clear()
         self.billed.update(decision.bills)
         if self.billed != self.used:
             raise Broken(f"billed {dict(self.billed)}, used {dict(self.used)}")
+
+    def _check_level(self, decision: Decision) -> None:
+        """A level that failed falls to one of those below it."""
+        before, self.decision = self.decision, decision
+        if before is None or before == decision or decision.instead_of is not before.level:
+            return
+        is_same = decision.fault.cls is before.fault.cls
+        if is_same and before.ladder and decision.level not in before.ladder:
+            raise Broken(f"{before.level} failed, and {decision.level} is not below it")
 
     def _steps_begin(self, job: Job, then: Callable[[Job], None]) -> None:
         before = self.run.backend.trainings.get(job.id, ())
@@ -86,16 +100,18 @@ class Observer:
             cause = self.run.world.sick.get(pod.node.name)
             if pod.is_lost or (cause is not None and pod.node.is_down):
                 raise Broken(f"{pod.name} steps on {pod.node.name}, which is down")
+            if pod.node.name in self.run.backend.state.isolated:
+                raise Broken(f"{pod.name} steps on {pod.node.name}, which is isolated")
         then(job)
 
 
-def check(mishaps: Sequence[Mishap]) -> Run:
+def check(mishaps: Sequence[Mishap], numbers: JobNumbers = NUMBERS) -> Run:
     """Play the job with these mishaps. Raises `Broken` with the promise that does not hold."""
     spec = compile_document(document(nodes=NODES, recovery={"budgets": BUDGET}))
     scene = Scene(
-        jobs=(as_simulated(spec, NUMBERS, nodes=None),),
+        jobs=(as_simulated(spec, numbers, nodes=None),),
         nodes=NODES + SPARES,
-        numbers=NUMBERS,
+        numbers=numbers,
         mishaps=tuple(mishaps),
         days=HOURS / 24,
     )
@@ -143,10 +159,10 @@ def shrunken(mishaps: Sequence[Mishap], checked: Check = check) -> tuple[Mishap,
         size = max(size // 2, 1)
 
 
-def scenario(mishaps: Sequence[Mishap], problem: str) -> str:
+def scenario(mishaps: Sequence[Mishap], problem: str, numbers: JobNumbers = NUMBERS) -> str:
     """A file for tests/scenarios with what these mishaps were on the cluster."""
     spec = compile_document(document(nodes=NODES))
-    phase = as_simulated(spec, NUMBERS, nodes=None).phases[0]
+    phase = as_simulated(spec, numbers, nodes=None).phases[0]
     job = {"nodes": NODES, "accelerators_per_node": 1, "env": dict(phase.env)}
     return "\n".join(
         (
@@ -156,19 +172,19 @@ def scenario(mishaps: Sequence[Mishap], problem: str) -> str:
             f"cluster: {NODES + SPARES} nodes, 1 devices",
             f"job: {job}",
             "",
-            *lines_of(mishaps),
+            *lines_of(mishaps, numbers),
             "",
         )
     )
 
 
-def lines_of(mishaps: Sequence[Mishap]) -> list[str]:
+def lines_of(mishaps: Sequence[Mishap], numbers: JobNumbers = NUMBERS) -> list[str]:
     """The fault lines of a run with these mishaps, up to where a promise broke."""
     spec = compile_document(document(nodes=NODES, recovery={"budgets": BUDGET}))
     scene = Scene(
-        jobs=(as_simulated(spec, NUMBERS, nodes=None),),
+        jobs=(as_simulated(spec, numbers, nodes=None),),
         nodes=NODES + SPARES,
-        numbers=NUMBERS,
+        numbers=numbers,
         mishaps=tuple(mishaps),
         days=HOURS / 24,
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.simulate.experiment import results
+from everstep.simulate.accounts import CAUSES
+from everstep.simulate.experiment import CAUSE_NAMES, results
 from everstep.simulate.fault_classes import DAY_S
 from everstep.simulate.formula import expected_ettr
 from everstep.simulate.jobs import JobNumbers
@@ -20,10 +21,27 @@ def long(*row: object) -> object:
     return pytest.param(*row, marks=pytest.mark.long)
 
 
+def of_checkpoints(numbers: JobNumbers) -> dict[str, float]:
+    return {
+        "recovery_s": numbers.start_s + numbers.load_s,
+        "checkpoint_s": numbers.checkpoint_s,
+        "write_s": numbers.write_s,
+    }
+
+
+def of_snapshots(numbers: JobNumbers) -> dict[str, float]:
+    return {
+        "recovery_s": numbers.start_s + numbers.restore_s,
+        "checkpoint_s": numbers.snapshot_every_s,
+        "write_s": numbers.snapshot_s,
+    }
+
+
 @pytest.mark.parametrize(
     ("between_h", "numbers", "share"),
     [
         (3.1, JobNumbers(start_s=100.0, load_s=50.0), 0.972),
+        (3.1, JobNumbers(write_s=0.0, library="snapshots", snapshot_every_s=60.0), None),
         long(6.3, JobNumbers(), 0.989),
         long(6.3, JobNumbers(checkpoint_s=3_600.0), 0.921),
         long(3.1, JobNumbers(checkpoint_s=900.0, write_s=5.0, start_s=300.0, load_s=300.0), None),
@@ -46,9 +64,7 @@ def test_the_share_of_useful_time_is_that_of_the_formula(
     )
     expected = expected_ettr(
         between_faults_s=1_000 / rate / NODES * DAY_S,
-        recovery_s=numbers.start_s + numbers.load_s,
-        checkpoint_s=numbers.checkpoint_s,
-        write_s=numbers.write_s,
+        **(of_checkpoints(numbers) if numbers.library == "none" else of_snapshots(numbers)),
     )
     if share is not None:
         assert expected == pytest.approx(share, abs=0.001)
@@ -56,3 +72,5 @@ def test_the_share_of_useful_time_is_that_of_the_formula(
     assert row["restarts"] > 350
     assert row["ended_wrongly"] == 0
     assert row["ettr"] == pytest.approx(expected, abs=POINTS)
+    assert set(row["lost"]) == set(CAUSES) == set(CAUSE_NAMES)
+    assert row["ettr"] + sum(row["lost"].values()) == pytest.approx(1.0, abs=1e-6)

@@ -11,6 +11,7 @@ from everstep.simulate.accounts import Account
 from everstep.simulate.experiment import Experiment, scene
 from everstep.simulate.fault_classes import PROFILES, Effect, FaultClassRow, Lasting
 from everstep.simulate.jobs import JobNumbers
+from everstep.simulate.mishaps import Mishap
 from everstep.simulate.policies import NAMES, PolicyUnderTest, policy_named
 from everstep.simulate.runs import played
 from everstep.simulate.world import COLLECTIVE_S
@@ -140,6 +141,21 @@ def test_all_time_is_accounted_for() -> None:
         assert account.useful_s + sum(account.lost_s.values()) == pytest.approx(
             account.total_s, rel=1e-4
         )
+
+
+def test_the_wait_for_a_silent_slot_beside_a_crash_counts_as_deciding() -> None:
+    """It may have ended the training. Here it answers again before its minute is over."""
+    made = replace(scene(experiment(4, days=0.1), 1), mishaps=(SILENCE, CRASH))
+    account = played(made, policy_named("document"))
+    assert account.levels == {"in_place": 1}
+    assert account.lost_s["detect"] == pytest.approx(0.0, abs=0.1)
+    assert account.lost_s["decide"] == pytest.approx(59.0, abs=0.5)
+
+
+SILENCE = Mishap(
+    at_s=2_000.0, name="false_silence", effect=Effect.FALSE_SILENCE, nodes=("n1",), sound_s=60.0
+)
+CRASH = Mishap(at_s=2_001.0, name="net_flap", effect=Effect.LINK, nodes=("n2",), is_cured=True)
 
 
 def test_several_jobs_share_the_spares_and_the_queue() -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from everstep.simulate.fault_classes import FALSE_ALARMS, Effect
+from everstep.simulate.jobs import JobNumbers
 from everstep.simulate.mishaps import Mishap, drawn
 from tests.simulate.promises import (
     NODES,
+    NUMBERS,
     PROFILE,
+    SURVIVORS,
     Broken,
     check,
     mishaps_of,
@@ -25,12 +29,12 @@ from tests.support.playing.scenario import read
 QUICK, THOROUGH = range(20), range(500)
 
 
-def holds(seed: int) -> None:
-    mishaps = mishaps_of(seed)
-    problem = problem_of(mishaps, check)
+def holds(seed: int, numbers: JobNumbers = NUMBERS) -> None:
+    mishaps, checked = mishaps_of(seed), partial(check, numbers=numbers)
+    problem = problem_of(mishaps, checked)
     if problem is not None:
-        fewest = shrunken(mishaps)
-        pytest.fail(f"seed {seed}: {problem}\n\n{scenario(fewest, problem)}")
+        fewest = shrunken(mishaps, checked)
+        pytest.fail(f"seed {seed}: {problem}\n\n{scenario(fewest, problem, numbers)}")
 
 
 @pytest.mark.parametrize("seed", QUICK)
@@ -38,11 +42,17 @@ def test_the_promises_hold_and_the_job_finishes(seed: int) -> None:
     holds(seed)
 
 
+@pytest.mark.parametrize("seed", QUICK[:4])
+def test_they_hold_where_ranks_outlive_faults(seed: int) -> None:
+    holds(seed, SURVIVORS)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("first", THOROUGH[:: len(THOROUGH) // 10])
 def test_they_hold_over_five_hundred_seeds(first: int) -> None:
     for seed in range(first, first + len(THOROUGH) // 10):
         holds(seed)
+        holds(seed, SURVIVORS)
 
 
 def test_the_mishaps_of_a_seed_are_many_and_of_most_classes() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from everstep.dialects import registry
 
 if TYPE_CHECKING:
     from everstep.simulate.experiment import Experiment
-    from everstep.simulate.jobs import JobNumbers
+    from everstep.simulate.jobs import JobNumbers, Library
     from everstep.simulate.policies import PolicyUnderTest
     from everstep.simulate.trace import Trace
 
@@ -69,6 +69,24 @@ WriteS = Annotated[float, typer.Option(min=0.0, help="For so long a checkpoint s
 StartS = Annotated[float, typer.Option(min=0.0, help="Until all ranks have started.")]
 LoadS = Annotated[float, typer.Option(min=0.0, help="From there to the first step.")]
 PodS = Annotated[float, typer.Option(min=0.0, help="Until a new pod is ready.")]
+Libraries = Annotated[
+    str,
+    typer.Option(
+        "--library",
+        metavar="NAME[,NAME]",
+        help="What the script uses of everstep.train: none, snapshots or levels; several are compared.",
+    ),
+]
+SnapshotEvery = Annotated[
+    str, typer.Option(metavar="AGE", help="Between snapshots, where --library has any.")
+]
+SnapshotS = Annotated[float, typer.Option(min=0.0, help="For so long a snapshot stops training.")]
+RestoreS = Annotated[
+    float, typer.Option(min=0.0, help="In place of --load-s where ranks begin from snapshots.")
+]
+RebuildS = Annotated[
+    float, typer.Option(min=0.0, help="In place of --load-s where ranks outlive a fault.")
+]
 Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", metavar="FILE", help="Write FILE.html or FILE.json."),
@@ -93,6 +111,11 @@ def simulate(
     start_s: StartS = 30.0,
     load_s: LoadS = 30.0,
     pod_s: PodS = 120.0,
+    library: Libraries = "none",
+    snapshot_every: SnapshotEvery = "30s",
+    snapshot_s: SnapshotS = 0.1,
+    restore_s: RestoreS = 5.0,
+    rebuild_s: RebuildS = 10.0,
     output: Output = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,15 +128,19 @@ def simulate(
     from everstep.simulate.jobs import JobNumbers
 
     check_output(output, as_json=as_json)
-    intervals = [parse_duration("--checkpoint-every", text) for text in checkpoint_every.split(",")]
-    counts = [] if spares is None else [_count("--spares", text) for text in spares.split(",")]
+    compared = _compared(checkpoint_every, spares, library)
     numbers = JobNumbers(
         step_s=step_s,
-        checkpoint_s=intervals[0],
+        checkpoint_s=compared.checkpoints_s[0],
         write_s=write_s,
         start_s=start_s,
         load_s=load_s,
         pod_s=pod_s,
+        library=compared.libraries[0],
+        snapshot_every_s=parse_duration("--snapshot-every", snapshot_every),
+        snapshot_s=snapshot_s,
+        restore_s=restore_s,
+        rebuild_s=rebuild_s,
     )
     experiment = _experiment(
         job, numbers, policies=policies, profile=profile, trace=trace, nodes=nodes
@@ -123,15 +150,20 @@ def simulate(
         days=days,
         trace=outages_between(experiment.trace, from_day, days),
         seeds=range(seed, seed + seeds),
-        spares=counts[0]
-        if len(counts) == 1
-        else None,  # several are compared in a table of their own
+        spares=compared.only_spares,
     )
-    value = _value(experiment, intervals, counts, has_curves=output is not None)
-    if output is not None:
+    _simulate(experiment, compared, output, as_json=as_json)
+
+
+def _simulate(
+    experiment: Experiment, compared: Compared, output: Path | None, *, as_json: bool
+) -> None:
+    """Simulate, and print or write the results."""
+    value = _value(experiment, compared, has_curves=output is not None)
+    if output is None:
+        show(value, simulation_page, as_json=as_json)
+    else:
         _write(output, value)
-        return
-    show(value, simulation_page, as_json=as_json)
 
 
 def _experiment(
@@ -200,18 +232,54 @@ def _count(option: str, text: str) -> int:
     return int(text)
 
 
-def _value(
-    experiment: Experiment, intervals: Sequence[float], counts: Sequence[int], *, has_curves: bool
-) -> Value:
+def _library(text: str) -> Library:
+    from everstep.simulate.jobs import LIBRARIES
+
+    for library in LIBRARIES:
+        if library == text.strip():
+            return library
+    raise Failed(Exit.USAGE, f"--library {text}: try some of {', '.join(LIBRARIES)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The values of the options that may have several."""
+
+    checkpoints_s: Sequence[float]
+    spares: Sequence[int]  # none: enough
+    libraries: Sequence[Library]
+
+    @property
+    def only_spares(self) -> int | None:
+        """None: enough, or several, which are compared in a table of their own."""
+        return self.spares[0] if len(self.spares) == 1 else None
+
+    @property
+    def has_several(self) -> bool:
+        return max(len(self.checkpoints_s), len(self.spares), len(self.libraries)) > 1
+
+
+def _compared(checkpoint_every: str, spares: str | None, library: str) -> Compared:
+    return Compared(
+        checkpoints_s=[
+            parse_duration("--checkpoint-every", text) for text in checkpoint_every.split(",")
+        ],
+        spares=[] if spares is None else [_count("--spares", text) for text in spares.split(",")],
+        libraries=[_library(text) for text in library.split(",")],
+    )
+
+
+def _value(experiment: Experiment, compared: Compared, *, has_curves: bool) -> Value:
     from everstep.simulate.experiment import curves, results, what_if
 
     progress = _progress()
     rows = []
-    if len(intervals) > 1 or len(counts) > 1:
+    if compared.has_several:
         rows = what_if(
             experiment,
-            checkpoints_s=intervals,
-            spares=counts or [experiment.spare_nodes],
+            checkpoints_s=compared.checkpoints_s,
+            spares=compared.spares or [experiment.spare_nodes],
+            libraries=compared.libraries,
             progress=progress,
         )
     value = {
@@ -257,7 +325,9 @@ def inputs_line(value: Value) -> str:
     source = value["trace"] or f"profile {value['profile']}, {rate}"
     seeds = value["seeds"]
     which = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
-    return f"{jobs}, {value['spares']} spare, {value['days']:g} days, {source}, {which}"
+    library = value["numbers"]["library"]
+    uses = "" if library == "none" else f", train library: {library}"
+    return f"{jobs}, {value['spares']} spare, {value['days']:g} days, {source}, {which}{uses}"
 
 
 def _share(key: str) -> Callable[[Mapping[str, Any]], str]:
@@ -281,6 +351,7 @@ POLICY_COLUMNS = (
 WHAT_IF_COLUMNS = (
     Column("CHECKPOINT EVERY", lambda row: f"{row['checkpoint_s'] / 60:g} min", is_pinned=True),
     Column("SPARES", "spares", is_pinned=True),
+    Column("LIBRARY", "library", is_pinned=True),
     Column("TRAINS", _share("ettr"), is_pinned=True),
     Column("STEPS DONE AGAIN", lambda row: f"{row['lost']['lost_steps']:.2%}"),
     Column("WAITING FOR A NODE", lambda row: f"{row['lost']['place']:.2%}"),

@@ -59,7 +59,20 @@ def test_what_if_has_a_row_for_each_combination(cli: Cli, file: str) -> None:
     assert shares[300, 4] > shares[3600, 4]
     assert shares[300, 4] > shares[300, 0]
     page = cli("simulate", file, *SHORT, *varied).out
-    assert re.search(r"5 min +4 +\d", page)
+    assert re.search(r"5 min +4 +none +\d", page)
+
+
+def test_what_the_train_library_is_worth_has_a_row_for_each_use_of_it(cli: Cli, file: str) -> None:
+    uses = ("--library", "none,snapshots,levels", "--policies", "document", "--days", "6")
+    value = cli("simulate", file, *SHORT, *uses, "--json").json
+    rows = {row["library"]: row for row in value["what_if"]}
+    assert list(rows) == ["none", "snapshots", "levels"]
+    again = [row["lost"]["lost_steps"] for row in rows.values()]
+    assert again[0] > 2 * again[1] > 0
+    assert [row["lost"]["snapshots"] > 0 for row in rows.values()] == [False, True, True]
+    assert not {"process", "process_online", "operator_online"} & rows["snapshots"]["levels"].keys()
+    assert rows["levels"]["levels"]["process"] > 0
+    assert value["numbers"]["library"] == "none"
 
 
 def test_a_report_is_one_page_with_curves_and_no_script(
@@ -92,6 +105,8 @@ def test_outages_of_a_file_happen(cli: Cli, file: str, tmp_path: Path) -> None:
         (["--profile", "perfect"], "--profile perfect: try one of mature, good"),
         (["--policies", "mine"], "--policies mine: try some of document"),
         (["--spares", "some"], "--spares some: give whole numbers"),
+        (["--library", "all"], "--library all: try some of none, snapshots, levels"),
+        (["--snapshot-every", "often"], "--snapshot-every often: give a number and a unit"),
         (["--checkpoint-every", "5"], "--checkpoint-every 5: give a number and a unit"),
         (["--trace", "/nowhere.csv"], "/nowhere.csv: No such file or directory"),
         (["-o", "report.pdf"], "report.pdf: the name has to end in .html or .json"),

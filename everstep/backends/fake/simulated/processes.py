@@ -386,6 +386,8 @@ def stop(
     processes = pod.processes
     if processes is None or not processes.is_alive:
         return True
+    if pod.slot in processes.training.hangs:
+        keep = ()  # what hangs answers no hold, and is ended
     if processes.ending is None:
         state.note(f"stop slot {pod.slot} of {pod.job.id} (g{processes.generation})")
     if grace_s <= 0 and not keep:
