@@ -1,8 +1,8 @@
 """Builds the programs of a Kubernetes control plane, and kubectl, from `go.mod`, once per machine.
 
-`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet`, `kueue` or
-`volcano` it builds that one. The folder is in the user's cache, named after everything that goes into a
-build: other clones, and the same clone later, use it again.
+`python -m tests.testbed.build` prints the folder that holds them; with the word `kubelet`, `kueue`,
+`volcano` or `helm` it builds that one. The folder is in the user's cache, named after everything that goes
+into a build: other clones, and the same clone later, use it again.
 """
 
 from __future__ import annotations
@@ -232,11 +232,16 @@ PROMETHEUS = GoModule(
     # Nothing but fixed addresses is scraped: the clients of a dozen clouds stay out.
     flags=["-trimpath", "-tags", "remove_all_sd", "-ldflags", "-s -w"],
 )
+HELM = GoModule(
+    folder=HERE / "helm",
+    packages={"helm": "helm.sh/helm/v4/cmd/helm"},
+    flags=["-trimpath", "-ldflags", "-s -w"],
+)
 
 
 if __name__ == "__main__":
     try:
-        module = {"kubelet": KUBELET, "kueue": KUEUE, "volcano": VOLCANO}.get(
+        module = {"kubelet": KUBELET, "kueue": KUEUE, "volcano": VOLCANO, "helm": HELM}.get(
             sys.argv[-1], CONTROL_PLANE
         )
         sys.stdout.write(f"{module.build()}\n")
