@@ -425,10 +425,10 @@ class Agent:
     def _is_holding(self) -> bool:
         return self._ending is not None or (self._hold is not None and not self._hold.is_over)
 
-    def record_position(self, rank: Rank, generation: int, completed: int | None) -> None:
+    def record_position(self, generation: int, position: wire.RankPosition) -> None:
         """A rank reports that it holds."""
         if self._hold is not None and self._hold.generation == generation:
-            self._hold.report(rank.number, completed)
+            self._hold.report(position)
 
     def rank_ended(self, rank: Rank) -> None:
         """A rank has ended: no hold waits for it."""

@@ -313,6 +313,7 @@ class RankPosition(NamedTuple):
 
     rank: int
     completed: int | None  # the step whose state it has; None: it has none, or a part of an update
+    copies: tuple[int, ...] = ()  # the ranks with the same state as its own; empty: every rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ GUARD, PAUSE, REBUILD = OUTLIVES_FAULTS = "guard", "pause", "rebuild"
 holds when it is ordered to, and it forms its group again."""
 SAVER = "saver.json"
 """The file in which a rank says how its own function saves a snapshot, in its folder."""
-MESSAGE_MOST = 4096
+MESSAGE_MOST = 16_384
 """Bytes of the largest message between a rank and its agent."""
 BUFFERS = 2
 """A rank keeps its newest two snapshots: while one is written the other one stays whole."""

@@ -125,6 +125,7 @@ class RankPosition(TypedDict):
 
     rank: int
     completed: int | None  # the step whose state it has; None: it has none, or a part of an update
+    copies: list[int]  # the ranks whose state is the same as its own; empty: that of every rank
 
 
 class SnapshotSeen(TypedDict):

@@ -13,7 +13,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,18 +99,21 @@ class Orders:
         """Whether a hold came for which the rank has not reported yet."""
         return self._held > self._reported
 
-    def await_rebuild(self, completed: int | None, why: str) -> Rebuild | None:
+    def await_rebuild(
+        self, completed: int | None, why: str, *, copies: Sequence[int] = ()
+    ) -> Rebuild | None:
         """Report where this rank is at every hold, until the order to rebuild comes.
 
-        `completed`: the step whose state it has, None: it has none; `why`: what interrupted it. None: the
-        agent is gone, or gives no order.
+        `completed`: the step whose state it has, None: it has none; `why`: what interrupted it; `copies`: the
+        ranks that have the same state, none: all. None: the agent is gone, or gives no order.
         """
+        position = {"do": "held", "completed": completed, "copies": [*copies]}
         began, is_reported = time.monotonic(), False
         with self._changed:
             while not self._is_gone and (waited_s := time.monotonic() - began) < SILENT_S:
                 if self.is_held:
                     self._reported, is_reported = self._held, True
-                    self._send({"do": "held", "generation": self._held, "completed": completed})
+                    self._send({**position, "generation": self._held})
                 elif (rebuild := self._rebuild) is not None:
                     self._rebuild = None
                     return rebuild

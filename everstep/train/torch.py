@@ -29,7 +29,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ TRY_S = dt.timedelta(seconds=1)
 """Time limit of one try to reach the store of a group."""
 THERE = "everstep/there/"
 """The keys in the store of a group under which its ranks say that they are there."""
+COPIES_MOST = 2_000
+"""Ranks with the same state where not all have it: a rank reports them in one message."""
 STATE_FROM = "EVERSTEP_STATE_FROM"
 """The variable with the ranks that have state to give; absent: every process was started new."""
 
@@ -90,6 +92,7 @@ class Group:
         self._is_formed = False  # the group
         self._replicas: list[Replicated] = []
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self._copies: tuple[tuple[int, ...], ...] = (tuple(range(self.world)),)
         self.completed: int | None = None  # the newest step whose state this rank has
         self._is_torn = False  # an update was interrupted: some of it may be done
         self._interruption: str | None = None
@@ -191,14 +194,22 @@ class Group:
     # -- steps ------------------------------------------------------------------------------------
 
     def steps(
-        self, last: int, *, state: Mapping[str, Any], done: int = 0, snapshots: bool = True
+        self,
+        last: int,
+        *,
+        state: Mapping[str, Any],
+        copies: Iterable[Iterable[int]] | None = None,
+        done: int = 0,
+        snapshots: bool = True,
     ) -> Iterator[contextlib.AbstractContextManager[int]]:
         """An attempt at each step up to `last`, from the one after `done` on.
 
-        `state`: what every rank has alike, by `state_dict` and `load_state_dict`; `done`: the step of the
-        checkpoint that was loaded. `snapshots`: keep the state of each step in memory too, for a fault that
-        ends all processes.
+        `state`: what ranks have alike, by `state_dict` and `load_state_dict`; `copies`: which ones, such as
+        `[[0, 2], [1, 3]]`, where not all have the same; `done`: the step of the checkpoint that was loaded.
+        `snapshots`: keep the state of each step in memory too, for a fault that ends all processes.
         """
+        if copies is not None:
+            self._copies = _checked_copies(copies, self.world)
         restored = self._run.restore() if snapshots else None
         if self._joins:
             self._until_done(partial(self._share, state))
@@ -287,22 +298,26 @@ class Group:
         why, self._interruption = self._interruption or "", None
         self._leave()
         assert self._orders is not None  # else nothing is taken for an interruption
-        order = self._orders.await_rebuild(None if self._is_torn else self.completed, why)
+        completed = None if self._is_torn else self.completed
+        copies = self._copies_of(self.rank) if len(self._copies) > 1 else ()
+        order = self._orders.await_rebuild(completed, why, copies=copies)
         if order is None:
             raise RuntimeError(f"no order to go on came from the agent; interrupted by: {why}")
         os.environ.update(order.env)
         self._run.rebuilt(order.generation)
 
     def _share(self, state: Mapping[str, Any]) -> None:
-        """Give the newest state to the ranks that do not have it, from the lowest rank that does."""
+        """Give the newest state to the ranks that do not have it, each from the lowest rank that does."""
         own_step = NO_STATE if self.completed is None or self._is_torn else self.completed
         completed = self._gathered(own_step)
         newest = max(completed)
         if newest == NO_STATE:
             raise RuntimeError("no rank has the state after any step")
-        donor = completed.index(newest)
         for receiver in (rank for rank, step in enumerate(completed) if step != newest):
-            self._pass_on(state, donor, receiver)
+            donors = [rank for rank in self._copies_of(receiver) if completed[rank] == newest]
+            if not donors:
+                raise RuntimeError(f"no rank has the state of rank {receiver} after step {newest}")
+            self._pass_on(state, donors[0], receiver)
             if (
                 self.rank == receiver
             ):  # whatever interrupts the rest, this is what it has from now on
@@ -310,6 +325,10 @@ class Group:
         self._joins = False
         for replica in self._replicas:
             replica.renew()
+
+    def _copies_of(self, rank: int) -> tuple[int, ...]:
+        """The ranks that have the same state as this one, in order."""
+        return next(ranks for ranks in self._copies if rank in ranks)
 
     def _gathered(self, number: int) -> list[int]:
         """The numbers of all ranks."""
@@ -343,6 +362,16 @@ class Group:
             dist.recv(on_device, donor)
             content.copy_(on_device)
             _load(state, states.unflattened(memoryview(memory), int(sizes[1])))
+
+
+def _checked_copies(copies: Iterable[Iterable[int]], world: int) -> tuple[tuple[int, ...], ...]:
+    """These ranks, each in one place of it."""
+    ordered = tuple(tuple(sorted(ranks)) for ranks in copies)
+    if sorted(rank for ranks in ordered for rank in ranks) != list(range(world)):
+        raise ValueError(f"copies has to name each rank from 0 to {world - 1} once")
+    if len(max(ordered, key=len)) > COPIES_MOST:
+        raise ValueError(f"a state can have {COPIES_MOST} copies at most, or one in every rank")
+    return ordered
 
 
 def _forget_begun_groups() -> None:

@@ -1,10 +1,10 @@
-"""Runs examples/survivors/train.py with faults that it causes itself, each once.
+"""Runs a script such as examples/survivors/train.py with faults that it causes itself, each once.
 
   FAULTS  such as `forward:1:15,cut:0:30`: what happens to which rank at which step
 
-`forward`, `backward`, `update` and `save` end the rank by SIGKILL there, `form` as it forms the group again
-(a new process has step 0). `stop` stops it, `cut` ends its
-connections to the others, in both cases before the forward pass. Each process writes its number down.
+`begin`, `forward`, `backward`, `update` and `save` end the rank by SIGKILL there, `form` as it forms the group
+again (a new process has step 0). `stop` stops it, `cut` ends its connections to the others, in both cases
+before the forward pass. Each process writes its number down.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ def main() -> None:
         @contextlib.contextmanager
         def _attempt(self, step: int) -> Iterator[int]:
             self.now = step
+            end("begin", step)
             with super()._attempt(step) as number:
                 yield number
 

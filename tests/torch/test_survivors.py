@@ -24,20 +24,21 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 SCRIPT = Path(__file__).with_name("faulty.py")
 EXAMPLE = EXAMPLES / "survivors" / "train.py"
+SPLIT = Path(__file__).with_name("split.py")
 ENV = {"STEPS": "75", "SAVE_EVERY": "20", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def document(folder: Path, faults: str, **spec: Any) -> dict[str, Any]:
+def document(folder: Path, faults: str, *, script: Path = EXAMPLE, **spec: Any) -> dict[str, Any]:
     """A job with these faults, in a folder that also has what it comes to without them."""
     (folder / "out").mkdir(parents=True)
     body: dict[str, Any] = yaml.safe_load((EXAMPLES / "survivors" / "job.yaml").read_text())
     body["spec"] |= {"command": [str(PYTHON), str(SCRIPT)], "workdir": str(folder), **spec}
-    faulty = {"EXAMPLE": str(EXAMPLE), "OUT": str(folder / "out"), "FAULTS": faults}
+    faulty = {"EXAMPLE": str(script), "OUT": str(folder / "out"), "FAULTS": faults}
     body["spec"]["env"] = {**ENV, **faulty, "STEP_S": "0.05"}
     body["spec"]["model_dir"] = str(folder / "out")
     body["spec"]["checkpoints"] = {"path": str(folder / "out")}
     world = body["spec"]["nodes"] * body["spec"]["processes_per_node"]
-    undisturbed(EXAMPLE, {**ENV, "OUT": str(folder / "alone")}, world=world)
+    undisturbed(script, {**ENV, "OUT": str(folder / "alone")}, world=world)
     return body
 
 
@@ -93,6 +94,20 @@ def test_a_kill_of_one_that_goes_on_loses_no_step(machine: Machine, tmp_path: Pa
     """It may come before the new process is so far that it can go on, so that all are new."""
     restarts = trained(machine, tmp_path / "job", "forward:1:15,form:2:15")
     assert [r["resume_step"] for r in restarts] == [14, 14]
+
+
+def test_parts_of_a_state_come_from_their_copies_or_else_from_memory(
+    machine: Machine, tmp_path: Path
+) -> None:
+    faults = "begin:3:15,begin:1:30,begin:3:30"
+    restarts = trained(machine, tmp_path / "job", faults, script=SPLIT)
+    assert [(r["level"], r["resume_step"], r["resume_from"]) for r in restarts] == [
+        ("process", 14, "ranks"),
+        ("process", None, None),
+        ("in_place", 29, "snapshot"),
+    ]
+    assert "no rank that is left has the state of rank 1,3 after step 29" in str(restarts[2])
+    assert processes(tmp_path / "job") == [2, 2, 2, 3]
 
 
 def test_a_stopped_process_is_replaced_alone(machine: Machine, tmp_path: Path) -> None:
@@ -173,15 +188,37 @@ def test_retry_and_recover_of_mindcluster_keep_processes(machine: Machine, tmp_p
     assert final(folder / "out") == final(folder / "alone")
 
 
-def test_an_error_of_the_script_is_none_of_the_group() -> None:
+def printed(code: str) -> str:
+    """What this code prints where PyTorch is."""
     done = subprocess.run(
-        [PYTHON, "-c", ERRORS],
+        [PYTHON, "-c", code],
         check=False,
         env={**os.environ, **ENV},
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (0, "False False True True\n"), done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_an_error_of_the_script_is_none_of_the_group() -> None:
+    assert printed(ERRORS) == "False False True True\n"
+
+
+def test_copies_that_are_no_parts_of_the_world_are_refused() -> None:
+    assert printed(COPIES) == "copies has to name each rank from 0 to 2 once\n" * 3
+
+
+COPIES = """
+from everstep.train.torch import _checked_copies
+
+for wrong in ([[0, 1]], [[0, 1], [1, 2]], [[0, 1, 2, 3]]):
+    try:
+        _checked_copies(wrong, 3)
+    except ValueError as error:
+        print(error)
+assert _checked_copies([[2, 0], [1]], 3) == ((0, 2), (1,))
+"""
 
 
 ERRORS = """
@@ -215,14 +252,7 @@ print(*map(is_interruption, (own_store, wrong_shape, of_the_group)), is_interrup
 
 
 def test_a_rank_has_what_it_was_given_whatever_interrupts_the_others() -> None:
-    done = subprocess.run(
-        [PYTHON, "-c", SHARED],
-        check=False,
-        env={**os.environ, **ENV},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "interrupted 7 False\n"), done.stderr
+    assert printed(SHARED) == "interrupted 7 False\n"
 
 
 SHARED = """
@@ -230,6 +260,7 @@ from everstep.train.torch import Group
 
 group = Group.__new__(Group)
 group.rank, group.completed, group._is_torn, group._replicas = 1, 6, True, []
+group._copies = ((0, 1, 2),)
 group._gathered = lambda own_step: [7, own_step, 6]
 
 def pass_on(state, donor, receiver):

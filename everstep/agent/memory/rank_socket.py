@@ -21,7 +21,7 @@ from everstep.agent.memory.held_memory import HeldMemory
 from everstep.agent.memory.snapshots import Saver
 from everstep.agent.processes.rank import Rank
 from everstep.agent.storage import files
-from everstep.protocol import bounds, rank_memory
+from everstep.protocol import bounds, rank_memory, wire
 
 CONNECTIONS_MAX = 256
 HANDLES_MOST = 1
@@ -221,7 +221,11 @@ def _held(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: list[i
     completed = message.get("completed")
     if completed is not None and type(completed) is not int:
         raise Refused("the number of a step is needed")
-    agent.record_position(rank, int(message["generation"]), completed)
+    copies = message.get("copies") or []
+    if not isinstance(copies, list) or any(type(one) is not int for one in copies):
+        raise Refused("numbers of ranks are needed")
+    position: wire.RankPosition = {"rank": rank.number, "completed": completed, "copies": copies}
+    agent.record_position(int(message["generation"]), position)
     return False
 
 

@@ -20,7 +20,7 @@ class Hold:
     def __init__(self, loop: Loop, generation: int, done: Callable[[Hold], None]) -> None:
         self.generation = generation
         self._loop, self._done = loop, done
-        self._completed: dict[int, int | None] = {}
+        self._positions: dict[int, wire.RankPosition] = {}
         self._awaited: set[int] = set()
         self.is_over = False
 
@@ -31,10 +31,11 @@ class Hold:
         self._loop.later(within_s, self._finish)
         self._finish_if_complete()
 
-    def report(self, rank: int, completed: int | None) -> None:
-        """A rank holds, and has the state after this step."""
+    def report(self, position: wire.RankPosition) -> None:
+        """A rank holds there."""
+        rank = position["rank"]
         if not self.is_over and rank in self._awaited:
-            self._completed[rank] = completed
+            self._positions[rank] = position
             self.drop(rank)
 
     def drop(self, rank: int) -> None:
@@ -54,10 +55,10 @@ class Hold:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Those that have reported."""
-        return tuple(sorted(self._completed))
+        return tuple(sorted(self._positions))
 
     def state(self) -> list[wire.RankPosition]:
-        return [{"rank": rank, "completed": self._completed[rank]} for rank in self.ranks]
+        return [self._positions[rank] for rank in self.ranks]
 
 
 def _is_stuck(rank: Rank) -> bool:

@@ -39,7 +39,7 @@ def ranks_to_keep(
 
 
 def why_not(
-    plan: Plan, kept_ranks: Collection[int], positions: Iterable[RankPosition]
+    plan: Plan, kept_ranks: Collection[int], positions: Collection[RankPosition]
 ) -> str | None:
     """Why these ranks cannot go on, if they cannot."""
     missing = [rank for rank in plan.keep if rank not in kept_ranks]
@@ -49,8 +49,14 @@ def why_not(
         )
     if not kept_ranks:
         return "no rank is left that answers"
-    if newest_step(kept_ranks, positions) is None:
+    newest = newest_step(kept_ranks, positions)
+    if newest is None:
         return "no rank that is left has the state after a completed step"
+    sources = [one for one in positions if one.rank in kept_ranks and one.completed == newest]
+    if lost := _lost_states(plan, sources):
+        return (
+            f"no rank that is left has the state of rank {format_ranges(lost)} after step {newest}"
+        )
     return None
 
 
@@ -60,6 +66,12 @@ def newest_step(kept_ranks: Collection[int], positions: Iterable[RankPosition]) 
         one.completed for one in positions if one.rank in kept_ranks and one.completed is not None
     )
     return max(steps, default=None)
+
+
+def _lost_states(plan: Plan, sources: Iterable[RankPosition]) -> list[int]:
+    """The ranks whose state none of these can give."""
+    all_ranks = set(range(len(plan.slots) * plan.phase.processes_per_node))
+    return sorted(all_ranks.difference(*(one.copies or all_ranks for one in sources)))
 
 
 def counts(

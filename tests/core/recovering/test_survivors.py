@@ -124,6 +124,27 @@ def test_ranks_go_on_if_one_has_the_state(
     assert survivors.why_not(plan, kept_ranks, positions) == why
 
 
+@pytest.mark.parametrize(
+    ("completed", "why"),
+    [
+        ({0: 8, 1: 8, 2: 8}, None),
+        ({0: 8, 1: 8}, None),
+        ({0: 8, 2: 8}, "no rank that is left has the state of rank 1,3 after step 8"),
+        (
+            {0: 8, 1: 7, 2: None},
+            "no rank that is left has the state of rank 1,3 after step 8",
+        ),
+        ({1: 7}, "no rank that is left has the state of rank 0,2 after step 7"),
+    ],
+)
+def test_where_states_differ_each_is_needed_of_the_same_step(
+    completed: dict[int, int | None], why: str | None
+) -> None:
+    copies = {0: (0, 2), 1: (1, 3)}
+    positions = [RankPosition(rank, step, copies[rank % 2]) for rank, step in completed.items()]
+    assert survivors.why_not(plan_after(_C.CRASH), completed.keys(), positions) == why
+
+
 @pytest.mark.parametrize(("gap_s", "limit_s"), [(0.0, 10.0), (0.05, 5.0), (2.5, 7.5), (60.0, 10.0)])
 def test_a_rank_has_the_time_of_some_steps_to_report(gap_s: float, limit_s: float) -> None:
     assert survivors.hold_s(gap_s) == limit_s

@@ -69,7 +69,10 @@ async def stop(
     is_done = wire.is_stopped(state, command)
     if not is_done:
         return Stopped(is_done=False, evidence=state["evidence"])
-    positions = [RankPosition(one["rank"], one["completed"]) for one in state.get("positions", ())]
+    positions = [
+        RankPosition(one["rank"], one["completed"], tuple(one.get("copies", ())))
+        for one in state.get("positions", ())
+    ]
     return Stopped(
         True, kept_ranks=state["kept_ranks"], positions=positions, evidence=state["evidence"]
     )
