@@ -2,9 +2,9 @@
 
   FAULTS  such as `forward:1:15,cut:0:30`: what happens to which rank at which step
 
-`begin`, `forward`, `backward`, `update` and `save` end the rank by SIGKILL there, `form` as it forms the group
-again (a new process has step 0). `stop` stops it, `cut` ends its connections to the others, in both cases
-before the forward pass. Each process writes its number down.
+`begin`, `forward`, `backward`, `update` and `save` end the rank by SIGKILL there, `form` as it forms the
+group again (a new process has step 0). `stop` stops it, `cut` ends its connections to the others, in both
+cases before the forward pass. Each process writes its number down.
 """
 
 from __future__ import annotations
