@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import isfinite
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -116,6 +117,7 @@ def _of_list(text: str, name: str) -> Iterable[Outage]:
         )
         if fault_class is None:
             continue
+        outage: Outage | None
         try:
             outage = Outage(
                 node=int(row["node"]),
@@ -124,9 +126,11 @@ def _of_list(text: str, name: str) -> Iterable[Outage]:
                 fault_class=fault_class,
             )
         except (TypeError, ValueError):
+            outage = None
+        if outage is None or not isfinite(outage.start_day + outage.end_day):
             raise BadTrace(
                 f"{name}, line {number}: node is a whole number, start_day and end_day are days"
-            ) from None
+            )
         if outage.node < 0 or not 0 <= outage.start_day <= outage.end_day:
             raise BadTrace(f"{name}, line {number}: it ends before it begins, or before day 0")
         yield outage
@@ -161,6 +165,8 @@ def _of_report(text: str, name: str) -> Iterable[Outage]:
     begin = _seconds(report.get("since"), name)
     numbers: dict[str, int] = {}
     for fault in faults:
+        if not isinstance(fault, Mapping):
+            raise BadTrace(f"{name}: {fault!r} is no fault")
         fault_class = CLASS_OF_RESTART.get(str(fault.get("class")))
         node = fault.get("node")
         if fault_class is None or not isinstance(node, str):

@@ -90,7 +90,11 @@ def test_a_report_of_ones_own_jobs_is_a_trace(tmp_path: Path) -> None:
         ("name,when\n", "has no column node"),
         (f"{HEAD}x,1,2,a,b,c\n", "line 2: node is a whole number"),
         (f"{HEAD}1,2,1,a,b,c\n", "line 2: it ends before it begins"),
+        (f"{HEAD}1,nan,2,a,b,c\n", "line 2: node is a whole number"),
+        (f"{HEAD}1,1,inf,a,b,c\n", "line 2: node is a whole number"),
         ("{}", "no list of faults"),
+        ('{"since": "2026-01-01", "faults": [5]}', "5 is no fault"),
+        ('{"since": "2026-01-01", "faults": [{"class": "node", "node": "a"}]}', "None is no time"),
         ("{", "report.json"),
     ],
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Value = dict[str, Any]
 
 NODES_MOST, DAYS_MOST, SEEDS_MOST = 20_000, 400.0, 1_000
+STEP_S_MOST, SECONDS_MOST = 3_600.0, 86_400.0
 
 
 Jobs = Annotated[
@@ -64,11 +65,17 @@ CheckpointEvery = Annotated[
 PolicyNames = Annotated[
     str, typer.Option(metavar="NAME,...", help="Policies that meet the same faults.")
 ]
-StepS = Annotated[float, typer.Option(min=0.01, help="Seconds of a step.")]
-WriteS = Annotated[float, typer.Option(min=0.0, help="For so long a checkpoint stops training.")]
-StartS = Annotated[float, typer.Option(min=0.0, help="Until all ranks have started.")]
-LoadS = Annotated[float, typer.Option(min=0.0, help="From there to the first step.")]
-PodS = Annotated[float, typer.Option(min=0.0, help="Until a new pod is ready.")]
+StepS = Annotated[float, typer.Option(min=0.01, max=STEP_S_MOST, help="Seconds of a step.")]
+WriteS = Annotated[
+    float, typer.Option(min=0.0, max=SECONDS_MOST, help="For so long a checkpoint stops training.")
+]
+StartS = Annotated[
+    float, typer.Option(min=0.0, max=SECONDS_MOST, help="Until all ranks have started.")
+]
+LoadS = Annotated[
+    float, typer.Option(min=0.0, max=SECONDS_MOST, help="From there to the first step.")
+]
+PodS = Annotated[float, typer.Option(min=0.0, max=SECONDS_MOST, help="Until a new pod is ready.")]
 Libraries = Annotated[
     str,
     typer.Option(
@@ -80,12 +87,20 @@ Libraries = Annotated[
 SnapshotEvery = Annotated[
     str, typer.Option(metavar="AGE", help="Between snapshots, where --library has any.")
 ]
-SnapshotS = Annotated[float, typer.Option(min=0.0, help="For so long a snapshot stops training.")]
+SnapshotS = Annotated[
+    float, typer.Option(min=0.0, max=SECONDS_MOST, help="For so long a snapshot stops training.")
+]
 RestoreS = Annotated[
-    float, typer.Option(min=0.0, help="In place of --load-s where ranks begin from snapshots.")
+    float,
+    typer.Option(
+        min=0.0, max=SECONDS_MOST, help="In place of --load-s where ranks begin from snapshots."
+    ),
 ]
 RebuildS = Annotated[
-    float, typer.Option(min=0.0, help="In place of --load-s where ranks outlive a fault.")
+    float,
+    typer.Option(
+        min=0.0, max=SECONDS_MOST, help="In place of --load-s where ranks outlive a fault."
+    ),
 ]
 Output = Annotated[
     Path | None,
@@ -137,7 +152,7 @@ def simulate(
         load_s=load_s,
         pod_s=pod_s,
         library=compared.libraries[0],
-        snapshot_every_s=parse_duration("--snapshot-every", snapshot_every),
+        snapshot_every_s=_age("--snapshot-every", snapshot_every),
         snapshot_s=snapshot_s,
         restore_s=restore_s,
         rebuild_s=rebuild_s,
@@ -226,6 +241,14 @@ def _policy(name: str) -> PolicyUnderTest:
         raise Failed(Exit.USAGE, f"--policies {name}: try some of {', '.join(NAMES)}") from None
 
 
+def _age(option: str, text: str) -> float:
+    """The time between two, which is no moment."""
+    seconds = parse_duration(option, text)
+    if not seconds:
+        raise Failed(Exit.USAGE, f"{option} {text}: give more than 0 seconds, such as 5m")
+    return seconds
+
+
 def _count(option: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,5}", text.strip()):
         raise Failed(Exit.USAGE, f"{option} {text}: give whole numbers, such as 0,2,8")
@@ -261,9 +284,7 @@ class Compared:
 
 def _compared(checkpoint_every: str, spares: str | None, library: str) -> Compared:
     return Compared(
-        checkpoints_s=[
-            parse_duration("--checkpoint-every", text) for text in checkpoint_every.split(",")
-        ],
+        checkpoints_s=[_age("--checkpoint-every", text) for text in checkpoint_every.split(",")],
         spares=[] if spares is None else [_count("--spares", text) for text in spares.split(",")],
         libraries=[_library(text) for text in library.split(",")],
     )
