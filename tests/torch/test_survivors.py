@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.support.machine import EXAMPLES, ROOT, Machine
-from tests.support.rehearsal import Rehearsal, records
+from tests.support.rehearsal import Rehearsal, numbers_repeat, records
 from tests.torch.ranks import PYTHON, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
@@ -141,16 +141,40 @@ async def test_a_lost_pod_costs_only_its_ranks(tmp_path: Path) -> None:
     assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
 
 
-async def test_a_worker_killed_in_a_recovery_costs_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", ["worker", "server"])
+async def test_what_decides_may_be_killed_in_a_recovery(tmp_path: Path, victim: str) -> None:
     body = document(tmp_path / "job", "forward:1:15", processes_per_node=2)
     async with Rehearsal(tmp_path / "r", nodes=1) as stage:
         job = await stage.submit(body)
         await stage.until(lambda: stage.newest("survivors") == 2, "the stop")
-        stage.worker.kill9()
-        await stage.worker.start()
+        if victim == "worker":
+            stage.worker.kill9()
+            await stage.worker.start()
+        else:
+            stage.server.kill()
+            await stage.server.restart()
         report = await stage.report(job)
     assert [(r["level"], r["resume_step"]) for r in records(report)] == [("process", 14)]
     assert processes(tmp_path / "job") == [1, 2]
+    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+async def test_an_agent_killed_in_a_recovery_costs_its_own_ranks(tmp_path: Path, slot: int) -> None:
+    """Where it is that of the survivor (slot 0), only the copy of its state at the other pod is left."""
+    body = document(tmp_path / "job", "forward:1:15", nodes=2, processes_per_node=1)
+    async with Rehearsal(tmp_path / "r", nodes=2) as stage:
+        job = await stage.submit(body)
+        await stage.until(lambda: stage.newest("survivors") == 2, "the stop")
+        (pod,) = [pod for pod in stage.pods("survivors") if pod.slot == slot]
+        agent = pod.agent()
+        assert agent is not None
+        os.kill(agent, signal.SIGKILL)
+        report = await stage.report(job)
+    assert not numbers_repeat(report)
+    newest = records(report)[-1]
+    assert newest["recover_result"] == "success"
+    assert newest["resume_step"] in (13, 14)  # a copy may be a step behind
     assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
 
 
