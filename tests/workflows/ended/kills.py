@@ -86,6 +86,9 @@ SUB_HEALTHY = Incident(
 )
 """A backup pod stands by on n4 before the job pauses."""
 
+SPARED = Incident(body=document(spares=1), faults=["at 35s node-down n2"], begins_s=34)
+"""A pod stands by on n4 before the node is lost, and another one on n5 after that."""
+
 Row = tuple[Incident, Sequence[Moment]]
 
 

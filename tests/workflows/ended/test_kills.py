@@ -23,6 +23,7 @@ from tests.workflows.ended.kills import (
     NUMERIC,
     RESIZE,
     SCALING,
+    SPARED,
     SUB_HEALTHY,
     Kills,
     Row,
@@ -122,6 +123,14 @@ MOMENTS: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             [Call("ensure_standby", "after"), Call("ensure_standby", "after")],
             [Call("ensure_placed", "before")],
             [Call("ensure_placed", "after")],
+        ],
+    ),
+    "a spare": (
+        SPARED,
+        [
+            *both_sides("ensure_placed", "ensure_standby"),
+            [Call("ensure_placed", "before", late=True)],
+            [Call("ensure_placed", "after"), Call("ensure_standby", "after")],
         ],
     ),
     "a downgrade, twice": (
