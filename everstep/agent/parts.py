@@ -6,7 +6,7 @@ Each part receives the agent in its constructor, so importing the parts here wou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
@@ -62,6 +62,12 @@ class PrewarmPart(Protocol):
         """The modules that a helper for this order imports."""
 
     def first_step_made(self, run: Run) -> None: ...
+
+    def imported(self) -> dict[str, Any]:
+        """The modules of a helper that is ready, as fields of a `PrewarmCommand`; empty: there is none."""
+
+    def import_ahead(self, command: wire.RunCommand, fields: wire.PrewarmCommand) -> None:
+        """Prepare a helper for a command that has never run here."""
 
     def prepare(self, run: Run) -> None:
         """Prepare forks for the start after this one."""

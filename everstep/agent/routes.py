@@ -14,6 +14,7 @@ from everstep.agent.agent import Agent, Stale
 from everstep.agent.memory.copies import OutOfOrder
 from everstep.agent.observing import checks, logs
 from everstep.agent.observing.evidence import STACKS_S
+from everstep.agent.processes import proc
 from everstep.agent.processes.run import log_path
 from everstep.agent.processes.save_requests import SaveRequests
 from everstep.agent.server import HttpRefusal, Last, OfBytes, Routes
@@ -65,6 +66,7 @@ def routes(agent: Agent, complete: Complete, polled: Callable[[], None]) -> Rout
         wire.COPY: {"GET": handlers.copy_header, "POST": OfBytes(handlers.copy)},
         wire.COPY_PART: {"GET": handlers.copy_part},
         wire.DUMP: {"POST": handlers.dump},
+        wire.PREWARM: {"GET": handlers.prewarmed, "POST": handlers.prewarm},
         wire.STACKS: {"POST": handlers.stacks},
         wire.LOG: {"GET": handlers.log},
         wire.QUIT: {"POST": handlers.quit},
@@ -81,6 +83,7 @@ class Handlers:
         self.save_requests = SaveRequests(agent)
         self.running_checks: checks.RunningChecks | None = None  # the newest
         self.one_at_a_time = threading.Lock()
+        self.run_body: Fields = {}  # of the newest run command, without what belongs to this machine
         # What the newest search for checkpoints judged, and where it searched.
         self.verdicts: tuple[tuple[str | None, ...], Verdicts] | None = None
 
@@ -106,7 +109,23 @@ class Handlers:
         self.polled()
         self._refuse_outdated(command)
         self.agent.loop.call(lambda: self.agent.start(command))
+        self.run_body = {**body, "prefetch": [], "fetch": [], "files": {}}
         return self.agent.wait(lambda state: _is_up(state, command["generation"]), SOON_S)
+
+    def prewarmed(self, _query: Fields, _body: Fields) -> Any:
+        """The newest run command with what the helper for it has imported. Empty while none is ready."""
+        helper: Fields = self.agent.loop.call(self.agent.parts.prewarm.imported)
+        return {**self.run_body, **helper} if helper and self.run_body else {}
+
+    def prewarm(self, _query: Fields, body: Fields) -> Any:
+        """Import modules for a command that is yet to come, as the agent of another pod answered it."""
+        command = commands.run_command(body)
+        command["env"] = {**command["env"], proc.POD: self.agent.uid}
+        completed = self.complete(command)
+        fields: wire.PrewarmCommand = commands.read(body, wire.PrewarmCommand)
+        self.polled()
+        self.agent.loop.call(lambda: self.agent.parts.prewarm.import_ahead(completed, fields))
+        return self.agent.wait(lambda state: state["helper"] is not None, SOON_S)
 
     def _refuse_outdated(self, command: wire.RunCommand) -> None:
         """Refuse a command if the fence is newer: the command was late, as where this process was stopped.

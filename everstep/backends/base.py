@@ -171,6 +171,12 @@ class Backend(Protocol):
         looked at again, in later generations neither.
         """
 
+    async def ensure_prewarmed(self, job: JobRef, *, spares: tuple[int, ...]) -> None:
+        """Have these spares import ahead what the prewarm helpers of the job's pods have imported.
+
+        Returns at once, and may do nothing: a start waits for no import.
+        """
+
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         """Write the fence, then wait for proof that every older process is gone.
 

@@ -38,6 +38,7 @@ COPY = "/v1/copy"  # GET ?rank=&step= -> CopyHeader; POST a CopyPart, a line end
 COPY_PART = "/v1/copy/part"  # GET ?rank=&step=&offset= -> bytes
 SAVE = "/v1/save"  # POST SaveCommand                -> SaveAnswer
 DUMP = "/v1/dump"  # POST DumpCommand                -> DumpAnswer
+PREWARM = "/v1/prewarm"  # GET -> a PrewarmCommand, or {}; POST it to the agent of another pod -> AgentState
 STACKS = "/v1/stacks"  # POST {}                      -> {"stacks": {"0": "text"}}
 LOG = "/v1/log"  # GET ?rank=&generation=&offset=&limit= -> {"text", "offset", "next"}; offset < 0: the tail
 QUIT = "/v1/quit"  # POST QuitCommand                 -> {}
@@ -232,6 +233,13 @@ class HelperSeen(TypedDict):
     ready: bool
     rss_bytes: int  # memory it held when it was ready; its ranks share most of it
     standing_by: int  # forks that wait for the next start
+
+
+class PrewarmCommand(TypedDict):
+    """Import modules before the first run. Beside these fields it has those of the `RunCommand` to expect."""
+
+    packages: list[str]  # the folders that the modules come from
+    rss_bytes: int  # memory of the helper that has imported them
 
 
 class WorkSeen(TypedDict):

@@ -42,6 +42,8 @@ class KeptSpares:
             async with asyncio.timeout(KEEP_S):
                 state = await self.context.backend.ensure_standby(places)
                 is_checked = state.placed and await self._are_checked(places)
+                if is_checked and places.recreate:
+                    await self.context.backend.ensure_prewarmed(places.job, spares=places.recreate)
         except (TimeoutError, EverstepError):
             # A newer generation, or a cluster out of reach: the watch itself finds that out.
             return

@@ -10,9 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from everstep.agent.agent import Agent
 from everstep.agent.prewarming.heavy_modules import (
+    ROOM,
     HeavyModules,
     heavy_modules,
     packages_of,
@@ -29,6 +32,7 @@ from everstep.agent.prewarming.helper_spec import (
 from everstep.agent.processes import proc
 from everstep.agent.processes.rank import Rank
 from everstep.agent.processes.run import Run
+from everstep.free_memory import free_bytes
 from everstep.protocol import wire
 
 LOG = "helper.log"
@@ -94,6 +98,37 @@ class Prewarm:
             run = self._agent.run
             run.order = run.command["order"] = run.order._replace(prewarm=[])
         return True
+
+    # -- for another pod, and from one -------------------------------------------------------------
+
+    def imported(self) -> dict[str, Any]:
+        """The modules of a helper that is ready, as fields of a `PrewarmCommand`; empty: there is none."""
+        helper = self._helper
+        if helper is None or not helper.is_ready:
+            return {}
+        packages = [] if self._learned is None else self._learned[1].packages
+        return {
+            "prewarm": list(helper.spec.modules),
+            "packages": [str(package) for package in packages],
+            "rss_bytes": helper.rss_bytes,
+        }
+
+    def import_ahead(self, command: wire.RunCommand, fields: wire.PrewarmCommand) -> None:
+        """Start a helper for a command that another pod runs, if nothing runs here and memory allows it."""
+        order, free = command["order"], free_bytes()
+        is_short = free is not None and free < ROOM * fields["rss_bytes"]
+        if self._agent.run is not None or is_short or order.command == self._unfit:
+            return
+        with contextlib.suppress(Unfit):
+            spec = helper_spec_of(command)
+            if order.prewarm_auto:
+                packages = [Path(package) for package in fields["packages"]]
+                self._learned = order.command, HeavyModules(order.prewarm, packages)
+            if self._helper is not None and self._helper.spec != spec:
+                self._drop(self._helper)
+            if self._helper is None:
+                self._launch(spec)
+                self._agent.publish()
 
     # -- a start ----------------------------------------------------------------------------------
 

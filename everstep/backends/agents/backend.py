@@ -20,6 +20,7 @@ from everstep.backends.agents import (
     job_record,
     job_storage,
     observing,
+    prewarming,
     saving,
 )
 from everstep.backends.agents.folders import JobFolders
@@ -144,6 +145,9 @@ class AgentBackend(Backend):
         if not state.done:
             self.news.add_later(order.job.id, checking.AGAIN_S)
         return state
+
+    async def ensure_prewarmed(self, job: JobRef, *, spares: tuple[int, ...]) -> None:
+        await prewarming.ensure_prewarmed(self.cluster_of(job), job, spares)
 
     async def ensure_fenced(self, order: FenceOrder) -> FenceState:
         folders = await self.folders_of(order.job.id)

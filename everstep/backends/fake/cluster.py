@@ -243,6 +243,9 @@ class FakeCluster:
             return None
         return health.check_environment(self.state, pod, generation).failures
 
+    def ensure_prewarmed(self, job: JobRef, *, spares: tuple[int, ...]) -> None:
+        """Nothing is imported here."""
+
     def ensure_isolated(self, node: str, *, reason: str) -> None:
         if node not in self.state.isolated:
             self.state.note(f"isolate {node}")

@@ -62,6 +62,7 @@ class Verbs(Calls):
     ensure_placed = _call(Backend.ensure_placed)
     ensure_standby = _call(Backend.ensure_standby)
     ensure_prechecked = _call(Backend.ensure_prechecked)
+    ensure_prewarmed = _call(Backend.ensure_prewarmed)
     ensure_fenced = _call(Backend.ensure_fenced)
     checkpoints = _call(Backend.checkpoints)
     ensure_set_aside = _call(Backend.ensure_set_aside)
