@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -114,10 +115,19 @@ class AsyncJob:
         return rows
 
     async def events(self) -> AsyncIterator[Value]:
-        """What happened to the job, oldest first, and what happens until it has ended."""
+        """What happened to the job, oldest first, and what happens until it has ended.
+
+        An outage of the server is waited for once the first events are there.
+        """
         yielded: set[tuple[Any, ...]] = set()
         while True:
-            is_open, rows = await self._open_and_events()
+            try:
+                is_open, rows = await self._open_and_events()
+            except NoServer:
+                if not yielded:
+                    raise
+                await asyncio.sleep(EVENTS_S)
+                continue
             by_key = {(row["life"], row["number"], row["time"]): row for row in rows}
             for key, row in by_key.items():
                 if key not in yielded:
@@ -174,7 +184,7 @@ class AsyncJob:
     async def wait(self, *, timeout_s: float | None = None) -> Result:
         """How the job ended, once it has. Raises TimeoutError if that takes longer than `timeout_s`.
 
-        A server that is away meanwhile is waited for.
+        A server that is away meanwhile is waited for, unless the job ended here and left a file of that.
         """
         async with asyncio.timeout(timeout_s):
             await self._of(_until_closed, lambda _ended: None)
@@ -300,7 +310,8 @@ class AsyncJob:
 
 
 async def _until_closed(job: FoundJob) -> None:
-    """Return once the job has closed. An outage of the server is waited for."""
+    """Return once the job has closed. An outage is waited for, unless the job ended here meanwhile."""
+    began = time.time()
     while True:
         try:
             with rpc_errors_as_failed(job.client):
@@ -309,6 +320,8 @@ async def _until_closed(job: FoundJob) -> None:
         except WorkflowFailureError:
             return
         except NoServer:
+            if ended_jobs.written_since(job.id, began):
+                return
             await asyncio.sleep(RETRY_S)
 
 

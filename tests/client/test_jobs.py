@@ -19,10 +19,13 @@ from temporalio.client import Client
 import everstep
 from everstep import aio
 from everstep.client import blocking
+from everstep.client.connection import NoServer
 from everstep.client.job import AsyncJob, result_of
+from everstep.client.jobs import ended_jobs, glances
+from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.report import render
 from tests.cli.conftest import AsyncCli, cli, served
-from tests.cli.standin import EVENT, document, record, working
+from tests.cli.standin import EVENT, document, record, status, working
 from tests.support.patience import HUNG_S
 
 __all__ = ["cli", "served"]  # fixtures
@@ -229,3 +232,53 @@ async def until_runs(job: AsyncJob) -> None:
             if (await job.status())["state"] == "running":
                 return
         await asyncio.sleep(0.05)
+
+
+async def test_who_looks_at_a_job_sees_its_end_although_its_server_ends_with_it(
+    served: AsyncCli, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a notebook: `run` ends server and worker with the job, and another call waits for that job."""
+    job = aio.job("demo")
+    async with working(client), asyncio.timeout(HUNG_S):
+        await aio.submit(document())
+        ways = (job.watch(every_s=0.05), job.events())
+        for way in ways:
+            await anext(way)
+        handle, begun, outage = client.get_workflow_handle("demo"), asyncio.Event(), asyncio.Event()
+
+        async def until_outage(_handle: object) -> Any:
+            begun.set()
+            await outage.wait()
+            return await no_server()
+
+        monkeypatch.setattr(type(handle), "result", until_outage)
+        waiting = asyncio.ensure_future(job.wait())
+        await begun.wait()
+        monkeypatch.setattr(AsyncJob, "_connected", no_server)
+        monkeypatch.setattr(glances, "find", no_server)
+        write_ended_job_of(job)
+        outage.set()
+        *_, last = [look async for look in ways[0]]
+        assert (last.status["state"], last.silence) == ("completed", None)
+        assert [event async for event in ways[1]] == []
+        assert (await waiting).state == "completed"
+        await handle.terminate()
+
+
+async def no_server(*_: object, **__: object) -> Any:
+    raise NoServer(everstep.Exit.UNREACHABLE, "no Temporal server answers")
+
+
+def write_ended_job_of(job: AsyncJob) -> None:
+    """Write what `run` leaves of a job that has completed."""
+    ended_jobs.write(
+        EndedJob(
+            id=job.id,
+            lives=1,
+            status={**status(job.id, "completed"), "submissions": 1},
+            restarts=[],
+            events=[{**EVENT, "life": 1}],
+            explanation={},
+            report={},
+        )
+    )

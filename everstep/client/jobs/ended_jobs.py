@@ -87,6 +87,15 @@ def read(job_id: str) -> EndedJob | None:
         return None
 
 
+def written_since(job_id: str, at: float) -> EndedJob | None:
+    """What the file of this job has if it was written since then: an older one is of an earlier life."""
+    try:
+        is_new = path_of(job_id).lstat().st_mtime >= at
+    except (OSError, ValueError):  # no file, or an ID that is no name of one
+        return None
+    return read(job_id) if is_new else None
+
+
 def read_all() -> list[EndedJob]:
     """What the files of all jobs have, by their IDs."""
     ids = sorted(path.stem for path in (home() / ENDED).glob("*.json"))

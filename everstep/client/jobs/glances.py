@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from everstep.client.connection import rpc_errors_as_failed
 from everstep.client.exits import Exit, Failed
+from everstep.client.jobs import ended_jobs
 from everstep.client.jobs.found_job import CLOSED, find
 from everstep.client.jobs.records import newest_restarts
 from everstep.client.jobs.status import status_of
@@ -43,9 +44,15 @@ class Glance:
 
 
 async def glances(client: Client, job_id: str, *, every_s: float = LOOK_S) -> AsyncIterator[Glance]:
-    """Look at the job again and again; the last look shows its end."""
+    """Look at the job again and again; the last look shows its end.
+
+    The server may have ended with the `run` that the job was run by: then the file of the job shows the end.
+    """
+    began = time.time()
     while True:
         glance = await look(client, job_id)
+        if glance.silence and (ended := ended_jobs.written_since(job_id, began)):
+            glance = Glance(at=glance.at, status=ended.status, restarts=tuple(ended.restarts))
         yield glance
         if glance.has_ended:
             return
