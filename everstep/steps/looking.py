@@ -71,6 +71,11 @@ class StepContext:
     # Called with the current wait of the step when that changes; None: it does not wait.
     send_wait: Callable[[Wait | None], Awaitable[None]] = _no_report
 
+    @property
+    def has_heartbeat(self) -> bool:
+        """Whether `beat` goes anywhere: what it shows takes time to gather."""
+        return self.beat is not _no_beat
+
 
 # -- Looking --------------------------------------------------------------------------------------
 

@@ -79,7 +79,8 @@ async def _watched(
             await context.send_wait(None)
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.look(order, memory, fresh)
-        context.beat(glance(order, memory, fresh) | spares.values())
+        if context.has_heartbeat:
+            context.beat(glance(order, memory, fresh) | spares.values())
         if isinstance(verdict, PollAll):
             present, until = await _check_now(context, order), order.since
             continue

@@ -501,9 +501,15 @@ def _slots_after(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slo
         counts = counts_by_slot.get(n)
         if counts is not None and n in living:
             after = _slot_in_new_pod(n, slot, plan, outcome) if n in to_place else slot
-            if outcome.was_started:
-                after = _with_counts(after, counts)
-            slots[n] = after._replace(state=end)
+            if not outcome.was_started:
+                counts = Counts(
+                    schedule=after.schedule_count, process_start=after.process_start_count
+                )
+            slots[n] = after._replace(  # once: there may be thousands
+                state=end,
+                schedule_count=counts.schedule,
+                process_start_count=counts.process_start,
+            )
         elif plan.places:
             slots[n] = absent(slot)
     return slots
