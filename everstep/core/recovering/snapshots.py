@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ KEEPS_SNAPSHOTS = frozenset({"restore", "snapshot"})
 """Capabilities of ranks that keep snapshots and begin from them."""
 Written = tuple[int, int]
 """The step of a snapshot, and the generation of the process that wrote it."""
+NO_COPIES: Mapping[Written, HeldCopy] = {}
 SPOILS_STATE = frozenset({FaultClass.NUMERIC, FaultClass.CHECKPOINT})
 """Classes whose fault may be in the state itself: memory has the newest of it."""
 
@@ -69,13 +71,14 @@ def newest_common(
     """
     world = len(node_ranks) * processes_per_node
     by_slot = {pod.slot: pod for pod in pods}
+    copies = _copies(pods, world)
     held = [
         Held(
             rank,
             of_rank=_written(
                 one for one in by_slot[slot].snapshots if (one.rank, one.world) == (rank, world)
             ),
-            copies=_copies(pods, rank, world),
+            copies=copies.get(rank, NO_COPIES),
         )
         for slot in node_ranks
         if slot in by_slot
@@ -138,14 +141,16 @@ def _written(snapshots: Iterable[RankSnapshot]) -> dict[Written, float]:
     return {(one.step, one.generation): one.at for one in snapshots}
 
 
-def _copies(pods: Sequence[PodView], rank: int, world: int) -> dict[Written, HeldCopy]:
-    return {
-        (one.step, one.generation): HeldCopy(pod.slot, one.at)
-        for pod in pods
-        if pod.state is not PodState.LOST
-        for one in pod.copies
-        if (one.rank, one.world) == (rank, world)
-    }
+def _copies(pods: Sequence[PodView], world: int) -> Mapping[int, dict[Written, HeldCopy]]:
+    """The copies of each rank; each pod is looked at once, as there may be thousands."""
+    by_rank: defaultdict[int, dict[Written, HeldCopy]] = defaultdict(dict)
+    for pod in pods:
+        if pod.state is PodState.LOST:
+            continue
+        for one in pod.copies:
+            if one.world == world:
+                by_rank[one.rank][one.step, one.generation] = HeldCopy(pod.slot, one.at)
+    return by_rank
 
 
 def _of(newest: Written, held: Iterable[Held]) -> Snapshot:

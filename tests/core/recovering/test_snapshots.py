@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -170,6 +172,31 @@ def test_without_a_copy_the_checkpoint_is_left(pods: tuple[PodView, ...]) -> Non
 
 
 # -- Before pods are given up ---------------------------------------------------------------------
+
+
+class CountedCopies(tuple[RankSnapshot, ...]):
+    """Copies that count how often they are gone through."""
+
+    __slots__ = ()
+    times: ClassVar[int] = 0
+
+    def __iter__(self) -> Iterator[RankSnapshot]:
+        CountedCopies.times += 1
+        return super().__iter__()
+
+
+def test_the_copies_of_each_pod_are_gone_through_once_however_many_ranks_there_are() -> None:
+    count, CountedCopies.times = 300, 0
+    pods = tuple(
+        pod(n, 7, world=count)._replace(
+            copies=CountedCopies([RankSnapshot(7, (n - 1) % count, count, 1, at=7.0)])
+        )
+        for n in range(count)
+    )
+    newest = snapshots.newest_common(pods, {n: n for n in range(count)}, 1)
+    assert newest is not None
+    assert (newest.step, newest.copies) == (7, ())
+    assert CountedCopies.times == count
 
 
 def saving(view: PodView) -> PodView:
