@@ -119,6 +119,7 @@ class Job:
     document = _method(AsyncJob.document)
     report = _method(AsyncJob.report)
     watch = _iterator(AsyncJob.watch)
+    logs = _iterator(AsyncJob.logs)
     wait = _method(AsyncJob.wait)
     pause = _method(AsyncJob.pause)
     resume = _method(AsyncJob.resume)

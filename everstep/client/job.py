@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError
 
-from everstep.client import connection
+from everstep.client import connection, machine
 from everstep.client.connection import NoServer, rpc_errors_as_failed
 from everstep.client.exits import Exit, Failed
-from everstep.client.jobs import ended_jobs, status
+from everstep.client.jobs import ended_jobs, logs, status
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.explaining import RestartChoice, explained_from_file, explained_of_lives
 from everstep.client.jobs.found_job import FoundJob, find
@@ -156,6 +156,28 @@ class AsyncJob:
         from everstep.client.jobs.report_sources import report_of  # loads the rules
 
         return await self._of(report_of, lambda ended: ended.report)
+
+    async def logs(
+        self, *, ranks: Sequence[int] = (), generation: int | None = None, tail: int | None = None
+    ) -> AsyncIterator[Value]:
+        """What its ranks printed, line by line: `generation`, `rank`, `at`, `text`, `left_out`.
+
+        `tail`: only so many of the newest lines. Raises `Failed` if there are none.
+        """
+        chosen, rank_logs = await logs.chosen_logs(
+            logs.Chosen(
+                job_id=self.id,
+                tools=machine.tools(),
+                ranks=frozenset(ranks),
+                generation=generation,
+            )
+        )
+        try:
+            for number, lines, _ in await logs.parts(chosen.tools, rank_logs, tail):
+                async for line in lines:
+                    yield logs.line_value(number, line)
+        finally:
+            await chosen.tools.close()
 
     async def as_modelarts(self) -> Value:
         """The JSON that ModelArts has for a job."""

@@ -25,6 +25,7 @@ from everstep.client.jobs import ended_jobs, glances
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.report import render
 from tests.cli.conftest import AsyncCli, cli, served
+from tests.cli.ranks import Ranks
 from tests.cli.standin import EVENT, document, record, status, working
 from tests.support.patience import HUNG_S
 
@@ -282,3 +283,17 @@ def write_ended_job_of(job: AsyncJob) -> None:
             report={},
         )
     )
+
+
+async def test_logs_are_the_lines_of_all_ranks_by_time(cli: Any, tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path / "home")
+    for generation in (1, 2):
+        for rank in (1, 0):
+            ranks.print(generation, rank, f"one of {rank}\n")
+    job = aio.job("demo")
+    lines = [(line["generation"], line["text"]) async for line in job.logs()]
+    assert lines == [(n, f"one of {rank}") for n in (1, 2) for rank in (1, 0)]
+    (last,) = [line async for line in job.logs(ranks=[0], tail=1)]
+    assert (last["generation"], last["rank"], last["text"]) == (2, 0, "one of 0")
+    with pytest.raises(everstep.Failed, match="rank 7 of demo left no log"):
+        await anext(job.logs(ranks=[7]))

@@ -1,34 +1,25 @@
 """The command `logs`: what the ranks of a job printed, over its restarts.
 
-`Chosen` finds the logs, `_parts` opens them by generation and merges the lines of ranks by time, `LogScreen`
-formats the lines, and `RankOutput` follows the newest generation.
+`LogScreen` formats the lines, and `RankOutput` follows the newest generation.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import heapq
 import json
 import sys
-from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Annotated, Any
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import typer
-from temporalio.client import Client
 
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
-from everstep.backends.tools import LogLine, LogReader, RankLog, Tools
+from everstep.backends.tools import LogLine, LogReader, RankLog
 from everstep.chronicle import shapes
 from everstep.cli.jobs.job import JobId
-from everstep.cli.server import with_server
 from everstep.client import machine
-from everstep.client.exits import Exit, Failed
-from everstep.client.jobs.answers import NoResponse
-from everstep.client.jobs.found_job import find
+from everstep.client.jobs.logs import Chosen, chosen_logs, line_value, merged, parts
 from everstep.core.escaping import for_terminal
 
 LOOK_S = 0.2
@@ -78,155 +69,30 @@ def logs(
     screen = LogScreen(
         is_json=as_json, is_raw=is_raw, has_headings=generation is None, has_times=timestamps
     )
-    place = machine.tools()
-    chosen = Chosen(job_id=job_id, tools=place, ranks=frozenset(ranks or ()), generation=generation)
-    if asyncio.run(_print_logs(chosen, screen, tail=tail, follow=follow)):
-        return
-    elsewhere = replace(chosen, tools=_tools_of(job_id) or place)
-    if elsewhere == chosen or not asyncio.run(
-        _print_logs(elsewhere, screen, tail=tail, follow=follow)
-    ):
-        raise elsewhere.nothing()
+    chosen = Chosen(
+        job_id=job_id,
+        tools=machine.tools(),
+        ranks=frozenset(ranks or ()),
+        generation=generation,
+    )
+    asyncio.run(_print_logs(chosen, screen, tail=tail, follow=follow))
 
 
-def _tools_of(job_id: str) -> Tools | None:
-    """The tools of the job's cluster, where that is another one than this machine's and makes pods."""
-    with contextlib.suppress(Failed):
-        job = with_server(lambda client: find(client, job_id))
-        cluster = job.attribute("TrainCluster")
-        if cluster is not None and not machine.is_here(cluster) and machine.has_pods(cluster):
-            return machine.tools(cluster)
-    return None
-
-
-async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, follow: bool) -> bool:
-    """Print the chosen logs. False if there are none."""
+async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, follow: bool) -> None:
+    chosen, rank_logs = await chosen_logs(chosen)
     try:
-        rank_logs = await chosen.existing()
-        if not rank_logs:
-            return False
         screen.ranks |= {log.rank for log in rank_logs}
-        parts = await _parts(chosen.tools, rank_logs, tail)
-        for number, lines, _ in parts:
+        by_generation = await parts(chosen.tools, rank_logs, tail)
+        for number, lines, _ in by_generation:
             await screen.show(number, lines)
-        number, _, readers = parts[-1]
+        number, _, readers = by_generation[-1]
         output = RankOutput(chosen, generation=number, readers=readers)
         while follow:
             await output.show(screen, whole=not screen.is_copied)
             await asyncio.sleep(LOOK_S)
         await output.show(screen, whole=False)
-        return True
     finally:
         await chosen.tools.close()
-
-
-async def _situation(client: Client, job_id: str) -> str:
-    """Why a job may have printed nothing: what it waits for, or how it failed, as the end of a sentence."""
-    job = await find(client, job_id)
-    with contextlib.suppress(NoResponse):
-        status = await job.answer("status") or {}
-        if status.get("waiting_for"):
-            return f"; it waits for {status['waiting_for']}"
-        if status.get("state") == "failed":
-            return f"; it failed: {status['reason']}"
-    return ""
-
-
-# -- Finding ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The logs that the options select."""
-
-    job_id: str
-    tools: Tools
-    ranks: frozenset[int]
-    generation: int | None
-
-    async def existing(self) -> list[RankLog]:
-        """The logs there are, oldest generation first."""
-        return [
-            log
-            for log in await self.tools.logs(self.job_id)
-            if (not self.ranks or log.rank in self.ranks)
-            and self.generation in (None, log.generation)
-        ]
-
-    def nothing(self) -> Failed:
-        """Why there is nothing to print."""
-        left = self._left_nothing()
-        try:
-            left += with_server(lambda client: _situation(client, self.job_id))
-        except Failed as error:
-            if error.code is Exit.NOT_FOUND:
-                return error
-            left = f"{left}, and no server answers whether this job exists"
-        return Failed(Exit.NOT_FOUND, left)
-
-    def _left_nothing(self) -> str:
-        who = f"rank {', '.join(map(str, sorted(self.ranks)))} of " if self.ranks else ""
-        which = f" of generation {self.generation}" if self.generation is not None else ""
-        return self.tools.no_logs(f"{who}{self.job_id} left no log{which}")
-
-
-LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
-"""A generation, lines of it, and the readers that go on behind them."""
-
-
-async def _parts(tools: Tools, rank_logs: Iterable[RankLog], tail: int | None) -> list[LogPart]:
-    """The lines of every generation.
-
-    With `tail` only the newest so many, from as many generations as it takes.
-    """
-    by_generation = groupby(rank_logs, key=lambda log: log.generation)
-    parts: list[LogPart] = []
-    for number, logs in reversed([(number, list(logs)) for number, logs in by_generation]):
-        begun = [await _begun(tools, log, tail) for log in logs]
-        lines = _merged([lines for lines, _ in begun])
-        if tail is not None:
-            newest = deque([line async for line in lines], maxlen=tail)
-            tail -= len(newest)
-            lines = _each(newest)
-        parts.insert(0, (number, lines, [reader for _, reader in begun]))
-        if tail == 0:
-            break
-    return parts
-
-
-async def _begun(
-    tools: Tools, log: RankLog, tail: int | None
-) -> tuple[AsyncIterator[LogLine], LogReader]:
-    if tail is not None:
-        lines, reader = await tools.read_end(log, tail)
-        return _each(lines), reader
-    reader = tools.read(log)
-    return reader.lines(), reader
-
-
-async def _each(lines: Iterable[LogLine]) -> AsyncIterator[LogLine]:
-    for line in lines:
-        yield line
-
-
-async def _merged(streams: Sequence[AsyncIterator[LogLine]]) -> AsyncIterator[LogLine]:
-    """The lines of all streams by time. A line without a time comes right after the one before it."""
-    firsts = [(await anext(stream, None), number) for number, stream in enumerate(streams)]
-    heap = [_place(line, number) for line, number in firsts if line is not None]
-    heapq.heapify(heap)
-    while heap:
-        *_, number, line = heap[0]
-        yield line
-        following = await anext(streams[number], None)
-        if following is None:
-            heapq.heappop(heap)
-        else:
-            heapq.heapreplace(heap, _place(following, number))
-
-
-def _place(line: LogLine, stream: int) -> tuple[float, int, int, LogLine]:
-    """Where the next line of this stream belongs among those of all streams."""
-    return line.at or 0.0, line.rank, stream, line
 
 
 # -- Showing ------------------------------------------------------------------------------------
@@ -262,7 +128,7 @@ class LogScreen:
         """What is printed for these lines."""
         async for line in lines:
             if self.is_json:
-                yield json.dumps(_value(generation, line)) + "\n"
+                yield json.dumps(line_value(generation, line)) + "\n"
                 continue
             if self.has_headings and generation != self._heading:
                 self._heading = generation
@@ -287,17 +153,6 @@ async def _write(texts: AsyncIterator[str]) -> None:
     async for text in texts:
         sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _value(generation: int, line: LogLine) -> dict[str, Any]:
-    """The line for programs; `left_out` counts bytes that are not there any more."""
-    return {
-        "generation": generation,
-        "rank": line.rank,
-        "at": shapes.moment(line.at),
-        "text": line.text.rstrip("\n"),
-        "left_out": line.left_out,
-    }
 
 
 # -- Following ----------------------------------------------------------------------------------
@@ -348,4 +203,4 @@ class RankOutput:
         screen.ranks |= {log.rank for log in fresh}
 
     def _lines(self, *, whole: bool) -> AsyncIterator[LogLine]:
-        return _merged([reader.lines(whole=whole) for reader in self._readers])
+        return merged([reader.lines(whole=whole) for reader in self._readers])
