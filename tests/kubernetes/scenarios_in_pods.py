@@ -99,6 +99,7 @@ ANYWHERE = frozenset(
         "node_released",
         "operator_restart_job",
         "preempted",
+        "spare_taken",
         "two_phases",
         "user_rule_levels",
     }

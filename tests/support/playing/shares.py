@@ -38,7 +38,8 @@ def kinds_of(scenario: Scenario) -> set[str]:
     """What happens in it: its faults, actions from outside, and how the job ends."""
     cues = {f"{cue.verb} {'' if cue.verb == 'release' else cue.name}" for cue in scenario.cues}
     lost = {"an outcome is lost"} if scenario.forgotten else set[str]()
-    return faults_of(scenario) | cues | lost | {*END.findall(scenario.golden)}
+    spared = {"a pod stands by"} if scenario.document.get("spec", {}).get("spares") else set[str]()
+    return faults_of(scenario) | cues | lost | spared | {*END.findall(scenario.golden)}
 
 
 def faults_of(scenario: Scenario) -> set[str]:
