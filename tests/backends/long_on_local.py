@@ -32,6 +32,8 @@ SPARES = (
     "test_no_spare_stands_by_once_none_is_named",
     "test_no_spare_is_left_of_a_job_that_is_gone",
     "test_a_late_worker_makes_no_spare",
+    "test_a_spare_gives_way_to_a_restarted_job_that_has_no_other_place",
+    "test_a_new_job_waits_beside_a_spare",
 )
 """Quick: a spare takes the place of a pod, or stands by for one slot."""
 

@@ -84,6 +84,8 @@ ELSEWHERE: Mapping[str, str] = {
     "test_a_pod_on_a_node_that_is_isolated_stands_by_no_more": _PENDING,
     "test_a_job_that_waits_for_places_comes_before_a_pod_that_stands_by": _QUEUE,
     "test_a_spare_is_checked_before_anything_breaks": _DEVICES,
+    "test_a_spare_gives_way_to_a_restarted_job_that_has_no_other_place": _QUEUE,
+    "test_a_new_job_waits_beside_a_spare": _QUEUE,
     "test_a_slot_that_does_not_answer_stays_pending": _NODES,
     "test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers": _NODES,
     "test_a_slot_on_a_node_proven_lost_counts_as_stopped": _NODES,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TypeVar
 
 from everstep.core.recovering.placement import (
@@ -166,6 +166,28 @@ def standby_state(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spare:
+    """A pod of another job that stands by for any of its slots."""
+
+    uid: str
+    place: Place
+
+
+def spares_to_end(
+    request: PlaceRequest, spares: Iterable[Spare], *, ending: int
+) -> tuple[Spare, ...]:
+    """The spares of other jobs that give way to a restarted job, as many as it lacks places.
+
+    `ending`: so many give way already. A new job waits beside spares: they are kept for restarts.
+    """
+    if not request.order.reissued:
+        return ()
+    views = {view.name: view for view in request.nodes}
+    usable = (one for one in spares if request.could_have(views.get(one.place.node), one.place))
+    return tuple(islice(usable, max(0, request.lacking - ending)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceRequest:
     """An order to place pods, and everything on which its answer depends."""
 
@@ -189,6 +211,17 @@ class PlaceRequest:
             slot: Place(node=name, devices=_devices(views[name], need))
             for slot, name in chosen.items()
         }
+
+    @property
+    def lacking(self) -> int:
+        """How many of its slots have neither a pod nor a place."""
+        return len(self._missing()) - len(self._chosen())
+
+    def could_have(self, node: NodeView | None, place: Place) -> bool:
+        """Whether a slot would fit on the node without the pod that is at this place."""
+        if node is None or node.name in self.job_nodes.values() or fits(node, self._need):
+            return False
+        return fits(_without_pod(node, place), self._need)
 
     def waiting_state(self) -> PlaceState:
         """The answer to an order that got no places."""
@@ -299,6 +332,14 @@ def _with_pod(node: NodeView, need: Need) -> NodeView:
         return replace(node, slots_free=node.slots_free - 1)
     indexes = {*_devices(node, need)}
     devices = (replace(d, job="other") if d.index in indexes else d for d in node.devices)
+    return replace(node, devices=tuple(devices))
+
+
+def _without_pod(node: NodeView, place: Place) -> NodeView:
+    """The node once the pod at this place is gone."""
+    if not place.devices:
+        return replace(node, slots_free=node.slots_free + 1)
+    devices = (replace(d, job=None) if d.index in place.devices else d for d in node.devices)
     return replace(node, devices=tuple(devices))
 
 

@@ -9,7 +9,8 @@ import pytest
 from everstep.core.errors import StaleGeneration
 from everstep.core.world import PlaceState
 from tests.backends.contract.test_standbys import jobs_by_node, running, stand_by, until_free
-from tests.backends.lab import Run, uids_of
+from tests.backends.lab import Lab, Run, observed, uids_of
+from tests.backends.verbs import NEVER_ENDS
 
 SPARE = 2
 """Behind the slots 0 and 1 of the job."""
@@ -102,3 +103,38 @@ async def test_a_late_worker_makes_no_spare(job: Run) -> None:
     await job.new_generation("newer")
     with pytest.raises(StaleGeneration):
         await job.backend.ensure_standby(late)
+
+
+async def fill_all_but_one(lab: Lab) -> tuple[Run, Run]:
+    """A job with a spare, and another one, on a cluster that has no further room."""
+    spared, other = Run(lab, slots=(0, 1), env=NEVER_ENDS), Run(lab, id="other", slots=(0, 1))
+    other.env = NEVER_ENDS
+    spared.devices = other.devices = 8
+    await spared.launch()
+    async with observed(spared):
+        await other.launch()
+    async with observed(other):
+        await spare(spared)
+    return spared, other
+
+
+async def test_a_spare_gives_way_to_a_restarted_job_that_has_no_other_place(lab: Lab) -> None:
+    spared, other = await fill_all_but_one(lab)
+    lost = (await other.pod(0)).node
+    await lab.backend.ensure_isolated(lost, reason="broken")
+    async with observed(spared):
+        await other.new_generation("moved")
+        await other.stop()
+        order = other.place_order(recreate=(0,), reissued=True, avoid=(lost,))
+        await other.until_done(lambda: lab.backend.ensure_placed(order))
+    state = await lab.backend.ensure_standby(spared.place_order(recreate=(SPARE,)))
+    assert not state.placed, "there is no other room"
+    assert {pod.slot for pod in (await spared.look()).pods} == {0, 1}
+
+
+async def test_a_new_job_waits_beside_a_spare(lab: Lab) -> None:
+    spared, _ = await fill_all_but_one(lab)
+    new = Run(lab, id="new", slots=(0,), devices=8)
+    await new.new_generation("launch")
+    assert not (await lab.backend.ensure_placed(new.place_order())).placed
+    assert (await spare(spared)).placed

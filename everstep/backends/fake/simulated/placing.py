@@ -43,6 +43,7 @@ def take_order(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
         _take_standbys(state, job, order)
         job.waiting.has_removed_old = True
         serve_queue(state)
+        _end_spares_for(state, job)
         _wake_in_time(state, job)
     return _answer(state, job, order)
 
@@ -54,6 +55,28 @@ def _take_standbys(state: FakeState, job: Job, order: PlaceOrder) -> None:
     for slot, number in placing.takers(without_pod, usable, spares=order.spares).items():
         pods.take(state, usable[number], slot, order.generation)
     pods.remove(state, _unwanted_standbys(job, usable, order.spares))
+
+
+def _end_spares_for(state: FakeState, job: Job) -> None:
+    """Let spares of other jobs give way to a restarted job that still waits."""
+    if job.waiting is None:
+        return
+    other_jobs = [other for other in state.jobs.values() if other is not job]
+    ending = sum(pod.stood_up_s is not None for other in other_jobs for pod in other.leaving)
+    spare_pods = {
+        pod.uid: pod
+        for other in other_jobs
+        for pod in other.standbys.values()
+        if pod.stood_up_s is not None
+    }
+    spares = [placing.Spare(uid=uid, place=_place(pod)) for uid, pod in spare_pods.items()]
+    request = _waiting_request(state, job, node_views(state))
+    chosen = placing.spares_to_end(request, spares, ending=ending)
+    pods.remove(state, [spare_pods[spare.uid] for spare in chosen])
+
+
+def _place(pod: Pod) -> placing.Place:
+    return placing.Place(node=pod.node.name, devices=tuple(d.index for d in pod.devices))
 
 
 def _usable_standbys(state: FakeState, job: Job, order: PlaceOrder) -> dict[int, Pod]:
@@ -95,8 +118,8 @@ def ensure_standbys(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState
 
 
 def _is_usable(pod: Pod, order: PlaceOrder, all_views: tuple[NodeView, ...]) -> bool:
-    place = placing.Place(node=pod.node.name, devices=tuple(d.index for d in pod.devices))
-    return not pod.is_lost and pod.node.answers and placing.still_fits(place, order, all_views)
+    is_fit = placing.still_fits(_place(pod), order, all_views)
+    return not pod.is_lost and pod.node.answers and is_fit
 
 
 def _wake_in_time(state: FakeState, job: Job) -> None:

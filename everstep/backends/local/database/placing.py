@@ -66,6 +66,7 @@ def take_order(
         _take_standbys(transaction, order, lost)
         _join(db, order)
         serve_queue(transaction)
+        _end_spares_for(transaction, order)
     return _answer(transaction, order)
 
 
@@ -92,6 +93,23 @@ def ensure_standbys(
         pods.stand_by_for(db, usable[number].uid, slot)
     _add_standbys(transaction, order)
     return [pod for pod in pods.standing_by(db, job.id) if pod.slot in order.recreate]
+
+
+def _end_spares_for(transaction: Transaction, order: PlaceOrder) -> None:
+    """Let spares of other jobs give way to a restarted job that still waits."""
+    db = transaction.db
+    if not order.reissued or books.job(db, order.job.id).placed == order.generation:
+        return
+    spare_pods = pods.spares_of_others(db, order.job.id)
+    spares = [
+        placing.Spare(uid=pod.uid, place=placing.Place(node=pod.node, devices=pod.devices))
+        for pod in spare_pods
+        if not pod.is_leaving
+    ]
+    request = _request(transaction, order, transaction.nodes())
+    ending = len(spare_pods) - len(spares)
+    for spare in placing.spares_to_end(request, spares, ending=ending):
+        pods.let_go(db, spare.uid)
 
 
 def _usable_standbys(

@@ -58,6 +58,12 @@ def standing_by(db: Db, job_id: str) -> list[LocalPod]:
     return _select(db, f"job = ? AND {_STANDS_BY}", job_id)
 
 
+def spares_of_others(db: Db, job_id: str) -> list[LocalPod]:
+    """The spares of all other jobs, those on their way out included."""
+    never_taken = f"({_STANDS_BY} OR leaving)"
+    return _select(db, f"job != ? AND uid IN (SELECT uid FROM spares) AND {never_taken}", job_id)
+
+
 def stand_by(db: Db, uid: str) -> None:
     """Count the pod as no slot's."""
     db.execute("INSERT INTO standbys VALUES (?)", (uid,))
