@@ -368,6 +368,11 @@ MIN_AVAILABLE = "huawei.com/schedule_minAvailable"
 ELASTIC = {"recover-strategy": "elastic-training"}
 
 
+def test_a_document_may_add_spares_for_its_hot_switch() -> None:
+    spared = phase(ascend_job(everstep={"spares": 1}))
+    assert (spared.nodes, spared.spare_slots) == (4, (4,))
+
+
 @pytest.mark.parametrize(
     ("annotations", "over", "first_nodes_min"),
     [
