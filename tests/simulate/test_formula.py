@@ -41,7 +41,7 @@ def of_snapshots(numbers: JobNumbers) -> dict[str, float]:
     ("between_h", "numbers", "share"),
     [
         (3.1, JobNumbers(start_s=100.0, load_s=50.0), 0.972),
-        (3.1, JobNumbers(write_s=0.0, library="snapshots", snapshot_every_s=60.0), None),
+        long(3.1, JobNumbers(write_s=0.0, library="snapshots", snapshot_every_s=60.0), None),
         long(6.3, JobNumbers(), 0.989),
         long(6.3, JobNumbers(checkpoint_s=3_600.0), 0.921),
         long(3.1, JobNumbers(checkpoint_s=900.0, write_s=5.0, start_s=300.0, load_s=300.0), None),

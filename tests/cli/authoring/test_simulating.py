@@ -63,7 +63,7 @@ def test_what_if_has_a_row_for_each_combination(cli: Cli, file: str) -> None:
 
 
 def test_what_the_train_library_is_worth_has_a_row_for_each_use_of_it(cli: Cli, file: str) -> None:
-    uses = ("--library", "none,snapshots,levels", "--policies", "document", "--days", "6")
+    uses = ("--library", "none,snapshots,levels", "--policies", "document")
     value = cli("simulate", file, *SHORT, *uses, "--json").json
     rows = {row["library"]: row for row in value["what_if"]}
     assert list(rows) == ["none", "snapshots", "levels"]
