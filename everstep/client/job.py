@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowFailureError
 
-from everstep.client import connection, machine
+from everstep.client import connection
 from everstep.client.connection import NoServer, rpc_errors_as_failed
 from everstep.client.exits import Exit, Failed
-from everstep.client.jobs import ended_jobs, logs, status
+from everstep.client.jobs import ended_jobs, status
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.explaining import RestartChoice, explained_from_file, explained_of_lives
 from everstep.client.jobs.found_job import FoundJob, find
@@ -164,6 +164,9 @@ class AsyncJob:
 
         `tail`: only so many of the newest lines. Raises `Failed` if there are none.
         """
+        from everstep.client import machine
+        from everstep.client.jobs import logs  # with the tools of clusters
+
         chosen, rank_logs = await logs.chosen_logs(
             logs.Chosen(
                 job_id=self.id,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from everstep.agent.observing import hardware
 from everstep.client import connection, machine
@@ -16,13 +16,16 @@ from everstep.client.documents import commands
 from everstep.client.documents.documents import UNNAMED, JobDocument, job_here, job_of
 from everstep.client.exits import Exit, Failed
 from everstep.client.job import AsyncJob, Result, result_of
-from everstep.client.serving.running import JobRun, run_job
-from everstep.client.serving.working import Machine, machine_for
 from everstep.client.submitting import checked, submission
 from everstep.client.submitting import submit as submit_job
 from everstep.core.spec import JobSpec
 from everstep.dialects.dialect import HasPods, has_pods_by_name
 from everstep.dialects.registry import NO_OVERRIDES, Overrides
+
+if TYPE_CHECKING:
+    # Server and worker of this machine, of which `submit` needs neither.
+    from everstep.client.serving.running import JobRun
+    from everstep.client.serving.working import Machine
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Sequence[str]
 """A document (a file, or what it has), a script (a file that ends in .py or .sh), or a command (a list)."""
@@ -71,6 +74,8 @@ async def run(
     completed, unless it is to be `fresh`: then it gets an unused ID. The job itself goes on if this call is
     cancelled, as soon as a worker serves it.
     """
+    from everstep.client.serving.running import run_job
+
     settings = {"nodes": nodes, **options} if _is_command(source) else {**options}
     job = job_from(source, settings, has_pods=has_pods_by_name)
     chosen = checked(job.spec.name if job_id is None else job_id)
@@ -105,6 +110,8 @@ async def machine_of(
     allow_other_users: bool,
 ) -> Machine:
     """As much of this machine as a worker for the job serves."""
+    from everstep.client.serving.working import machine_for
+
     here = hardware.devices(accelerator, devices)
     served = await machine_for(spec, nodes=nodes, devices=here)
     return replace(served, allows_others=allow_other_users)
