@@ -25,6 +25,7 @@ import contextlib
 import datetime as dt
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -46,8 +47,8 @@ from everstep.train.run import Run
 PYTORCH = Path(torch.__file__).parent
 NO_STATE = -1
 """In place of a completed step: of a rank that has not the state after any."""
-TRY_S = dt.timedelta(seconds=1)
-"""Time limit of one try to reach the store of a group."""
+TRY_S, LOOK_S = 1.0, 0.02
+"""Time limit of one try to reach the store of a group, and how long after a refused one the next begins."""
 THERE = "everstep/there/"
 """The keys in the store of a group under which its ranks say that they are there."""
 COPIES_MOST = 2_000
@@ -120,25 +121,29 @@ class Group:
         self._is_formed = True
 
     def _joined_store(self) -> Any:
-        """The store of the group, at its rank 0. Where that is gone a connection is tried in vain.
+        """The store of the group, at its rank 0, which may come late or be gone.
 
-        PyTorch tries until its time limit and cannot be freed from that, so the limit of each try is short.
+        PyTorch tries until its time limit, cannot be freed from that, and prints its stack after each try. So
+        a plain connection comes first, and the limit of each try is short.
         """
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         tries_until = time.monotonic() + self._timeout.total_seconds()
         while True:
             try:
+                if self.rank != 0:
+                    socket.create_connection(address, timeout=TRY_S).close()
                 store = dist.TCPStore(
-                    os.environ["MASTER_ADDR"],
-                    int(os.environ["MASTER_PORT"]),
+                    *address,
                     self.world,
                     is_master=self.rank == 0,
-                    timeout=TRY_S,
+                    timeout=dt.timedelta(seconds=TRY_S),
                     wait_for_workers=False,
                 )
-            except RuntimeError:
+            except (OSError, RuntimeError) as error:
                 is_held = self._orders is not None and self._orders.is_held
                 if is_held or time.monotonic() > tries_until:
-                    raise
+                    raise RuntimeError(f"the store of the group at {address}: {error}") from error
+                time.sleep(LOOK_S)
             else:
                 store.set_timeout(self._timeout)
                 return store
