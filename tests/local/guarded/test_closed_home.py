@@ -85,7 +85,7 @@ def test_what_a_run_leaves_is_closed_and_what_its_job_makes_goes_by_the_users_um
 
 
 def test_a_folder_with_things_of_others_is_not_closed_to_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     home = tmp_path / "shared"
     (home / "agents" / "one").mkdir(parents=True)
@@ -95,7 +95,7 @@ def test_a_folder_with_things_of_others_is_not_closed_to_them(
         path.chmod(0o755)
     monkeypatch.setenv("EVERSTEP_HOME", str(home))
     state.made_home()
-    assert "theirs in it does not belong to Everstep" in capsys.readouterr().err
+    assert "theirs in it does not belong to Everstep" in caplog.text
     assert wide(home).keys() == {".", "theirs", "theirs/data"}
     assert list(state.open_to_others(home)) == [home]
 
