@@ -6,6 +6,7 @@ Each has its output in a file, is ended by its own id, and dies with this proces
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -13,7 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 from everstep.agent.storage import permissions, space
@@ -45,6 +47,7 @@ LOOK_S = 0.02
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
 
 _alive: list[Process] = []
+_group: ContextVar[list[Process] | None] = ContextVar("_group", default=None)
 
 
 class ProcessFailed(Exception):
@@ -88,6 +91,8 @@ class Process:
                 start_new_session=True,  # Ctrl-C is for us: we end the others in order
             )
         _alive.append(self)
+        if (group := _group.get()) is not None:
+            group.append(self)
 
     @property
     def pid(self) -> int:
@@ -173,7 +178,23 @@ def is_full(folder: Path) -> bool:
 
 def end_all() -> None:
     """End all processes that are alive, the newest first: it may depend on the others."""
-    for process in reversed(_alive.copy()):
+    _end(_alive)
+
+
+@contextlib.contextmanager
+def ended_with_block() -> Iterator[None]:
+    """End with the block the processes that were started in it, and no others of this process."""
+    group: list[Process] = []
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+        _end(group)
+
+
+def _end(group: Iterable[Process]) -> None:
+    for process in reversed([*group]):
         process.end(within_s=3.0)
 
 

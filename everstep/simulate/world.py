@@ -289,8 +289,8 @@ class World:
     def _hang(self, pod: Pod, mishap: Mishap) -> None:
         if not self._is_told:
             if pod.ranks and (training := pod.job.training) is not None:
-                looks_busy = " busy" if mishap.is_hidden else ""
-                self._fault(f"hang {pod.job.id} {pod.ranks[0]}{looks_busy}")
+                option = "" if mishap.is_hidden else " idle"
+                self._fault(f"hang {pod.job.id} {pod.ranks[0]}{option}")
                 out = partial(self._time_out, pod, training)
                 self._at(self._cluster.now_s + COLLECTIVE_S, out)
         elif mishap.is_users or mishap.is_cured:

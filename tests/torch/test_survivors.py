@@ -6,10 +6,12 @@ lacks.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ ENV = {"STEPS": "75", "SAVE_EVERY": "20", "OMP_NUM_THREADS": "1", "PYTHONPATH": 
 
 
 def document(folder: Path, faults: str, *, script: Path = EXAMPLE, **spec: Any) -> dict[str, Any]:
-    """A job with these faults, in a folder that also has what it comes to without them."""
+    """A job with these faults in a folder."""
     (folder / "out").mkdir(parents=True)
     body: dict[str, Any] = yaml.safe_load((EXAMPLES / "survivors" / "job.yaml").read_text())
     body["spec"] |= {"command": [str(PYTHON), str(SCRIPT)], "workdir": str(folder), **spec}
@@ -37,27 +39,34 @@ def document(folder: Path, faults: str, *, script: Path = EXAMPLE, **spec: Any) 
     body["spec"]["env"] = {**ENV, **faulty, "STEP_S": "0.05"}
     body["spec"]["model_dir"] = str(folder / "out")
     body["spec"]["checkpoints"] = {"path": str(folder / "out")}
-    world = body["spec"]["nodes"] * body["spec"]["processes_per_node"]
-    undisturbed(script, {**ENV, "OUT": str(folder / "alone")}, world=world)
     return body
 
 
-def trained(machine: Machine, folder: Path, faults: str, **spec: Any) -> list[dict[str, Any]]:
+@functools.cache
+def expected(world: int, script: Path = EXAMPLE) -> Any:
+    """What so many ranks come to without faults."""
+    with tempfile.TemporaryDirectory() as out:
+        undisturbed(script, {**ENV, "OUT": out}, world=world)
+        return final(Path(out))
+
+
+def trained(
+    machine: Machine, folder: Path, faults: str, *, script: Path = EXAMPLE, **spec: Any
+) -> list[dict[str, Any]]:
     """The restarts of a job that came to its end through these faults, with the same bits."""
-    job = folder.with_suffix(".yaml")
-    job.write_text(yaml.safe_dump(document(folder, faults, **spec)))
+    job, body = folder.with_suffix(".yaml"), document(folder, faults, script=script, **spec)
+    job.write_text(yaml.safe_dump(body))
     done = machine.everstep("run", str(job))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert final(folder / "out") == final(folder / "alone")
+    assert final(folder / "out") == expected(body["spec"]["processes_per_node"], script)
     restarts: list[dict[str, Any]] = json.loads(
         machine.everstep("restarts", "survivors", "--json").stdout
     )
     return restarts
 
 
-def final(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "final.json").read_text())
-    return content
+def final(out: Path) -> Any:
+    return json.loads((out / "final.json").read_text())
 
 
 def processes(folder: Path) -> list[int]:
@@ -138,7 +147,7 @@ async def test_a_lost_pod_costs_only_its_ranks(tmp_path: Path) -> None:
     values = {key: record[key] for key in ("level", "resume_from", "kept_ranks")}
     assert values == {"level": "process", "resume_from": "ranks", "kept_ranks": "0-1"}
     assert processes(tmp_path / "job") == [1, 1, 2, 2]
-    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+    assert final(tmp_path / "job" / "out") == expected(4)
 
 
 @pytest.mark.parametrize("victim", ["worker", "server"])
@@ -156,7 +165,7 @@ async def test_what_decides_may_be_killed_in_a_recovery(tmp_path: Path, victim: 
         report = await stage.report(job)
     assert [(r["level"], r["resume_step"]) for r in records(report)] == [("process", 14)]
     assert processes(tmp_path / "job") == [1, 2]
-    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+    assert final(tmp_path / "job" / "out") == expected(2)
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -175,7 +184,7 @@ async def test_an_agent_killed_in_a_recovery_costs_its_own_ranks(tmp_path: Path,
     newest = records(report)[-1]
     assert newest["recover_result"] == "success"
     assert newest["resume_step"] in (13, 14)  # a copy may be a step behind
-    assert final(tmp_path / "job" / "out") == final(tmp_path / "job" / "alone")
+    assert final(tmp_path / "job" / "out") == expected(2)
 
 
 def ascend_job(folder: Path, faults: str) -> list[dict[str, Any]]:
@@ -209,7 +218,7 @@ def test_retry_and_recover_of_mindcluster_keep_processes(machine: Machine, tmp_p
         ("process", 29),
     ]
     assert processes(folder) == [1, 2]
-    assert final(folder / "out") == final(folder / "alone")
+    assert final(folder / "out") == expected(2)
 
 
 def printed(code: str) -> str:

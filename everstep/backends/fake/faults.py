@@ -59,7 +59,7 @@ def hang(scene: FakeScene, fault: FaultLine) -> None:
     job = _job(scene, fault)
     pod = _pod_of_rank(job, fault.number(1))
     options = fault.options
-    processes.hang_rank(scene.state, pod, does_io="io" in options, is_busy="busy" in options)
+    processes.hang_rank(scene.state, pod, does_io="io" in options, is_idle="idle" in options)
 
 
 def kill_agent(scene: FakeScene, fault: FaultLine) -> None:
@@ -161,7 +161,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[FakeScene, FaultLine], None]]] = {
     **faults.FAULTS,
     "metric": ("NODE INDEX VALUE|vary", metric),
     "kill": ("JOB RANK [signal N|exit N] [exception=TEXT|log=TEXT]", kill),
-    "hang": ("JOB RANK [io] [busy]", hang),
+    "hang": ("JOB RANK [io] [idle]", hang),
     "kill-agent": ("JOB SLOT", kill_agent),
     "silence": ("NODE", silence),
     "unsilence": ("NODE", unsilence),

@@ -145,11 +145,11 @@ def current_view(pod: Pod, now: float) -> PodView:
 
 
 def _device_use(pod: Pod, training: Training) -> tuple[DeviceUse, ...]:
-    """The use of its devices, while a rank of the job hangs: there the pods differ by it."""
-    if not training.hangs:
+    """The use of its devices, while those of a rank that hangs are idle: there the pods differ by it."""
+    if not any(still.is_idle for still in training.hangs.values()):
         return ()
     still = training.hangs.get(pod.slot)
-    percent = 100.0 if still is None or still.is_busy else 0.0
+    percent = 0.0 if still is not None and still.is_idle else 100.0
     return tuple(DeviceUse(device.index, percent, None, None) for device in pod.devices)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -24,6 +25,8 @@ from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
 log = logging.getLogger(__name__)
+_numbers = itertools.count(1)
+"""Of the workers of this process that have a log of their own."""
 
 WORKER_S = 30.0
 READY = "everstep worker ready"
@@ -87,7 +90,9 @@ class Worker:
         self._server = server
         self._is_guest = not is_alone
         self._is_of_run = is_of_run
-        self._log = home() / ("worker.log" if is_alone else f"worker-{os.getpid()}.log")
+        self._log = home() / (
+            "worker.log" if is_alone else f"worker-{os.getpid()}-{next(_numbers)}.log"
+        )
         self._process: Process | None = None
         self._is_ready = False
         self._was_ready = False
@@ -172,15 +177,14 @@ async def kept_alive(
 
 @contextlib.contextmanager
 def children_ended() -> Iterator[None]:
-    """End all child processes with the block. Raises `Failed` with a sentence where one did not start."""
+    """End child processes with the block. Raises `Failed` with a sentence where one did not start."""
     try:
-        yield
+        with processes.ended_with_block():
+            yield
     except ProcessFailed as error:
         # A worker whose settings are wrong ends as a command does whose arguments are.
         is_usage = (error.name, error.code) == ("worker", Exit.USAGE)
         raise Failed(Exit.USAGE if is_usage else Exit.UNREACHABLE, error.short) from None
-    finally:
-        processes.end_all()
 
 
 def _settings(served: Machine) -> dict[str, str]:

@@ -345,10 +345,11 @@ def test_a_run_without_prewarm_ends_the_helper(warm: Warm) -> None:
 
 @pytest.mark.long
 def test_what_belongs_to_a_start_needs_no_other_helper(warm: Warm) -> None:
-    warm.start(env={"MASTER_PORT": "1", "WORLD_SIZE": "2", "EVERSTEP_RESUME_STEP": "4"})
-    warm.forked("import os\nprint(os.environ['WORLD_SIZE'])", env={"WORLD_SIZE": "3"})
+    warm.start(env={"MASTER_PORT": "1", "WORLD_SIZE": "2", "TRACEPARENT": "of the first"})
+    env = {"WORLD_SIZE": "3", "TRACEPARENT": "of the second"}
+    warm.forked("import os\nprint(os.environ['WORLD_SIZE'], os.environ['TRACEPARENT'])", env=env)
     warm.ended()
-    assert warm.log() == "3\n"
+    assert warm.log() == "3 of the second\n"
 
 
 @pytest.mark.long
@@ -388,8 +389,13 @@ def test_stopped_helper_falls_back(warm: Warm) -> None:
 @pytest.mark.long
 def test_helper_that_does_not_answer_falls_back(warm: Warm) -> None:
     warm.modules = ["odd"]
-    # A fork that never comes.
-    warm.write("import os, time\nos.register_at_fork(before=lambda: time.sleep(600))", "odd.py")
+    # A fork that never comes. The first one is the helper's own, before it is ready.
+    warm.write(
+        "import itertools, os, time\n"
+        "forks = itertools.count()\n"
+        "os.register_at_fork(before=lambda: next(forks) and time.sleep(600))",
+        "odd.py",
+    )
     warm.start(ranks=2)
     helper = warm.ready()["pid"]
     state = warm.start(ranks=2)

@@ -97,8 +97,9 @@ def test_the_log_of_a_second_worker_stays_only_where_something_failed(
     """Ctrl-C while it starts is no failure. Each Ctrl-C left a log behind."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     machine = Machine(nodes=1, devices=Devices(kind="simulated", count=1, why="a test"))
+    monkeypatch.setattr(working, "_numbers", iter([7]))
     worker = Worker(machine, dict, is_alone=False, is_of_run=True)
-    log = tmp_path / f"worker-{os.getpid()}.log"
+    log = tmp_path / f"worker-{os.getpid()}-7.log"
     log.touch()
     with contextlib.suppress(ProcessFailed, asyncio.CancelledError), worker.log_kept_if_failed():
         if end is not None:

@@ -351,11 +351,11 @@ def exit_rank(
     state.touch(pod.job)
 
 
-def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False, is_busy: bool = False) -> None:
-    """Let the rank stay alive and do nothing, or only I/O, or use its devices; the others wait for it."""
+def hang_rank(state: FakeState, pod: Pod, *, does_io: bool = False, is_idle: bool = False) -> None:
+    """Let the rank stay alive and do nothing, or only I/O; the others wait for it."""
     if pod.processes is not None and pod.processes.is_alive:
         training = pod.processes.training
-        training.hang(pod.slot, state.now, does_io=does_io, is_busy=is_busy)
+        training.hang(pod.slot, state.now, does_io=does_io, is_idle=is_idle)
         halt(state, pod.job, pod.processes.training)
         state.touch(pod.job)
 

@@ -122,7 +122,7 @@ class Stillness:
 
     at: float
     io_at: float | None = None
-    is_busy: bool = False  # its devices work all the same
+    is_idle: bool = False  # its devices do nothing, and those of the others work
 
 
 class InMemory(NamedTuple):
@@ -195,11 +195,11 @@ class Training:
         """Steps completed by this start."""
         return self.step_at(now) - self.resume
 
-    def hang(self, slot: int, now: float, *, does_io: bool, is_busy: bool) -> None:
-        """The slot stands still from now on; its I/O and its devices too, unless they go on by themselves."""
+    def hang(self, slot: int, now: float, *, does_io: bool, is_idle: bool) -> None:
+        """The slot stands still from now on; its I/O too, unless it goes on by itself."""
         since = self.hangs.get(slot, Stillness(at=now))
         io_at = None if does_io else since.io_at or now
-        self.hangs[slot] = replace(since, io_at=io_at, is_busy=is_busy)
+        self.hangs[slot] = replace(since, io_at=io_at, is_idle=is_idle)
 
     def still_since(self, slot: int, now: float) -> Stillness | None:
         """None while the slot trains. One that waits for another has busy devices, and no I/O."""
