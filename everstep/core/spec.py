@@ -99,7 +99,7 @@ class Limits:
     """Times of one phase, in seconds: how long ..."""
 
     queue_s: float | None = None  # a launch waits for places
-    requeue_s: float | None = 86_400.0  # a restart waits for places, devices or storage
+    requeue_s: float | None = 1800.0  # a restart waits for places, devices or storage
     spare_s: float = 60.0  # a job waits for a spare node before it goes on with fewer
     start_s: float = 1200.0  # processes may take to start
     hang_s: float | None = None  # a step may take; None: learned from the steps seen (`auto`)

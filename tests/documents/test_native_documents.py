@@ -252,7 +252,7 @@ def test_time_scale_shortens_long_limits_only() -> None:
     spec = compile_document(document(limits=long), time_scale=60)
     assert spec.time_scale == 60
     # Equal to the defaults in everything else: settle, grace, start, spare, unreachable, healthy.
-    assert spec.phases[0].limits == Limits(hang_s=10, requeue_s=1_440, queue_s=2, run_s=60)
+    assert spec.phases[0].limits == Limits(hang_s=10, requeue_s=30, queue_s=2, run_s=60)
 
 
 def test_accelerators_come_with_their_kind() -> None:

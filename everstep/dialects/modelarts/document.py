@@ -35,8 +35,6 @@ OUTPUTS = "algorithm.outputs"
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 HANG_MINUTES_DEFAULT = "30"
-REQUEUE_S = 1_800.0
-"""A job that is issued again ends after so long in the queue."""
 
 
 def compile_modelarts(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
@@ -113,7 +111,6 @@ def _spec(document: ma_shapes.Document, *, in_pods: bool) -> dict[str, Any]:
         "accelerators_per_node": "all",
         "accelerator": "ascend" if in_pods else "simulated",
         "priority": document.spec.schedule_policy.priority,
-        "limits": {"requeue_s": REQUEUE_S},
     }
     if document.algorithm.command is not None:
         spec["command"] = _command(document.algorithm.command, _variables(document))

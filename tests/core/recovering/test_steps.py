@@ -355,7 +355,7 @@ def test_each_level_waits_as_it_should() -> None:
     job.fails("place.none", at=Step.PLACE)
     job_places = job.plan.places
     waits = [(p.least, p.spare_s, p.wait_s) for p in (pod_places, elastic_places, job_places) if p]
-    assert waits == [(4, 60.0, 60.0), (2, 0.0, 0.0), (2, 60.0, 86_400.0)]
+    assert waits == [(4, 60.0, 60.0), (2, 0.0, 0.0), (2, 60.0, 1_800.0)]
 
 
 def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
@@ -453,7 +453,7 @@ def test_a_number_of_nodes_that_did_not_work_is_not_used_again() -> None:
     job.succeeds(living=(0, 1, 2))
     assert watch_order(job.state).room_for is None  # there is nothing to grow to
     job.see(sighting(_C.PLANNED))
-    assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=86_400.0, bad=(4,))
+    assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=1_800.0, bad=(4,))
 
 
 def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
