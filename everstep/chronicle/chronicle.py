@@ -135,6 +135,18 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reused:
+    """What a restart did not have to make: processes that went on, pods that stood by."""
+
+    kept_ranks: str = ""  # as ranges
+    # Slots that got a spare -> seconds in which that had stood up, before it was needed.
+    stood_up_s: Mapping[int, float] = field(default_factory=dict)
+
+
+NOTHING_REUSED = Reused()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One restart, as the history keeps it. `views` gives it the pinned JSON shape."""
 
@@ -154,7 +166,6 @@ class Record:
     resume_step: int | None = None
     resume_path: str | None = None
     resume_from: str | None = None  # ranks, snapshot, neighbour or checkpoint
-    kept_ranks: str = ""  # ranks that went on with their process, as ranges
     newer_checkpoints: str = ""  # that the start passed over, in words
     evidence: str | None = None  # folder with stacks and logs, collected before the kill
     stages_s: Mapping[str, float] = field(default_factory=dict)
@@ -166,8 +177,7 @@ class Record:
     notes: tuple[str, ...] = ()
     waited: tuple[Waited, ...] = ()
     works: tuple[AgentWork, ...] = ()  # work of agents; dropped once the restart has its span
-    # Slots that got a spare -> seconds in which that had stood up, before it was needed.
-    stood_up_s: Mapping[int, float] = field(default_factory=dict)
+    reused: Reused | None = None
 
     @property
     def places_pods(self) -> bool:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from everstep.chronicle import record_rows
-from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record
+from everstep.chronicle.chronicle import CHANGES_KEPT, RECORDS_KEPT, Chronicle, Record, Reused
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import Decision, Remedy
 from everstep.core.facts import EXAMPLES_KEPT
@@ -156,16 +156,21 @@ def _close(chronicle: Chronicle, event: RestartEnded) -> Chronicle:
         resume_step=event.resume_step,
         resume_path=None if event.resume is None else event.resume.path,
         resume_from=record_rows.source(event.snapshot, has_checkpoint=event.resume is not None),
-        kept_ranks=format_ranges(event.kept_ranks),
         newer_checkpoints="" if event.newer_saved is None else event.newer_saved.text[:NEWER_KEPT],
         evidence=event.evidence,
         stages_s=stages,
         notes=event.notes,
         waited=event.waited,
         works=event.works,
-        stood_up_s=event.stood_up_s,
+        reused=_reused(event),
     )
     return _with_stages(chronicle, stages) if event.stages_s else chronicle
+
+
+def _reused(event: RestartEnded) -> Reused | None:
+    if not (event.kept_ranks or event.stood_up_s):
+        return None  # a record has few bytes
+    return Reused(kept_ranks=format_ranges(event.kept_ranks), stood_up_s=event.stood_up_s)
 
 
 def _first_step(chronicle: Chronicle, event: FirstStepSeen) -> Chronicle:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from everstep.chronicle import record_rows
-from everstep.chronicle.chronicle import Chronicle, Record, Start
+from everstep.chronicle.chronicle import NOTHING_REUSED, Chronicle, Record, Start
 from everstep.chronicle.shapes import moment
 from everstep.core import names
 from everstep.core.bounds import cut
@@ -291,6 +291,7 @@ def changes(chronicle: Chronicle) -> list[dict[str, Any]]:
 def record(r: Record) -> dict[str, Any]:
     """One restart, in our own words; what is not known is null."""
     decision, fault = r.decision, r.decision.fault
+    reused = r.reused or NOTHING_REUSED
     return {
         "n": r.n,
         "incident": r.incident,
@@ -321,7 +322,7 @@ def record(r: Record) -> dict[str, Any]:
         "resume_step": r.resume_step,
         "resume_path": r.resume_path,
         "resume_from": r.resume_from,
-        "kept_ranks": r.kept_ranks or None,
+        "kept_ranks": reused.kept_ranks or None,
         "lost_steps": _lost_steps(r),
         "newer_checkpoints": r.newer_checkpoints or None,
         "evidence": r.evidence,
@@ -332,7 +333,7 @@ def record(r: Record) -> dict[str, Any]:
         "end_reason": r.end_reason,
         "notes": [*r.notes, *_unknown_step(r)],
         "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
-        "spares": record_rows.spares(r.stood_up_s),
+        "spares": record_rows.spares(reused.stood_up_s),
     }
 
 

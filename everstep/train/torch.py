@@ -126,14 +126,15 @@ class Group:
         PyTorch tries until its time limit, cannot be freed from that, and prints its stack after each try. So
         a plain connection comes first, and the limit of each try is short.
         """
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         tries_until = time.monotonic() + self._timeout.total_seconds()
         while True:
             try:
                 if self.rank != 0:
-                    socket.create_connection(address, timeout=TRY_S).close()
+                    socket.create_connection((host, port), timeout=TRY_S).close()
                 store = dist.TCPStore(
-                    *address,
+                    host,
+                    port,
                     self.world,
                     is_master=self.rank == 0,
                     timeout=dt.timedelta(seconds=TRY_S),
@@ -141,8 +142,11 @@ class Group:
                 )
             except (OSError, RuntimeError) as error:
                 is_held = self._orders is not None and self._orders.is_held
-                if is_held or time.monotonic() > tries_until:
-                    raise RuntimeError(f"the store of the group at {address}: {error}") from error
+                # Rank 0 waits for nothing: its port is taken.
+                if self.rank == 0 or is_held or time.monotonic() > tries_until:
+                    raise RuntimeError(
+                        f"the store of the group at {host}:{port}: {error}"
+                    ) from error
                 time.sleep(LOOK_S)
             else:
                 store.set_timeout(self._timeout)

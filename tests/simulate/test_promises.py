@@ -27,8 +27,6 @@ from tests.simulate.promises import (
 from tests.support.playing.scenario import read
 
 QUICK, THOROUGH = range(20), range(500)
-SURVIVORS_EVERY = 5
-"""So many seeds for one with ranks that outlive faults: most of a run is the same."""
 
 
 def holds(seed: int, numbers: JobNumbers = NUMBERS) -> None:
@@ -54,8 +52,7 @@ def test_they_hold_where_ranks_outlive_faults(seed: int) -> None:
 def test_they_hold_over_five_hundred_seeds(first: int) -> None:
     for seed in range(first, first + len(THOROUGH) // 10):
         holds(seed)
-        if seed % SURVIVORS_EVERY == 0:
-            holds(seed, SURVIVORS)
+        holds(seed, SURVIVORS)
 
 
 def test_the_mishaps_of_a_seed_are_many_and_of_most_classes() -> None:

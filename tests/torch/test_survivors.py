@@ -238,6 +238,25 @@ def test_an_error_of_the_script_is_none_of_the_group() -> None:
     assert printed(ERRORS) == "False False True True\n"
 
 
+def test_rank_0_does_not_wait_for_a_port_that_is_taken() -> None:
+    assert printed(PORT_IN_USE) == "it ended at once\n"
+
+
+PORT_IN_USE = """
+import os, socket
+from everstep.train.torch import Group
+
+taken = socket.create_server(("127.0.0.1", 0))
+port = taken.getsockname()[1]
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+try:
+    Group("gloo", timeout_s=1e6)
+except RuntimeError as error:
+    assert f"the store of the group at 127.0.0.1:{port}" in str(error), error
+    print("it ended at once")
+"""
+
+
 def test_copies_that_are_no_parts_of_the_world_are_refused() -> None:
     assert printed(COPIES) == "copies has to name each rank from 0 to 2 once\n" * 3
 

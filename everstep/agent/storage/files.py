@@ -83,9 +83,14 @@ def replace(
     within: Path | None = None,
     mode: int = 0o600,
     is_synced: bool = False,
+    has_one_writer: bool = False,
 ) -> None:
-    """Replace the file as a whole, also if this process is killed meanwhile. Raises OSError."""
-    with _fresh(path, content, within, mode, is_synced=is_synced) as (folder, fresh):
+    """Replace the file as a whole, also if this process is killed meanwhile. Raises OSError.
+
+    `has_one_writer`: what a killed writer leaves has a fixed name, and the next one removes it.
+    """
+    name = f"{path.name}.tmp" if has_one_writer else None
+    with _fresh(path, content, within, mode, is_synced=is_synced, name=name) as (folder, fresh):
         os.rename(fresh, path.name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -102,11 +107,21 @@ def create(path: Path, content: str, *, mode: int = 0o600) -> None:
 
 @contextlib.contextmanager
 def _fresh(
-    path: Path, content: str | bytes, within: Path | None, mode: int, *, is_synced: bool
+    path: Path,
+    content: str | bytes,
+    within: Path | None,
+    mode: int,
+    *,
+    is_synced: bool,
+    name: str | None = None,
 ) -> Iterator[tuple[int, str]]:
-    """Beside this path a file of this content, under a name of its own; it does not keep that."""
+    """Beside this path a file of this content, under a name that it does not keep: this or a new one."""
     with _folder(path, within) as folder:
-        name = f"{path.name}.{os.urandom(8).hex()}.tmp"
+        if name is None:
+            name = f"{path.name}.{os.urandom(8).hex()}.tmp"
+        else:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, mode, dir_fd=folder)
         try:
             with os.fdopen(file, "wb") as out:

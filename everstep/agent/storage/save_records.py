@@ -109,7 +109,7 @@ def write(folder: Path, slot: int, record: SlotRecord) -> None:
         "saves": {name: {**save._asdict()} for name, save in newest.items()},
     }
     permissions.users_folder(_folder(folder))
-    files.replace(_path(folder, slot), json.dumps(content), mode=0o644)
+    files.replace(_path(folder, slot), json.dumps(content), mode=0o644, has_one_writer=True)
 
 
 def state(records: Iterable[SlotRecord], name: str, content: Print | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from everstep.agent.storage import save_records
 from everstep.agent.storage.checkpoints import LEFT_OPEN, scan
 from everstep.agent.storage.save_records import Print, SaveRecord, SlotRecord
 from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED, UNWATCHED
+from everstep.protocol import wire
 
 FILE, NOW, BEFORE = "step_5.bin", Print(1, 10, 5), Print(1, 9, 4)
 NO_SAVES: dict[str, SaveRecord] = {}
@@ -90,6 +92,19 @@ def test_a_record_keeps_the_newest_saves_alone(tmp_path: Path) -> None:
     recorded = save_records.read(tmp_path)[0].saves
     assert len(recorded) == save_records.SAVES_MOST
     assert "step_999.bin" in recorded
+
+
+def test_what_a_killed_agent_left_unfinished_goes_with_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(os, "rename", lambda *_, **__: os._exit(9))
+        save_records.write(tmp_path, 3, record(CLOSED))
+    os.waitpid(child, 0)
+    folder = tmp_path / wire.FENCE_FOLDER / save_records.FOLDER
+    assert [path.suffix for path in folder.iterdir()] == [".tmp"]
+    save_records.write(tmp_path, 3, record(RENAMED))
+    assert [path.name for path in folder.iterdir()] == ["3.json"]
 
 
 def test_the_folder_of_the_saves_is_never_made(tmp_path: Path) -> None:

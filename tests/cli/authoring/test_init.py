@@ -21,7 +21,12 @@ def test_a_document_to_begin_with_is_written_once(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     assert "`everstep run job.yaml`" in cli("init").out
-    assert cli("validate", "job.yaml").out.startswith("native document: valid\n")
+    assert cli("validate", "job.yaml").out.splitlines() == [
+        "native document: valid",
+        "levels in_place, suspension, pod, job, rollback",
+        "       with everstep.train.torch in every rank also operator_online, process_online",
+        "       not elastic: the document asks for a fixed number of nodes",
+    ]
     (tmp_path / "job.yaml").write_text("mine")
     assert "job.yaml is there already" in cli("init").sentence
     assert (tmp_path / "job.yaml").read_text() == "mine"

@@ -26,7 +26,7 @@ STATE = TypeAdapter(JobState)
 CHRONICLE = TypeAdapter(Chronicle)
 SLOTS, NODES = 4, 8
 FLAT = 1.15
-SMALL = 136 * 1024
+SMALL = 128 * 1024
 QUICK_S = 0.05
 LOG = logging.getLogger(__name__)
 
