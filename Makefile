@@ -16,6 +16,8 @@ SEED ?= 2026
 SHARD ?=
 # .ci/run has SECOND_CHANCE=yes: what failed beside others runs again, alone, and is printed as FLAKY if it passes.
 SECOND_CHANCE ?=
+# What the tests are run with, besides this machine: make test ON=torch, make test-cluster ON=kueue
+ON ?=
 # More arguments for pytest: make test ARGS="tests/core -k hang"
 ARGS ?=
 
@@ -36,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent release constraints clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent release constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,11 +67,24 @@ fix: $(READY) ## let ruff format and repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: $(READY) ## every test that takes a few seconds at most
+# Each of these is a recipe of its own too, test-torch or test-kueue.
+TESTED_HERE = torch browser agent39
+TESTED_ON_CLUSTERS = kubernetes kubelet kueue volcano python39 image
+
+ifneq ($(ON),)
+ifeq ($(filter $(ON),$(TESTED_HERE) $(TESTED_ON_CLUSTERS)),)
+$(error ON=$(ON): one of $(TESTED_HERE), or with test-cluster of $(TESTED_ON_CLUSTERS))
+endif
+test: test-$(ON)
+else
+test: $(READY) ## every test that takes a few seconds at most; others: make test ON=torch (browser, agent39)
 	$(PYTEST) -m 'not long' --hypothesis-seed=$(SEED) $(QUICK) $(ARGS)
+endif
 
 test-long: testbed ## the long ones: real processes, real waiting; a share: make test-long SHARD=2/4
 	$(PYTEST) $(LONG)
+
+test-cluster: test-$(or $(ON),kubernetes) ## the quick ones on a real Kubernetes, built first; more: ON=kubelet, kueue, volcano, python39, image
 
 torch: $(TORCH)/.ready ## make .venv-torch with PyTorch, a download of 2.5 GB
 
@@ -79,39 +94,48 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
 	@touch $@
 
-test-torch: $(TORCH)/.ready testbed ## those that need PyTorch, with that of .venv-torch
+# Those that need PyTorch, with that of .venv-torch.
+test-torch: $(TORCH)/.ready testbed
 	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py tests/kubernetes/test_torch_survivors.py -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
 testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
 	$(BIN)/python -m tests.testbed.build
 
-test-kubernetes: testbed ## the quick ones on a real Kubernetes control plane, which it builds first
+# The quick ones on a real Kubernetes control plane, which it builds first.
+test-kubernetes: testbed
 	$(PYTEST) tests/kubernetes -m 'not long and not torch and not kubelet and not kueue and not volcano and not python39 and not image' $(PARALLEL) $(ARGS)
 
-test-kubelet: testbed ## the core scenarios under three real kubelets, built first; needs containerd, and root
+# The core scenarios under three real kubelets, built first; needs containerd, and root.
+test-kubelet: testbed
 	$(BIN)/python -m tests.testbed.build kubelet
 	$(PYTEST) tests/kubernetes/test_real_kubelets.py $(ARGS)
 
-test-kueue: testbed ## jobs in the queues of a real Kueue, built first: some 5 minutes of a processor
+# Jobs in the queues of a real Kueue, built first: some 5 minutes of a processor.
+test-kueue: testbed
 	$(BIN)/python -m tests.testbed.build kueue
 	$(PYTEST) tests/kubernetes/test_kueue.py $(ARGS)
 
-test-volcano: testbed ## jobs whose pods a real Volcano schedules, built first: some 3 minutes of a processor
+# Jobs whose pods a real Volcano schedules, built first: some 3 minutes of a processor.
+test-volcano: testbed
 	$(BIN)/python -m tests.testbed.build volcano
 	$(PYTEST) tests/kubernetes/test_volcano.py $(ARGS)
 
-test-python39: testbed ## agents in images with Python 3.9, which comes from a mirror of Debian
+# Agents in images with Python 3.9, which comes from a mirror of Debian.
+test-python39: testbed
 	$(BIN)/python -m tests.testbed.python39
 	$(PYTEST) tests/kubernetes/test_python_39.py $(ARGS)
 
-test-agent39: $(READY) ## agents with that Python 3.9 without Kubernetes; it comes from a mirror of Debian
+# Agents with that Python 3.9 without Kubernetes; it comes from a mirror of Debian.
+test-agent39: $(READY)
 	root=$$($(BIN)/python -m tests.testbed.python39) && AGENT_PYTHON=$$root/bin/python3 \
 		LD_LIBRARY_PATH=$$root/usr/lib/x86_64-linux-gnu $(PYTEST) tests/agent -m 'not long' $(PARALLEL) $(ARGS)
 
-test-image: testbed ## the image of deploy/Dockerfile, built and run; needs buildah, debootstrap, runc, and root
+# The image of deploy/Dockerfile, built and run; needs buildah, debootstrap, runc, and root.
+test-image: testbed
 	$(PYTEST) tests/kubernetes/test_worker_image.py $(ARGS)
 
-test-browser: $(READY) ## those that look at pages in a Chromium, which has to be installed
+# Those that look at pages in a Chromium, which has to be installed.
+test-browser: $(READY)
 	$(PYTEST) tests/browser $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
