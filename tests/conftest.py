@@ -39,6 +39,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write the transcripts of tests/scenarios anew instead of comparing them",
     )
     parser.addoption("--shard", metavar="K/N", help="only share K of N, by test name and commit")
+    parser.addoption(
+        "--all-plays",
+        action="store_true",
+        help="play what others cover too (tests/plays); a test that is named or matched by -k always is",
+    )
     parser.addoption("--shard-commit", metavar="SHA", help="the commit for --shard; default: HEAD")
 
 
@@ -100,10 +105,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is not in the requested share.
+    """Leave out what other plays cover, and what is not in the requested share.
 
     Files that take long, or have a test that may, come first: at the end one process would be busy alone.
     """
+    if not (config.option.all_plays or config.option.keyword or "::" in str(config.args)):
+        covered = [item for item in items if item.get_closest_marker("covered") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("covered") is None]
+        config.hook.pytest_deselected(items=covered)
     timeouts_s = {item.nodeid: _own_timeout_s(item) for item in items}
     measured_s = seconds.read()
     if SHARD in config.stash:

@@ -20,7 +20,6 @@ from tests.support.playing.scenario import (
     play,
     read,
 )
-from tests.support.playing.shares import dealt, kinds_of
 from tests.support.playing.simulated import Simulated
 from tests.support.playing.transcript import transcript
 from tests.support.story import tells_one_story
@@ -142,11 +141,3 @@ async def test_a_fault_that_could_not_happen_in_time_is_named(tmp_path: Path) ->
     scenario = read(written(tmp_path, "at 5s kill demo 7"))
     with pytest.raises(BadScenario, match="demo has no rank 7"):
         await play(scenario, Simulated())
-
-
-def test_every_real_scenario_is_played_on_a_cluster_and_every_kind_of_event_on_each() -> None:
-    real = [scenario for path in FILES if (scenario := read(path)).is_real]
-    clusters = [*dealt(real, "machine")], [*dealt(real, "pods")]
-    assert {one.path for cluster in clusters for one in cluster} == {one.path for one in real}
-    kinds = [set[str]().union(*map(kinds_of, scenarios)) for scenarios in (real, *clusters)]
-    assert kinds[0] == kinds[1] == kinds[2]

@@ -1,43 +1,24 @@
-"""Every case once more with real processes, with the worker killed in the middle of it.
+"""The cases once more with real processes, most with the worker killed in the middle of it.
 
 Only here real agents and ranks of this machine meet every rule of a document. The kill falls into the last
-restart: what comes before it is undisturbed. Of the cases with one restart or none, the first with each kind
-of deed is played without the kill as well: what a document's rules decide in peace is shown in virtual time,
-and how this machine carries it out by the scenarios. Each case has a state directory, a namespace and a
-worker of its own, so some are played at once.
+restart: what comes before it is undisturbed. Those that tests/plays says are needed, and the others with
+`--all-plays`; what a document's rules decide is shown in virtual time for every case. Each case has a state
+directory, a namespace and a worker of its own, so some are played at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.cases.case import Case
 from tests.cases.on_machine import OnMachine
-from tests.cases.on_processes import has_several_restarts
 from tests.cases.seen import differences
-from tests.cases.table import CASES
+from tests.plays.cases import COVERAGE, PARTS, Part, name_of, play_of
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
-
-Part = tuple[Case, bool]
-REAL = [case for case in CASES if case.is_real]
-
-
-def first_of_each_deed(cases: Iterable[Case]) -> Iterator[str]:
-    """The IDs of the cases that have a kind of deed which no case before them has."""
-    kinds: set[str] = set()
-    for case in cases:
-        kinds_here = {deed.what.split()[0] for deed in case.deeds}
-        if kinds_here - kinds:
-            yield case.id
-        kinds |= kinds_here
-
-
-IN_PEACE = frozenset(first_of_each_deed(c for c in REAL if not has_several_restarts(c)))
 
 
 async def play(part: Part, server: DevServer, home: Path) -> list[str]:
@@ -59,13 +40,11 @@ async def played(
         yield tasks
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "part",
     [
-        pytest.param((case, kills), id=f"{case.id}-{'worker-killed' if kills else 'undisturbed'}")
-        for case in REAL
-        for kills in ((False, True) if case.id in IN_PEACE else (True,))
+        pytest.param(part, id=name_of(part), marks=COVERAGE.marks(play_of(part, "machine")))
+        for part in PARTS["machine"]
     ],
 )
 async def test_case_with_real_processes(

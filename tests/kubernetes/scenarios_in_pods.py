@@ -31,13 +31,13 @@ from tests.kubernetes.on_kubernetes import ALWAYS_SOUND, CLUSTER, DEVICE, IMAGE,
 from tests.kubernetes.test_device_info import fault as device_fault
 from tests.kubernetes.test_device_info import info
 from tests.kubernetes.test_disruptions import Cluster
+from tests.plays.scenarios import faults_of
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 from tests.support.playing.course import Action, Course, Moment, UnstartedPod
 from tests.support.playing.on_processes import EVERY, POLL_S, SCRIPT, STILL_S, OnProcesses
 from tests.support.playing.scenario import JOB, Cue, Played, Scenario
 from tests.support.playing.sense import sense
-from tests.support.playing.shares import faults_of
 from tests.support.workerproc import WorkerProcess
 from tests.testbed.api import Json
 

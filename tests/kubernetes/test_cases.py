@@ -3,10 +3,10 @@
 All of which no fault of this machine's own nodes is a part, no device that heals by itself and no rehearsal
 of long limits.
 
-Only here what a document wants meets pods, with their restarts, their nodes and a scheduler. A case of one
-restart at most is played with the worker killed in the middle, the quick ones without it too; the others
-without: what a kill in the middle of a later restart could lose, counts and series, is in the workflow, and
-`tests/cases/test_cases_on_this_machine.py` shows that it is not lost.
+Only here what a document wants meets pods, with their restarts, their nodes and a scheduler. Those that
+tests/plays says are needed are played, the others with `--all-plays`. A case with several restarts is played
+without a kill: what a kill in the middle of a later restart could lose, counts and series, is in the
+workflow, and `tests/cases/test_cases_on_this_machine.py` shows that it is not lost.
 """
 
 from __future__ import annotations
@@ -19,59 +19,16 @@ from pathlib import Path
 import pytest
 
 from everstep.documents.merge import merged
-from tests.cases.case import Case, Deed
-from tests.cases.counting import SECOND_LOOKS
-from tests.cases.on_processes import has_several_restarts
+from tests.cases.case import Case
 from tests.cases.seen import differences
 from tests.cases.table import CASES
 from tests.kubernetes import rights
 from tests.kubernetes.conftest import Ground, new_namespace
 from tests.kubernetes.on_kubernetes import LASTING, OnKubernetes
+from tests.plays import cases
+from tests.plays.cases import COVERAGE, PARTS, Part, name_of, play_of
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
-
-Part = tuple[Case, bool]
-OF_PODS = ("exit ", "end", "save ", "saved ", "log ", "node-down ", "add-node ", "kill ")
-"""Deeds that a rank, a node or a user can do in any cluster."""
-OF_MINDCLUSTER = {50, 51, 52, 53, 54, 55}
-"""Numbers of its cases that are played here, undisturbed only."""
-SCALES = (1.0, SECOND_LOOKS)  # only looks are more seldom without the second one
-QUICK = {"13-new-pods-count-anew", "21-one-pod-moves", "41-one-system-of-four-is-lost"}
-
-
-def is_of_pods(case: Case) -> bool:
-    return (
-        case.is_real
-        and (case.labels is None or case.number in OF_MINDCLUSTER)
-        and not case.before
-        and case.time_scale in SCALES
-        and all(is_done_by_anybody(deed) or is_of_a_plugin(case, deed) for deed in case.deeds)
-    )
-
-
-def is_killed(case: Case) -> bool:
-    return case.labels is None and not has_several_restarts(case)
-
-
-def kills_of(case: Case) -> tuple[bool, ...]:
-    """Whether a worker is killed in it, for each time that the case is played."""
-    if not is_killed(case):
-        return (False,)
-    return (False, True) if case.id in QUICK else (True,)
-
-
-def is_done_by_anybody(deed: Deed) -> bool:
-    return deed.what.startswith(OF_PODS)
-
-
-def is_of_a_plugin(case: Case, deed: Deed) -> bool:
-    """Whether a device plugin can report it: only those documents want devices."""
-    return (
-        case.labels is not None
-        and deed.what.startswith("device ")
-        and deed.what.endswith(tuple(LASTING))
-    )
-
 
 PATIENT = {"limits": {"requeue_s": 30}}
 """A scheduler does not say how many places there are: each number of pods is tried for five seconds."""
@@ -131,12 +88,10 @@ async def played(
     [
         pytest.param(
             (in_pods(case), kills),
-            id=f"{case.id}-{'worker-killed' if kills else 'undisturbed'}",
-            marks=() if case.id in QUICK and not kills else pytest.mark.long,
+            id=name_of((case, kills)),
+            marks=COVERAGE.marks(play_of((case, kills), "pods")),
         )
-        for case in CASES
-        if is_of_pods(case)
-        for kills in kills_of(case)
+        for case, kills in PARTS["pods"]
     ],
 )
 async def test_case_in_pods(part: Part, request: pytest.FixtureRequest, played: Played) -> None:
@@ -151,3 +106,7 @@ async def test_a_worker_that_is_killed_as_it_checks_a_new_place_changes_nothing(
     """Only documents of ModelArts have places checked. Kills at the other steps are in test_outages."""
     (case,) = [case for case in CASES if case.id == "06-node-fault"]
     assert await play((in_pods(case), True), server, ground, tmp_path, kills_at="precheck") == []
+
+
+def test_the_codes_that_last_are_those_that_a_device_plugin_reports() -> None:
+    assert {*cases.LASTING} == LASTING.keys()

@@ -1,7 +1,7 @@
 """The scenarios once more in pods of a real control plane: in sense the same course as on the fake cluster.
 
-Of all that real processes can play, those that `shares` deals to this cluster: ranks, nodes, volumes,
-observers and operators cause their faults.
+Those that tests/plays says are needed here, the others with `--all-plays`: ranks, nodes, volumes, observers
+and operators cause their faults.
 """
 
 from __future__ import annotations
@@ -23,18 +23,12 @@ from tests.kubernetes.scenarios_in_pods import (
     for_pods,
     of_all,
 )
+from tests.plays.scenarios import COVERAGE, REAL, faults_of, play_of
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
 from tests.support.playing.scenario import read
 from tests.support.playing.sense import sense
-from tests.support.playing.shares import dealt, faults_of
-
-QUICK = ("node_lost",)
-FOLDER = Path(__file__).parents[1] / "scenarios"
-REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_real]
-PLAYED_HERE = [*dealt(REAL, "pods")]
-FILES = [s.path for s in REAL if s in PLAYED_HERE or s.path.stem in QUICK]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the one in pods
 
@@ -90,8 +84,8 @@ async def played(
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.long)
-        for path in FILES
+        pytest.param(path, id=path.stem, marks=COVERAGE.marks(play_of(path.stem, "pods")))
+        for path in (scenario.path for scenario in REAL)
     ],
 )
 async def test_a_job_in_pods_takes_the_same_course(

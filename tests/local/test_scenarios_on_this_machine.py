@@ -1,7 +1,8 @@
 """The scenarios once more, on real processes: in sense the same course as on the fake cluster.
 
-Those that `shares` deals to this cluster. Each has a state directory, a namespace and a worker of its own, so
-some are played at once: the one that waits for a limit leaves the machine to the others.
+Those that tests/plays says are needed here, the others with `--all-plays`. Each has a state directory, a
+namespace and a worker of its own, so some are played at once: the one that waits for a limit leaves the
+machine to the others.
 """
 
 from __future__ import annotations
@@ -12,20 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.plays.scenarios import COVERAGE, REAL, play_of
 from tests.support.devserver import DevServer
 from tests.support.playing.at_once import begun
 from tests.support.playing.course import survey
 from tests.support.playing.onmachine import OnMachine
 from tests.support.playing.scenario import read
 from tests.support.playing.sense import sense
-from tests.support.playing.shares import dealt
-
-QUICK = ("node_lost",)
-"""Played by `make test` too; each of the others takes some seconds of two cores as well."""
-
-FOLDER = Path(__file__).parents[1] / "scenarios"
-REAL = [one for path in sorted(FOLDER.glob("*.txt")) if (one := read(path)).is_real]
-FILES = [scenario.path for scenario in dealt(REAL, "machine")]
 
 Pair = tuple[list[str], list[str]]  # the sense of the fake course, and of the real one
 
@@ -55,8 +49,8 @@ async def played(
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.long)
-        for path in FILES
+        pytest.param(path, id=path.stem, marks=COVERAGE.marks(play_of(path.stem, "machine")))
+        for path in (scenario.path for scenario in REAL)
     ],
 )
 async def test_real_processes_take_the_same_course(

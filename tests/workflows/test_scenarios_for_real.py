@@ -8,12 +8,12 @@ The rest are long: only they find an order of steps that the workflows take othe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from temporalio.client import Client
 
+from tests.plays.coverage import fewest
 from tests.support.playing.durable import Durable
 from tests.support.playing.scenario import Scenario, play, read
 from tests.support.playing.transcript import transcript
@@ -36,19 +36,6 @@ def features(scenario: Scenario) -> frozenset[str]:
     texts += [f"{cue.verb} {'' if cue.verb == 'release' else cue.name}" for cue in cues]
     texts += ["an outcome is lost"] if scenario.forgotten else []
     return frozenset(" ".join(text.split()) for text in texts)
-
-
-def fewest(shows: Mapping[str, frozenset[str]], costs: Mapping[str, int]) -> frozenset[str]:
-    """Names of scenarios that together show all there is, none of which the others could replace.
-
-    The costly ones are left out first.
-    """
-    chosen = set(shows)
-    for name in sorted(shows, key=lambda name: (-costs[name], name)):
-        shown_by_others = frozenset[str]().union(*(shows[other] for other in chosen - {name}))
-        if shows[name] <= shown_by_others:
-            chosen.remove(name)
-    return frozenset(chosen)
 
 
 SHOWS = {name: features(scenario) for name, scenario in SCENARIOS.items()}
