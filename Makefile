@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs histories wheel agent release constraints clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tab
 	$(BIN)/python -m docs.write_faults
 	$(BIN)/python -m docs.write_document
 
+site: $(READY) ## build the pages as a site, build/site/site/index.html, and check its links
+	$(BIN)/python -m docs.build_site build/site
+
 histories: $(READY) ## record the histories that tests/replay replays
 	$(BIN)/python -m tests.replay.record $(ARGS)
 
@@ -175,7 +178,7 @@ release: $(READY) ## build dist/release: wheel, sdist, agent, train library, cha
 	$(BIN)/python -m release dist/release
 
 constraints: $(READY) ## pin the newest versions that pyproject.toml allows, with their hashes
-	$(COMPILE) --extra dev --extra telemetry --extra kubernetes -o constraints.txt
+	$(COMPILE) --extra dev --extra site --extra telemetry --extra kubernetes -o constraints.txt
 	$(COMPILE) --extra torch -c constraints.txt -o constraints-torch.txt
 	$(COMPILE) --extra telemetry --extra kubernetes -c constraints.txt -o deploy/requirements.txt
 	echo hatchling | $(subst pyproject.toml,-,$(COMPILE)) -c constraints.txt -o deploy/requirements-build.txt
