@@ -16,7 +16,7 @@ from everstep.backends.kubernetes import node_facts, pod_facts
 from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core.counting import occurrences
-from everstep.core.deciding import hindrances, remedies, suspicion
+from everstep.core.deciding import exclusions, remedies, suspicion
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
     KEEPING,
@@ -171,15 +171,15 @@ def _ladders() -> Iterator[str]:
     yield from _table(("class", *policies), rows)
     yield f"\nNever billed: {_listed(NEVER_BILLED)}.\n"
     yield "Why a level is passed over, the first that holds:\n"
-    yield from _table(("levels", "because"), _hindrances(policies.values()))
+    yield from _table(("levels", "because"), _exclusions(policies.values()))
     yield ""
 
 
-def _hindrances(policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:
+def _exclusions(policies: Iterable[Policy]) -> Iterator[tuple[str, str]]:
     pod_only = mindcluster(fault_scheduling="force", recover_policy_path_pod=True)
-    for row in hindrances.ROWS:
+    for row in exclusions.ROWS:
         yield _listed(row.levels), re.sub(r"\{.*?\}", "…", row.why)
-    for ruled_out in (row for policy in (*policies, pod_only) for row in policy.hindrances):
+    for ruled_out in (row for policy in (*policies, pod_only) for row in policy.exclusions):
         yield _listed(ruled_out.levels), ruled_out.why
 
 

@@ -144,7 +144,7 @@ class LadderRow(NamedTuple):
     why: str = ""  # why the row has no more levels; part of the reason where it ends a phase
 
 
-class Hindrance(NamedTuple):
+class Exclusion(NamedTuple):
     """Levels that a document rules out, and the sentence that says why."""
 
     levels: tuple[Level, ...]
@@ -224,7 +224,7 @@ class Policy:
     """Ladders, budgets and series: everything in which the dialects differ."""
 
     ladders: tuple[LadderRow, ...] = DEFAULT_ROWS
-    hindrances: tuple[Hindrance, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
     budgets: tuple[Budget, ...] = ()
     series: tuple[Series, ...] = ()
     rules: tuple[Rule, ...] = ()

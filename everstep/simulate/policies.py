@@ -15,7 +15,7 @@ from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.levels import FaultClass, Level
 from everstep.core.spec import (
     Budget,
-    Hindrance,
+    Exclusion,
     JobSpec,
     LadderRow,
     Match,
@@ -58,7 +58,7 @@ def _shape(levels: tuple[Level, ...], *, limit: int | None) -> Policy:
     left_out = tuple(level for level in Level if level not in (*levels, Level.NOTE, Level.FAIL))
     return Policy(
         ladders=rows,
-        hindrances=(Hindrance(left_out, "this shape has no such level"),),
+        exclusions=(Exclusion(left_out, "this shape has no such level"),),
         budgets=() if limit is None else (Budget(name="restarts", limit=limit),),
         no_progress_restarts=None,
         start_failures=None,

@@ -337,9 +337,9 @@ def test_case_53_a_fault_under_rank_0_needs_the_whole_job(
     policy = phase(ascend_job({**LABELS, "pod-rescheduling": "on"}, annotations)).policy
     ruled_out = {
         level
-        for hindrance in policy.hindrances
-        if not hindrance.under_rank0 or slot == 0
-        for level in hindrance.levels
+        for exclusion in policy.exclusions
+        if not exclusion.under_rank0 or slot == 0
+        for level in exclusion.levels
     }
     ladder = policy.answer(_C.DEVICE).levels
     assert tuple(level for level in ladder if level not in ruled_out) == levels

@@ -14,7 +14,7 @@ from everstep.core.bounds import MESSAGE_IN_REASON_MOST, cut
 from everstep.core.deciding import budgets, number_check, run_ends
 from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.hindrances import hindrance
+from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import Diagnosis, ladder_row, lines, places_pods
 from everstep.core.deciding.remedies import isolations, remedy
 from everstep.core.deciding.suspicion import with_suspicion
@@ -120,19 +120,19 @@ def _levels_to_try(
 def _applicable(
     inputs: DecisionInput, diagnosis: Diagnosis, skipped: _Skipped
 ) -> tuple[Level, ...]:
-    """The levels of the ladder that nothing hinders; if there are none, perhaps those with new containers.
+    """The levels of the ladder that nothing excludes; if there are none, perhaps those with new containers.
 
     That is so if the ladder has levels that keep the containers, and a container is gone or is on other
     broken hardware, which has to be left.
     """
-    hindrances = [(level, hindrance(inputs, diagnosis, level)) for level in diagnosis.ladder]
-    skipped.passed_over.extend((level, why) for level, why in hindrances if why is not None)
-    applicable = tuple(level for level, why in hindrances if why is None)
+    exclusions = [(level, exclusion(inputs, diagnosis, level)) for level in diagnosis.ladder]
+    skipped.passed_over.extend((level, why) for level, why in exclusions if why is not None)
+    applicable = tuple(level for level, why in exclusions if why is None)
     has_to_move = bool(inputs.lost_containers or diagnosis.other_faults)
     keeps_containers = bool(SAME_CONTAINER & {*diagnosis.ladder})
     if applicable or diagnosis.ladder_is_final or not (has_to_move and keeps_containers):
         return applicable
-    return tuple(new for new in NEW_CONTAINERS if hindrance(inputs, diagnosis, new) is None)
+    return tuple(new for new in NEW_CONTAINERS if exclusion(inputs, diagnosis, new) is None)
 
 
 def _without_gentlest(

@@ -13,7 +13,7 @@ from everstep.core.deciding import requested_restarts
 from everstep.core.deciding.answering import NEW_CONTAINERS, answer
 from everstep.core.deciding.decision import Decision, Fault, Isolation, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.hindrances import hindrance
+from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import (
     Diagnosis,
     fact_ids,
@@ -165,14 +165,14 @@ def _repeat_level(inputs: DecisionInput, last: Decision, facts: tuple[Fact, ...]
     Other faults that a restart does not remove are left for the next decision.
     """
     facts_for_later = fact_ids(other_diagnoses(inputs, facts, handled=(last.fault,)))
-    hindered = hindrance(inputs, Diagnosis(fault=last.fault, ladder=(), facts=()), last.level)
-    if hindered is not None:
+    excluded = exclusion(inputs, Diagnosis(fault=last.fault, ladder=(), facts=()), last.level)
+    if excluded is not None:
         diagnosis = Diagnosis(
             fault=last.fault,
             ladder=_levels_in_new_containers(last),
             facts=inputs.facts,
             instead_of=last.level,
-            remarks=(f"{last.level} cannot be repeated: {hindered}",),
+            remarks=(f"{last.level} cannot be repeated: {excluded}",),
             ladder_is_final=True,
             heals=last.remedy.heal,
             other_faults=last.other_faults,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep.core.deciding.answering import answer
 from everstep.core.deciding.decision import Decision, Fault, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.hindrances import hindrance
+from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import PLANNED_LEVELS, Diagnosis, name_fault
 from everstep.core.deciding.playbook import name
 from everstep.core.deciding.remedies import remedy
@@ -60,7 +60,7 @@ def _common_level(
         return None
     is_by_pods = requested is Level.POD and decided in SAME_CONTAINER | {Level.POD}
     diagnosis = Diagnosis(fault=request, ladder=(), facts=())
-    if is_by_pods and hindrance(inputs, diagnosis, Level.POD) is None:
+    if is_by_pods and exclusion(inputs, diagnosis, Level.POD) is None:
         return Level.POD
     return Level.JOB
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from everstep.core.deciding.decision import RunEnd
 from everstep.core.deciding.decision_input import DecisionInput
-from everstep.core.deciding.hindrances import hindrance
+from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import Diagnosis
 from everstep.core.deciding.run_ends import run_end
 from everstep.core.levels import FaultClass, Level
@@ -35,8 +35,8 @@ ROWS: tuple[Row, ...] = (
         "it stays, as only file times order the checkpoints",
     ),
     Row(
-        lambda inputs, diagnosis: hindrance(inputs, diagnosis, Level.ROLLBACK) is not None,
-        "it stays, as {hindered}",
+        lambda inputs, diagnosis: exclusion(inputs, diagnosis, Level.ROLLBACK) is not None,
+        "it stays, as {excluded}",
     ),
     Row(lambda *_: True, "it is set aside, if an older one is there", goes_back=True),
 )
@@ -49,7 +49,7 @@ def with_suspicion(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     if end is None or inputs.resume is None or not _is_suspicious(inputs, diagnosis, end):
         return diagnosis
     row = next(row for row in ROWS if row.holds(inputs, diagnosis))
-    why = row.why.format(hindered=hindrance(inputs, diagnosis, Level.ROLLBACK))
+    why = row.why.format(excluded=exclusion(inputs, diagnosis, Level.ROLLBACK))
     what = f"{end.exception.partition(':')[0]} {end.where} twice in a row"
     remark = f"{what}: checkpoint {inputs.resume.name} is suspected; {why}"
     ladder = (Level.ROLLBACK, *diagnosis.ladder) if row.goes_back else diagnosis.ladder

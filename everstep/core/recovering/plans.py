@@ -89,7 +89,7 @@ def _phase(state: JobState) -> PhaseSpec:
         policy=replace(
             policy,
             ladders=hang,  # the agents' watch depends on it
-            hindrances=(),
+            exclusions=(),
             budgets=(),
             series=(),
             repeats=(),

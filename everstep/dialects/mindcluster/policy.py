@@ -11,7 +11,7 @@ from everstep.core.spec import (
     ALL_OWNERS,
     SAVES_BEFORE_STOP,
     Budget,
-    Hindrance,
+    Exclusion,
     LadderRow,
     Match,
     Policy,
@@ -60,13 +60,13 @@ MAX_RESTARTS = 32_767
 OF_THE_JOB = tuple(owner for owner in ALL_OWNERS if owner is not Owner.INFRA)
 """Owners whose faults spend the restarts after exits; faults of chips spend none, whatever caused them."""
 
-NEVER_JOB = Hindrance(
+NEVER_JOB = Exclusion(
     (_L.JOB,),
     "the document never goes beyond pod level",
     spares=(_C.PREEMPTED, _C.MAINTENANCE, _C.PLANNED),
 )
 """`recover_policy_path: pod`: if the pod level fails, the phase ends. Only what is no fault moves the job."""
-RANK0_NEEDS_JOB = Hindrance(
+RANK0_NEEDS_JOB = Exclusion(
     (_L.POD, _L.ELASTIC, _L.PROCESS), "the fault is under rank 0", under_rank0=True
 )
 
@@ -119,7 +119,7 @@ def mindcluster(
         BASE_POLICY,
         ladders=(TO_BE_LEFT, _needing_a_reset(ladders), *ladder_rows(ladders, is_whole=True)),
         budgets=budgets,
-        hindrances=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
+        exclusions=(NEVER_JOB if recover_policy_path_pod else RANK0_NEEDS_JOB,),
         saves_before_stop=saves_before_stop,
         stands_by=_LIKE_SUBHEALTH if sub_healthy == "hotSwitch" else (),
         rules=rules,

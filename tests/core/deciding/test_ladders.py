@@ -11,7 +11,7 @@ import pytest
 from everstep.core.deciding.decide import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.levels import CAPABILITIES, LIBRARY_LEVELS, FaultClass, Level, Owner, Step
-from everstep.core.spec import DEFAULT_ROWS, Hindrance, LadderRow, Policy
+from everstep.core.spec import DEFAULT_ROWS, Exclusion, LadderRow, Policy
 from everstep.dialects import responses
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import (
@@ -248,14 +248,14 @@ def test_a_row_may_ask_how_grave_the_reporter_calls_the_code() -> None:
 
 
 def test_what_a_document_rules_out_is_passed_over_with_its_sentence() -> None:
-    policy = Policy(hindrances=(Hindrance((Level.IN_PLACE,), "not on Sundays"),))
+    policy = Policy(exclusions=(Exclusion((Level.IN_PLACE,), "not on Sundays"),))
     decision = running(policy).see(sighting(_C.CRASH))
     assert (decision.level, decision.passed_over) == (Level.POD, ("in_place: not on Sundays",))
 
 
 @pytest.mark.parametrize(("slot", "level"), [(0, Level.POD), (1, Level.IN_PLACE)])
 def test_it_may_be_ruled_out_under_rank_0_alone(slot: int, level: Level) -> None:
-    policy = Policy(hindrances=(Hindrance((Level.IN_PLACE,), "rank 0", under_rank0=True),))
+    policy = Policy(exclusions=(Exclusion((Level.IN_PLACE,), "rank 0", under_rank0=True),))
     assert running(policy).see(fact("process.exit", slot=slot, exit_code=1)).level is level
 
 

@@ -1,6 +1,6 @@
 """Why a level cannot apply to a fault at all: ordered rows, the first that holds gives the reason.
 
-A level that is hindered is passed over: no bill, no record. What a document rules out comes last.
+A level that is excluded is passed over: no bill, no record. What a document rules out comes last.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from everstep.core.levels import ALL_STAY, KEEPING, NEEDS, SAME_CONTAINER, Fault
 from everstep.core.recovering.placement import usable
 
 
-class HindranceRow(NamedTuple):
+class ExclusionRow(NamedTuple):
     """Levels, when they cannot apply, and the sentence: `{inputs...}` and `{diagnosis...}` are filled in."""
 
     levels: frozenset[Level]
@@ -48,52 +48,52 @@ ENDS_A_PROCESS = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.NODE})
 """Classes of faults after which not every process can go on."""
 
 
-def _row_of_needs(level: Level, needs: frozenset[str]) -> HindranceRow:
+def _row_of_needs(level: Level, needs: frozenset[str]) -> ExclusionRow:
     why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
-    return HindranceRow(frozenset({level}), lambda inputs, _: not needs <= {*inputs.can}, why)
+    return ExclusionRow(frozenset({level}), lambda inputs, _: not needs <= {*inputs.can}, why)
 
 
-ROWS: tuple[HindranceRow, ...] = (
-    HindranceRow(
+ROWS: tuple[ExclusionRow, ...] = (
+    ExclusionRow(
         KEEPING, lambda inputs, _: not inputs.can, "needs the train library in every rank"
     ),
     *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
-    HindranceRow(
+    ExclusionRow(
         KEEPING,
         lambda inputs, _: _ends_all(inputs),
         "{inputs.incident.decision.level} has ended the processes",
     ),
-    HindranceRow(
+    ExclusionRow(
         frozenset({Level.PROCESS}),
         lambda inputs, _: len(inputs.living) * inputs.processes_per_node < 2,
         "there is no other rank that could keep its process",
     ),
-    HindranceRow(
+    ExclusionRow(
         ALL_STAY,
         lambda _, diagnosis: diagnosis.fault.cls in ENDS_A_PROCESS,
         "a process has ended, or has to be",
     ),
-    HindranceRow(
+    ExclusionRow(
         frozenset({Level.ROLLBACK}),
         _has_gone_back_enough,
         "without progress it may go back {inputs.policy.rollbacks} times in a row (recovery.rollbacks)",
     ),
-    HindranceRow(
+    ExclusionRow(
         SAME_CONTAINER,
         lambda inputs, _: bool(inputs.lost_containers),
         "the container of slot {inputs.lost_containers[0]} is gone",
     ),
-    HindranceRow(
+    ExclusionRow(
         SAME_CONTAINER | ALL_STAY,
         lambda _, diagnosis: bool(diagnosis.other_faults),
         "{diagnosis.other_faults[0].where} is broken and has to be left",
     ),
-    HindranceRow(
+    ExclusionRow(
         frozenset({Level.ELASTIC}),
         lambda inputs, _: inputs.nodes_min == inputs.nodes,
         "the document asks for a fixed number of nodes",
     ),
-    HindranceRow(
+    ExclusionRow(
         frozenset({Level.ELASTIC}),
         lambda inputs, diagnosis: not _sizes_left(inputs, diagnosis),
         "every number of nodes from {inputs.nodes_min} to {inputs.nodes} is known not to work",
@@ -101,12 +101,12 @@ ROWS: tuple[HindranceRow, ...] = (
 )
 
 
-def hindrance(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str | None:
+def exclusion(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str | None:
     """Why this level cannot apply at all, if so."""
     for row in ROWS:
         if level in row.levels and row.holds(inputs, diagnosis):
             return row.why.format(inputs=inputs, diagnosis=diagnosis)
-    for ruled_out in inputs.policy.hindrances:
+    for ruled_out in inputs.policy.exclusions:
         is_spared = diagnosis.fault.cls in ruled_out.spares
         applies = not ruled_out.under_rank0 or _is_under_rank0(inputs, diagnosis)
         if level in ruled_out.levels and applies and not is_spared:
