@@ -32,7 +32,7 @@ from temporalio.worker import Worker
 from activities.failures import is_worth_a_line
 from everstep.client import connection
 from everstep.client.exits import Exit, Failed
-from everstep.core.errors import InvalidSpec
+from everstep.core.errors import InvalidSpec, PayloadClosed
 from everstep.core.escaping import for_terminal
 from everstep.plugin import TELEMETRY_HINT, EverstepPlugin, opened
 from everstep.telemetry.configuration import configuration
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
 LOOK_S = 0.01
+LOGGERS_OF_FAILURES = ("temporalio.activity", "temporalio.worker._workflow")
+"""Of activities, and of workflow tasks."""
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN", "EVERSTEP_WEBHOOK_SECRET"})
 SECRETS_FOLDER = "EVERSTEP_SECRETS_DIR"
 
@@ -77,7 +79,8 @@ def workers(client: Client, plugin: EverstepPlugin) -> tuple[Worker, ...]:
 
 async def serve(settings: WorkerSettings, client: Client, metrics: Metrics | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code: 0 after an orderly end."""
-    logging.getLogger("temporalio.activity").addFilter(in_brief)
+    for name in LOGGERS_OF_FAILURES:
+        logging.getLogger(name).addFilter(in_brief)
     async with opened(client, settings) as plugin:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -207,12 +210,26 @@ def in_brief(record: logging.LogRecord) -> bool:
     Only an unforeseen exception keeps its traceback.
     """
     error = record.exc_info[1] if record.exc_info else None
+    if (closed := _closed(error)) is not None:
+        error = ApplicationError(str(closed), type=type(closed).__name__)
+        if not hasattr(
+            record, "temporal_activity"
+        ):  # the server lets more time pass after each task
+            record.msg, record.args, record.exc_info = f"{record.getMessage()}: {closed}", (), None
+            return True
     if isinstance(error, ApplicationError) and error.type:
         about = getattr(record, "temporal_activity", {})
         record.msg = f"{about.get('activity_type')} of {about.get('workflow_id')}: {error}"
         record.args, record.exc_info = (), None
         return is_worth_a_line(about.get("attempt", 1))
     return not isinstance(error, asyncio.CancelledError)
+
+
+def _closed(error: BaseException | None) -> PayloadClosed | None:
+    """The payload that no key here opens, if that is what is behind the error."""
+    while error is not None and not isinstance(error, PayloadClosed):
+        error = error.__cause__
+    return error
 
 
 def main() -> None:

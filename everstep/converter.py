@@ -4,33 +4,43 @@ Input: a payload for a parameter without a type that cannot be read (nested too 
 unknown encoding) becomes an `Unreadable` instead of an exception. Temporal would retry the exception for
 ever, and the sender would never see the reason. Output: lone surrogates, infinity and NaN are replaced by
 values that every reader of JSON accepts; a value that cannot be sent would be retried for ever too.
+
+Where `EVERSTEP_PAYLOAD_KEYS` names a folder of keys, `data_converter` encrypts every payload, and the texts
+of failures with them. Workers, commands, clients and replayers all take their converter there.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
+from functools import cache
 from itertools import zip_longest
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from pydantic_core import PydanticSerializationError, to_json
 from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
-from temporalio.contrib.pydantic import (
-    PydanticJSONPlainPayloadConverter,
-    pydantic_data_converter,
-)
+from temporalio.contrib.pydantic import PydanticJSONPlainPayloadConverter
 from temporalio.converter import (
+    ActivitySerializationContext,
     CompositePayloadConverter,
+    DataConverter,
     DefaultFailureConverter,
     DefaultPayloadConverter,
     PayloadConverter,
+    SerializationContext,
 )
 from temporalio.exceptions import ApplicationError
 
 from everstep.core import names
 from everstep.core.bounds import encodable, finite
+from everstep.core.errors import PayloadClosed
+from everstep.encryption.codec import Codec, WithoutKeys
+from everstep.encryption.heartbeats import ClosedDetails
+from everstep.encryption.keys import VARIABLE, KeyFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +166,84 @@ class SentenceFailureConverter(DefaultFailureConverter):
             failure.stack_trace = ""
 
 
-DATA_CONVERTER = replace(
-    pydantic_data_converter,
+ENCODED = "Encoded failure"
+"""In place of the message of a failure whose text is encrypted, as in all SDKs."""
+
+
+class EncodedFailureConverter(SentenceFailureConverter):
+    """Moves message and stack trace of a failure, and of its causes, where the codec encrypts them.
+
+    `PayloadClosed` stays clear, for a person without the key: the sentence shows nothing of a payload.
+    """
+
+    def to_failure(
+        self, exception: BaseException, payload_converter: PayloadConverter, failure: Failure
+    ) -> None:
+        super().to_failure(exception, payload_converter, failure)
+        part: Failure | None = failure
+        while part is not None:
+            _encode_text(part, payload_converter)
+            part = part.cause if part.HasField("cause") else None
+
+
+def _encode_text(failure: Failure, payload_converter: PayloadConverter) -> None:
+    """Move the text of one failure. Safe to repeat: one that was decoded in between has it in both places."""
+    is_moved = failure.message == ENCODED and failure.HasField("encoded_attributes")
+    if is_moved or failure.application_failure_info.type == PayloadClosed.__name__:
+        return
+    text = {"message": failure.message, "stack_trace": failure.stack_trace}
+    (encoded,) = payload_converter.to_payloads([text])
+    failure.encoded_attributes.CopyFrom(encoded)
+    failure.message, failure.stack_trace = ENCODED, ""
+
+
+@dataclass(frozen=True)
+class ClosingConverter(DataConverter):
+    """A converter whose codec may lack a key.
+
+    The SDK ends an activity for good whose heartbeat it cannot decode, and tries one again whose arguments
+    it cannot decode. So a closed heartbeat is a value: `encryption/heartbeats.py` says what becomes of it.
+    """
+
+    is_of_activity: bool = False
+
+    def with_context(self, context: SerializationContext) -> Self:
+        if isinstance(context, ActivitySerializationContext) and not self.is_of_activity:
+            return replace(self, is_of_activity=True)
+        return super().with_context(context)
+
+    async def decode(
+        self, payloads: Sequence[Payload], type_hints: list[type] | None = None
+    ) -> list[Any]:
+        try:
+            return await super().decode(payloads, type_hints)
+        except PayloadClosed as error:
+            if type_hints is None and self.is_of_activity:
+                return [ClosedDetails(str(error))]
+            raise
+
+
+DATA_CONVERTER = ClosingConverter(
     payload_converter_class=LenientPayloads,
     failure_converter_class=SentenceFailureConverter,
+    payload_codec=WithoutKeys(),
 )
+"""The converter of a process that has no keys."""
+
+
+def data_converter() -> DataConverter:
+    """The converter of this process: with the keys of its folder, if the environment names one.
+
+    Raises `KeysUnusable` if that is not as it has to be.
+    """
+    folder = os.environ.get(VARIABLE, "")
+    return _encrypting(folder) if folder else DATA_CONVERTER
+
+
+@cache
+def _encrypting(folder: str) -> DataConverter:
+    return replace(
+        DATA_CONVERTER,
+        payload_codec=Codec(KeyFolder(Path(folder))),
+        failure_converter_class=EncodedFailureConverter,
+    )

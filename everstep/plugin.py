@@ -1,6 +1,6 @@
 """Everstep in a worker of one's own: its workflows on their queue, one cluster on the queue of that.
 
-    client = await Client.connect(address, data_converter=DATA_CONVERTER)
+    client = await Client.connect(address, data_converter=data_converter())
     async with opened(client) as plugin:
         workers = [Worker(client, task_queue=queue, plugins=[plugin]) for queue in plugin.queues]
 
@@ -39,11 +39,12 @@ from everstep.backends.settings import ObserverMessages
 from everstep.client.connection import server_name
 from everstep.client.exits import Exit, Failed
 from everstep.client.state import made_home
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import DATA_CONVERTER, ClosingConverter, data_converter
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.escaping import for_terminal
 from everstep.dialects.mindcluster import device_info, public_faults
+from everstep.encryption.heartbeats import ClosedHeartbeats
 from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
 from everstep.telemetry.labels import LogLabels
@@ -56,7 +57,14 @@ from workflows.node_quarantine import NodeQuarantine
 from workflows.recovery import Recovery
 from workflows.training_job import TrainingJob
 
-__all__ = ["DATA_CONVERTER", "WORKFLOWS", "EverstepPlugin", "WorkerSettings", "opened"]
+__all__ = [
+    "DATA_CONVERTER",
+    "WORKFLOWS",
+    "EverstepPlugin",
+    "WorkerSettings",
+    "data_converter",
+    "opened",
+]
 
 log = logging.getLogger(__name__)
 
@@ -102,11 +110,11 @@ class EverstepPlugin(SimplePlugin):
         grace: timedelta = GRACE,
     ) -> None:
         """`grace`: how long activities that run may go on when a worker ends."""
-        labels = [LogLabels()]
+        interceptors = [LogLabels(), ClosedHeartbeats()]
         super().__init__(
             "everstep.EverstepPlugin",
             data_converter=_converter,
-            interceptors=labels,
+            interceptors=interceptors,
             workflows=WORKFLOWS,
             activities=(local or LocalActivities()).all(),
             workflow_runner=sandbox(),
@@ -115,7 +123,7 @@ class EverstepPlugin(SimplePlugin):
         self._grace = grace
         self._of_cluster = SimplePlugin(
             "everstep.cluster",
-            interceptors=labels,
+            interceptors=interceptors,
             activities=[] if cluster is None else cluster.all_activities,
         )
 
@@ -146,10 +154,10 @@ class EverstepPlugin(SimplePlugin):
 
 def _converter(existing: DataConverter | None) -> DataConverter:
     """Our converter. Raises ValueError for a client that has another one, as with a codec."""
-    if existing not in OUR_OWN:
+    if existing not in OUR_OWN and not isinstance(existing, ClosingConverter):
         problem = "the client has a data converter of its own, which Everstep cannot read"
         raise ValueError(f"{problem}; give Everstep a connection of its own")
-    return DATA_CONVERTER
+    return data_converter()
 
 
 @asynccontextmanager
@@ -162,8 +170,8 @@ async def opened(
     converter, the namespace lacks search attributes, or the cluster cannot be opened.
     """
     settings = WorkerSettings() if settings is None else settings
-    if client.data_converter != DATA_CONVERTER:
-        hint = "connect with data_converter=everstep.plugin.DATA_CONVERTER"
+    if client.data_converter != data_converter():
+        hint = "connect with data_converter=everstep.plugin.data_converter()"
         raise Failed(Exit.USAGE, f"the client has another data converter than Everstep; {hint}")
     if missing := await devserver.missing_attributes(client):
         raise Failed(

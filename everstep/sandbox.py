@@ -1,7 +1,7 @@
 """Where workflows run: the SDK's sandbox, entered when a workflow acts and for nothing else.
 
 The SDK reads the context of every payload that it encodes or decodes from a workflow's instance, and enters
-the sandbox each time. Contexts are for codecs and stores of payloads; we have neither.
+the sandbox each time. Contexts are for codecs and stores of payloads: our codec needs none.
 """
 
 from __future__ import annotations

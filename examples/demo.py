@@ -38,7 +38,7 @@ from everstep.client.serving import other_users
 from everstep.client.serving.holding import ServerAddress
 from everstep.client.serving.served import served
 from everstep.client.serving.working import Machine
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import data_converter
 from everstep.core import names
 from everstep.documents.text import read_text
 from everstep.processes import Process, ProcessFailed, environment, free_port
@@ -237,7 +237,7 @@ async def play(stage: Stage, *, keep: bool) -> None:
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
         if others := other_users.other_users():
             stage.say("note", other_users.problem(others))
-        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+        client = await Client.connect(server.address, data_converter=data_converter())
         slower = slowness(stage.passed_s)
         body = document(folder, slowness=slower)
         await submit(stage, folder, body, server=server.address)

@@ -25,7 +25,7 @@ from typing import Any
 from temporalio.client import Client
 
 from everstep import devserver, processes
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import data_converter
 from everstep.processes import Process, environment
 from examples import demo
 from examples.demo import JOB, Broken, Stage, Trouble
@@ -215,7 +215,7 @@ async def play(stage: Stage, *, keep: bool) -> None:
         await install(stage, cluster, server=server.address)
         slower = min(max(1.0, stage.passed_s / QUIET_START_S), demo.SLOWEST)
         body = demo.document(folder, slowness=SLOWER_STEPS * slower)
-        client = await Client.connect(server.address, data_converter=DATA_CONVERTER)
+        client = await Client.connect(server.address, data_converter=data_converter())
         await submit(stage, on_pods(body, folder), server=server.address)
         alone = asyncio.create_task(demo.undisturbed(stage, body))
         async with asyncio.timeout(demo.JOB_S * slower):

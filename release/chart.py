@@ -78,6 +78,41 @@ PULL_SECRETS = (
     "      {{- end }}\n"
 )
 
+WITH_KEYS = "{{- with .Values.encryption.secret }}\n"
+KEYS = (
+    Replaced(
+        "            - {name: EVERSTEP_KUBE_DEFAULT_NAMESPACE, value: everstep-jobs} "
+        "# of jobs that name none\n",
+        "            - name: EVERSTEP_KUBE_DEFAULT_NAMESPACE # of jobs that name none\n"
+        f"              value: {{{{ .Values.jobs.namespace | quote }}}}\n"
+        f"            {WITH_KEYS}"
+        "            - {name: EVERSTEP_PAYLOAD_KEYS, value: /etc/everstep/keys}\n"
+        "            {{- end }}\n",
+    ),
+    Replaced(
+        "            - {name: tmp, mountPath: /tmp}\n",
+        "            - {name: tmp, mountPath: /tmp}\n"
+        f"            {WITH_KEYS}"
+        "            - {name: payload-keys, mountPath: /etc/everstep/keys, readOnly: true}\n"
+        "            {{- end }}\n",
+    ),
+    Replaced(
+        "        - {name: tmp, emptyDir: {}}\n",
+        "        - {name: tmp, emptyDir: {}}\n"
+        f"        {WITH_KEYS}"
+        "        - {name: payload-keys, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}\n"
+        "        {{- end }}\n",
+    ),
+    Replaced(
+        "        runAsUser: 10001\n",
+        "        runAsUser: 10001\n"
+        f"        {WITH_KEYS}"
+        "        fsGroup: 10001 # the group that may read the keys\n"
+        "        {{- end }}\n",
+    ),
+)
+"""What deploy/encryption adds, where the values name a Secret."""
+
 TEMPLATES: Sequence[Template] = (
     Template(
         "kubernetes/rbac.yaml",
@@ -107,7 +142,7 @@ TEMPLATES: Sequence[Template] = (
             ),
             IMAGE,
             SETTINGS,
-            Replaced("value: everstep-jobs}", "value: {{ .Values.jobs.namespace | quote }}}"),
+            *KEYS,
             Replaced(
                 "          resources:\n"
                 "            requests: {cpu: 250m, memory: 400Mi}\n"

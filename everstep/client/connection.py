@@ -24,7 +24,8 @@ from everstep import devserver, processes
 from everstep.client.exits import Exit, Failed
 from everstep.client.serving import holding
 from everstep.client.state import home
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import data_converter
+from everstep.core.errors import KeysUnusable
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,14 @@ async def client(address: str | None = None, *, runtime: Runtime | None = None) 
     """
     settings = _settings() if address is None else {"target_host": address}
     try:
+        converter = data_converter()
+    except KeysUnusable as error:
+        raise Failed(Exit.USAGE, str(error)) from None
+    try:
         async with asyncio.timeout(ANSWER_S):
             return await Client.connect(
                 **settings,
-                data_converter=DATA_CONVERTER,
+                data_converter=converter,
                 connect_timeout=CONNECT_TIMEOUT,
                 runtime=runtime or _silent_runtime(),
             )

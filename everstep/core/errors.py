@@ -8,6 +8,8 @@
     ├── ClusterRefused       the cluster takes no such request, however often: report it, never retry
     ├── BackendUnavailable   the path to the cluster is broken: try again later
     │   └── WrongCluster     the cluster lacks what the job has seen: change nothing, report it
+    ├── PayloadClosed        no key here opens what the server stores: add the key, try again
+    ├── KeysUnusable         the folder of keys is not as it has to be: report it before anything begins
     └── LifecycleBug         a pair of state and event without a row: a bug of ours
 
 A dead node, a crashed rank and a failed heal are none of these: they are facts (`facts.py`).
@@ -119,6 +121,14 @@ class WrongCluster(BackendUnavailable):
             f"the cluster database of this worker has job {job} up to generation {newest}, it is at "
             f"{ordered}: an older copy",
         )
+
+
+class PayloadClosed(EverstepError):
+    """A payload that no key of this process opens; the message names the key and shows nothing else of it."""
+
+
+class KeysUnusable(EverstepError):
+    """The keys of payloads cannot be used: a folder, a file or its rights are not as they have to be."""
 
 
 class LifecycleBug(EverstepError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.support.patience import HUNG_S
 from tests.testbed.api import Api
 from tests.testbed.build import CONTROL_PLANE, HELM
 from tests.testbed.controlplane import ClusterAccess
-from tests.testbed.operator import GROUP, SETUP
+from tests.testbed.operator import ENCRYPTION, GROUP, SETUP
 
 BUILD_S = 3_600
 """A build takes two minutes of a processor, once per machine."""
@@ -74,13 +74,27 @@ def objects(text: str) -> dict[tuple[str, str], Object]:
     return by_name
 
 
-def test_it_makes_the_objects_that_kustomize_makes(helm: Helm, tmp_path: Path) -> None:
+KEYS = "everstep-payload-keys"
+
+
+@pytest.mark.parametrize(
+    ("components", "values"),
+    [((), ()), ((ENCRYPTION,), ("--set", f"encryption.secret={KEYS}"))],
+    ids=["as it is", "with keys"],
+)
+def test_it_makes_the_objects_that_kustomize_makes(
+    components: Sequence[Path], values: Sequence[str], helm: Helm, tmp_path: Path
+) -> None:
     """The values of the chart and the settings of the manifests are one: by default nothing differs."""
     kubectl = str(CONTROL_PLANE.binaries_folder() / "kubectl")
-    folders = [os.path.relpath(folder, tmp_path) for folder in (GROUP, SETUP)]
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump({"resources": folders}))
+    folders, added = (
+        [os.path.relpath(folder, tmp_path) for folder in some]
+        for some in ((GROUP, SETUP), components)
+    )
+    kustomization = yaml.safe_dump({"resources": folders, "components": added})
+    (tmp_path / "kustomization.yaml").write_text(kustomization)
     by_kustomize = objects(run(kubectl, "kustomize", str(tmp_path)))
-    by_helm = objects(helm("template", "a", str(helm.chart), "--namespace", "everstep"))
+    by_helm = objects(helm("template", "a", str(helm.chart), "--namespace", "everstep", *values))
     del by_kustomize["Namespace", "everstep"]  # which Helm makes with --create-namespace
     worker = by_helm["Deployment", "everstep-worker"]["spec"]["template"]
     assert set(worker["metadata"].pop("annotations")) == {"checksum/settings"}
@@ -89,6 +103,7 @@ def test_it_makes_the_objects_that_kustomize_makes(helm: Helm, tmp_path: Path) -
         if made["metadata"].get("namespace") == "everstep":
             del made["metadata"]["namespace"]  # Helm sends the objects to that of the release
     assert by_helm == by_kustomize
+    assert (KEYS in json.dumps(list(by_helm.values()))) == bool(components)
 
 
 def _without_hash(made: Object) -> None:
@@ -113,6 +128,7 @@ def test_helm_finds_nothing_wrong_with_it(helm: Helm) -> None:
         ("temporal.address=temporal", "does not match pattern"),
         ("settings.HOME=/x", "HOME"),
         ("image.digest=latest", "does not match pattern"),
+        ("encryption.keys=x", "additional properties 'keys' not allowed"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused(helm: Helm, value: str, problem: str) -> None:

@@ -6,10 +6,12 @@ from collections import Counter
 from typing import Any, cast
 
 import pytest
+from temporalio.converter import WithSerializationContext
 from temporalio.worker import Replayer, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from everstep.converter import DATA_CONVERTER
+from everstep.encryption.codec import Codec, WithoutKeys
 from everstep.plugin import EverstepPlugin
 from tests.replay.test_replay import FILES, loaded
 
@@ -43,5 +45,6 @@ async def test_a_workflow_is_called_in_its_sandbox_for_activations_alone(
 
 
 def test_nothing_that_encodes_our_payloads_looks_at_their_context() -> None:
-    assert DATA_CONVERTER.payload_codec is None
+    for codec in (Codec, WithoutKeys):
+        assert not issubclass(codec, WithSerializationContext)
     assert DATA_CONVERTER.external_storage is None

@@ -24,7 +24,7 @@ from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from everstep.converter import DATA_CONVERTER
+from everstep.converter import data_converter
 from everstep.devserver import PRAGMAS, TUNED
 from everstep.processes import free_port
 from tests.support.child import Child, ChildFailed
@@ -163,9 +163,9 @@ class DevServer:
         self._scratch.cleanup()
 
     async def connect(self, namespace: str = "default", **options: Any) -> Client:
-        """A client with our converter."""
+        """A client with our converter, and with the keys that the environment names."""
         return await Client.connect(
-            self.address, namespace=namespace, data_converter=DATA_CONVERTER, **options
+            self.address, namespace=namespace, data_converter=data_converter(), **options
         )
 
     async def bare_namespace(self, name: str, *, kept_for: timedelta = timedelta(days=1)) -> Client:

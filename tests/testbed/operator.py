@@ -20,6 +20,7 @@ from tests.testbed.shared import ROOT
 DEPLOY = ROOT / "deploy"
 KUBERNETES, SETUP, TRY = DEPLOY / "kubernetes", DEPLOY / "setup", DEPLOY / "try"
 OF_JOBS, NAMES, GROUP = DEPLOY / "job-namespace", DEPLOY / "names", DEPLOY / "group"
+ENCRYPTION = DEPLOY / "encryption"
 EVERSTEP = "from everstep.cli.script import run; run()"
 WORKER = "everstep-worker"
 """The name of the Deployment, of its ConfigMap and of its service account."""

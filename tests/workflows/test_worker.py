@@ -17,6 +17,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 import worker
+from everstep.core.errors import PayloadClosed
 from everstep.processes import free_port
 from tests.support import books
 from tests.support.devserver import DevServer
@@ -53,6 +54,22 @@ def logged(error: BaseException, attempt: int) -> tuple[bool, logging.LogRecord]
         }
     )
     return worker.in_brief(record), record
+
+
+def test_a_payload_without_its_key_is_one_line_of_the_log() -> None:
+    """The SDK puts a failure of its own around that of an activity alone."""
+    closed = PayloadClosed("a payload is encrypted with key a")
+    decoding = ApplicationError("Failed decoding arguments")
+    decoding.__cause__ = closed
+    is_logged, record = logged(decoding, 1)
+    line = "stop of demo: PayloadClosed: a payload is encrypted with key a"
+    assert (is_logged, record.getMessage(), record.exc_info) == (True, line, None)
+    task = logging.makeLogRecord(
+        {"msg": "Failed run %s", "args": ("7",), "exc_info": (None, closed, None)}
+    )
+    assert worker.in_brief(task)
+    assert task.getMessage() == "Failed run 7: a payload is encrypted with key a"
+    assert task.exc_info is None
 
 
 def test_a_worker_imports_its_modules_with_few_collections() -> None:

@@ -29,6 +29,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.client.exits import Exit, Failed
+from everstep.client.jobs import failures
 from everstep.core import names
 
 T = TypeVar("T")
@@ -177,8 +178,8 @@ async def _newest_failure(client: Client, run: WorkflowExecution) -> str | None:
     newest = await _newest(client, run, TASK_ENDS)
     if newest is None or newest.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
         return None
-    message = newest.workflow_task_failed_event_attributes.failure.message
-    return " ".join(message.split())[:MESSAGE_LENGTH]
+    failure = newest.workflow_task_failed_event_attributes.failure
+    return " ".join((await failures.message(client, failure)).split())[:MESSAGE_LENGTH]
 
 
 async def newest_answer(client: Client, run: WorkflowExecution) -> float | None:

@@ -15,6 +15,7 @@ from temporalio.service import RPCError
 from everstep.chronicle import shapes
 from everstep.client.connection import UnlessAbsent, ui_link
 from everstep.client.jobs.answers import NoResponse, newest_answer, send_query
+from everstep.client.jobs.failures import readable
 from everstep.client.jobs.found_job import FoundJob, find
 from everstep.client.jobs.lives import lives_of
 from everstep.core import names
@@ -105,7 +106,7 @@ async def _with_live_state(job: FoundJob, answer: Value) -> Value:
     run_began = job.description.start_time.timestamp()
     glanced = shapes.with_glance(status, await glance(job))
     aged = shapes.with_age(glanced, time.time(), run_began=run_began)
-    pending = job.description.raw_description.pending_activities
+    pending = await readable(job.client, job.description.raw_description.pending_activities)
     return with_failing({**aged, "unseen_why": _monitor_failure(pending)}, pending)
 
 
