@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,6 +137,13 @@ test-image: testbed
 # Those that look at pages in a Chromium, which has to be installed.
 test-browser: $(READY)
 	$(PYTEST) tests/browser $(ARGS)
+
+# The seed of a course of chaos, any word: a new one each time without. SECONDS: so long things happen.
+SECONDS ?= 60
+BACKEND ?= local
+
+chaos: $(READY) ## faults and operations by chance on real jobs, judged by what they wrote: make chaos SECONDS=600 SEED=7
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -263,13 +263,14 @@ class OnProcesses(ABC):
             run = None
             async for event in history:
                 if event.HasField("marker_recorded_event_attributes"):
-                    for decision in await _decided(event.marker_recorded_event_attributes):
+                    for decision in await decisions_in(event.marker_recorded_event_attributes):
                         yield decision
                 going_on = event.workflow_execution_continued_as_new_event_attributes
                 run = going_on.new_execution_run_id or run
 
 
-async def _decided(marker: MarkerRecordedEventAttributes) -> list[Decision]:
+async def decisions_in(marker: MarkerRecordedEventAttributes) -> list[Decision]:
+    """The decision that a marker of a history records; none if it records something else."""
     details: Mapping[str, Payloads] = marker.details
     kinds = (
         [json.loads(payload.data) for payload in details["data"].payloads]

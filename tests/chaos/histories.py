@@ -1,0 +1,139 @@
+"""Reads from Temporal's histories which Recoveries a job has started in all its runs, and what got stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from temporalio.api.enums.v1 import WorkflowTaskFailedCause
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from everstep.core.deciding.decision import Decision
+from tests.chaos.evidence import BUDGET_NAME, Recovery
+from tests.support.playing.on_processes import decisions_in
+
+KEY = re.compile(r"/recovery-\d+(?:~\d+)?-(?P<level>[a-z_]+)-(?P<cls>[a-z_]+)")
+"""In the ID of a Recovery, which names the restart."""
+
+CODE_FAILURES = frozenset(
+    {
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR,
+        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE,
+    }
+)
+"""Why a workflow task fails at every attempt, because of workflow code."""
+
+
+ENDED_BY_HAND = frozenset({WorkflowExecutionStatus.CANCELED, WorkflowExecutionStatus.TERMINATED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """All of one job that histories hold."""
+
+    recoveries: Sequence[Recovery]
+    stuck: Sequence[str]
+
+
+async def story(client: Client, job: str) -> Story:
+    """Read the histories of an ended job."""
+    runs = {run: await _events(client, job, run) for run in await _runs(client, job)}
+    last = (await client.get_workflow_handle(job).describe()).run_id
+    started_by = {run: await _started(events) for run, events in runs.items()}
+    started = {child: one for by_child in started_by.values() for child, one in by_child.items()}
+    in_chain = {child for run in _chain(runs, last) for child in started_by.get(run, {})}
+    recoveries = [
+        replace(
+            recovery,
+            is_in_last_run=child in in_chain,
+            is_cut_short=await _is_cut_short(client, recovery.id, child),
+        )
+        for child, recovery in started.items()
+    ]
+    return Story(
+        recoveries=sorted(recoveries, key=lambda one: one.at),
+        stuck=[
+            *(line for events in runs.values() for line in _failed_tasks(job, events)),
+            *[
+                f"{recovery.id} outlives its job"
+                for child, recovery in started.items()
+                if await _status(client, recovery.id, child) is WorkflowExecutionStatus.RUNNING
+            ],
+        ],
+    )
+
+
+async def _runs(client: Client, job: str) -> list[str]:
+    """Every run of the ID, once the list of the server, which lags behind, has the last one."""
+    last = (await client.get_workflow_handle(job).describe()).run_id
+    async with asyncio.timeout(30):
+        while True:
+            query = f"WorkflowId = '{job}' AND ExecutionStatus != 'Running'"
+            runs = [row.run_id async for row in client.list_workflows(query)]
+            if last in runs:
+                return runs
+            await asyncio.sleep(0.1)
+
+
+async def _events(client: Client, job: str, run: str) -> list[HistoryEvent]:
+    handle = client.get_workflow_handle(job, run_id=run)
+    return [event async for event in handle.fetch_history_events()]
+
+
+def _chain(runs: dict[str, list[HistoryEvent]], last: str) -> list[str]:
+    """The last run and those that it continues, back to the start of this life of the job."""
+    chain = [last]
+    while chain[-1] in runs:
+        started = runs[chain[-1]][0].workflow_execution_started_event_attributes
+        if not started.continued_execution_run_id:
+            break
+        chain.append(started.continued_execution_run_id)
+    return chain
+
+
+async def _started(events: Sequence[HistoryEvent]) -> dict[str, Recovery]:
+    """By the run of the Recovery: a reset copies the events before it."""
+    recoveries = {}
+    decision: Decision | None = None
+    for event in events:
+        if event.HasField("marker_recorded_event_attributes"):
+            decisions = await decisions_in(event.marker_recorded_event_attributes)
+            decision = decisions[-1] if decisions else decision
+        child = event.child_workflow_execution_started_event_attributes.workflow_execution
+        if decision is None or not (key := KEY.search(child.workflow_id)):
+            continue
+        recoveries[child.run_id] = Recovery(
+            id=child.workflow_id,
+            at=event.event_time.ToNanoseconds() / 1e9,
+            level=key["level"],
+            cls=key["cls"],
+            is_repeat=decision.repeats is not None,
+            billed=decision.bills.get(BUDGET_NAME, 0),
+        )
+    return recoveries
+
+
+def _failed_tasks(job: str, events: Sequence[HistoryEvent]) -> list[str]:
+    failures = [event.workflow_task_failed_event_attributes for event in events]
+    return [
+        f"a workflow task of {job} failed: {one.failure.message[:200]}"
+        for one in failures
+        if one.cause in CODE_FAILURES
+    ]
+
+
+async def _is_cut_short(client: Client, workflow: str, run: str) -> bool:
+    status = await _status(client, workflow, run)
+    if status is not WorkflowExecutionStatus.COMPLETED:
+        return status in ENDED_BY_HAND
+    outcome = await client.get_workflow_handle(workflow, run_id=run).result()
+    return bool(outcome["result"] == "superseded")
+
+
+async def _status(client: Client, workflow: str, run: str) -> WorkflowExecutionStatus:
+    status = (await client.get_workflow_handle(workflow, run_id=run).describe()).status
+    assert status is not None
+    return status

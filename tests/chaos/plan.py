@@ -1,0 +1,56 @@
+"""A course of chaos as data: what happens, when, to which job and for how long. Pure: one seed, one plan."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+JOBS = ("first", "second")
+GAPS_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 8.0)
+"""Between two events: at once, in the middle of the answer to the one before, or after it."""
+
+LASTS_S = (0.1, 0.5, 1.0, 2.0, 4.0)
+"""Of what goes away and comes back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One thing that is done. Where several can be its victim, `share` (0 to 1) says which one."""
+
+    number: int
+    at_s: float
+    action: str
+    job: str
+    share: float
+    lasts_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number:3} {self.at_s:6.2f} s  {self.action} ({self.job}, {self.share:.2f}, "
+            f"{self.lasts_s:g} s)"
+        )
+
+
+def planned(seed: str, actions: Sequence[str], *, seconds: float) -> tuple[Event, ...]:
+    """Events for so many seconds; each action comes before any comes twice."""
+    chance = random.Random(seed)
+    events: list[Event] = []
+    deck: list[str] = []
+    at_s = 0.0
+    while True:
+        at_s += chance.choice(GAPS_S)
+        if at_s >= seconds:
+            return tuple(events)
+        if not deck:
+            deck = chance.sample(sorted(actions), len(actions))
+        events.append(
+            Event(
+                number=len(events) + 1,
+                at_s=round(at_s, 2),
+                action=deck.pop(),
+                job=chance.choice(JOBS),
+                share=round(chance.random(), 2),
+                lasts_s=chance.choice(LASTS_S),
+            )
+        )
