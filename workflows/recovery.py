@@ -176,7 +176,7 @@ def summary(order: StepOrder) -> str:
         "space": f"{plan.remedy.space_s:g} s, the last restarts brought no progress",
         "heal": f"wait for heal · {_healing(plan)}",
         "isolate": ", ".join(i.node for i in plan.remedy.isolate),
-        "place": f"{len(plan.remedy.recreate)} of {len(order.living)} slots",
+        "place": f"{len(plan.remedy.recreate)} of {len(order.active)} slots",
         "resume": _from(plan.remedy.older_than_step),
         "start": f"generation {order.generation}{resuming_from(order.snapshot or order.resume)}",
     }.get(str(order.step), "")

@@ -181,7 +181,7 @@ def _recovery(state: JobState) -> str | None:
 
 
 def _pods(state: JobState) -> list[dict[str, Any]]:
-    ranks = placement.node_ranks(state.living)
+    ranks = placement.node_ranks(state.active)
     return [_pod(state, slot, ranks) for slot in sorted(state.slots)]
 
 

@@ -264,7 +264,7 @@ class JobState:
         return None if self.saved is None else self.saved.step
 
     @property
-    def living(self) -> tuple[int, ...]:
+    def active(self) -> tuple[int, ...]:
         absent = PodState.ABSENT
         return tuple(sorted([n for n, slot in self.slots.items() if slot.state is not absent]))
 

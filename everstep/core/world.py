@@ -448,7 +448,7 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOrder:
-    """Write the generation where every older process reads it, through the lowest living slot.
+    """Write the generation where every older process reads it, through the lowest active slot.
 
     Ranks in `kept_ranks` belong to this generation. Any other process that is still alive ends by the fence.
     """

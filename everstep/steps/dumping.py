@@ -20,7 +20,7 @@ async def dump(step: StepRun) -> tuple[str, ...]:
     if not snapshots.may_be_used(plan) or not plan.remedy.recreate:
         return ()
     observation = await step.look(step.now)
-    node_ranks = placement.node_ranks(step.order.living)
+    node_ranks = placement.node_ranks(step.order.active)
     number = snapshots.to_dump(plan, observation.pods, node_ranks, observation.checkpoint)
     if number is None:
         return ()

@@ -252,11 +252,11 @@ class StepRun:
         """Views of the pods that this plan has created; their nodes matter as soon as they are chosen."""
         if self.order.step is Step.STANDBY:
             return []  # the observed pods are those that the job is going to leave
-        living = frozenset(self.order.living)
+        active = frozenset(self.order.active)
         # In a new pod no process was started yet (0), or one of this generation.
         generations = (0, self.generation)
         return [
-            pod for pod in observation.pods if pod.slot in living and pod.generation in generations
+            pod for pod in observation.pods if pod.slot in active and pod.generation in generations
         ]
 
     def _current(self, fact: Fact) -> Fact:
@@ -265,7 +265,7 @@ class StepRun:
         Such an end has the generation of the ranks that ran in the pod, and new ones were to run there.
         """
         plan = self.order.plan
-        is_kept = fact.slot in self.order.living and fact.slot not in plan.remedy.recreate
+        is_kept = fact.slot in self.order.active and fact.slot not in plan.remedy.recreate
         if fact.family == "pod" and is_kept and fact.at >= plan.since:
             return replace(fact, generation=self.generation)
         return fact
@@ -295,7 +295,7 @@ class StepRun:
             now=self.now,
             cursor=self.cursor,
             generation=self.generation,
-            living=self.order.living,
+            active=self.order.active,
             facts=tuple(self.facts),
         )
 

@@ -99,7 +99,7 @@ async def _performed(context: StepContext, order: StepOrder) -> StepResult:
 async def _standby(step: StepRun) -> StepResult:
     """Create a pod beside each one that will be left, and wait until it is ready. Nothing is stopped."""
     limit_s = step.order.plan.remedy.standby_s
-    order = _place_order(step, step.order.living, await _avoided_now(step))
+    order = _place_order(step, step.order.active, await _avoided_now(step))
     while not (state := await step.context.backend.ensure_standby(order)).placed:
         deadline = await step.deadline(limit_s)
         if step.now >= deadline:
@@ -327,7 +327,7 @@ def _isolated(isolation: Isolation, answer: QuarantineAnswer, result: StepResult
 def _leaving_slots(order: StepOrder) -> Slots:
     """The slots that do not keep their pods. At level JOB also those that a smaller document gives up."""
     is_whole = order.plan.level is Level.JOB
-    return order.living if is_whole else order.plan.remedy.recreate
+    return order.active if is_whole else order.plan.remedy.recreate
 
 
 async def _place(step: StepRun) -> StepResult:
@@ -340,8 +340,8 @@ async def _place(step: StepRun) -> StepResult:
     order, plan = step.order, step.order.plan
     rules = plan.places
     assert rules is not None, "a plan that places pods has rules for places"
-    can_stay = set(order.living) - set(_leaving_slots(order))
-    job_slots = first_slots(rules.wanted, order.living, staying=can_stay)
+    can_stay = set(order.active) - set(_leaving_slots(order))
+    job_slots = first_slots(rules.wanted, order.active, staying=can_stay)
     staying = tuple(sorted(can_stay & set(job_slots)))
     slots = job_slots  # those of the newest order: fewer where not all of them find a place
     since = order.since - order.spare_waited_s  # the wait for a spare counts from the stop
@@ -354,8 +354,8 @@ async def _place(step: StepRun) -> StepResult:
             # Beside the slots to recreate, any other whose pod this plan has created.
             new_slots = {*plan.remedy.recreate, *(await step.pods_now())}
             pods = {slot: pod for slot, pod in state.pods.items() if slot in new_slots}
-            living = tuple(sorted(state.pods))
-            return replace(step.done(), pods=pods, living=living, stood_up_s=state.stood_up_s)
+            active = tuple(sorted(state.pods))
+            return replace(step.done(), pods=pods, active=active, stood_up_s=state.stood_up_s)
         if why := start_failures_reason(plan.phase.policy.start_failures, state):
             return step.failed(step.cause(PODS_FAILED, why))
         all_have_nodes = state.places is not None and state.places >= len(slots)
@@ -469,7 +469,7 @@ async def _precheck(step: StepRun) -> StepResult:
     order = PrecheckOrder(
         job=step.order.plan.job,
         generation=step.generation,
-        slots=step.order.living,
+        slots=step.order.active,
         accelerator=step.order.plan.phase.accelerator,
     )
     step.needs = frozenset(order.slots)
@@ -525,7 +525,7 @@ STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {
 def _start_order(step: StepRun) -> StartOrder:
     """The order to start the ranks, from the plan and the results of its steps."""
     order, phase = step.order, step.order.plan.phase
-    ranks = node_ranks(order.living)
+    ranks = node_ranks(order.active)
     counts = survivors.counts(order.plan, ranks, order.kept_ranks)
     return StartOrder(
         job=order.plan.job,

@@ -68,7 +68,7 @@ async def _snapshot(step: StepRun, checkpoint: Checkpoint | None) -> Snapshot | 
     if not snapshots.may_be_used(step.order.plan):
         return None
     observation = await step.look(step.now)
-    node_ranks = placement.node_ranks(step.order.living)
+    node_ranks = placement.node_ranks(step.order.active)
     return snapshots.choose(step.order.plan, observation.pods, node_ranks, checkpoint)
 
 
@@ -77,7 +77,7 @@ def _fence_order(step: StepRun) -> FenceOrder:
     return FenceOrder(
         job=plan.job,
         generation=step.generation,
-        lowest_slot=min(order.living),
+        lowest_slot=min(order.active),
         run=run_folders(plan),
         begins=not plan.n,
         kept_ranks=order.kept_ranks,
@@ -107,7 +107,7 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
     """
     wait_s, is_launch = step.order.plan.phase.limits.requeue_s, not step.order.plan.n
     deadline = None if wait_s is None else step.order.since + wait_s
-    step.needs = frozenset(step.order.living)
+    step.needs = frozenset(step.order.active)
     while not (state := await step.context.backend.ensure_fenced(order)).done:
         if state.newer:
             return replace(step.done(), end="outdated", newer=state.newer)

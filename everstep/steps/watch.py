@@ -119,7 +119,7 @@ async def _news(
     """The next observation; None as soon as the watch is to end."""
     if leave.is_set():
         return None
-    wait_s = quiet_s(context.monitored_jobs(), len(order.living), order.time_scale)
+    wait_s = quiet_s(context.monitored_jobs(), len(order.active), order.time_scale)
     looking = asyncio.ensure_future(
         context.backend.observe(order.job, cursor=cursor, until=until, wait_s=wait_s)
     )

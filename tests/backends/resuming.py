@@ -59,6 +59,6 @@ async def resumed(job: Run, *, older_than_step: int | None = None) -> StepResult
         generation=job.generation,
         since=await job.backend.clock(),
         cursor=job.cursor,
-        living=job.slots,
+        active=job.slots,
     )
     return await perform(StepContext(backend=job.backend, quarantine=QuarantineInMemory()), order)

@@ -141,7 +141,7 @@ async def older_as_watched(job: Run) -> dict[int, int]:
         cursor="",
         since=0.0,
         limits=Limits(),
-        living=job.slots,
+        active=job.slots,
     )
     return dict(report(order, Watch(learned=Learned()), await job.look(), "refresh").older_ranks)
 

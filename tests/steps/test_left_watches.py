@@ -42,7 +42,7 @@ async def left(backend: Quiet, *, time_scale: float = 1.0) -> WatchReport:
         cursor="",
         since=0.0,
         limits=Limits(),
-        living=(),
+        active=(),
         is_paused=True,
         time_scale=time_scale,
     )

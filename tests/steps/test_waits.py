@@ -166,7 +166,7 @@ async def test_places_asked_for_late_are_not_taken_for_all_there_are(
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
-    assert len(job.state.living) == 4
+    assert len(job.state.active) == 4
     assert asked_for == {1, 2}
 
 
@@ -178,7 +178,7 @@ async def test_places_are_not_taken_for_all_there_are_after_a_stop_that_took_lon
     job = await on_four_nodes("slow-teardown n1 3s", "at 200s preempt job")
     (record,) = responses.restarts(job.chronicle)
     assert (record["level"], record["recover_result"]) == ("job", "success")
-    assert len(job.state.living) == 4
+    assert len(job.state.active) == 4
     assert asked_for == {1, 2}
 
 

@@ -132,7 +132,7 @@ def watch_order(*slots: int, **changes: Any) -> WatchOrder:
         cursor="",
         since=0.0,
         limits=Limits(hang_s=100_000.0),
-        living=slots,
+        active=slots,
     )
     return replace(order, **changes)
 
@@ -338,7 +338,7 @@ def outcome(
         now=plan.since + 5.0,
         cursor=_later(plan.cursor),
         generation=generation,
-        living=tuple(plan.slots),
+        active=tuple(plan.slots),
         step=step,
         cause=cause,
         was_started=step in (None, Step.START),

@@ -135,7 +135,7 @@ def values() -> dict[str, Any]:
     job.see(*facts, checkpoint=Checkpoint(step=3, path="a", at=2.0))
     order = recovery.next_step(recovery.begin(job.plan))
     result = StepResult(
-        now=1.0, cursor="1", generation=2, living=(0, 1), end="failed", cause=facts[0], notes=("a",)
+        now=1.0, cursor="1", generation=2, active=(0, 1), end="failed", cause=facts[0], notes=("a",)
     )
     report = replace(sent_report, facts=facts, running_since=1.0, alive_until=2.0, step=3)
     return {

@@ -227,9 +227,9 @@ def _state(spec: JobSpec, phase_index: int) -> JobState:
 
 def _at_place(fact: Fact, state: JobState) -> Fact:
     """The fact at the last slot that lives, of the generation that runs."""
-    if not state.living:
+    if not state.active:
         return fact
-    slot = state.living[-1]
+    slot = state.active[-1]
     return replace(fact, slot=slot, node=state.slots[slot].node, generation=state.generation)
 
 
@@ -257,7 +257,7 @@ def _failure(state: JobState) -> Outcome:
         now=state.now,
         cursor="",
         generation=state.generation,
-        living=state.living,
+        active=state.active,
         cause=cause,
     )
 

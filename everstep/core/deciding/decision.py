@@ -263,7 +263,7 @@ class StepOrder:
     generation: int
     since: float
     cursor: str
-    living: Slots
+    active: Slots
     avoid: tuple[str, ...] = ()
     avoid_devices: tuple[tuple[str, int], ...] = ()
     kept_ranks: Slots = ()  # ranks that hold since the stop
@@ -289,7 +289,7 @@ class StepEffects:
     now: float
     cursor: str
     generation: int
-    living: Slots
+    active: Slots
     cause: Fact | None = None  # why it failed
     facts: tuple[Fact, ...] = ()  # new ones that were seen on the way, whatever the end
     pods: Mapping[int, PodRef] = field(default_factory=dict)  # new ones

@@ -43,7 +43,7 @@ class DecisionInput:
 
     generation: int
     is_placed: bool  # it has slots at all
-    living: tuple[int, ...]
+    active: tuple[int, ...]
     processes_per_node: int = 1
     # Slot -> node: slots on nodes of the facts, and the lowest, with rank 0.
     nodes_by_slot: Mapping[int, str]
@@ -88,13 +88,13 @@ def decision_input(
     """Collect from the state what a decision about these facts and the plan's outcome may depend on."""
     failed = outcome is not None and outcome.result == "failed"
     step_failure = outcome.cause if outcome is not None and failed else None
-    phase, ledger, living = state.phase, state.ledger, state.living
+    phase, ledger, active = state.phase, state.ledger, state.active
     codes = {fact.code for fact in facts if fact.code is not None}
     causes = causes_of(phase.policy.relations, codes)
     nodes = _nodes(facts if step_failure is None else (*facts, step_failure), state.incident)
     nodes |= {o.node for o in state.occurrences if o.code in causes}
     codes |= causes
-    ids, lowest = {fact.id for fact in facts}, living[:1]
+    ids, lowest = {fact.id for fact in facts}, active[:1]
     return DecisionInput(
         now=now,
         facts=tuple({fact.id: fact for fact in facts}.values()),  # as they were reported last
@@ -114,7 +114,7 @@ def decision_input(
         limits=state.limits,
         generation=state.generation,
         is_placed=bool(state.slots),
-        living=living,
+        active=active,
         processes_per_node=phase.processes_per_node,
         nodes_by_slot={
             n: slot.node for n, slot in state.slots.items() if slot.node in nodes or n in lowest

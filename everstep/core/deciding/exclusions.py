@@ -65,7 +65,7 @@ ROWS: tuple[ExclusionRow, ...] = (
     ),
     ExclusionRow(
         frozenset({Level.PROCESS}),
-        lambda inputs, _: len(inputs.living) * inputs.processes_per_node < 2,
+        lambda inputs, _: len(inputs.active) * inputs.processes_per_node < 2,
         "there is no other rank that could keep its process",
     ),
     ExclusionRow(
@@ -115,7 +115,7 @@ def exclusion(inputs: DecisionInput, diagnosis: Diagnosis, level: Level) -> str 
 
 
 def _is_under_rank0(inputs: DecisionInput, diagnosis: Diagnosis) -> bool:
-    lowest = min(inputs.living, default=0)
+    lowest = min(inputs.active, default=0)
     node = inputs.nodes_by_slot.get(lowest)
     faults = (diagnosis.fault, *diagnosis.other_faults)
     return any(fault.slot == lowest or (node and node in fault.nodes) for fault in faults)

@@ -524,7 +524,7 @@ def _remark(rule: Rule) -> str:
 
 
 def _without_this_size(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
-    bad = len(inputs.living)
+    bad = len(inputs.active)
     return replace(
         diagnosis, bad_size=bad, remarks=(*diagnosis.remarks, f"not with {bad} nodes again")
     )

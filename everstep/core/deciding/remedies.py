@@ -138,13 +138,13 @@ def _slots_to_recreate(
     """The slots that get a new pod at this level. `replaces`: those that need one whatever the fault."""
     if level is Level.JOB:
         return tuple(range(inputs.nodes))
-    living = {*inputs.living}
-    without_pod = living & {*inputs.lost_containers}
+    active = {*inputs.active}
+    without_pod = active & {*inputs.lost_containers}
     if is_resized or fault.kind == SCALE_OUT:  # the slots that have a pod keep it
-        with_pod = living - without_pod
+        with_pod = active - without_pod
         return tuple(n for n in range(inputs.nodes) if n not in with_pod)
     if level in STAYS_WHERE_SOUND:
-        return tuple(sorted(living & {*replaces, *without_pod}))
+        return tuple(sorted(active & {*replaces, *without_pod}))
     if level not in RESCHEDULING:
         return ()
     faulty: tuple[int, ...] = () if fault.slot is None else (fault.slot,)
@@ -152,8 +152,8 @@ def _slots_to_recreate(
         faulty = _slots_on(inputs, (fault,)) or faulty
     elif replaces:
         faulty = ()  # these slots need new pods whatever the fault; no other one gets a pod for it
-    recreate = tuple(sorted(living & {*faulty, *replaces, *without_pod}))
-    return recreate or inputs.living  # it is unknown which slot is faulty: any may be
+    recreate = tuple(sorted(active & {*faulty, *replaces, *without_pod}))
+    return recreate or inputs.active  # it is unknown which slot is faulty: any may be
 
 
 def _faults_to_leave(
@@ -168,9 +168,9 @@ def _faults_to_leave(
 
 
 def _slots_on(inputs: DecisionInput, faults: Iterable[Fault]) -> tuple[int, ...]:
-    """The living slots on the nodes of these faults."""
+    """The active slots on the nodes of these faults."""
     nodes = {node for fault in faults for node in fault.nodes}
-    return tuple(n for n in inputs.living if inputs.nodes_by_slot.get(n) in nodes)
+    return tuple(n for n in inputs.active if inputs.nodes_by_slot.get(n) in nodes)
 
 
 def isolations(inputs: DecisionInput, faults: tuple[Fault, ...]) -> tuple[Isolation, ...]:

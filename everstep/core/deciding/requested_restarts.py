@@ -80,7 +80,7 @@ def _remedy(inputs: DecisionInput, decision: Decision, level: Level, request: Fa
         decision.fault if before.places_pods else request,
         level,
         (),
-        replaces=inputs.living,
+        replaces=inputs.active,
         heals=before.heal,
         other_faults=decision.other_faults,
         waits_for_storage=Step.WRITABLE in before.steps,

@@ -50,7 +50,7 @@ LAST_CHOICE_MOST = 20
 
 def apply_report(state: JobState, report: WatchReport) -> JobState:
     """Take in a report of the monitor: time, steps, checkpoints, pods, progress."""
-    living = frozenset(state.living)
+    active = frozenset(state.active)
     warnings, steps_from = state.warnings, report.learned.steps_from
     is_new_source = bool(steps_from) and steps_from != state.learned.steps_from
     state = replace(
@@ -68,7 +68,7 @@ def apply_report(state: JobState, report: WatchReport) -> JobState:
         slots=_slots_seen(state, report),
         can=report.can,
         older_ranks=_older_ranks(state, report),
-        lost_containers=tuple(slot for slot in report.lost_containers if slot in living),
+        lost_containers=tuple(slot for slot in report.lost_containers if slot in active),
         avoided=without_over(state.avoided, report.maintenance_over),
     )
     state = progressed(_first_step(apply_facts(state, report.facts), report))
@@ -262,7 +262,7 @@ def worker_of(state: JobState, fault: Fault) -> int | None:
     """The slot that a fault is in, or the lowest one on its node."""
     if fault.slot is not None:
         return fault.slot
-    there = (n for n in state.living if fault.node and state.slots[n].node == fault.node)
+    there = (n for n in state.active if fault.node and state.slots[n].node == fault.node)
     return next(there, None)
 
 

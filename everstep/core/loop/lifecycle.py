@@ -167,7 +167,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
         mode = Mode.DECIDING if facts else Mode.WATCHING
         return replace(without_joined(state, plan), mode=mode, pending_facts=facts)
     unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)
-    missing = (n for n in state.living if not state.slots[n].uid)
+    missing = (n for n in state.active if not state.slots[n].uid)
     missing_slots = tuple(
         sorted({*state.lost_containers, *missing, *unplaced, *outcome.lost_containers})
     )
@@ -225,7 +225,7 @@ def _news_done(state: JobState, _report: WatchReport) -> JobState:
         checked = commands.numbers_checked_fact(at=state.now, generation=state.generation)
         return replace(state, mode=Mode.DECIDING, pending_facts=(*state.pending_facts, checked))
     why = "all ranks ended well"
-    state = happened(state, AllEndedWell(at=state.now, slots=state.living))
+    state = happened(state, AllEndedWell(at=state.now, slots=state.active))
     state = _finished_phase(state, "completed", why)
     if state.phase_index + 1 < len(state.spec.phases):
         return replace(state, mode=Mode.PENDING)
@@ -287,7 +287,7 @@ def _cluster_read(state: JobState, event: Watched) -> JobState:
     before = state  # its slots and generation are those of the job, not yet of the cluster
     started_slots = all_started(report)
     all_run = outcomes.may_be_all(state, lost_plan, started_slots)
-    state = outcomes.adopted(state, report, living=started_slots if all_run else state.living)
+    state = outcomes.adopted(state, report, active=started_slots if all_run else state.active)
     if lost_plan is not None:
         if not (all_run and report.generation > lost_plan.generation):
             return replace(state, mode=Mode.DECIDING)  # the same level again: the incident is open

@@ -141,8 +141,8 @@ def _decide(state: JobState) -> Decide:
 
 def watch_order(state: JobState) -> WatchOrder:
     """The order to the watcher."""
-    limits, living = state.phase.limits, state.living
-    grows_by = _grows_by(state, living)
+    limits, active = state.phase.limits, state.active
+    grows_by = _grows_by(state, active)
     ends_at = None
     if limits.run_s is not None and state.phase_started_at is not None:
         ends_at = state.phase_started_at + limits.run_s
@@ -153,8 +153,8 @@ def watch_order(state: JobState) -> WatchOrder:
         cursor=state.cursor,
         since=state.now,
         limits=limits,
-        living=living,
-        slot_states={slot: str(state.slots[slot].state) for slot in living},
+        active=active,
+        slot_states={slot: str(state.slots[slot].state) for slot in active},
         learned=state.learned,
         unreachable=state.unreachable,
         suspected_at=state.suspected.at if state.suspected else None,
@@ -167,7 +167,7 @@ def watch_order(state: JobState) -> WatchOrder:
         refresh_s=DEFERRED_RETRY_S if state.deferred else REFRESH_S,
         room_for=_room_for(state) if grows_by else None,
         grows_by=grows_by,
-        grows_most=max(grows_by, state.phase.nodes - len(living)),
+        grows_most=max(grows_by, state.phase.nodes - len(active)),
         grows_after=state.resume,
         grows_from=_grows_from(state),
         awaits=yardstick(state) if is_awaited(state.ledger) else None,
@@ -182,9 +182,9 @@ def watch_order(state: JobState) -> WatchOrder:
     )
 
 
-def _grows_by(state: JobState, living: tuple[int, ...]) -> int:
+def _grows_by(state: JobState, active: tuple[int, ...]) -> int:
     """The fewest nodes to add that are of use, or 0. Numbers of nodes that do not work are passed over."""
-    now = len(living)
+    now = len(active)
     larger = usable(now + 1, state.phase.nodes, bad=state.ledger.bad_sizes) if now else ()
     return min(larger, default=now) - now
 
@@ -216,9 +216,9 @@ def _clear(state: JobState) -> Clear:
 
 def _look(state: JobState) -> Look:
     """Observe every slot, and report every pod: the job's state may be wrong, even its number of pods."""
-    slots = tuple(sorted({*range(state.phase.nodes), *state.living}))
+    slots = tuple(sorted({*range(state.phase.nodes), *state.active}))
     # slot_states={}: every pod is news.
-    return Look(order=replace(watch_order(state), slot_states={}, living=slots, spares=None))
+    return Look(order=replace(watch_order(state), slot_states={}, active=slots, spares=None))
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {

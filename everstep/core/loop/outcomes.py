@@ -62,7 +62,7 @@ def launch_ended(outcome: Outcome) -> LaunchEnded:
         at=outcome.now,
         generation=outcome.generation,
         result=outcome.result,
-        nodes=len(outcome.living),
+        nodes=len(outcome.active),
         stages_s=outcome.stages_s,
         works=outcome.works,
     )
@@ -99,7 +99,7 @@ def _with_answers(state: JobState, plan: Plan, outcome: Outcome) -> JobState:
 def _with_growth(before: JobState, state: JobState) -> JobState:
     """Count a restart for more nodes that got none: the next one has to wait. Any that got some ends that."""
     incident, tries = before.incident, state.ledger.grown_in_vain
-    if len(state.living) > len(before.living):
+    if len(state.active) > len(before.active):
         return with_ledger(state, grown_in_vain=0, grown_in_vain_at=None)
     if incident is None or incident.decision.fault.kind != SCALE_OUT:
         return state
@@ -156,7 +156,7 @@ def _with_old_facts(state: JobState, outcome: Outcome) -> JobState:
     event = Prechecked(
         at=at,
         began=began,
-        slots=outcome.living,
+        slots=outcome.active,
         failed=tuple(f for f in _facts_of(outcome) if f.family == "precheck"),
         passed=outcome.step is not Step.PRECHECK,
     )
@@ -191,7 +191,7 @@ def started(
         at=at,
         run=state.runs,
         generation=state.generation,
-        slots=state.living,
+        slots=state.active,
         nodes=tuple(sorted({slot.node for slot in state.slots.values() if slot.node})),
         starting_step=starting_step(state, run=state.runs),
         resume=state.resume,
@@ -270,16 +270,16 @@ def may_be_all(state: JobState, plan: Plan | None, started_slots: Slots) -> bool
     if plan is not None and plan.places is not None:
         rules = plan.places
         return count in usable(rules.least, rules.wanted, bad=rules.bad)
-    if plan is not None or started_slots == state.living:
-        return bool(started_slots) and started_slots == state.living
+    if plan is not None or started_slots == state.active:
+        return bool(started_slots) and started_slots == state.active
     return count in usable(phase.nodes_min, phase.nodes, bad=state.ledger.bad_sizes)
 
 
-def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
+def adopted(state: JobState, report: WatchReport, *, active: Slots) -> JobState:
     """The job as the cluster has it: generation, slots, their pods and counters."""
-    slots = {n: slot if n in living else absent(slot) for n, slot in state.slots.items()}
+    slots = {n: slot if n in active else absent(slot) for n, slot in state.slots.items()}
     for pod in report.pods:
-        if pod.slot in living:
+        if pod.slot in active:
             slots[pod.slot] = Slot(
                 node=pod.node,
                 uid=pod.uid,
@@ -296,7 +296,7 @@ def adopted(state: JobState, report: WatchReport, *, living: Slots) -> JobState:
         snapshot=state.snapshot if generation == state.generation else None,
         slots=slots,
         first_step_at=None,
-        lost_containers=tuple(slot for slot in state.lost_containers if slot in living),
+        lost_containers=tuple(slot for slot in state.lost_containers if slot in active),
     )
     return _without_pace_if_resized(moved, before=state)
 
@@ -414,7 +414,7 @@ def _newest_checkpoint(state: JobState, plan: Plan, outcome: Outcome) -> Checkpo
 
 def _without_pace_if_resized(state: JobState, *, before: JobState) -> JobState:
     """Forget the learned pace if the number of nodes changed."""
-    is_resized = len(state.living) != len(before.living)
+    is_resized = len(state.active) != len(before.active)
     fresh = Learned(steps_from=state.learned.steps_from)
     return replace(state, learned=fresh) if is_resized else state
 
@@ -494,12 +494,12 @@ def _nodes_to_avoid(outcome: Outcome) -> tuple[str, ...]:
 def _slots_after(state: JobState, plan: Plan, outcome: Outcome) -> dict[int, Slot]:
     """All slots after a plan. Most restarted in the pod that they had."""
     slots = {**dict.fromkeys(plan.slots, NEW_SLOT), **state.slots}
-    counts_by_slot = survivors.counts(plan, node_ranks(outcome.living), outcome.kept_ranks)
-    living, to_place = frozenset(outcome.living), {*plan.remedy.recreate, *outcome.pods}
+    counts_by_slot = survivors.counts(plan, node_ranks(outcome.active), outcome.kept_ranks)
+    active, to_place = frozenset(outcome.active), {*plan.remedy.recreate, *outcome.pods}
     end = PodState.RUNNING if _is_running(plan, outcome) else PodState.STOPPED
     for n, slot in slots.items():
         counts = counts_by_slot.get(n)
-        if counts is not None and n in living:
+        if counts is not None and n in active:
             after = _slot_in_new_pod(n, slot, plan, outcome) if n in to_place else slot
             if not outcome.was_started:
                 counts = Counts(

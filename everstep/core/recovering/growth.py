@@ -52,8 +52,8 @@ class Room:
 def room(order: WatchOrder, observation: Observation, nodes: Iterable[NodeView]) -> Room | None:
     """The room for slots that were scaled away, if it is enough for the next number of nodes."""
     assert order.room_for is not None
-    living = frozenset(order.living)
-    busy = {pod.node for pod in observation.pods if pod.slot in living}
+    active = frozenset(order.active)
+    busy = {pod.node for pod in observation.pods if pod.slot in active}
     slots = choose(range(order.grows_most), nodes, order.room_for, busy=busy)
     if len(slots) < order.grows_by:
         return None

@@ -269,9 +269,9 @@ def _next_try(
     return OrderPlaces(slots=first_slots(next_size, wanted, staying=staying), until=now + TRY_S)
 
 
-def node_ranks(living: Iterable[int]) -> dict[int, int]:
-    """NODE_RANK of every living slot: dense, in the order of the slots."""
-    return {slot: rank for rank, slot in enumerate(sorted(living))}
+def node_ranks(active: Iterable[int]) -> dict[int, int]:
+    """NODE_RANK of every active slot: dense, in the order of the slots."""
+    return {slot: rank for rank, slot in enumerate(sorted(active))}
 
 
 def ranks_of(slot: int, ranks: Mapping[int, int], processes_per_node: int) -> range:

@@ -49,7 +49,7 @@ def pause_plan(state: JobState) -> Plan:
     return replace(
         _bare(state, _own_key(state, "pause"), "pause"),
         remedy=Remedy(steps=(Step.STOP,), grace_s=state.phase.limits.grace_s),
-        slots=_kept_counts(state, state.living),
+        slots=_kept_counts(state, state.active),
     )
 
 
@@ -125,7 +125,7 @@ def _own_key(state: JobState, what: str) -> str:
 def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
     """What the Recovery `n` is given."""
     wanted_slots = tuple(range(state.phase.nodes))
-    slots = tuple(sorted({*(state.living or wanted_slots), *decision.remedy.recreate}))
+    slots = tuple(sorted({*(state.active or wanted_slots), *decision.remedy.recreate}))
     steps = decision.remedy.steps
     if state.running_since is None:  # a pod stands by while the job runs, or not at all
         steps = tuple(step for step in steps if step is not Step.STANDBY)
@@ -181,7 +181,7 @@ def _left_nodes(state: JobState, leaving: tuple[int, ...]) -> tuple[str, ...]:
     """The nodes without a pod afterwards; none if no slot stays."""
     if not leaving:
         return ()
-    nodes_by_slot = {slot: state.slots[slot].node for slot in state.living}
+    nodes_by_slot = {slot: state.slots[slot].node for slot in state.active}
     staying_nodes = {nodes_by_slot[slot] for slot in nodes_by_slot.keys() - set(leaving)}
     return tuple(sorted({*nodes_by_slot.values()} - staying_nodes)) if staying_nodes else ()
 
@@ -204,14 +204,14 @@ def _kept_counts(state: JobState, slots: tuple[int, ...]) -> dict[int, Counts]:
     return {slot: new[counts] for slot, counts in old.items()}
 
 
-def _places(state: JobState, decision: Decision, living: int) -> PlaceRules | None:
+def _places(state: JobState, decision: Decision, active: int) -> PlaceRules | None:
     """How each level waits: `pod` for a spare only, `elastic` hardly, `job` as long as it may."""
     limits = state.phase.limits
-    spare = PlaceRules(wanted=living, least=living, spare_s=limits.spare_s, wait_s=limits.spare_s)
+    spare = PlaceRules(wanted=active, least=active, spare_s=limits.spare_s, wait_s=limits.spare_s)
     # `elastic` goes on with fewer slots at once, as the level before has waited. A slot that comes back gets
     # a moment to be placed.
     grow_s = growth.PLACE_S / state.spec.time_scale if decision.fault.kind == SCALE_OUT else 0.0
-    resized = _sized(state, living, spare_s=grow_s, wait_s=grow_s)
+    resized = _sized(state, active, spare_s=grow_s, wait_s=grow_s)
     by_level: Mapping[Level, PlaceRules] = {
         Level.PROCESS: spare,
         Level.POD: spare,

@@ -16,13 +16,13 @@ def spares_order(state: JobState) -> SparesOrder | None:
     phase = state.phase
     if not phase.spares:
         return None
-    is_whole = state.mode is Mode.WATCHING and len(state.living) == phase.nodes
+    is_whole = state.mode is Mode.WATCHING and len(state.active) == phase.nodes
     return SparesOrder(
         places=PlaceOrder(
             job=state.job,
             phase=phase.name,
             generation=state.generation,
-            slots=state.living,
+            slots=state.active,
             recreate=phase.spare_slots if is_whole else (),
             avoid=state.avoid,
             avoid_devices=state.avoid_devices,

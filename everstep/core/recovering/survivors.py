@@ -24,15 +24,15 @@ def hold_s(longest_gap_s: float) -> float:
 
 
 def ranks_to_keep(
-    level: Level, living: Slots, ended: Collection[int], processes_per_node: int
+    level: Level, active: Slots, ended: Collection[int], processes_per_node: int
 ) -> Slots:
     """The ranks whose process a level keeps: none of the slots that end."""
     if level not in KEEPING:
         return ()
-    by_slot = node_ranks(living)
+    by_slot = node_ranks(active)
     return tuple(
         rank
-        for slot in living
+        for slot in active
         if slot not in ended
         for rank in ranks_of(slot, by_slot, processes_per_node)
     )

@@ -39,7 +39,7 @@ def silent_pods(observation: Observation) -> tuple[PodView, ...]:
 
 def can_be_lost(order: WatchOrder, silent: Sequence[PodView]) -> bool:
     """Whether these silent slots may be lost. If most are silent, the way to them may be broken."""
-    return 2 * len(silent) <= len(order.living)
+    return 2 * len(silent) <= len(order.active)
 
 
 def silence_alarm(
@@ -154,7 +154,7 @@ def _suspension_alarm(
     suspect = suspension.suspect(
         pods,
         order.limits,
-        slots=len(order.living),
+        slots=len(order.active),
         checkpoint=observation.checkpoint,
         now=observation.now,
     )

@@ -12,7 +12,7 @@ from everstep.core.seeing import hang
 from everstep.core.seeing.hang import Pods
 from everstep.core.seeing.pace import slow_ranks
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch, newest_step, of_the_living, of_this_generation
+from everstep.core.seeing.watching import Watch, newest_step, of_active_slots, of_this_generation
 from everstep.core.world import (
     Checkpoint,
     DeviceUse,
@@ -28,7 +28,7 @@ DEVICES_OF_MOST = 16
 
 def glance(order: WatchOrder, watch: Watch, observation: Observation) -> dict[str, object]:
     """Values for the heartbeat of a watch, which `status` shows over the job's last report."""
-    observation = of_the_living(order, observation)
+    observation = of_active_slots(order, observation)
     now_running = of_this_generation(order, observation.pods)
     stepped_at = [
         pod.run.step_at for pod in now_running.representatives if pod.run.step_at is not None

@@ -50,7 +50,7 @@ class WatchOrder:
     cursor: str
     since: float
     limits: Limits
-    living: Slots
+    active: Slots
     slot_states: BySlot[str] = field(default_factory=dict)  # that the job has: the same is no news
     learned: Learned = field(default_factory=Learned)
     unreachable: Slots = ()

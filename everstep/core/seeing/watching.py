@@ -86,7 +86,7 @@ def look(
     order: WatchOrder, watch: Watch, observation: Observation
 ) -> tuple[Watch, WaitFor | PollAll | WatchReport]:
     """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
-    observation = of_the_living(order, observation)
+    observation = of_active_slots(order, observation)
     pods = of_this_generation(order, observation.pods)
     learned = learn(
         watch.learned, pods.representatives, checkpoint_seen=observation.checkpoint is not None
@@ -121,10 +121,10 @@ def _is_old_news(order: WatchOrder, fact: Fact) -> bool:
     return fact.id in order.seen_ids or is_late(fact, generation=order.generation)
 
 
-def of_the_living(order: WatchOrder, observation: Observation) -> Observation:
+def of_active_slots(order: WatchOrder, observation: Observation) -> Observation:
     """The observation with the pods of those slots that the job still has."""
-    living = frozenset(order.living)
-    return replace(observation, pods=tuple([pod for pod in observation.pods if pod.slot in living]))
+    active = frozenset(order.active)
+    return replace(observation, pods=tuple([pod for pod in observation.pods if pod.slot in active]))
 
 
 def of_this_generation(order: WatchOrder, pods: Iterable[PodView]) -> Pods:
@@ -143,7 +143,7 @@ def _judge(
         return _settle(order, watch, observation)
     if removed := _removed(order, observation):
         return report(order, watch, observation, "facts", extra=removed)
-    is_whole = len(pods.all) == len(order.living)
+    is_whole = len(pods.all) == len(order.active)
     if pods.all and is_whole and all(pod.is_done for pod in pods.representatives):
         return report(order, watch, observation, "done")
     if is_whole and all(len(pod.exits) >= pod.ranks for pod in pods.representatives):
@@ -155,7 +155,7 @@ def _judge(
 def _removed(order: WatchOrder, observation: Observation) -> tuple[Fact, ...]:
     """Facts about pods that are missing although no end was reported: others removed them."""
     there = {pod.slot for pod in observation.pods}
-    missing = [slot for slot in order.living if slot not in there]
+    missing = [slot for slot in order.active if slot not in there]
     return tuple(
         Fact(
             id=f"watch/pod.gone/{slot}/{order.generation}",
@@ -349,7 +349,7 @@ def report(
     `extra`: facts beside those of the watch. `warnings`: the new ones, if they changed.
     """
     facts = distinct((*watch.facts, *extra))
-    observation = of_the_living(order, observation)
+    observation = of_active_slots(order, observation)
     now_running = of_this_generation(order, observation.pods)
     present = {pod.slot for pod in observation.pods if pod.state not in _NOT_THERE}
     return WatchReport(
@@ -368,7 +368,7 @@ def report(
         pods=tuple(
             [pod_seen(p) for p in observation.pods if p.state != order.slot_states.get(p.slot)]
         ),
-        lost_containers=tuple([slot for slot in order.living if slot not in present]),
+        lost_containers=tuple([slot for slot in order.active if slot not in present]),
         can=common(pod.can for pod in now_running.representatives),
         remembered=newest_whole_step(observation.pods),
         older_ranks={
@@ -384,7 +384,7 @@ def report(
 def _running_since(order: WatchOrder, pods: Pods) -> float | None:
     """When the last pod started; None until all of them have."""
     started = [pod.run.started_at for pod in pods.representatives if pod.run.started_at is not None]
-    is_whole = len(pods.all) == len(order.living) and len(started) == len(pods.representatives)
+    is_whole = len(pods.all) == len(order.active) and len(started) == len(pods.representatives)
     return max(started, default=None) if is_whole else None
 
 
@@ -392,7 +392,7 @@ def _alive_until(order: WatchOrder, observation: Observation, pods: Pods) -> flo
     return suspension.alive_until(
         pods,
         order.limits,
-        slots=len(order.living),
+        slots=len(order.active),
         checkpoint=observation.checkpoint,
         now=observation.now,
     )

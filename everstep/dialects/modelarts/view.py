@@ -155,7 +155,7 @@ def _task_statuses(state: JobState, chronicle: Chronicle) -> list[Value]:
     """Exit codes of the workers of the newest start that exited."""
     exits = dict(chronicle.exits)
     if state.ending == "Completed":
-        exits = {slot: exits.get(slot, 0) for slot in state.living}
+        exits = {slot: exits.get(slot, 0) for slot in state.active}
     return [
         {"task": _worker(slot), "exit_code": code, "message": _exit_text(code)}
         for slot, code in sorted(exits.items())

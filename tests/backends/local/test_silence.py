@@ -129,7 +129,7 @@ async def test_a_crash_is_not_named_before_an_agent_that_just_stopped_was_asked_
         cursor=job.cursor,
         since=await job.backend.clock(),
         limits=Limits(unreachable_s=0.5),
-        living=job.slots,
+        active=job.slots,
     )
     await job.lab.fault("kill-agent demo 1 signal 19")
     await job.lab.fault("kill demo 0 signal 9")

@@ -262,7 +262,7 @@ def test_a_pause_ends_a_run_that_is_not_lost(tmp_path: Path) -> None:
 def test_fewer_systems_are_told_of_the_run_that_had_fewer(tmp_path: Path) -> None:
     job = trains()
     job.see(sighting(FaultClass.NODE))
-    job.succeeds(living=(0, 1, 2), pods={}, resume=saved(20))
+    job.succeeds(active=(0, 1, 2), pods={}, resume=saved(20))
     crashes(job)
     write(job, tmp_path)
     assert [n for (n,) in summary_values(tmp_path, "num_csx")] == [4, 3]

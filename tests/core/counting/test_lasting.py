@@ -39,7 +39,7 @@ def heals(job: ScriptedJob, after_s: float, *, device: int | None = None) -> Non
 def watched(job: ScriptedJob, now: float) -> WaitFor | WatchReport:
     """What the watch does at this time, while nothing else happens."""
     order = watch_order(job.state)
-    pods = tuple(pod_with(pod(slot), step_at=now, moved_at=now) for slot in order.living)
+    pods = tuple(pod_with(pod(slot), step_at=now, moved_at=now) for slot in order.active)
     observation = Observation(now=now, cursor="9", pods=pods, generation=order.generation)
     watch_result = watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[
         1

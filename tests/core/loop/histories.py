@@ -175,10 +175,10 @@ class Witness(FakeBackend):
 
     def _see_every_device_held_once(self) -> None:
         for node in self.cluster.state.nodes.values():
-            living = [pod for pod in node.pods if pod.dead_at is None]
-            held = [device.index for pod in living for device in pod.devices]
+            active = [pod for pod in node.pods if pod.dead_at is None]
+            held = [device.index for pod in active for device in pod.devices]
             assert sorted(held) == [d.index for d in node.devices if d.pod is not None], (
-                f"devices {held} of {node.name} are held by {[pod.uid for pod in living]}"
+                f"devices {held} of {node.name} are held by {[pod.uid for pod in active]}"
             )
 
     def _see_nothing_older_alive(self, order: StartOrder) -> None:

@@ -45,7 +45,7 @@ def resizing() -> ScriptedJob:
 
 def growing() -> ScriptedJob:
     job = shrinking()
-    job.succeeds(living=THREE)
+    job.succeeds(active=THREE)
     job.see(fact("scale.out", level="elastic"))
     assert job.plan.level is Level.ELASTIC
     return job
@@ -53,7 +53,7 @@ def growing() -> ScriptedJob:
 
 def test_a_record_names_the_place_of_a_slot_that_was_scaled_away() -> None:
     job = shrinking()
-    job.succeeds(living=THREE)
+    job.succeeds(active=THREE)
     (lost,) = set(ALL) - set(THREE)
     assert (job.record.before[lost], job.record.after[lost]) == (f"n{lost}", "")
 
@@ -76,7 +76,7 @@ def test_whoever_runs_the_new_generation_is_the_job_and_nothing_is_done_or_bille
     job.loses_outcome()
     job.finds(started=True, generation=job.state.generation + 1, there=there)
     assert isinstance(job.action, WatchAction)
-    assert (job.state.living, job.record.result) == (there, "success")
+    assert (job.state.active, job.record.result) == (there, "success")
     after = (job.used, job.state.ledger.restarts, len(job.decisions), len(job.records))
     assert after == before
 
@@ -95,11 +95,11 @@ def test_what_was_done_by_half_is_done_once_more_and_billed_once(
     recovering: Callable[[], ScriptedJob], there: tuple[int, ...], started: bool
 ) -> None:
     job = recovering()
-    before = (job.used, job.state.ledger.restarts, job.plan.level, job.state.living)
+    before = (job.used, job.state.ledger.restarts, job.plan.level, job.state.active)
     job.loses_outcome()
     job.finds(started=started, generation=job.state.generation + 1, there=there)
     assert isinstance(job.action, RunPlan)
-    after = (job.used, job.state.ledger.restarts, job.plan.level, job.state.living)
+    after = (job.used, job.state.ledger.restarts, job.plan.level, job.state.active)
     assert after == before
     job.succeeds()
     assert [record.result for record in job.records[-2:]] == ["terminated", "success"]
@@ -113,10 +113,10 @@ def test_a_job_that_is_to_have_fewer_nodes_at_its_next_restart_still_has_those_t
     job.loses_outcome()
     look = job.action
     assert isinstance(look, Look)
-    assert look.order.living == ALL
+    assert look.order.active == ALL
     job.finds(started=True, generation=job.state.generation + 1)
     assert isinstance(job.action, WatchAction)
-    assert (job.state.living, job.record.result) == (ALL, "success")
+    assert (job.state.active, job.record.result) == (ALL, "success")
 
 
 @pytest.mark.parametrize(

@@ -101,5 +101,5 @@ def _done(order: StepOrder) -> StepResult:
         now=order.since,
         cursor=order.cursor,
         generation=order.generation,
-        living=order.living,
+        active=order.active,
     )

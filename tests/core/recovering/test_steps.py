@@ -362,15 +362,15 @@ def test_a_slot_scaled_away_is_absent_and_returns_with_its_number() -> None:
     job = running(nodes_min=2)
     job.see(sighting(_C.NODE))
     job.fails("place.none", at=Step.PLACE)
-    job.succeeds(living=(0, 2, 3), pods={})
+    job.succeeds(active=(0, 2, 3), pods={})
     assert job.state.slots[1].state is PodState.ABSENT
-    assert 1 not in job.state.living
+    assert 1 not in job.state.active
     job.see(fact("scale.out", level="elastic"))
     assert job.plan.remedy.recreate == (1,)
     assert job.plan.places is not None
     assert job.plan.places.spare_s == job.plan.places.wait_s == growth.PLACE_S
     job.succeeds()
-    assert job.state.living == (0, 1, 2, 3)
+    assert job.state.active == (0, 1, 2, 3)
 
 
 def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() -> None:
@@ -378,7 +378,7 @@ def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() 
     job = running(nodes_min=2)
     job.see(sighting(_C.NODE))
     job.fails("place.none", at=Step.PLACE)
-    job.succeeds(living=(0, 2, 3), pods={})
+    job.succeeds(active=(0, 2, 3), pods={})
     waits = []
     for tries in range(6):
         saved = Checkpoint(step=100 * (tries + 1), path="ckpt/newer")
@@ -390,11 +390,11 @@ def test_a_job_that_grew_in_vain_waits_longer_each_time_before_it_tries_again() 
         at_last = replace(too_early, now=began + waits[-1])
         assert [growth.may_grow(order, one) for one in (too_early, at_last)] == [tries == 0, True]
         job.see(fact("scale.out", level="elastic"))
-        job.succeeds(living=(0, 2, 3), pods={})
+        job.succeeds(active=(0, 2, 3), pods={})
     assert waits == [0.0, 300.0, 600.0, 1_200.0, 2_400.0, 3_600.0]
     job.see(fact("scale.out", level="elastic"))
     job.succeeds()
-    assert job.state.living == (0, 1, 2, 3)
+    assert job.state.active == (0, 1, 2, 3)
     assert job.state.ledger.grown_in_vain == 0
 
 
@@ -406,9 +406,9 @@ def _grown_in_vain() -> ScriptedJob:
     job = running(nodes_min=2)
     job.see(sighting(_C.NODE))
     job.fails("place.none", at=Step.PLACE)
-    job.succeeds(living=(0, 2, 3), pods={})
+    job.succeeds(active=(0, 2, 3), pods={})
     job.see(fact("scale.out", level="elastic"))
-    job.succeeds(living=(0, 2, 3), pods={})
+    job.succeeds(active=(0, 2, 3), pods={})
     return job
 
 
@@ -426,7 +426,7 @@ def test_a_job_that_has_all_its_nodes_again_has_grown_however_that_came() -> Non
     job.command("restart", level="job")
     job.interrupted()
     job.succeeds()
-    assert job.state.living == (0, 1, 2, 3)
+    assert job.state.active == (0, 1, 2, 3)
     assert job.state.ledger.grown_in_vain == 0
 
 
@@ -450,7 +450,7 @@ def test_a_number_of_nodes_that_did_not_work_is_not_used_again() -> None:
     decision = does_not_fit(job)
     assert (decision.level, decision.bad_size, decision.remedy.recreate) == (Level.ELASTIC, 4, ())
     assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=0.0, wait_s=0.0, bad=(4,))
-    job.succeeds(living=(0, 1, 2))
+    job.succeeds(active=(0, 1, 2))
     assert watch_order(job.state).room_for is None  # there is nothing to grow to
     job.see(sighting(_C.PLANNED))
     assert job.plan.places == PlaceRules(wanted=3, least=2, spare_s=60.0, wait_s=1_800.0, bad=(4,))
@@ -460,10 +460,10 @@ def test_it_goes_up_again_where_only_a_larger_number_works() -> None:
     job = running(RESIZES, nodes_min=2)
     job.see(sighting(_C.NODE))
     job.fails("place.none", at=Step.PLACE)
-    job.succeeds(living=(0, 2, 3))
+    job.succeeds(active=(0, 2, 3))
     assert does_not_fit(job).remedy.recreate == (1,)
     assert job.plan.places == PlaceRules(wanted=4, least=2, spare_s=0.0, wait_s=0.0, bad=(3,))
-    job.succeeds(living=(0, 2))
+    job.succeeds(active=(0, 2))
     assert watch_order(job.state).grows_by == 2
 
 
@@ -476,7 +476,7 @@ def test_a_lost_node_says_nothing_about_the_number_of_nodes() -> None:
 def test_where_every_number_of_nodes_failed_the_job_ends_and_names_the_last() -> None:
     job = running(RESIZES, nodes_min=3)
     does_not_fit(job)
-    job.succeeds(living=(0, 1, 2))
+    job.succeeds(active=(0, 1, 2))
     decision = does_not_fit(job)
     assert (decision.level, decision.passed_over) == (
         Level.FAIL,
@@ -489,7 +489,7 @@ def test_numbers_of_nodes_are_not_tried_without_progress() -> None:
     job = running(replace(RESIZES, no_progress_restarts=1), nodes_min=1)
     for nodes in (4, 3, 2):
         assert does_not_fit(job).bad_size == nodes
-        job.succeeds(living=tuple(range(nodes - 1)))
+        job.succeeds(active=tuple(range(nodes - 1)))
     assert job.state.ledger.no_progress == 0
     assert does_not_fit(job).level is Level.FAIL
 
@@ -503,7 +503,7 @@ def test_what_was_learned_of_the_pace_ends_with_the_size() -> None:
     job.report("refresh", first_step_at=job.state.now)
     job.see(sighting(_C.NODE))
     job.fails("place.none", at=Step.PLACE)
-    job.succeeds(living=(0, 2, 3))
+    job.succeeds(active=(0, 2, 3))
     assert job.state.learned.longest_start_s == 0.0
 
 

@@ -134,7 +134,7 @@ def test_a_decision_says_what_it_is_about(kinds: list[str], failed: Step | None,
     facts = tuple(Fact(id=str(n), kind=kind, at=1.0, node="n1") for n, kind in enumerate(kinds))
     outcome = None
     if failed is not None:
-        outcome = Outcome(result="failed", now=1, cursor="1", generation=1, living=(), step=failed)
+        outcome = Outcome(result="failed", now=1, cursor="1", generation=1, active=(), step=failed)
     inputs = decision_input(running().state, now=1.0, facts=facts, outcome=outcome)
     assert views.occasion(inputs) == text
 
