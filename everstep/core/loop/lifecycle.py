@@ -51,6 +51,7 @@ from everstep.core.loop.next_actions import (
     run_plan,
 )
 from everstep.core.loop.operators import interrupts, obey, without_joined, without_restarts
+from everstep.core.recovering import snapshots
 from everstep.core.recovering.plans import launch_plan, pause_plan, recovery_plan, report_plan
 from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
@@ -353,6 +354,8 @@ def _failed(state: JobState, decision: Decision) -> JobState:
     worker = bookkeeping.worker_of(state, decision.fault)
     state = outcomes.deferring(bookkeeping.apply_note(state, decision), decision)
     state = _finished_phase(state, how, why, worker=worker)
+    if snapshots.may_be_sound(state, decision.fault.cls):  # agents save what memory alone holds
+        state = replace(state, stop_grace_s=state.phase.limits.grace_s)
     return outcomes.ending(state, ending, why)
 
 

@@ -210,8 +210,10 @@ def run_plan(state: JobState) -> RunPlan:
 
 def _clear(state: JobState) -> Clear:
     by_request = state.ending in ("Terminated", "Canceled")
-    grace_s = state.phase.limits.grace_s if state.stop_grace_s is None else state.stop_grace_s
-    return Clear(job=state.job, grace_s=grace_s if by_request else 0.0)
+    grace_s = state.phase.limits.grace_s if by_request else 0.0
+    return Clear(
+        job=state.job, grace_s=grace_s if state.stop_grace_s is None else state.stop_grace_s
+    )
 
 
 def _look(state: JobState) -> Look:

@@ -156,7 +156,7 @@ def recovery_plan(state: JobState, decision: Decision, n: int) -> Plan:
         places=_places(state, decision, len(slots)),
         avoid_devices=state.avoid_devices,
         saved_as=None if state.saved is None else state.saved.path,
-        restores=snapshots.may_be_held(state) and decision.fault.cls not in snapshots.SPOILS_STATE,
+        restores=snapshots.may_be_sound(state, decision.fault.cls),
         snapshot=state.snapshot,
         reissued=decision.remedy.places_pods,
         priority=state.spec.priority,

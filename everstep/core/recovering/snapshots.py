@@ -33,6 +33,11 @@ def may_be_held(state: JobState) -> bool:
     return state.remembered is not None or {*state.can} >= KEEPS_SNAPSHOTS
 
 
+def may_be_sound(state: JobState, cls: FaultClass) -> bool:
+    """Whether there may be snapshots that this fault did not spoil."""
+    return may_be_held(state) and cls not in SPOILS_STATE
+
+
 def may_be_used(plan: Plan) -> bool:
     """Whether the ranks of a plan may resume from memory. A rollback and kept ranks have their own state."""
     return plan.restores and not plan.keep and plan.remedy.older_than_step is None

@@ -80,6 +80,19 @@ def test_a_pair_has_a_row_or_is_a_bug_that_names_both(mode: Mode, event: type) -
         lifecycle.advance(state, EVENTS[event])
 
 
+@pytest.mark.parametrize(
+    ("cls", "has_snapshots", "saves"),
+    [(_C.CRASH, True, True), (_C.CRASH, False, False), (_C.NUMERIC, True, False)],
+)
+def test_a_job_that_fails_has_time_to_save_what_memory_alone_holds(
+    cls: FaultClass, has_snapshots: bool, saves: bool
+) -> None:
+    policy = with_ladder(Policy(), cls, Level.FAIL)
+    job = running(policy, limits={"grace_s": 7.0})
+    job.see(sighting(cls), remembered=7 if has_snapshots else None)
+    assert job.action == Clear(job=job.state.job, grace_s=7.0 if saves else 0.0)
+
+
 CARRYING_OUT = (Mode.LAUNCHING, Mode.RECOVERING, Mode.PAUSING, Mode.REPORTING)
 
 
