@@ -264,6 +264,10 @@ def _fixed() -> Iterable[tuple[str, str]]:
         f"{Policy().no_progress_restarts}",
     )
     yield (
+        "runs that end on one of several nodes since a checkpoint, no cause known, then the job leaves it",
+        f"{remedies.RUNS_ON_A_NODE}",
+    )
+    yield (
         "rollbacks in a row behind a checkpoint that is whole (native, Cerebras)",
         f"{Policy().rollbacks}",
     )

@@ -118,6 +118,7 @@ class Ledger:
     no_progress: int = 0  # of the owners that `no_progress_restarts` counts
     spacing: int = 0  # of any owner: the row of `SPACING_S` for the next restart
     escalation: Mapping[FaultClass, int] = field(default_factory=dict)  # of each class
+    by_node: Mapping[str, int] = field(default_factory=dict)  # that no progress in memory ends
     early: int = 0  # that ended before a step
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
     rollbacks: RollbackCount = field(default_factory=RollbackCount)
@@ -238,7 +239,9 @@ class JobState:
     commands: tuple[Command, ...] = ()
     ending: str | None = None  # a key of views.ENDED_STATE, once decided
     ending_reason: str = ""
-    stop_grace_s: float | None = None
+    stop_grace_s: float | None = (
+        None  # for ranks to save what they have, before the job is cleared away
+    )
     paused_reason: str = ""
     unstopped: Wait | None = None  # for processes that did not confirm their end in a pause
     finished: tuple[PhaseResult, ...] = ()

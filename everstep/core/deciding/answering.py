@@ -16,11 +16,12 @@ from everstep.core.deciding.decision import Decision, Fault, Refusal, Remedy
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.deciding.exclusions import exclusion
 from everstep.core.deciding.naming import Diagnosis, ladder_row, lines, places_pods
-from everstep.core.deciding.remedies import isolations, remedy
+from everstep.core.deciding.remedies import isolations, leaves_node, remedy
 from everstep.core.deciding.suspicion import with_suspicion
 from everstep.core.levels import (
     KEEPING,
     NEVER_BILLED,
+    RESCHEDULING,
     SAME_CONTAINER,
     FaultClass,
     Level,
@@ -150,7 +151,23 @@ def _without_gentlest(
     cls = diagnosis.fault.cls
     why = f"after {times} for {cls} without progress the ladder starts further down"
     skipped.passed_over.extend((level, why) for level in levels[:left_out])
-    return levels[left_out:]
+    return _on_other_nodes(inputs, diagnosis, levels[left_out:], skipped)
+
+
+def _on_other_nodes(
+    inputs: DecisionInput, diagnosis: Diagnosis, levels: tuple[Level, ...], skipped: _Skipped
+) -> tuple[Level, ...]:
+    """Without the levels that stay on a node where runs ended again and again since the last checkpoint."""
+    fault = diagnosis.fault
+    is_open = inputs.incident is not None or diagnosis.ladder_is_final
+    if is_open or not leaves_node(inputs, fault) or not RESCHEDULING & {*levels}:
+        return levels
+    staying_levels = SAME_CONTAINER | KEEPING if inputs.policy.escalates else KEEPING
+    staying = tuple(takewhile(staying_levels.__contains__, levels))
+    times = inputs.by_node[fault.node or ""]
+    why = f"{times} runs ended on {fault.node} since the last checkpoint"
+    skipped.passed_over.extend((level, why) for level in staying)
+    return levels[len(staying) :]
 
 
 def _restarts_without_progress(inputs: DecisionInput, diagnosis: Diagnosis) -> int:

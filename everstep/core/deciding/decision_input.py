@@ -67,6 +67,7 @@ class DecisionInput:
     no_progress: int = 0  # of the owners that `no_progress_restarts` counts
     spacing: int = 0  # of any owner: the row of `SPACING_S` for the next restart
     escalation: Mapping[FaultClass, int] = field(default_factory=dict)  # of each class
+    by_node: Mapping[str, int] = field(default_factory=dict)  # where the node is suspected
     recoveries: int = 0  # the newest record's n
     restarts: int = 0  # executed levels, of any kind
     last_end: RunEnd | None = None  # how the last run ended, and how many before it did the same
@@ -134,6 +135,7 @@ def decision_input(
         no_progress=ledger.no_progress,
         spacing=ledger.spacing,
         escalation=ledger.escalation,
+        by_node={node: times for node, times in ledger.by_node.items() if node in nodes},
         recoveries=ledger.recoveries,
         restarts=ledger.restarts,
         last_end=ledger.last_end,

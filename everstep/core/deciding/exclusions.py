@@ -5,7 +5,9 @@ A level that is excluded is passed over: no bill, no record. What a document rul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import combinations
 from typing import NamedTuple
 
 from everstep.core.deciding.decision_input import DecisionInput
@@ -48,16 +50,23 @@ ENDS_A_PROCESS = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.NODE})
 """Classes of faults after which not every process can go on."""
 
 
-def _row_of_needs(level: Level, needs: frozenset[str]) -> ExclusionRow:
-    why = f"needs every rank to say that it can do this: {', '.join(sorted(needs))}"
-    return ExclusionRow(frozenset({level}), lambda inputs, _: not needs <= {*inputs.can}, why)
+def _rows_of_needs(level: Level, needs: frozenset[str]) -> Iterator[ExclusionRow]:
+    """A row for each set of capabilities that may be missing, large ones first."""
+    for size in range(len(needs), 0, -1):
+        for missing in combinations(sorted(needs), size):
+            why = f"not every rank declares {' and '.join(missing)}"
+            yield ExclusionRow(frozenset({level}), partial(_lacks, frozenset(missing)), why)
+
+
+def _lacks(missing: frozenset[str], inputs: DecisionInput, _diagnosis: Diagnosis) -> bool:
+    return missing.isdisjoint(inputs.can)
 
 
 ROWS: tuple[ExclusionRow, ...] = (
     ExclusionRow(
         KEEPING, lambda inputs, _: not inputs.can, "needs the train library in every rank"
     ),
-    *(_row_of_needs(level, needs) for level, needs in NEEDS.items()),
+    *(row for level, needs in NEEDS.items() for row in _rows_of_needs(level, needs)),
     ExclusionRow(
         KEEPING,
         lambda inputs, _: _ends_all(inputs),

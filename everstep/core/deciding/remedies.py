@@ -52,6 +52,9 @@ OF_SOUND_HARDWARE = frozenset(
 MAY_BE_HARDWARE = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.UNKNOWN})
 """Classes that say only how a run ended: broken hardware that no monitor reports ends it so as well."""
 
+RUNS_ON_A_NODE = 2
+"""So many runs that end on one node, no cause known, are answered there; the next one leaves it."""
+
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}
 )
@@ -206,11 +209,26 @@ def _last_choice(inputs: DecisionInput, fault: Fault, level: Level) -> tuple[str
 
     It is no reason to isolate the node, nor to wait for another one: the script may be the cause.
     """
-    is_again = inputs.escalation.get(fault.cls, 0) > 0
-    is_suspect = fault.cls in MAY_BE_HARDWARE and fault.owner is Owner.UNKNOWN
-    if not (is_again and is_suspect and level in RESCHEDULING) or fault.node is None:
+    node = suspected_node(fault)
+    if node is None or level not in RESCHEDULING:
         return ()
-    return (fault.node,)
+    is_again = inputs.escalation.get(fault.cls, 0) > 0 or leaves_node(inputs, fault)
+    return (node,) if is_again else ()
+
+
+def suspected_node(fault: Fault) -> str | None:
+    """The node of a run that ended without a known cause: it may be broken though nothing says so."""
+    is_suspect = fault.cls in MAY_BE_HARDWARE and fault.owner is Owner.UNKNOWN
+    return fault.node if is_suspect else None
+
+
+def leaves_node(inputs: DecisionInput, fault: Fault) -> bool:
+    """Whether so many runs ended on this node since the last checkpoint that the next one begins elsewhere.
+
+    A job of one node has no other one that went well beside it: there its script is as likely the cause.
+    """
+    node = suspected_node(fault)
+    return node is not None and inputs.nodes > 1 and inputs.by_node.get(node, 0) >= RUNS_ON_A_NODE
 
 
 SHOWN_BY_CLUSTER = ("maintenance.", "pod.drained")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from everstep.core.counting.lasting import with_facts
-from everstep.core.deciding import budgets, run_ends
+from everstep.core.deciding import budgets, remedies, run_ends
 from everstep.core.deciding.answering import wait_for_nodes
 from everstep.core.deciding.decision import Decision, Fault
 from everstep.core.facts import PREFETCH_DONE, PREFETCH_FAILED, Fact
@@ -42,7 +42,7 @@ from everstep.core.state import (
 )
 from everstep.core.world import PodState
 
-LAST_CHOICE_MOST = 20
+LAST_CHOICE_MOST = SUSPECTED_NODES_MOST = 20
 """So many nodes, the newest, are taken only where no other has room."""
 
 # -- Reports -------------------------------------------------------------------------------------
@@ -194,6 +194,16 @@ def apply_refusals(state: JobState, decision: Decision) -> JobState:
     return state
 
 
+def _by_node(before: Mapping[str, int], decision: Decision) -> dict[str, int]:
+    """The restarts on each suspected node, those of the newest nodes last."""
+    node = remedies.suspected_node(decision.fault)
+    if node is None or not decision.counts_spacing:
+        return dict(before)
+    others = {name: times for name, times in before.items() if name != node}
+    newest = {**others, node: before.get(node, 0) + 1}
+    return dict(tuple(newest.items())[-SUSPECTED_NODES_MOST:])
+
+
 def apply_restart(state: JobState, decision: Decision, *, before: Incident | None) -> JobState:
     """Bill, count and record a restart before its Recovery starts. A kill from here on is safe.
 
@@ -217,6 +227,7 @@ def apply_restart(state: JobState, decision: Decision, *, before: Incident | Non
         bills={**(ledger.bills if is_repeat else {}), n: dict(decision.bills)},
         series=series,
         escalation=escalation,
+        by_node=_by_node(ledger.by_node, decision),
         no_progress=ledger.no_progress + decision.counts_no_progress,
         spacing=ledger.spacing + decision.counts_spacing,
         checking=ledger.checking if decision.checking is None else decision.checking,

@@ -92,7 +92,14 @@ def progressed(state: JobState) -> JobState:
     mark = measure.furthest(reached(state))
     if mark == state.ledger.mark:
         return state if measure.only_checkpoints else _remembered(state)
-    counts = {"series": {}, "no_progress": 0, "spacing": 0, "escalation": {}, "early": 0}
+    counts = {
+        "series": {},
+        "no_progress": 0,
+        "spacing": 0,
+        "escalation": {},
+        "by_node": {},
+        "early": 0,
+    }
     reset = with_ledger(state, mark=mark, last_end=None, rollbacks=RollbackCount(), **counts)
     return _with_event(state, reset)
 
@@ -100,7 +107,8 @@ def progressed(state: JobState) -> JobState:
 def _remembered(state: JobState) -> JobState:
     """The state after progress that only memory holds: the restarts before it were not in vain.
 
-    It is lost with the pods, so series, suspicions and rollbacks end with a checkpoint alone.
+    It is lost with the pods, so series, suspicions and rollbacks end with a checkpoint alone. So do
+    the counts of nodes: a job would never leave a sick node that lets its ranks make a few steps each time.
     """
     mark, newest = state.ledger.mark, _step_in_memory(state)
     if newest is None or newest < (mark.remembered or 0) + STEPS_FURTHER:
@@ -150,6 +158,7 @@ def found_further(state: JobState, before: Mark) -> JobState:
         no_progress=min(ledger.no_progress, 1),
         spacing=min(ledger.spacing, 1),
         escalation=dict.fromkeys(ledger.escalation, 1),
+        by_node=dict.fromkeys(ledger.by_node, 1),
         rollbacks=RollbackCount(),
     )
     return _with_event(state, reset)
@@ -176,7 +185,7 @@ def first_step_at(pods: tuple[PodView, ...]) -> float | None:
 
 def is_awaited(ledger: Ledger) -> bool:
     """Whether progress would reset any count."""
-    counted = (ledger.series, ledger.no_progress, ledger.spacing, ledger.escalation)
+    counted = (ledger.series, ledger.no_progress, ledger.spacing, ledger.escalation, ledger.by_node)
     return any((*counted, ledger.rollbacks.times))
 
 

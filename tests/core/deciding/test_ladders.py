@@ -292,8 +292,9 @@ def test_who_asked_for_no_restarts_reads_that_where_a_fault_ends_the_job(
         ((), "operator_online: needs the train library in every rank"),
         (
             ("pause",),
-            "operator_online: needs every rank to say that it can do this: guard, rebuild",
+            "operator_online: not every rank declares guard and rebuild",
         ),
+        (("guard", "pause"), "operator_online: not every rank declares rebuild"),
     ],
 )
 def test_a_level_is_passed_over_until_every_rank_can_do_what_it_needs(

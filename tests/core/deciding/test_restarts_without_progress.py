@@ -10,9 +10,10 @@ import pytest
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop.next_actions import watch_order
 from everstep.core.spec import Policy
-from everstep.core.world import Checkpoint
+from everstep.core.world import Checkpoint, Snapshot
 from everstep.dialects.cerebras.policy import cerebras
-from tests.support.builders import ScriptedJob, fact, job_spec, running, sighting
+from everstep.protocol import rank_memory
+from tests.support.builders import COLUMNS, ScriptedJob, fact, job_spec, running, sighting
 
 _C = FaultClass
 
@@ -104,6 +105,49 @@ def test_a_node_is_no_last_choice_for_the_first_end_nor_for_one_that_the_script_
     job.saves(20)
     assert last_choices(job, slot=1, node="n1") == ()
     assert last_choices(job, slot=1, node="n1", kind="pod.oom_killed") == ()
+
+
+def crash_after(job: ScriptedJob, step: int, slot: int = 1) -> Level:
+    """The level of a restart once memory alone shows that the job came to this step."""
+    can = (rank_memory.RESTORE, rank_memory.SNAPSHOT)
+    end = sighting(_C.CRASH, slot=slot, node=f"n{slot}")
+    level = job.see(end, can=can, remembered=step).level
+    job.succeeds(snapshot=Snapshot(step, at=0.0))
+    return level
+
+
+def test_a_node_where_runs_end_again_and_again_is_left_whatever_memory_shows() -> None:
+    job = running(nodes=2)
+    restarts = [crash_after(job, step) for step in (10, 20, 30)]
+    assert restarts == [Level.IN_PLACE, Level.IN_PLACE, Level.POD]
+    assert job.decisions[-1].remedy.last_choice == ("n1",)
+    why = "in_place: 2 runs ended on n1 since the last checkpoint"
+    assert why in job.decisions[-1].passed_over
+
+
+def test_a_checkpoint_ends_the_suspicion_of_a_node() -> None:
+    job = running(nodes=2)
+    crash_after(job, 10)
+    crash_after(job, 20)
+    job.saves(25)
+    assert crash_after(job, 35) is Level.IN_PLACE
+
+
+def test_runs_that_ended_on_different_nodes_suspect_none() -> None:
+    job = running(nodes=4)
+    restarts = [crash_after(job, 10 * n, slot=n % 4) for n in range(1, 9)]
+    assert restarts == [Level.IN_PLACE] * 8
+
+
+def test_the_only_node_of_a_job_is_not_left() -> None:
+    job = running(nodes=1)
+    assert {crash_after(job, step, slot=0) for step in (10, 20, 30, 40)} == {Level.IN_PLACE}
+
+
+def test_a_document_that_does_not_escalate_leaves_out_only_levels_that_keep_processes() -> None:
+    """Its own levels have budgets; those that keep processes have none."""
+    job = running(COLUMNS["mindcluster with all"], nodes=2)
+    assert {crash_after(job, step) for step in (10, 20, 30, 40)} == {Level.IN_PLACE}
 
 
 def test_only_the_newest_last_choices_are_kept() -> None:

@@ -119,12 +119,12 @@ def test_a_fault_that_may_be_in_the_state_does_not_resume_from_it(
 
 def test_a_restart_that_got_the_training_further_is_not_followed_by_a_coarser_level() -> None:
     """Whether a newer checkpoint or memory shows it; without either the next level is tried."""
-    further, stuck = running(nodes=2), running(nodes=2)
-    for job, steps in ((further, (10, 20, 30, 40, 50)), (stuck, (7, 8, 9))):
-        for step in steps:
-            job.see(sighting(FaultClass.CRASH), can=CAN, remembered=step)
+    further, stuck = running(nodes=4), running(nodes=4)
+    for job, steps in ((further, (10, 20, 30, 40)), (stuck, (7, 8, 9))):
+        for slot, step in enumerate(steps):
+            job.see(sighting(FaultClass.CRASH, slot=slot), can=CAN, remembered=step)
             job.succeeds(snapshot=Snapshot(step, at=0.0))
-    assert levels(further) == [Level.IN_PLACE] * 5
+    assert levels(further) == [Level.IN_PLACE] * 4
     assert levels(stuck) == [Level.IN_PLACE, Level.POD, Level.JOB]
 
 
