@@ -36,6 +36,11 @@ def verdict(value: Value) -> Page:
     yield f"{value['dialect'] or 'unknown'} document: {'valid' if value['ok'] else 'not valid'}"
     yield from (f"error  {_problem_text(problem)}" for problem in value["errors"])
     yield from (f"note   {_problem_text(note)}" for note in value["notes"])
+    yield from _levels(value)
+
+
+def _levels(value: Value) -> Iterator[str]:
+    """The levels that faults can lead to, where they are in the value."""
     if levels := value.get("levels"):
         yield f"levels {', '.join(levels)}"
         if more := value["levels_with_library"]:
@@ -50,6 +55,7 @@ def _problem_text(problem: TableRow) -> str:
 def explanation(value: Value) -> Page:
     yield _bold(f"{value['name']} on cluster {value['cluster']}, {value['dialect']} document")
     yield from (f"note   {_problem_text(note)}" for note in value["notes"])
+    yield from _levels(value)
     different: list[TableRow] = []
     for phase in value["phases"]:
         yield ""

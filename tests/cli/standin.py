@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from everstep.chronicle.shapes import moment
 from everstep.core.loop import commands
 from everstep.core.recovering.quarantine import checked_request
+from everstep.core.state import JobState
 from everstep.dialects import job_memo
+from tests.support.builders import running
 
 STATE = SearchAttributeKey.for_keyword("TrainState")
 PHASE = SearchAttributeKey.for_keyword("TrainPhase")
@@ -246,6 +249,11 @@ class StandIn:
     @workflow.query(name="status")
     def status(self) -> dict[str, Any]:
         return status(workflow.info().workflow_id, "running")
+
+    @workflow.query(name="state")
+    def state(self) -> JobState:
+        """That of a job whose script makes snapshots, and does not outlive faults."""
+        return replace(running(nodes=2).state, can=("restore", "snapshot"))
 
     @workflow.query(name="document")
     def document(self, _argument: Any = None) -> dict[str, Any]:

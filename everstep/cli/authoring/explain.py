@@ -57,16 +57,22 @@ def explained(spec: JobSpec) -> dict[str, Any]:
 
 def possible_levels(spec: JobSpec) -> dict[str, Any]:
     """The levels that faults of this job can lead to, gentlest first, and why it cannot have others."""
-    faults = [fault for phase in explained(spec)["phases"] for fault in phase["faults"]]
+    levels = _levels(explained(spec)["phases"])
+    adds = levels["levels_with_library"]  # whether its ranks have it is seen only once they run
+    missing = [line for line in levels["levels_missing"] if line.partition(":")[0] not in adds]
+    return {**levels, "levels_missing": missing}
+
+
+def _levels(phases: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The levels of these phases, those that the train library would add, and why the others are missing."""
+    faults = [fault for phase in phases for fault in phase["faults"]]
     always = {rung["level"] for fault in faults for rung in fault["ladder"]}
     with_library = {level for fault in faults for level in fault["with_library"] or ()}
     lines = _unique(line for fault in faults for line in fault["passed_over"])
     return {
         "levels": _levels_in_order(always),
         "levels_with_library": _levels_in_order(with_library - always),
-        "levels_missing": [
-            line for line in lines if line.partition(":")[0] not in always | with_library
-        ],
+        "levels_missing": [line for line in lines if line.partition(":")[0] not in always],
     }
 
 
@@ -82,12 +88,14 @@ def explained_now(state: JobState) -> dict[str, Any]:
         "budgets": views.status(state)["budgets"],
         "series": views.status(state)["series"],
     }
+    phases = [{**_phase(state.phase, idle), "counted": counted}]
     return {
         "name": state.job.id,
         "dialect": state.spec.dialect,
         "cluster": state.spec.cluster,
         "notes": [],
-        "phases": [{**_phase(state.phase, idle), "counted": counted}],
+        "phases": phases,
+        **_levels(phases),
     }
 
 

@@ -11,6 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from everstep.agent.observing import checks as places
 from everstep.agent.observing import hardware
 from everstep.agent.storage import space
 from everstep.backends.tools import Examined, SilentAgent
-from everstep.cli.cluster.living_jobs import avoidances
+from everstep.cli.cluster.living_jobs import avoidances, living_jobs
 from everstep.cli.output import AsJson, Page, not_empty, show
 from everstep.cli.tables import Column, table
 from everstep.client import machine
@@ -45,6 +46,8 @@ from everstep.client.serving import holding, pollers
 from everstep.client.state import home, open_to_others
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.levels import KEEPING
+from everstep.core.state import JobState
 from everstep.processes import ProcessFailed
 from everstep.protocol import wire
 from everstep.version import __version__
@@ -124,8 +127,10 @@ async def _server(cluster: str) -> list[CheckLine]:
     try:
         with rpc_errors_as_failed(server):
             checks.append(await _namespace(server))
-            checks += [*await _workers(server, cluster), *await _jobs(server)]
-            checks += await _avoided(server, cluster)
+            workers = await _workers(server, cluster)
+            checks += [*workers, *await _jobs(server), *await _avoided(server, cluster)]
+            if not any(check.state == "problem" for check in workers):
+                checks += await job_levels(server, cluster)
             return [*checks, *await _taken_ids(server, cluster)]
     except Failed as error:
         return [*checks, problem("namespace", str(error), code=error.code)]
@@ -237,6 +242,23 @@ async def _avoided(server: Client, cluster: str) -> list[CheckLine]:
         )
         for row in (await avoidances(server, cluster))[:JOBS_NAMED]
     ]
+
+
+async def job_levels(server: Client, cluster: str) -> list[CheckLine]:
+    """With which levels faults of jobs are answered, and what is missing for those that keep processes."""
+    from everstep.cli.authoring.explain import explained_now  # all rules
+
+    checks: list[CheckLine] = []
+    async for job in living_jobs(server, cluster):
+        with suppress(Failed), UnlessAbsent():
+            state = await answers.send_query(server, job.id, "state", result_type=JobState)
+            levels = explained_now(state)
+            missing = [line for line in levels["levels_missing"] if line.split(":")[0] in KEEPING]
+            what = f"{job.id} can have {', '.join(levels['levels'])}"
+            checks.append(CheckLine("levels", what, "; ".join(f"not {line}" for line in missing)))
+        if len(checks) == JOBS_NAMED:
+            break
+    return checks
 
 
 async def _taken_ids(server: Client, cluster: str) -> list[CheckLine]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,3 +84,15 @@ async def test_nothing_follows_in_a_job_that_has_ended(served: AsyncCli, client:
 
 def test_what_is_printed_for_programs_is_json() -> None:
     json.dumps(explained_now(after(FaultClass.NODE).state))
+
+
+def test_a_level_that_a_job_cannot_have_yet_is_named_with_what_is_missing() -> None:
+    state = replace(running(nodes=2).state, can=("pause", "rebuild"))
+    value = explained_now(state)
+    assert value["levels"][:3] == ["process_online", "process", "in_place"]
+    assert value["levels_with_library"] == ["operator_online"]
+    assert "operator_online: not every rank declares guard" in value["levels_missing"]
+    page: Page = explanation(value)
+    assert "       not operator_online: not every rank declares guard" in [
+        str(part) for part in page
+    ]

@@ -25,13 +25,14 @@ from everstep.backends.local.database.store import Db
 from everstep.backends.local.reconciling.agents import AgentFolder, kill_agent
 from everstep.backends.local.reconciling.liveness import Life, agent_of, sweep
 from everstep.backends.local.settings import LocalSettings
+from everstep.cli.cluster.doctor import job_levels
 from everstep.client import connection
 from everstep.client.serving import holding
 from everstep.client.serving.holding import ServerAddress
 from everstep.processes import free_port
 from everstep.protocol import wire
-from tests.cli.conftest import AsyncCli, Cli, Ended
-from tests.cli.standin import document
+from tests.cli.conftest import AsyncCli, Cli, Ended, submitted
+from tests.cli.standin import document, working
 from tests.support import books
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
@@ -226,6 +227,20 @@ async def test_a_job_on_a_wrong_task_queue_is_named(
     status = await served("status", "demo")
     assert status.code == 4
     assert "it waits on task queue everstepp, and workers serve jobs on everstep" in status.sentence
+
+
+async def test_what_a_job_lacks_for_the_next_level_is_named(
+    served: AsyncCli, client: Client
+) -> None:
+    async with working(client):
+        assert (await submitted(served, document(cluster="local"))).code == 0
+        deadline = time.monotonic() + HUNG_S
+        while not (lines := await job_levels(client, "local")):
+            assert time.monotonic() < deadline
+    (line,) = lines
+    assert line.what == "demo can have in_place, suspension, pod, job, rollback"
+    assert "not process: not every rank declares pause and rebuild" in line.hint
+    assert "elastic" not in line.hint
 
 
 @pytest.fixture
