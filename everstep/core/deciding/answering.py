@@ -157,7 +157,7 @@ def _without_gentlest(
 def _on_other_nodes(
     inputs: DecisionInput, diagnosis: Diagnosis, levels: tuple[Level, ...], skipped: _Skipped
 ) -> tuple[Level, ...]:
-    """Without the levels that stay on a node where runs ended again and again since the last checkpoint."""
+    """The levels but for those that stay on a node where runs ended again and again since a checkpoint."""
     fault = diagnosis.fault
     is_open = inputs.incident is not None or diagnosis.ladder_is_final
     if is_open or not leaves_node(inputs, fault) or not RESCHEDULING & {*levels}:

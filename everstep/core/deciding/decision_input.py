@@ -92,8 +92,7 @@ def decision_input(
     phase, ledger, active = state.phase, state.ledger, state.active
     codes = {fact.code for fact in facts if fact.code is not None}
     causes = causes_of(phase.policy.relations, codes)
-    nodes = _nodes(facts if step_failure is None else (*facts, step_failure), state.incident)
-    nodes |= {o.node for o in state.occurrences if o.code in causes}
+    nodes = _nodes(facts if step_failure is None else (*facts, step_failure), state, causes)
     codes |= causes
     ids, lowest = {fact.id for fact in facts}, active[:1]
     return DecisionInput(
@@ -135,7 +134,7 @@ def decision_input(
         no_progress=ledger.no_progress,
         spacing=ledger.spacing,
         escalation=ledger.escalation,
-        by_node={node: times for node, times in ledger.by_node.items() if node in nodes},
+        by_node=_of(nodes, ledger.by_node),
         recoveries=ledger.recoveries,
         restarts=ledger.restarts,
         last_end=ledger.last_end,
@@ -146,12 +145,17 @@ def decision_input(
     )
 
 
-def _nodes(facts: tuple[Fact, ...], incident: Incident | None) -> frozenset[str]:
-    """The nodes of the facts and of the incident in progress."""
+def _of(nodes: frozenset[str], counts: Mapping[str, int]) -> dict[str, int]:
+    return {node: times for node, times in counts.items() if node in nodes}
+
+
+def _nodes(facts: tuple[Fact, ...], state: JobState, causes: set[str]) -> frozenset[str]:
+    """The nodes of the facts, of codes that may have caused them, and of the incident in progress."""
     nodes = {fact.node for fact in facts if fact.node is not None}
-    if incident is None:
+    nodes |= {o.node for o in state.occurrences if o.code in causes}
+    if state.incident is None:
         return frozenset(nodes)
-    last = incident.decision
+    last = state.incident.decision
     isolated = (isolation.node for isolation in last.remedy.isolate)
     faulty = (node for fault in (last.fault, *last.other_faults) for node in fault.nodes)
     return frozenset((*nodes, *isolated, *faulty))

@@ -199,9 +199,9 @@ def _by_node(before: Mapping[str, int], decision: Decision) -> dict[str, int]:
     node = remedies.suspected_node(decision.fault)
     if node is None or not decision.counts_spacing:
         return dict(before)
-    others = {name: times for name, times in before.items() if name != node}
-    newest = {**others, node: before.get(node, 0) + 1}
-    return dict(tuple(newest.items())[-SUSPECTED_NODES_MOST:])
+    older = {name: times for name, times in before.items() if name != node}
+    by_node = {**older, node: before.get(node, 0) + 1}
+    return dict(tuple(by_node.items())[-SUSPECTED_NODES_MOST:])
 
 
 def apply_restart(state: JobState, decision: Decision, *, before: Incident | None) -> JobState:
