@@ -86,6 +86,7 @@ GROUPS: Mapping[str, Sequence[Command]] = {
         Command("cluster.nodes:nodes", "--cluster local"),
         Command("cluster.nodes:isolate", 'gpu-07/3 --reason "hot"'),
         Command("cluster.nodes:release", "gpu-07"),
+        Command("cluster.codec:codec_server", "--origin https://temporal.example.com"),
         Command("cluster.faulting:fault", "node-down n2 --partition"),
         Command("completion:completion", "bash"),
     ),

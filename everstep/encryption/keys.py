@@ -47,15 +47,30 @@ class Keys:
 def read(folder: Path) -> Keys:
     """The keys of a folder. Raises `KeysUnusable` with one sentence if it is not as it has to be."""
     try:
-        _check_access(folder)
-        files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-        texts = {path.name: _text(path) for path in files}
+        return _read(folder)
     except OSError as error:
-        where = error.filename or folder
-        raise KeysUnusable(f"{VARIABLE}: {where}: {error.strerror}") from None
+        why = f"{error.filename or folder}: {error.strerror}"
+        raise KeysUnusable(f"{VARIABLE}: {why}") from None
+    except KeysUnusable as error:
+        raise KeysUnusable(f"{VARIABLE}: {error}") from None
+
+
+def _read(folder: Path) -> Keys:
+    _check_access(folder)
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    texts = {path.name: _text(path) for path in files}
     chosen = texts.pop(CURRENT, "")
     by_name = {name: _key(folder / name, text) for name, text in texts.items()}
     return Keys(by_name=by_name, current=_current(folder, by_name, chosen))
+
+
+def read_secret(path: Path) -> str:
+    """The text of a file that only its owner may read. Raises `KeysUnusable`."""
+    try:
+        _check_access(path)
+        return _text(path)
+    except OSError as error:
+        raise KeysUnusable(f"{path}: {error.strerror}") from None
 
 
 def _check_access(path: Path) -> None:
@@ -70,14 +85,13 @@ def _check_access(path: Path) -> None:
         is_refused = bool(mode & (stat.S_IROTH | stat.S_IWOTH))
     if is_refused:
         what = "change" if mode & stat.S_IWOTH else "read"
-        raise KeysUnusable(
-            f"{VARIABLE}: every user of this machine may {what} {path}; `chmod o= {path}` closes it"
-        )
+        hint = f"`chmod o= {path}` closes it"
+        raise KeysUnusable(f"every user of this machine may {what} {path}; {hint}")
 
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise KeysUnusable(f"{VARIABLE}: {path} is no file; the folder holds keys alone")
+        raise KeysUnusable(f"{path} is no file; the folder holds keys alone")
     if path.name != CURRENT:
         _check_access(path)
     with path.open("rb") as file:
@@ -88,28 +102,28 @@ def _key(path: Path, text: str) -> bytes:
     """The key of a file. No message shows what the file holds."""
     if not KEY_NAME.fullmatch(path.name):
         problem = "name a key with letters, digits, `.`, `_` and `-`"
-        raise KeysUnusable(f"{VARIABLE}: {str(path)!a}: {problem}")
+        raise KeysUnusable(f"{str(path)!a}: {problem}")
     try:
         key = base64.b64decode(text, validate=True)
     except ValueError:
         key = b""
     if len(key) != KEY_BYTES:
         problem = f"a key is {KEY_BYTES} bytes in base64; {HOW_TO_MAKE}"
-        raise KeysUnusable(f"{VARIABLE}: {path}: {problem}")
+        raise KeysUnusable(f"{path}: {problem}")
     return key
 
 
 def _current(folder: Path, by_name: Mapping[str, bytes], chosen: str) -> str:
     if not by_name:
-        raise KeysUnusable(f"{VARIABLE}: {folder} holds no key; {HOW_TO_MAKE}")
+        raise KeysUnusable(f"{folder} holds no key; {HOW_TO_MAKE}")
     if not chosen and len(by_name) == 1:
         return next(iter(by_name))
     if not chosen:
         problem = f"{folder} holds {len(by_name)} keys: write the name of the one that writes into"
-        raise KeysUnusable(f"{VARIABLE}: {problem} {folder / CURRENT}")
+        raise KeysUnusable(f"{problem} {folder / CURRENT}")
     if chosen not in by_name:
         problem = f"{folder / CURRENT} holds no name of a key in that folder"  # nor is it shown
-        raise KeysUnusable(f"{VARIABLE}: {problem}")
+        raise KeysUnusable(problem)
     return chosen
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
@@ -25,12 +26,13 @@ from everstep.client.jobs.failures import readable
 from everstep.client.jobs.found_job import find
 from everstep.client.jobs.status import glance
 from everstep.core.errors import PayloadClosed
-from everstep.encryption.codec import ENCODING
-from everstep.encryption.keys import VARIABLE
+from everstep.encryption.codec import ENCODING, Codec
+from everstep.encryption.keys import VARIABLE, KeyFolder
+from everstep.encryption.server import CodecServer, Rules
 from everstep.plugin import EverstepPlugin, plugin_of
 from everstep.worker_settings import WorkerSettings
 from tests.support.at_work import at_work, submit
-from tests.support.devserver import DevServer
+from tests.support.devserver import START, DevServer, temporal
 from tests.support.keys import key_folder
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S
@@ -233,6 +235,35 @@ async def test_a_job_goes_on_while_keys_come_change_go_and_come_back(
     updates = {update_id(event) for event in history.events} - {""}
     assert updates == {f"{name}-{verb}" for name in ("old", "both", "late") for verb in VERBS}
     await Replayer(workflows=[], plugins=[EverstepPlugin()]).replay_workflow(history)
+
+
+@pytest.mark.long
+async def test_the_temporal_command_line_starts_and_reads_a_job_by_the_codec_server(
+    site: Site, server: DevServer, namespace: str, tmp_path: Path
+) -> None:
+    keys, token = key_folder(tmp_path / "keys", "a"), "t" * 20
+    place = ("--address", server.address, "--namespace", namespace)
+    codec = Codec(KeyFolder(keys))
+    with CodecServer(("127.0.0.1", 0), Rules(token=token), codec) as serving:
+        threading.Thread(target=serving.serve_forever).start()
+        url = f"http://127.0.0.1:{serving.server_port}"
+        pass_words = ("--codec-endpoint", url, "--codec-auth", f"Bearer {token}")
+        async with site.worker(keys) as client:
+            body = json.dumps(spiced())
+            started = await temporal(*START, "-w", "demo", "--input", body, *place, *pass_words)
+            assert started[0] == 0, started[1]
+            await asyncio.wait_for(handle(client).result(), HUNG_S)
+            raw, _ = await stored(client)
+        show = ("workflow", "show", "-w", "demo", "--output", "json", *place)
+        (_, opened), (_, closed) = [await temporal(*show, *words) for words in (pass_words, ())]
+        serving.shutdown()
+    assert SECRET.encode() not in raw
+    inputs = [json.loads(text)["events"][0][STARTED]["input"] for text in (opened, closed)]
+    contents = [b64decode(each["payloads"][0]["data"]) for each in inputs]
+    assert [SECRET.encode() in content for content in contents] == [True, False]
+
+
+STARTED = "workflowExecutionStartedEventAttributes"
 
 
 async def test_a_worker_without_the_key_of_a_heartbeat_ends_no_activity(
