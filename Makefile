@@ -142,8 +142,8 @@ test-browser: $(READY)
 SECONDS ?= 60
 BACKEND ?= local
 
-chaos: $(READY) ## faults and operations by chance on real jobs, judged by what they wrote: make chaos SECONDS=600 SEED=7
-	$(BIN)/python -m tests.chaos --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(ARGS)
+chaos: $(READY) $(if $(filter kubernetes,$(BACKEND)),testbed) ## faults and operations by chance on real jobs, judged by what they wrote: make chaos SECONDS=600 SEED=7
+	$(BIN)/python -m tests.chaos --backend $(BACKEND) --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(ARGS)
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -13,20 +13,27 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from temporalio.runtime import Runtime, TelemetryConfig
 
-from tests.chaos import actions, course
-from tests.chaos.course import say
+from tests.chaos import actions, course, kubernetes_actions, on_kubernetes, on_machine
+from tests.chaos.course import Backend, say
 from tests.chaos.plan import planned
+
+BACKENDS: Mapping[str, Backend[Any]] = {
+    "local": Backend(begun=on_machine.begun, actions=actions.ON_MACHINE),
+    "kubernetes": Backend(begun=on_kubernetes.begun, actions=kubernetes_actions.ON_KUBERNETES),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     seed = options.seed or secrets.token_hex(4)
-    plan = planned(seed, list(actions.ACTIONS), seconds=options.seconds)
+    backend = BACKENDS[options.backend]
+    plan = planned(seed, list(backend.actions), seconds=options.seconds)
     if options.only:
         plan = tuple(event for event in plan if event.number in options.only)
     say(f"chaos: {len(plan)} events, SECONDS={options.seconds:g} SEED={seed}")
@@ -38,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     Runtime.set_default(Runtime(telemetry=TelemetryConfig(logging=None)))
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="everstep-chaos-"))
-    sentences = asyncio.run(course.run(plan, folder))
+    sentences = asyncio.run(course.run(plan, folder, backend))
     say(f"chaos: {time.monotonic() - began:.0f} s, SEED={seed}, violations: {len(sentences)}")
     for each in sentences:
         say(f"  {each}")
@@ -52,6 +59,7 @@ def main(arguments: Sequence[str]) -> int:
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make chaos")
     parser.add_argument("--seconds", type=float, default=60.0, help="so long things happen")
+    parser.add_argument("--backend", choices=BACKENDS, default="local")
     parser.add_argument("--seed", default="", help="any word; a new one each time without")
     parser.add_argument(
         "--only", type=int, nargs="*", default=[], help="numbers of events: leave out all others"

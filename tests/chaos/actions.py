@@ -7,26 +7,31 @@ costs nothing may restart nothing: no silence, no outage of ours is a reason to 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from tests.chaos import deeds
+from tests.chaos import deeds, machine_deeds
 from tests.chaos.evidence import Injection
+from tests.chaos.ground import Ground, Hit
 from tests.chaos.on_machine import OnMachine, agents, ranks, wardens, whole_pod
 from tests.chaos.plan import Event
+from tests.support.starving import stopped, without_descriptors, without_room
+from tests.support.wire import Wire
+
+G_contra = TypeVar("G_contra", bound=Ground, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class Action(Generic[G_contra]):
     """One row of the table."""
 
-    how: deeds.How
+    how: Callable[[G_contra, Event], Awaitable[Hit | None]]
     costs: Mapping[str, int] = field(default_factory=dict)
 
 
-async def carry_out(ground: OnMachine, event: Event) -> str:
+async def carry_out(action: Action[G_contra], ground: G_contra, event: Event) -> str:
     """Do it now, and note what it may cost; what it met, in words."""
-    action = ACTIONS[event.action]
     at = time.time()
     hit = await action.how(ground, event)
     if hit is None:
@@ -44,27 +49,21 @@ async def carry_out(ground: OnMachine, event: Event) -> str:
 
 # -- The table --------------------------------------------------------------------------------------
 
-ACTIONS: Mapping[str, Action] = {
-    # Processes of a pod.
-    "kill a rank": Action(how=deeds.kill(ranks, must_restart=True), costs={"crash": 1}),
-    "stop a rank": Action(how=deeds.stop(ranks)),
-    "kill an agent": Action(how=deeds.kill(agents), costs={"crash": 1}),
-    "stop an agent": Action(how=deeds.stop(agents)),
-    "kill a warden": Action(how=deeds.kill(wardens), costs={"crash": 1}),
-    "stop a warden": Action(how=deeds.stop(wardens)),
-    "kill a pod": Action(how=deeds.kill(whole_pod), costs={"crash": 1}),
-    "stop a pod": Action(how=deeds.stop(whole_pod)),
-    # Nodes and storage.
-    "node down": Action(how=deeds.lose_node(""), costs={"node": 1}),
-    "node cut off": Action(how=deeds.lose_node("partition"), costs={"node": 1}),
+ANYWHERE: Mapping[str, Action[Ground]] = {
+    # Checkpoints.
     "halve a checkpoint": Action(how=deeds.halve_checkpoint, costs={"crash": 1}),
-    "unwritable storage": Action(how=deeds.lose_storage, costs={"storage": 1}),
-    # Worker and server.
-    "kill the worker": Action(how=deeds.kill_worker),
-    "stop the worker": Action(how=deeds.lacks("worker", deeds.worker_stands_still)),
-    "no descriptors": Action(how=deeds.lacks("worker", deeds.worker_opens_nothing)),
+    "change a checkpoint": Action(how=deeds.change_checkpoint, costs={"crash": 3, "checkpoint": 1}),
+    # Workers, server, and what lies between.
+    "kill a worker": Action(how=deeds.kill_worker),
+    "stop a worker": Action(how=deeds.weaken_worker(stopped)),
+    "no descriptors": Action(how=deeds.weaken_worker(without_descriptors)),
+    "a worker's full disk": Action(how=deeds.weaken_worker(without_room)),
     "kill the server": Action(how=deeds.kill_server),
-    "stop the server": Action(how=deeds.lacks("server", deeds.server_stands_still)),
+    "stop the server": Action(how=deeds.stop_server),
+    "cut the connection": Action(how=deeds.break_wire(Wire.cut)),
+    "refuse connections": Action(how=deeds.break_wire(Wire.refuse)),
+    "hold the connection": Action(how=deeds.break_wire(Wire.hold)),
+    "hold answers": Action(how=deeds.break_wire(Wire.hold_answers)),
     # Planned operations.
     "pause and resume": Action(how=deeds.pause, costs={"planned": 2}),
     "restart in place": Action(
@@ -78,12 +77,32 @@ ACTIONS: Mapping[str, Action] = {
     ),
     "checkpoint": Action(how=deeds.operate("checkpoint")),
     "set a budget": Action(how=deeds.operate("set_budget", name="all", limit=99_999)),
-    "drain a node": Action(how=deeds.drain, costs={"maintenance": 1}),
-    "isolate a node": Action(how=deeds.isolate, costs={"planned": 1}),
-    "preempt": Action(how=deeds.rehearse("preempt {job}"), costs={"preempted": 1}),
     "stop and again": Action(how=deeds.stop_and_again),
     "reset": Action(how=deeds.reset_job, costs={"planned": 1, "*": 1}),
     "end a Recovery": Action(how=deeds.terminate_recovery, costs={"planned": 1}),
-    # Messages.
-    "a late order": Action(how=deeds.late_order),
 }
+"""Rows that any cluster has."""
+
+ON_MACHINE: Mapping[str, Action[OnMachine]] = {
+    **ANYWHERE,
+    # Processes of a pod.
+    "kill a rank": Action(how=machine_deeds.kill(ranks, must_restart=True), costs={"crash": 1}),
+    "stop a rank": Action(how=machine_deeds.stop(ranks)),
+    "kill an agent": Action(how=machine_deeds.kill(agents), costs={"crash": 1}),
+    "stop an agent": Action(how=machine_deeds.stop(agents)),
+    "kill a warden": Action(how=machine_deeds.kill(wardens), costs={"crash": 1}),
+    "stop a warden": Action(how=machine_deeds.stop(wardens)),
+    "kill a pod": Action(how=machine_deeds.kill(whole_pod), costs={"crash": 1}),
+    "stop a pod": Action(how=machine_deeds.stop(whole_pod)),
+    # Nodes and storage.
+    "node down": Action(how=machine_deeds.lose_node(""), costs={"node": 1}),
+    "node cut off": Action(how=machine_deeds.lose_node("partition"), costs={"node": 1}),
+    "a full disk": Action(how=machine_deeds.take_room, costs={"crash": 1}),
+    "unwritable storage": Action(how=machine_deeds.lose_storage, costs={"storage": 1}),
+    # Operations and messages.
+    "drain a node": Action(how=machine_deeds.drain, costs={"maintenance": 1}),
+    "isolate a node": Action(how=machine_deeds.isolate, costs={"planned": 1}),
+    "preempt": Action(how=machine_deeds.rehearse("preempt {job}"), costs={"preempted": 1}),
+    "a late order": Action(how=machine_deeds.late_order),
+}
+"""All rows of the local backend."""

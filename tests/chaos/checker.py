@@ -127,7 +127,10 @@ def bit_exact(evidence: Evidence) -> list[str]:
 
 
 def each_restart_is_explained(evidence: Evidence) -> list[str]:
-    """Each Recovery belongs to an injection before it that may cost one of its class; each pays once."""
+    """Each Recovery belongs to an injection before it that may cost one of its class; each pays once.
+
+    Within an incident a Recovery is called after the fault that opened it; its cause may be another one.
+    """
     new_ones = [each for each in evidence.recoveries if not each.is_repeat]
     unexplained = _unmatched(new_ones, evidence.injections)
     return [f"{each.id} is explained by no fault or operation" for each in unexplained]
@@ -238,7 +241,8 @@ def _unmatched(recoveries: Sequence[Recovery], injections: Sequence[Injection]) 
     def fits(number: int, place: int) -> bool:
         injection, cls = places[place]
         recovery = recoveries[number]
-        return cls in {recovery.cls, "*"} and injection.at <= recovery.at
+        is_of_class = cls in {recovery.cls, "*"} or not recovery.opens_incident
+        return is_of_class and injection.at <= recovery.at
 
     def finds_place(number: int, tried: set[int]) -> bool:
         for place in range(len(places)):

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from tests.chaos import actions, checker
+from tests.chaos import checker
+from tests.chaos.actions import Action, carry_out
 from tests.chaos.evidence import BUDGET_NAME, Evidence, lines_of
+from tests.chaos.ground import EVERY, RANKS, Folder, Ground
 from tests.chaos.histories import story
-from tests.chaos.on_machine import EVERY, NODES, RANKS, Folder, OnMachine, document
 from tests.chaos.plan import JOBS, Event
 from tests.chaos.undisturbed import Undisturbed
-from tests.support.rehearsal import Rehearsal
+
+G = TypeVar("G", bound=Ground)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend(Generic[G]):
+    """Where a plan is played, and what can be done there."""
+
+    begun: Callable[[Path], AbstractAsyncContextManager[G]]
+    actions: Mapping[str, Action[G]]
+
 
 AHEAD = 2 * EVERY
 """The last step is settled so far ahead of all ranks."""
@@ -27,22 +37,16 @@ ENDS_S = 120.0
 """Once nothing is done to a job any more, it has ended by then, however busy the machine."""
 
 
-async def run(plan: Sequence[Event], folder: Path) -> list[str]:
+async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[str]:
     """Play the plan, and return the violations that the checker finds."""
-    folders = {job: Folder(path=folder / job) for job in JOBS}
-    async with Rehearsal(folder / "r", nodes=NODES) as r:
-        ground = OnMachine(r, folders)
-        for job in JOBS:
-            await r.submit(document(job, folders[job]), job_id=job)
-        for job in JOBS:
-            await r.until(partial(_has_saved, folders[job]), f"a checkpoint of {job}")
-        await _play(ground, plan)
+    async with backend.begun(folder) as ground:
+        await _play(ground, plan, backend.actions)
         await ground.put_back()
         say("all that was away is back; the jobs end")
-        for folder_of_job in folders.values():
+        for folder_of_job in ground.folders.values():
             _settle_last_step(folder_of_job)
         reports = {job: await _ended(ground, job) for job in JOBS}
-        left = await _left(r, folders)
+        left = await ground.left()
         evidence = [await _evidence(ground, job, reports[job], left) for job in JOBS]
         sentences = [each for one in evidence for each in checker.violations(one)]
         if sentences:
@@ -67,19 +71,15 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-async def _play(ground: OnMachine, plan: Sequence[Event]) -> None:
+async def _play(ground: G, plan: Sequence[Event], table: Mapping[str, Action[G]]) -> None:
     began = time.monotonic()
     for event in plan:
         await asyncio.sleep(max(0.0, began + event.at_s - time.monotonic()))
         ground.raise_failures()
-        text = await actions.carry_out(ground, event)
+        text = await carry_out(table[event.action], ground, event)
         say(
             f"{event.number:3} {time.monotonic() - began:6.2f} s  {event.action}, {event.job}: {text}"
         )
-
-
-def _has_saved(folder: Folder) -> bool:
-    return '"saved"' in folder.text()
 
 
 def _settle_last_step(folder: Folder) -> None:
@@ -89,36 +89,23 @@ def _settle_last_step(folder: Folder) -> None:
     fresh.replace(folder.finish)
 
 
-async def _ended(ground: OnMachine, job: str) -> dict[str, Any]:
+async def _ended(ground: Ground, job: str) -> dict[str, Any]:
     try:
-        return await ground.r.report(ground.handle(job), within_s=ENDS_S)
-    except AssertionError as error:
-        say(str(error))
-        return {"status": f"one that does not end within {ENDS_S:g} s"}
-
-
-async def _left(r: Rehearsal, folders: Mapping[str, Folder]) -> list[str]:
-    """What outlives the jobs, of processes, files, sockets and reservations."""
-    left = await r.is_clean(*(folder.path for folder in folders.values()))
-    marks = [str(folder.path).encode() for folder in folders.values()]
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            environment = (entry / "environ").read_bytes()
-        except OSError:
-            continue
-        if any(mark in environment for mark in marks) and int(entry.name) != os.getpid():
-            left.append(f"process {entry.name}")
-    return left
+        return await ground.report(job, within_s=ENDS_S)
+    except TimeoutError:
+        status = await ground.handle(job).query("status")
+        say(f"{job} does not end: {status}")
+        return {"status": f"{status['state']}, which does not end within {ENDS_S:g} s"}
 
 
 async def _evidence(
-    ground: OnMachine, job: str, report: Mapping[str, Any], left: Sequence[str]
+    ground: Ground, job: str, report: Mapping[str, Any], left: Sequence[str]
 ) -> Evidence:
     folder = ground.folders[job]
     lines = lines_of(folder.text())
     undisturbed = Undisturbed.up_to(int(folder.finish.read_text()))
     has_ended = "phases" in report
-    job_story = await story(ground.r.client, job) if has_ended else None
+    job_story = await story(ground.client, job) if has_ended else None
     final = folder.checkpoints / "final.json"
     return Evidence(
         job=job,

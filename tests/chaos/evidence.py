@@ -56,6 +56,9 @@ class Recovery:
         True  # false: of a run that a reset replaced, after the point of the reset
     )
     is_cut_short: bool = False  # it was cancelled, terminated, or gave way to another fault
+    opens_incident: bool = (
+        True  # else it goes on with one, by the class of that, whatever happened since
+    )
     is_repeat: bool = False  # its decision tries again what the one before could not end
     billed: int = 0  # what its decision bills to the budget of all restarts
 

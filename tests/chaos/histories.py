@@ -110,6 +110,7 @@ async def _started(events: Sequence[HistoryEvent]) -> dict[str, Recovery]:
             at=event.event_time.ToNanoseconds() / 1e9,
             level=key["level"],
             cls=key["cls"],
+            opens_incident=decision.new_incident,
             is_repeat=decision.repeats is not None,
             billed=decision.bills.get(BUDGET_NAME, 0),
         )

@@ -1,165 +1,58 @@
-"""Chaos on this machine: a real server, worker, agents and ranks, and what can be done to each of them."""
+"""Chaos on this machine: real agents and ranks, and what can be done to each of them and to their nodes."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
-import shutil
-import signal
 import sys
-import time
-import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
-from temporalio.common import WorkflowIDReusePolicy
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.service import RPCError
 
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import WARDEN
 from everstep.core import names
-from tests.chaos.evidence import BUDGET_NAME, Injection
+from tests.chaos.ground import Folder, Ground, document
 from tests.chaos.plan import JOBS, Event
-from tests.support.machine import EXAMPLES
 from tests.support.rehearsal import Pod, Rehearsal
+from tests.support.wire import Wire
+from tests.support.workerproc import WorkerProcess
 
-RANKS = 2
 NODES = 8
-STEP_S = 0.1
-EVERY = 10
-HANG_S = 8.0
-LOOK_S = 0.05
-BUDGET = {
-    "limit": 100_000,
-    "levels": ["in_place", "suspension", "pod", "job", "rollback"],
-    "owners": ["infra", "user", "operator", "unknown"],
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hit:
-    """What an action met: in words, the jobs that it may cost a restart, and whether it must."""
-
-    text: str
-    jobs: tuple[str, ...] = ()
-    must_restart: bool = False
-
-
-Undo = Callable[[], Awaitable[object]]
 
 
 @dataclass(slots=True, kw_only=True)
-class Folder:
-    """The files of one job."""
-
-    path: Path
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "out" / "ckpt"
-
-    @property
-    def journal(self) -> Path:
-        return self.path / "journal.jsonl"
-
-    @property
-    def finish(self) -> Path:
-        return self.path / "finish"
-
-    def text(self) -> str:
-        return self.journal.read_text() if self.journal.exists() else ""
-
-    def note_spoiled(self, step: int) -> None:
-        """Into the journal of the ranks, so that it has its place in their order."""
-        line = json.dumps({"what": "spoiled", "at": time.time(), "step": step}) + "\n"
-        with self.journal.open("a") as journal:
-            journal.write(line)
-
-
-def document(name: str, folder: Folder) -> dict[str, Any]:
-    """A job of two nodes that trains until its file `finish` says where to end."""
-    for script in (EXAMPLES / "synthetic" / "train.py", Path(__file__).with_name("trainer.py")):
-        folder.path.mkdir(exist_ok=True)
-        shutil.copy(script, folder.path)
-    return {
-        "apiVersion": "everstep/v1",
-        "kind": "TrainingJob",
-        "metadata": {"name": name},
-        "spec": {
-            "command": [sys.executable, "trainer.py"],
-            "workdir": str(folder.path),
-            "nodes": RANKS,
-            "model_dir": str(folder.path / "out"),
-            "checkpoints": {"path": str(folder.checkpoints)},
-            "progress": {"log_pattern": r"^step (?P<step>\d+) loss"},
-            "limits": {"hang_s": HANG_S},
-            "recovery": {"no_progress_restarts": None, "budgets": {BUDGET_NAME: BUDGET}},
-            "env": {
-                "CHECKPOINTS": str(folder.checkpoints),
-                "CHECKPOINT_EVERY": str(EVERY),
-                "STEP_S": str(STEP_S),
-                "JOURNAL": str(folder.journal),
-                "FINISH": str(folder.finish),
-            },
-        },
-    }
-
-
-@dataclass(slots=True)
-class OnMachine:
-    """Two jobs under way, and what is being done to them."""
+class OnMachine(Ground):
+    """Two jobs on the local backend, with a state directory of their own."""
 
     r: Rehearsal
-    folders: Mapping[str, Folder]
-    injections: dict[str, list[Injection]] = field(default_factory=dict)
-    lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 1))
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
-    # -- what comes back -----------------------------------------------------------------------------
+    def document(self, job: str) -> dict[str, Any]:
+        folder = self.folders[job]
+        return document(job, folder, inside=str(folder.path), python=sys.executable)
 
-    def for_a_while(self, what: str, seconds: float, undo: Undo) -> None:
-        """Let what is away come back then, or as soon as all of it is over."""
-        self.in_background(self._come_back(seconds, undo), what)
-
-    async def _come_back(self, seconds: float, undo: Undo) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self.is_over.wait(), seconds)
-        await undo()
-
-    def in_background(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Do it beside the events to come; `what` is busy until it is done."""
-        self._tasks.append(asyncio.create_task(work, name=what))
-
-    def is_busy(self, what: str) -> bool:
-        return any(task.get_name() == what and not task.done() for task in self._tasks)
-
-    def raise_failures(self) -> None:
-        """Raise what went wrong in the background: a mistake of the chaos itself."""
-        for task in self._tasks:
-            if task.done():
-                task.result()
-
-    async def put_back(self) -> None:
-        """End the chaos: everything that is away comes back, and commands under way arrive."""
-        self.is_over.set()
-        while not all(task.done() for task in self._tasks):
-            await asyncio.gather(*self._tasks)
-        self.raise_failures()
+    async def heal(self) -> None:
         for node in self.r.books().nodes.values():
             if node.is_down:
                 await self.r.fault(f"node-up {node.name}")
-        await self.release_all()
+        await self.release()
 
-    # -- the parts of it -----------------------------------------------------------------------------
+    async def release(self) -> None:
+        quarantine = self.client.get_workflow_handle(names.quarantine_id("local"))
+        for node in self.r.books().isolated:
+            with suppress(RPCError, WorkflowUpdateFailedError):
+                await quarantine.execute_update("release", {"node": node})
 
-    def handle(self, job: str) -> WorkflowHandle[Any, dict[str, Any]]:
-        return self.r.client.get_workflow_handle(job)
+    async def left(self) -> list[str]:
+        """Processes, files, sockets and reservations."""
+        folders = [folder.path for folder in self.folders.values()]
+        return [*await self.r.is_clean(*folders), *processes_of(folders)]
+
+    # -- pods ----------------------------------------------------------------------------------------
 
     def pods(self, event: Event) -> list[Pod]:
         """The pods of the event's job, beginning with its victim."""
@@ -177,31 +70,41 @@ class OnMachine:
         with_pids = ((pod, list(of(pod))) for pod in self.pods(event))
         return next(((pod, pids) for pod, pids in with_pids if pids), None)
 
-    async def command(self, job: str, name: str, args: Mapping[str, object], *, id: str) -> object:  # noqa: A002  # its name in the API
-        """Send an update until it is answered; a server or a worker may be away meanwhile."""
-        while True:
-            try:
-                return await self.handle(job).execute_update(name, {**args, "id": id}, id=id)
-            except RPCError as error:
-                # A job that was stopped takes it once it runs again.
-                if self.is_over.is_set() and error.status is RPCStatusCode.NOT_FOUND:
-                    return None
-                await asyncio.sleep(LOOK_S)
 
-    async def release_all(self) -> None:
-        quarantine = self.r.client.get_workflow_handle(names.quarantine_id("local"))
-        for node in self.r.books().isolated:
-            with suppress(RPCError, WorkflowUpdateFailedError):
-                await quarantine.execute_update("release", {"node": node})
-
-    async def start_again(self, job: str) -> None:
-        await self.r.client.start_workflow(
-            names.TRAINING_JOB,
-            document(job, self.folders[job]),
-            id=job,
-            task_queue=names.TASK_QUEUE,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+@asynccontextmanager
+async def begun(folder: Path) -> AsyncIterator[OnMachine]:
+    """Two jobs that have saved for the first time. Nothing of it runs any more when it is left."""
+    async with Rehearsal(folder / "r", nodes=NODES) as r, Wire(r.server.port) as wire:
+        other_worker = WorkerProcess(
+            address=f"127.0.0.1:{wire.port}",
+            namespace="default",
+            home=r.home,
+            backend="local",
+            env={"EVERSTEP_NODES": str(NODES)},
         )
+        other_worker.log = folder / "other-worker.log"
+        async with other_worker:
+            ground = OnMachine(
+                server=r.server,
+                client=r.client,
+                folders={job: Folder(path=folder / job) for job in JOBS},
+                workers=(r.worker, other_worker),
+                wire=wire,
+                r=r,
+            )
+            await ground.begin()
+            yield ground
+        assert other_worker.stuck_tasks() == []
+
+
+def processes_of(folders: Sequence[Path]) -> list[str]:
+    """Processes that name one of these folders in their environment, as every rank does."""
+    marks = [str(folder).encode() for folder in folders]
+    pids = [
+        int(entry.name) for entry in Path("/proc").glob("[0-9]*") if int(entry.name) != os.getpid()
+    ]
+    environments = ((pid, proc.environment(pid) or b"") for pid in pids)
+    return [f"process {pid}" for pid, text in environments if any(mark in text for mark in marks)]
 
 
 # -- Signals ----------------------------------------------------------------------------------------
@@ -223,27 +126,3 @@ def wardens(pod: Pod) -> list[int]:
 def whole_pod(pod: Pod) -> list[int]:
     agent = pod.agent()
     return [] if agent is None else [agent, *proc.below(agent, proc.all_processes())]
-
-
-def send(pids: Sequence[int], number: signal.Signals) -> list[int]:
-    """Those that were there to get it."""
-    hit = []
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-            hit.append(pid)
-    return hit
-
-
-def new_id(event: Event) -> str:
-    return f"{event.number}-{uuid.uuid4().hex[:6]}"
-
-
-def spoilable(folder: Folder) -> Iterator[Path]:
-    """Checkpoints, the newest first, without the oldest: a job needs one that is whole."""
-    paths = sorted(folder.checkpoints.glob("step-*.json"), key=step_of, reverse=True)
-    return iter(paths[:-1])
-
-
-def step_of(path: Path) -> int:
-    return int(path.stem.removeprefix("step-"))

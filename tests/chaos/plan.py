@@ -16,7 +16,7 @@ LASTS_S = (0.1, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One thing that is done. Where several can be its victim, `share` (0 to 1) says which one."""
+    """One thing that is done. Where several can be its victim, `share`, from 0 to below 1, says which one."""
 
     number: int
     at_s: float
@@ -50,7 +50,7 @@ def planned(seed: str, actions: Sequence[str], *, seconds: float) -> tuple[Event
                 at_s=round(at_s, 2),
                 action=deck.pop(),
                 job=chance.choice(JOBS),
-                share=round(chance.random(), 2),
+                share=chance.randrange(100) / 100,
                 lasts_s=chance.choice(LASTS_S),
             )
         )

@@ -231,3 +231,12 @@ def test_a_restart_that_only_tries_again_is_free_and_needs_no_cause() -> None:
         CRASH, id="demo/main/recovery-2-in_place-crash", at=6.0, is_repeat=True, billed=0
     )
     assert checker.violations(good(recoveries=[cut_short, again])) == []
+
+
+def test_within_an_incident_another_fault_may_be_the_cause() -> None:
+    lost = Injection(action="node down", at=5.5, may_cost={"node": 1})
+    later = replace(CRASH, id="demo/main/recovery-2-pod-crash", at=6.0, opens_incident=False)
+    assert (
+        checker.violations(good(injections=[KILL, lost], recoveries=[CRASH, later], spent=2)) == []
+    )
+    assert checker.violations(good(recoveries=[CRASH, later], spent=2)) != []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.chaos.actions import ACTIONS
+from tests.chaos.actions import ON_MACHINE as ACTIONS
 from tests.chaos.plan import JOBS, planned
 
 

@@ -152,7 +152,7 @@ class Rehearsal:
             try:
                 return await job.result()
             except WorkflowFailureError as error:
-                return _report_of(error)
+                return report_of(error)
             except RPCError:
                 await asyncio.sleep(LOOK_S)
 
@@ -237,7 +237,7 @@ class Rehearsal:
         return [f"process {pid}" for pid in self.agents()] + self.left_behind(*folders)
 
 
-def _report_of(error: WorkflowFailureError) -> dict[str, Any]:
+def report_of(error: WorkflowFailureError) -> dict[str, Any]:
     """What a job that failed carries with it."""
     details = getattr(error.cause, "details", ())
     assert details, f"it ended without a report: {error.cause}"

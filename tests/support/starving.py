@@ -1,4 +1,4 @@
-"""What processes of ours may suddenly be without: descriptors, the state directory, a processor."""
+"""What processes of ours may suddenly be without: descriptors, room on the disk, a directory, a processor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,22 @@ from pathlib import Path
 
 
 @contextmanager
+def without_room(*pids: int) -> Iterator[None]:
+    """Inside, these write to no file, as on a full disk. What they start meanwhile keeps to that."""
+    before: dict[int, tuple[int, int]] = {}
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            before[pid] = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, before[pid][1]))
+    try:
+        yield
+    finally:
+        for pid, limits in before.items():
+            with suppress(ProcessLookupError):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+@contextmanager
 def without_descriptors(pid: int) -> Iterator[None]:
     """Inside, the process can open nothing more; what it has open stays open."""
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -18,7 +34,8 @@ def without_descriptors(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        with suppress(ProcessLookupError):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
 @contextmanager

@@ -1,111 +1,28 @@
-"""A TCP connection to the API server that a test can cut, refuse and hold."""
+"""The connection to the API server, with a file that leads clients through it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
+from tests.support import wire
 from tests.testbed.controlplane import ClusterAccess
 
 
-class Wire:
-    """A port in front of the API server. Bytes pass unchanged, so TLS is between the two ends."""
+class Wire(wire.Wire):
+    """A port in front of the API server."""
 
     def __init__(self, access: ClusterAccess) -> None:
-        self.connections = 0
-        """How often a client has connected, also in vain."""
-        self.held = 0
-        """Pieces of data that wait to be passed on."""
+        port = urlsplit(access.url).port
+        assert port is not None
+        super().__init__(port)
         self._access = access
-        self._passes = asyncio.Event()
-        self._passes.set()
-        self._refuses = False
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port: int = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, _1: type[BaseException] | None, _2: BaseException | None, _3: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        self.cut()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def kubeconfig(self, folder: Path) -> str:
-        """A file that leads through this wire."""
-        content = json.loads(Path(self._access.kubeconfig).read_text())
+    def kubeconfig(self, folder: Path, *, of: str | None = None) -> str:
+        """A file that leads through this wire, for the user of that one; else for the administrator."""
+        content = json.loads(Path(of or self._access.kubeconfig).read_text())
         content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.port}"
         path = folder / "wire.kubeconfig"
         path.write_text(json.dumps(content))
         return str(path)
-
-    def cut(self) -> None:
-        """End every connection; new ones are accepted."""
-        for writer in self._writers:
-            writer.transport.abort()
-
-    def refuse(self) -> None:
-        """End every connection, and new ones at once."""
-        self._refuses = True
-        self.cut()
-
-    def accept(self) -> None:
-        self._refuses = False
-
-    def hold(self) -> None:
-        """Pass nothing on, as a stopped process or a lost cable: both ends see silence."""
-        self._passes.clear()
-
-    def release(self) -> None:
-        self._passes.set()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._writers.add(writer)
-        try:
-            if not self._refuses:
-                await self._connect(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # either end is gone, or the test is over
-        finally:
-            writer.transport.abort()
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        port = urlsplit(self._access.url).port
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            async with asyncio.TaskGroup() as group:
-                there = group.create_task(self._pass_on(reader, far_writer))
-                back = group.create_task(self._pass_on(far_reader, writer))
-                await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-                there.cancel()
-                back.cancel()
-        except* OSError:
-            pass  # the connection was cut
-        finally:
-            far_writer.transport.abort()
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1 << 16):
-            self.held += 1
-            try:
-                await self._passes.wait()
-            finally:
-                self.held -= 1
-            writer.write(data)
-            await writer.drain()

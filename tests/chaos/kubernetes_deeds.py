@@ -1,0 +1,168 @@
+"""How chaos hits pods, nodes and the control plane of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from tests.chaos.deeds import lasting
+from tests.chaos.ground import Hit, send
+from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes
+from tests.chaos.plan import Event
+from tests.support.starving import stopped, without_room
+from tests.support.wire import Wire
+from tests.testbed.api import UNREACHABLE, ApiError
+from tests.testbed.controlplane import ControlPlane
+from tests.testbed.machines import FaultRefused
+
+How = Callable[[OnKubernetes, Event], Awaitable[Hit | None]]
+
+NODE_LASTS = 4
+"""Times as long as other things a node is away: the controllers notice after some seconds."""
+
+
+# -- Ranks and pods ---------------------------------------------------------------------------------
+
+
+async def kill_rank(ground: OnKubernetes, event: Event) -> Hit | None:
+    if not (hit := send(ground.ranks(event), signal.SIGKILL)):
+        return None
+    return Hit(text=str(hit), jobs=(event.job,), must_restart=True)
+
+
+async def stop_rank(ground: OnKubernetes, event: Event) -> Hit | None:
+    if not (pids := ground.ranks(event)):
+        return None
+    return lasting(event, ground, f"stopped {pids}", stopped(*pids))
+
+
+async def take_room(ground: OnKubernetes, event: Event) -> Hit | None:
+    """A rank writes nothing to any file for a while, as on a full disk."""
+    if not (pids := ground.ranks(event)):
+        return None
+    hit = lasting(event, ground, f"full disk of {pids}", without_room(*pids))
+    return replace(hit, jobs=(event.job,))
+
+
+def hit_pod(fault: str) -> How:
+    """A fault of the kubelet of a pod."""
+
+    async def how(ground: OnKubernetes, event: Event) -> Hit | None:
+        for pod in await ground.pods(event):
+            try:
+                await ground.machines.fault(fault, namespace=NAMESPACE, pod=pod.name)
+            except FaultRefused:
+                continue
+            return Hit(text=pod.name, jobs=(event.job,))
+        return None
+
+    return how
+
+
+async def delete_pod(ground: OnKubernetes, event: Event) -> Hit | None:
+    """As a person does with `kubectl delete pod`."""
+    for pod in await ground.pods(event):
+        try:
+            await ground.api.delete(f"{PODS}/{pod.name}")
+        except (ApiError, *UNREACHABLE):
+            continue
+        return Hit(text=pod.name, jobs=(event.job,))
+    return None
+
+
+# -- Nodes ------------------------------------------------------------------------------------------
+
+
+def lose_node(fault: str) -> How:
+    """The node of a slot is hit, and back after a while."""
+
+    async def how(ground: OnKubernetes, event: Event) -> Hit | None:
+        pods = await ground.pods(event)
+        if not pods or ground.is_busy(pods[0].node):
+            return None
+        node = pods[0].node
+        jobs = await ground.jobs_on(node)
+        await ground.machines.fault(fault, node=node)
+
+        async def undo() -> None:
+            await ground.machines.fault("node-return", node=node)
+
+        ground.for_a_while(node, NODE_LASTS * event.lasts_s, undo)
+        return Hit(text=f"{node} for {NODE_LASTS * event.lasts_s:g} s", jobs=jobs)
+
+    return how
+
+
+async def drain(ground: OnKubernetes, event: Event) -> Hit | None:
+    """Cordon the node of a slot and evict its pods, as `kubectl drain` does; uncordon it after a while."""
+    pods = await ground.pods(event)
+    if not pods:
+        return None
+    node = pods[0].node
+    try:
+        await ground.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+        jobs = await ground.jobs_on(node)
+        for item in (await ground.api.get(PODS, fieldSelector=f"spec.nodeName={node}"))["items"]:
+            name = item["metadata"]["name"]
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            await ground.api.create(f"{PODS}/{name}/eviction", eviction)
+    except (ApiError, *UNREACHABLE):
+        jobs = (event.job,)
+
+    async def undo() -> None:
+        await ground.uncordon(node)
+
+    ground.for_a_while(f"drain of {node}", event.lasts_s, undo)
+    return Hit(text=f"{node} for {event.lasts_s:g} s", jobs=jobs)
+
+
+# -- The control plane ------------------------------------------------------------------------------
+
+
+async def kill_api_server(ground: OnKubernetes, event: Event) -> Hit | None:
+    if ground.is_busy("kube-apiserver"):
+        return None
+    ground.plane.child("kube-apiserver").kill()
+
+    async def undo() -> None:
+        await ground.plane.start_api_server()
+
+    ground.for_a_while("kube-apiserver", event.lasts_s, undo)
+    return Hit(text=f"for {event.lasts_s:g} s")
+
+
+def stop_part(name: str) -> How:
+    """A process of the control plane stands still for a while."""
+
+    async def how(ground: OnKubernetes, event: Event) -> Hit | None:
+        if ground.is_busy(name) or ground.plane.child(name).returncode is not None:
+            return None
+        return lasting(event, ground, name, standing_still(ground.plane, name))
+
+    return how
+
+
+@contextmanager
+def standing_still(plane: ControlPlane, name: str) -> Iterator[None]:
+    with stopped(plane.child(name).pid):
+        yield
+
+
+def break_api_wire(how_broken: Callable[[Wire], None]) -> How:
+    """The way between the second worker and the API server is broken for a while."""
+
+    async def how(ground: OnKubernetes, event: Event) -> Hit | None:
+        if ground.is_busy("API wire"):
+            return None
+        how_broken(ground.api_wire)
+
+        async def undo() -> None:
+            ground.api_wire.release()
+            ground.api_wire.accept()
+
+        ground.for_a_while("API wire", event.lasts_s, undo)
+        return Hit(text=f"for {event.lasts_s:g} s")
+
+    return how
