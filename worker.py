@@ -44,7 +44,7 @@ from everstep.worker_settings import WorkerSettings
 if TYPE_CHECKING:
     from everstep.telemetry.metrics import Metrics  # OpenTelemetry, which not every worker has
 
-LOOK_S = 0.01
+POLL_S = 0.01
 LOGGERS_OF_FAILURES = ("temporalio.activity", "temporalio.worker._workflow")
 """Of activities, and of workflow tasks."""
 SECRETS = frozenset({"EVERSTEP_WEBHOOK_TOKEN", "EVERSTEP_WEBHOOK_SECRET"})
@@ -160,7 +160,7 @@ async def until_polling(
         for failed in (run for run in runs if run.done()):
             failed.result()
         await client.service_client.check_health()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def connect_and_serve(settings: WorkerSettings) -> int:

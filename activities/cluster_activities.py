@@ -39,7 +39,7 @@ from everstep.steps.counting import (
 )
 from everstep.steps.looking import QuarantineClient, StepContext
 from everstep.steps.perform import hand_over, perform
-from everstep.steps.watch import look_once, watch
+from everstep.steps.watch import observe_once, watch
 from everstep.telemetry.logs import log_with
 
 WATCHED_BY = "worker"
@@ -185,7 +185,7 @@ class ClusterActivities:
     async def look(self, order: WatchOrder) -> WatchReport:
         """The world as it is now."""
         async with heartbeating() as heartbeat, visible("look", order.job.id):
-            return await look_once(self._context(heartbeat), order)
+            return await observe_once(self._context(heartbeat), order)
 
     @activity.defn(name="clear")
     async def clear(self, job: JobRef, grace_s: float, key: str | None = None) -> GoneState:

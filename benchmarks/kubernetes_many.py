@@ -29,7 +29,7 @@ from tests.testbed.controlplane import SCHEDULER_QPS
 GRACE_S, LEASE_S = 900, 10.0  # as kubelets renew them: one of 15 s is a fault of its node
 SETTLES_S, HEALTHY_S = 15.0, 60.0
 WITHIN_S = 300.0
-LOOK_S = 0.5
+POLL_S = 0.5
 NOT_READY = "node.kubernetes.io/not-ready"
 
 
@@ -51,7 +51,7 @@ async def until_nodes_take_pods(api: Api) -> None:
         nodes = (await api.get("/api/v1/nodes"))["items"]
         if not any(_is_not_ready(node) for node in nodes):
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _is_not_ready(node: Json) -> bool:
@@ -63,7 +63,7 @@ async def until_it_runs(handle: WorkflowHandle[Any, Any]) -> None:
         status: dict[str, Any] = await handle.query("status")
         if status["state"] in {"running", *ENDED}:
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def state_of(api: Api, handle: WorkflowHandle[Any, Any]) -> str:

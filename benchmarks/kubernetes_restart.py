@@ -33,7 +33,7 @@ from tests.kubernetes.jobs import STORAGE, TRAINER, processes_marked
 JOB = "bench"
 RANKS = (0, 1)
 WITHIN_S = 120.0
-LOOK_S = 0.05
+POLL_S = 0.05
 AWAY_S = 10.0
 Record = Mapping[str, Any]
 BEGIN = f"date +%s.%N > {STORAGE}/begun/$EVERSTEP_GENERATION-$RANK"
@@ -86,7 +86,7 @@ class Bed:
                 generation = int(path.name.partition("-")[0])
                 if generation > above:
                     return max([await self._written(generation, rank) for rank in RANKS])
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _written(self, generation: int, rank: int) -> float:
         path = self.storage / "begun" / f"{generation}-{rank}"
@@ -282,7 +282,7 @@ async def until(claim: Callable[[], Awaitable[bool]]) -> None:
         while True:
             if await claim():
                 return
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 def main(wanted: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ import benchmarks.support  # noqa: F401  # SIGTERM ends this as Ctrl-C does
 from tests.support.rehearsal import Handle, Rehearsal, small
 
 WITHIN_S = 60.0
-LOOK_S = 0.5  # each query is work for the worker that is measured
+POLL_S = 0.5  # each query is work for the worker that is measured
 JOB = "bench"
 
 Record = Mapping[str, Any]
@@ -153,7 +153,7 @@ async def until(claim: Callable[[], Awaitable[bool]]) -> None:
     deadline = time.monotonic() + WITHIN_S
     while not await claim():
         assert time.monotonic() < deadline
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def show(row: Row, records: list[Record]) -> None:

@@ -42,7 +42,7 @@ _PORTS = range(20_000, 32_000)
 _TAIL_LINES = 15
 SPACE_LEAST = 1_000_000
 FULL = "less than 1 MB is left in {}"
-LOOK_S = 0.02
+POLL_S = 0.02
 """Seconds between two looks at a process that starts: each takes processor time from what it waits for."""
 _FOREIGN = ("TEMPORAL_", "EVERSTEP_")
 
@@ -124,7 +124,7 @@ class Process:
                 raise self.failed(f"ended with {self._process.returncode}")
             if time.monotonic() > deadline:
                 raise self.failed(f"not ready within {within_s:g} s")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def says(self, beginning: str, *, within_s: float) -> str:
         """Wait for an output line with this beginning; return the rest of the line."""

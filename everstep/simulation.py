@@ -29,8 +29,8 @@ from everstep.core.loop.next_actions import (
     Decided,
     End,
     Event,
-    Look,
     NextPhase,
+    Observe,
     PlanEnded,
     RunPlan,
     WatchAction,
@@ -47,7 +47,7 @@ from everstep.steps.counting import (
 )
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import hand_over, perform
-from everstep.steps.watch import look_once, watch
+from everstep.steps.watch import observe_once, watch
 
 
 @dataclass(slots=True, kw_only=True)
@@ -139,8 +139,8 @@ class Simulation:
                 return PlanEnded(outcome=await carry_out(self._context(), plan))
             case WatchAction(order=order):
                 return Watched(report=await watch(self._context(), order, self.leave))
-            case Look(order=order):
-                return Watched(report=await look_once(self._context(), order))
+            case Observe(order=order):
+                return Watched(report=await observe_once(self._context(), order))
             case Decide(inputs=inputs):
                 to_count = count_order(
                     inputs.policy, inputs.facts, inputs.occurrences, spec=self.spec, job=self.job.id

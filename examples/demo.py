@@ -54,7 +54,7 @@ QUIET_START_S = 4.0
 SLOWEST = 10.0
 START_S = 30.0
 JOB_S = 180.0
-LOOK_S = 0.1
+POLL_S = 0.1
 ORPHAN_S = "15"
 """Were we killed, agents would end themselves after this time."""
 
@@ -206,7 +206,7 @@ async def follow(
         if coming and is_due(coming[0], glance, known=known):
             known = len(glance.restarts)
             await strike(stage, coming.popleft())
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def is_due(trouble: Trouble, glance: Glance, *, known: int) -> bool:

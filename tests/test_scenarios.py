@@ -74,7 +74,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     def from_the_first(carry_out: Callable[..., Any]) -> Callable[..., Any]:
         return lambda hands, order, *more: carry_out(hands, replace(order, cursor=""), *more)
 
-    for name in ("perform", "watch", "look_once"):
+    for name in ("perform", "watch", "observe_once"):
         monkeypatch.setattr(simulation, name, from_the_first(getattr(simulation, name)))
 
 

@@ -106,5 +106,5 @@ async def test_a_terminated_run_whose_test_never_yields_is_killed(tmp_path: Path
 
 
 def is_alive(pid_file: Path) -> bool:
-    process = proc.look(int(pid_file.read_text())) if pid_file.exists() else None
+    process = proc.find(int(pid_file.read_text())) if pid_file.exists() else None
     return process is not None and process.is_alive

@@ -150,7 +150,7 @@ class TrainingJob(JobHandlers):
                 return await self._plan_ended(work)
             case next_actions.WatchAction(order=order):
                 return next_actions.Watched(report=await self._watch(order))
-            case next_actions.Look(order=order):
+            case next_actions.Observe(order=order):
                 return next_actions.Watched(report=await self._look(order))
             case next_actions.Clear():
                 await self._publisher.wait_for_lines()

@@ -26,7 +26,7 @@ from benchmarks.run import machine
 FAULTS = 10
 SETTLED_S = 5.0
 GIVEN_UP_S = 60.0
-LOOK_S = 0.01
+POLL_S = 0.01
 KILLED_GOAL_S, STOPPED_GOAL_S = 0.3, 5.5
 
 
@@ -63,7 +63,7 @@ class Events:
         while time.monotonic() < deadline:
             if found := self.all(event, rank, after):
                 return found[0][0]
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return None
 
 

@@ -189,7 +189,7 @@ def _is_first() -> bool:
 
 def _write_identity(pid_in_folder: int) -> None:
     """Write the agent's PID, as workers see it, and its start time: with both they detect that it ended."""
-    process = proc.look(os.getpid())
+    process = proc.find(os.getpid())
     identity = f"{pid_in_folder} {process.started if process is not None else 0}"
     files.replace(Path(wire.PID), identity)
 

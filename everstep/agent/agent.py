@@ -258,16 +258,16 @@ class Agent:
             self.quit(0.0)
         if self.run is not None and self.run.is_alive:
             rank_ends.mark_alive(self.home)
-        self.look_around()
+        self.poll_parts()
 
-    def look_around(self) -> None:
+    def poll_parts(self) -> None:
         """Have every part look at the ranks: once a second, and when one ends."""
-        self.parts.ranks.look()
-        self.parts.warden.look()
-        self.parts.samples.look()
-        self.parts.npus.look()
-        self.parts.prefetcher.look()
-        self.parts.copier.look()
+        self.parts.ranks.poll()
+        self.parts.warden.poll()
+        self.parts.samples.poll()
+        self.parts.npus.poll()
+        self.parts.prefetcher.poll()
+        self.parts.copier.poll()
 
     # -- commands ---------------------------------------------------------------------------------
 

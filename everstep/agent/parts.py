@@ -13,26 +13,26 @@ from everstep.agent.processes.run import Run
 from everstep.protocol import wire
 
 
-class LookingPart(Protocol):
+class PolledPart(Protocol):
     """A part that looks at the ranks."""
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Look now: once a second, and when a rank ends."""
 
 
-class RanksPart(LookingPart, Protocol):
+class RanksPart(PolledPart, Protocol):
     """Tracks the start, output, steps and exit of ranks."""
 
     def follow(self, run: Run) -> None: ...
     def forget(self, rank: Rank) -> None: ...
-    def look_at_position(self, rank: Rank) -> None:
+    def read_position(self, rank: Rank) -> None:
         """Read the step that the rank reports."""
 
     def published(self) -> None:
         """The agent has published its state."""
 
 
-class WardenPart(LookingPart, Protocol):
+class WardenPart(PolledPart, Protocol):
     """Ends the ranks if the agent cannot."""
 
     def send_orders(self) -> None:
@@ -43,10 +43,10 @@ class WardenPart(LookingPart, Protocol):
         """Why it ended the ranks of the current run, if it did."""
 
 
-class SamplesPart(LookingPart, Protocol):
+class SamplesPart(PolledPart, Protocol):
     """Samples what the processes of a run do, and its checkpoints."""
 
-    def look_now(self) -> None: ...
+    def poll_now(self) -> None: ...
     def prepare(self, run: Run) -> None:
         """Prepare for the run. Called before its ranks start."""
 
@@ -73,7 +73,7 @@ class PrewarmPart(Protocol):
         """Prepare forks for the start after this one."""
 
 
-class PrefetcherPart(LookingPart, Protocol):
+class PrefetcherPart(PolledPart, Protocol):
     """Runs commands beside the ranks."""
 
     def end(self) -> None: ...
@@ -109,10 +109,10 @@ class Parts(NamedTuple):
     ranks: RanksPart
     warden: WardenPart
     samples: SamplesPart
-    npus: LookingPart
+    npus: PolledPart
     prewarm: PrewarmPart
     prefetcher: PrefetcherPart
     evidence: EvidencePart
-    copier: LookingPart
+    copier: PolledPart
     fetching: FetchingPart
     dumping: DumpingPart

@@ -96,7 +96,7 @@ class Handlers:
             boot = query.get("boot", "")
             self.agent.loop.hand_over(lambda: self.agent.drop_stored(boot, stored_up_to))
         if query.get("fresh") == "1":
-            self.agent.loop.call(self.agent.parts.samples.look_now)
+            self.agent.loop.call(self.agent.parts.samples.poll_now)
         # First only for news; once the quiet time is over, for mere progress of the training too.
         state = self.agent.wait(lambda state: _is_news(state, since), quiet_s)
         if state["version"] == since:
@@ -206,7 +206,7 @@ class Handlers:
 
     def checkpoints(self, _query: Fields, body: Fields) -> Any:
         question: wire.CheckpointsQuestion = commands.read(body, wire.CheckpointsQuestion)
-        return {"checkpoints": self._saved(question, within_s=wire.LOOK_S)}
+        return {"checkpoints": self._saved(question, within_s=wire.LIST_S)}
 
     def _saved(
         self, question: wire.CheckpointsQuestion, *, within_s: float

@@ -23,7 +23,7 @@ from everstep.client.jobs import ended_jobs, status
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.explaining import RestartChoice, explained_from_file, explained_of_lives
 from everstep.client.jobs.found_job import FoundJob, find
-from everstep.client.jobs.glances import LOOK_S, Glance, glances
+from everstep.client.jobs.glances import POLL_S, Glance, glances
 from everstep.client.jobs.records import (
     Rows,
     all_events,
@@ -201,7 +201,7 @@ class AsyncJob:
 
     # -- waiting for it -----------------------------------------------------------------------------
 
-    async def watch(self, *, every_s: float = LOOK_S) -> AsyncIterator[Glance]:
+    async def watch(self, *, every_s: float = POLL_S) -> AsyncIterator[Glance]:
         """Look at the job until it has ended; the last look shows its end."""
         async for glance in glances(await self._connected(), self.id, every_s=every_s):
             yield glance

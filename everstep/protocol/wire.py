@@ -63,7 +63,7 @@ COPY_PART_MOST = 2 * 1024 * 1024
 """Bytes of one part of a copy."""
 STORAGE_S = 2.0
 """How long an agent waits for storage before it answers that the storage hangs."""
-LOOK_S = 60.0
+LIST_S = 60.0
 """Time limit of listing checkpoints; storage with many of them may be slow."""
 ORPHAN_S = 86_400.0
 """Default time without a request of a worker after which an agent ends itself."""

@@ -19,7 +19,7 @@ async def dump(step: StepRun) -> tuple[str, ...]:
     plan = step.order.plan
     if not snapshots.may_be_used(plan) or not plan.remedy.recreate:
         return ()
-    observation = await step.look(step.now)
+    observation = await step.observe(step.now)
     node_ranks = placement.node_ranks(step.order.active)
     number = snapshots.to_dump(plan, observation.pods, node_ranks, observation.checkpoint)
     if number is None:
@@ -30,6 +30,6 @@ async def dump(step: StepRun) -> tuple[str, ...]:
     while not (state := await step.context.backend.ensure_dumped(order)).done:
         if step.now >= deadline:
             return (f"step {number} is not saved from memory within {within_s:g} s",)
-        await step.look(min(deadline, step.now + POLL_S))
+        await step.observe(min(deadline, step.now + POLL_S))
     notes = [f"step {number} is not saved from memory: {why}" for why in state.failed]
     return (*([f"step {number} saved from memory"] if state.saved else []), *notes)

@@ -143,7 +143,7 @@ class StepRun:
         """
         return max(self.order.since + limit_s, await self.requested_at() + min(limit_s, ANSWER_S))
 
-    async def look(self, until: float | None = None) -> Observation:
+    async def observe(self, until: float | None = None) -> Observation:
         """Wait for the next change. Raises `Superseded` or `ContainersGone` if it shows either."""
         observation = await self.context.backend.observe(
             self.order.plan.job, cursor=self.cursor, until=until, wait_s=POLL_S
@@ -161,7 +161,7 @@ class StepRun:
             raise ContainersGone(lost_slots)
         return observation
 
-    async def look_for_answers(self, until: float | None = None) -> None:
+    async def observe_answers(self, until: float | None = None) -> None:
         """Wait for the next change, as `look`. Raises `SlotsSilent` with slots that are silent for too long.
 
         While more than half of the needed ones are, the way to them may be broken: then there is no limit.
@@ -174,7 +174,7 @@ class StepRun:
                 raise SlotsSilent(late, limit_s)
             next_at = min(deadlines.values())
             until = next_at if until is None else min(until, next_at)
-        await self.look(until)
+        await self.observe(until)
 
     def _silent_since(self) -> dict[int, float]:
         """Since when each needed slot is silent, of those that are."""
@@ -318,15 +318,15 @@ def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
     return row.cls in classes and not row.is_harmless
 
 
-async def look_then_report(
+async def observe_then_report(
     step: StepRun, until: float | None, what: str, *, deadline: float | None = None
 ) -> None:
     """Wait for something that usually comes at once, and report the wait only if it does not.
 
     Each report wakes the job's workflow. The step looks again at `until` and fails at `deadline`; without one
-    it waits for answers as `look_for_answers` does.
+    it waits for answers as `observe_answers` does.
     """
-    look = step.look_for_answers if deadline is None else step.look
+    look = step.observe_answers if deadline is None else step.observe
     report_at = step.order.since + REPORT_AFTER_S
     if step.now >= report_at:
         await step.report_wait(what, until=deadline)

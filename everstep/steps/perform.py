@@ -48,7 +48,7 @@ from everstep.steps.looking import (
     StepContext,
     StepRun,
     Superseded,
-    look_then_report,
+    observe_then_report,
 )
 from everstep.steps.resuming import STORAGE_POLL_S, resume
 from everstep.steps.run_order import run_order
@@ -110,7 +110,7 @@ async def _standby(step: StepRun) -> StepResult:
             await step.context.backend.ensure_standby(replace(order, recreate=()))
             return _failed_before_stop(step, STANDBY_NONE, message)
         await step.report_wait(state.waiting_for, until=deadline)
-        if ended_slots := _ended_slots(await step.look(deadline)):
+        if ended_slots := _ended_slots(await step.observe(deadline)):
             message = f"slot {ended_slots[0]} ended before a backup pod was ready"
             return _failed_before_stop(step, STANDBY_OVER, message)
     return step.done()
@@ -129,7 +129,7 @@ def _failed_before_stop(step: StepRun, kind: str, message: str) -> StepResult:
 async def _space(step: StepRun) -> StepResult:
     until = step.order.since + step.order.plan.remedy.space_s
     while step.now < until:
-        await step.look(until)
+        await step.observe(until)
     return step.done()
 
 
@@ -167,7 +167,7 @@ async def _stop(step: StepRun) -> StepResult:
             return replace(
                 failed, evidence=state.evidence, works=state.works, lost_containers=tuple(missing)
             )
-        await step.look(until)
+        await step.observe(until)
 
 
 def _kept_or_failed(step: StepRun, state: StopState) -> StepResult:
@@ -217,7 +217,7 @@ async def _heal(step: StepRun) -> StepResult:
             return step.done()
         what, deadline = healing[0]
         await step.report_wait(what, until=deadline)
-        await step.look(min(until for _, until in healing))
+        await step.observe(min(until for _, until in healing))
 
 
 async def _writable(step: StepRun) -> StepResult:
@@ -229,8 +229,8 @@ async def _writable(step: StepRun) -> StepResult:
             message = f"{problem} for {wait_s:g} s"
             return step.failed(step.cause("storage.unwritable", message))
         await step.report_wait("the storage to be writable", until=deadline)
-        next_look = step.now + STORAGE_POLL_S
-        await step.look(next_look if deadline is None else min(deadline, next_look))
+        next_poll = step.now + STORAGE_POLL_S
+        await step.observe(next_poll if deadline is None else min(deadline, next_poll))
     return step.done()
 
 
@@ -380,7 +380,7 @@ async def _place(step: StepRun) -> StepResult:
             slots = choice.slots
         elif all_have_nodes_at is None:
             await step.report_wait(state.waiting_for or None, until=deadline)
-            await step.look(choice.until)
+            await step.observe(choice.until)
         elif (cause := await _wait_for_agents(step, state, all_have_nodes_at)) is not None:
             return step.failed(cause)
 
@@ -400,10 +400,10 @@ async def _wait_for_agents(
         message = f"each slot has a node, and after {start_s:g} s still waits for {what}"
         return step.cause("place.none", message)
     if step.now < report_at:
-        await step.look(min(report_at, until))
+        await step.observe(min(report_at, until))
         return None
     await step.report_wait(state.waiting_for or None, until=until)
-    await step.look(until)
+    await step.observe(until)
     return None
 
 
@@ -474,7 +474,7 @@ async def _precheck(step: StepRun) -> StepResult:
     )
     step.needs = frozenset(order.slots)
     while not (state := await step.context.backend.ensure_prechecked(order)).done:
-        await look_then_report(step, None, "the checks before the start")
+        await observe_then_report(step, None, "the checks before the start")
     step.facts += state.failures
     result = step.failed(min(state.failures, key=weight)) if state.failures else step.done()
     return replace(result, notes=state.notes)
@@ -505,7 +505,7 @@ async def _start(step: StepRun) -> StepResult:
         waiting_for = (
             f"slot {slot} to start its ranks{resuming_from(step.order.snapshot or order.resume)}"
         )
-        await look_then_report(step, deadline, waiting_for, deadline=deadline)
+        await observe_then_report(step, deadline, waiting_for, deadline=deadline)
 
 
 STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {

@@ -23,7 +23,7 @@ from everstep.core.world import (
     SetAsideOrder,
     Snapshot,
 )
-from everstep.steps.looking import StepRun, look_then_report
+from everstep.steps.looking import StepRun, observe_then_report
 from everstep.steps.run_order import run_folders
 
 STORAGE_POLL_S = 5.0
@@ -67,7 +67,7 @@ async def _snapshot(step: StepRun, checkpoint: Checkpoint | None) -> Snapshot | 
     """The snapshots in memory that are newer than the checkpoint, if every rank has one of the same step."""
     if not snapshots.may_be_used(step.order.plan):
         return None
-    observation = await step.look(step.now)
+    observation = await step.observe(step.now)
     node_ranks = placement.node_ranks(step.order.active)
     return snapshots.choose(step.order.plan, observation.pods, node_ranks, checkpoint)
 
@@ -114,14 +114,14 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
         if state.no_folder and is_launch:
             return step.failed(step.cause(START_FAILED, state.unwritable))
         if not state.unwritable:
-            await look_then_report(step, None, state.waiting_for)
+            await observe_then_report(step, None, state.waiting_for)
             continue
         if deadline is not None and step.now >= deadline:
             message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
         await step.report_wait(state.waiting_for, until=deadline)
-        next_look = step.now + STORAGE_POLL_S
-        await step.look(next_look if deadline is None else min(deadline, next_look))
+        next_poll = step.now + STORAGE_POLL_S
+        await step.observe(next_poll if deadline is None else min(deadline, next_poll))
     return state
 
 
@@ -142,8 +142,8 @@ async def _wait_for_checkpoints(step: StepRun) -> CheckpointListing:
     listing = NO_CHECKPOINTS
     while not listing.checkpoints and (deadline is None or step.now < deadline):
         await step.report_wait(waiting_for, until=deadline)
-        next_look = step.now + STORAGE_POLL_S
-        await step.look(next_look if deadline is None else min(deadline, next_look))
+        next_poll = step.now + STORAGE_POLL_S
+        await step.observe(next_poll if deadline is None else min(deadline, next_poll))
         listing = await _list_checkpoints(step)
     return listing
 
@@ -161,7 +161,7 @@ async def _list_checkpoints(step: StepRun) -> CheckpointListing:
         try:
             return CheckpointListing(checkpoints=await _checkpoints(step))
         except NoAgentAvailable as error:
-            await look_then_report(step, step.now + STORAGE_POLL_S, str(error))
+            await observe_then_report(step, step.now + STORAGE_POLL_S, str(error))
 
 
 async def _checkpoints(step: StepRun) -> tuple[Checkpoint, ...]:

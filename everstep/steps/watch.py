@@ -1,4 +1,4 @@
-"""Watch a job until something needs a decision (`watch`), or observe it once (`look_once`).
+"""Watch a job until something needs a decision (`watch`), or observe it once (`observe_once`).
 
 The activities of these names call it. What an observation means is judged in `core.seeing.watching`.
 """
@@ -78,7 +78,7 @@ async def _watched(
             # An earlier try may have reported a wait for an observation.
             await context.send_wait(None)
         cursor, observation = fresh.cursor, fresh
-        memory, verdict = watching.look(order, memory, fresh)
+        memory, verdict = watching.check(order, memory, fresh)
         if context.has_heartbeat:
             context.beat(glance(order, memory, fresh) | spares.values())
         if isinstance(verdict, PollAll):
@@ -104,7 +104,7 @@ async def _watched(
             look_at = grows_at
         until = _earliest(until, look_at)
     observation = await _observed_now(context, order, cursor)
-    memory, _ = watching.look(order, memory, observation)
+    memory, _ = watching.check(order, memory, observation)
     return watching.report(order, memory, observation, "interrupted")
 
 
@@ -188,10 +188,10 @@ async def _observed_now(context: StepContext, order: WatchOrder, cursor: str) ->
     return observation
 
 
-async def look_once(context: StepContext, order: WatchOrder) -> WatchReport:
+async def observe_once(context: StepContext, order: WatchOrder) -> WatchReport:
     """The job as it is now."""
     observation = await _observed_now(context, order, order.cursor)
-    memory, _ = watching.look(order, Watch(learned=order.learned), observation)
+    memory, _ = watching.check(order, Watch(learned=order.learned), observation)
     report = watching.report(order, memory, observation, "refresh")
     # Facts stay with the backend: the watch that follows is to group and settle them.
     return replace(report, facts=(), cursor=order.cursor)

@@ -22,7 +22,7 @@ from everstep.train.link import connected
 
 REPORTED_AFTER_S = 1.0
 """A rank that waits so long for a hold reports what interrupted it: no other rank has ended visibly."""
-LOOK_S = FREED_EVERY_S = 0.1
+POLL_S = FREED_EVERY_S = 0.1
 SILENT_S = 3600.0
 """Longest wait for an order. The agent ends the rank much earlier, unless no worker decides."""
 
@@ -120,7 +120,7 @@ class Orders:
                 elif not is_reported and waited_s >= REPORTED_AFTER_S:
                     is_reported = True
                     self._send({"do": "interrupted", "why": why[:500]})
-                self._changed.wait(LOOK_S if not is_reported else SILENT_S)
+                self._changed.wait(POLL_S if not is_reported else SILENT_S)
         return None
 
     def _send(self, message: Mapping[str, Any]) -> None:

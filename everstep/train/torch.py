@@ -47,7 +47,7 @@ from everstep.train.run import Run
 PYTORCH = Path(torch.__file__).parent
 NO_STATE = -1
 """In place of a completed step: of a rank that has not the state after any."""
-TRY_S, LOOK_S = 1.0, 0.02
+TRY_S, POLL_S = 1.0, 0.02
 """Time limit of one try to reach the store of a group, and how long after a refused one the next begins."""
 THERE = "everstep/there/"
 """The keys in the store of a group under which its ranks say that they are there."""
@@ -147,7 +147,7 @@ class Group:
                     raise RuntimeError(
                         f"the store of the group at {host}:{port}: {error}"
                     ) from error
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
             else:
                 store.set_timeout(self._timeout)
                 return store

@@ -43,7 +43,7 @@ def until(
 
 def is_running(pid: int) -> bool:
     """Whether any code of it can still be carried out: one that is ending has no memory any more."""
-    process = proc.look(pid)
+    process = proc.find(pid)
     return process is not None and process.is_alive and _has_memory(pid)
 
 
@@ -139,7 +139,7 @@ class Pod:
         until(lambda: remove_cgroups(self.home), what="the removal of its cgroups")
 
     def left(self) -> list[proc.Process]:
-        processes = Members(self.home, self.uid).look().living
+        processes = Members(self.home, self.uid).find().living
         proc.kill(processes)
         return processes
 

@@ -118,7 +118,7 @@ def test_what_a_rank_can_do_is_told_in_words_that_others_can_read(tmp_path: Path
     folder = RankFolder(tmp_path / "ranks" / "g1-r0")
     folder.path.mkdir(parents=True)
     (folder.path / wire.CAPABILITIES).write_text('["guard", "\\ud800", "a\\u0000b"]')
-    folder.look()
+    folder.poll()
     json.dumps(folder.can, ensure_ascii=False).encode()
     assert "guard" in folder.can
 

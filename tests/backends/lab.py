@@ -193,12 +193,12 @@ class Run:
 
     # --- seeing ---------------------------------------------------------------------------------
 
-    async def look(self) -> Observation:
+    async def observe_now(self) -> Observation:
         """Everything as it is now, from the first fact on. Passes no time: its time has come."""
         return await self.backend.observe(self.ref, cursor="", until=0.0, wait_s=0.0)
 
     async def pod(self, slot: int) -> PodView:
-        observation = await self.look()
+        observation = await self.observe_now()
         return next(pod for pod in observation.pods if pod.slot == slot)
 
     async def observe(self, until: float | None = None, wait_s: float = 5.0) -> Observation:

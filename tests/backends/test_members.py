@@ -35,7 +35,7 @@ async def launched(lab: Lab, **changes: Any) -> Run:
 
 async def processes(job: Run) -> dict[int, object]:
     """Rank -> what stays the same as long as its process does."""
-    pods = (await job.look()).pods
+    pods = (await job.observe_now()).pods
     if not isinstance(job.lab, LocalLab):
         return {rank: incarnation for pod in pods for rank, incarnation in _incarnations(job, pod)}
     states = [job.lab.backend.agents.by_uid[pod.uid].state for pod in pods]
@@ -85,7 +85,7 @@ async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab
     ranks_kept = await stopped_but(job, 0, 2)
     assert ranks_kept == (0, 2)
     assert await processes(job) == only_ranks(before, 0, 2)
-    waits = (await job.look()).pods
+    waits = (await job.observe_now()).pods
     assert {(pod.generation, pod.run.started_at) for pod in waits} == {(2, None)}
     await job.fence(kept_ranks=ranks_kept)
     await job.start(kept_ranks=ranks_kept)
@@ -93,7 +93,7 @@ async def test_kept_ranks_keep_their_process_and_get_the_new_generation(lab: Lab
     after = await processes(job)
     assert only_ranks(after, 0, 2) == only_ranks(before, 0, 2)
     assert not {*only_ranks(after, 1, 3).items()} & {*before.items()}
-    pods = (await job.look()).pods
+    pods = (await job.observe_now()).pods
     assert [(pod.generation, pod.ranks, pod.older_ranks) for pod in pods] == [
         (2, 2, ((0, 1),)),
         (2, 2, ((2, 1),)),
@@ -116,7 +116,7 @@ async def test_every_rank_may_be_kept(lab: Lab) -> None:
     await job.fence(kept_ranks=ranks_kept)
     await job.start(kept_ranks=ranks_kept)
     assert await processes(job) == before
-    assert {pod.generation for pod in (await job.look()).pods} == {2}
+    assert {pod.generation for pod in (await job.observe_now()).pods} == {2}
 
 
 async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None:
@@ -127,7 +127,7 @@ async def test_an_incarnation_is_told_over_several_generations(lab: Lab) -> None
         await job.fence(kept_ranks=ranks_kept)
         await job.start(kept_ranks=ranks_kept)
     assert only_ranks(await processes(job), 0, 2) == only_ranks(before, 0, 2)
-    pods = (await job.look()).pods
+    pods = (await job.observe_now()).pods
     assert [pod.older_ranks for pod in pods] == [((0, 1),), (), ((2, 1),), ((3, 2),)]
     assert await older_as_watched(job) == {0: 1, 2: 1, 3: 2}
 
@@ -143,7 +143,9 @@ async def older_as_watched(job: Run) -> dict[int, int]:
         limits=Limits(),
         active=job.slots,
     )
-    return dict(report(order, Watch(learned=Learned()), await job.look(), "refresh").older_ranks)
+    return dict(
+        report(order, Watch(learned=Learned()), await job.observe_now(), "refresh").older_ranks
+    )
 
 
 async def test_a_pod_may_be_replaced_while_ranks_elsewhere_go_on(lab: Lab) -> None:

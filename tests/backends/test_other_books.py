@@ -32,13 +32,13 @@ async def test_a_job_of_other_books_is_refused_and_nothing_changes(
     job: Run, subtests: pytest.Subtests
 ) -> None:
     await job.launch()
-    before, done = await job.look(), await effects(job.lab)
+    before, done = await job.observe_now(), await effects(job.lab)
     strange = Run(job.lab, slots=job.slots, generation=job.generation, books="other")
     for verb, call in OF_A_JOB.items():
         refused = pytest.raises(WrongCluster, match=STRANGE)
         with subtests.test(verb), refused:
             await call(strange)
-    after = await job.look()
+    after = await job.observe_now()
     assert (uids_of(after), await effects(job.lab)) == (uids_of(before), done)
     assert after.generation == job.generation
 
@@ -62,14 +62,14 @@ async def test_an_order_of_a_generation_never_given_is_refused(
         )
         with subtests.test(verb), ahead_of_us:
             await call(ahead)
-    assert (await job.look()).generation == job.generation
+    assert (await job.observe_now()).generation == job.generation
 
 
 async def test_books_that_are_behind_the_job_give_it_no_generation(job: Run) -> None:
     first = await job.new_generation("launch")
     with pytest.raises(WrongCluster, match="an older copy"):
         await job.backend.ensure_generation(job.ref, "restart", above=first + 1)
-    assert (await job.look()).generation == first
+    assert (await job.observe_now()).generation == first
 
 
 async def test_a_key_that_was_answered_in_a_time_the_job_forgot_counts_as_new(job: Run) -> None:
@@ -85,7 +85,7 @@ async def test_an_adopted_job_goes_on_above_its_own_generation(job: Run) -> None
     adoption = await job.backend.ensure_adopted(job.ref, generation=7)
     assert adoption == await job.backend.identity()
     job.books = adoption
-    assert (await job.look()).generation == 7
+    assert (await job.observe_now()).generation == 7
     assert await job.backend.ensure_generation(job.ref, "restart", above=7) == 8
 
 
@@ -93,11 +93,11 @@ async def test_an_adoption_changes_nothing_for_a_job_of_these_books(job: Run) ->
     job.env = NEVER_ENDS
     await job.launch()
     job.books = await job.backend.identity()
-    before = await job.look()
+    before = await job.observe_now()
     for _ in range(2):
         adopted = await job.backend.ensure_adopted(job.ref, generation=job.generation)
         assert adopted == ""
-    assert uids_of(await job.look()) == uids_of(before)
+    assert uids_of(await job.observe_now()) == uids_of(before)
     await job.new_generation("next")
     await job.stop()
     assert (await job.backend.ensure_fenced(job.fence_order())).done, "nothing is unknown"
@@ -126,7 +126,7 @@ async def test_after_an_adoption_the_fence_takes_its_time_once(job: Run) -> None
 
 
 async def states(job: Run) -> set[PodState]:
-    return {pod.state for pod in (await job.look()).pods}
+    return {pod.state for pod in (await job.observe_now()).pods}
 
 
 async def test_a_restart_that_was_done_is_found_done_and_the_next_of_its_name_is_a_new_one(

@@ -35,7 +35,7 @@ async def gets_its_place(job: Run) -> None:
 
 
 async def is_placed(job: Run) -> bool:
-    return bool((await job.look()).pods)
+    return bool((await job.observe_now()).pods)
 
 
 async def test_what_a_re_issued_job_gives_back_nobody_takes_before_it(lab: Lab) -> None:

@@ -31,7 +31,7 @@ async def test_a_run_that_was_overtaken_may_end_the_job_only_as_its_owner(job: R
     _, later = await overtaken(job)
     with pytest.raises(StaleGeneration):
         await later.backend.ensure_gone(later.ref)
-    assert (await later.look()).pods, "nothing was ended"
+    assert (await later.observe_now()).pods, "nothing was ended"
     await later.new_generation("clear")
     await later.gone()
     assert await later.backend.leftovers() == ()

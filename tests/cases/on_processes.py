@@ -30,7 +30,7 @@ from tests.support.patience import HUNG_S
 from tests.support.scene import NO_ANSWER_YET
 from tests.support.workerproc import WorkerProcess
 
-LOOK_S = 0.02
+POLL_S = 0.02
 DAY_S = 86_400.0
 HALF_AN_HOUR_S = 1_800.0
 WITNESS = Path(__file__).with_name("witness.py")
@@ -138,7 +138,7 @@ class OnProcesses(ABC):
         deadline = time.monotonic() + HUNG_S
         while not await _holds(claim):
             assert time.monotonic() < deadline, f"{what} never came; {self._log_text()}"
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def _log_text(self) -> str:
         return f"starts {self._starts()}; {self.worker.output()[-2000:]}"

@@ -21,8 +21,8 @@ CONTROL = Path(os.environ["CONTROL"])
 RANK = int(os.environ["RANK"])
 GENERATION = int(os.environ["EVERSTEP_GENERATION"])
 PREFIXES = ("MA_", "VC_", "EVERSTEP_", "NNODES")
-LOOK_S = 0.02
-STILL_LOOK_S = 0.5
+POLL_S = 0.02
+STILL_POLL_S = 0.5
 """Seldom enough to use no measurable time of a processor."""
 BYTES = b"." * 4096
 
@@ -83,7 +83,7 @@ def main() -> None:
             validates = True
         elif not is_still:
             null.write(BYTES)
-        time.sleep(STILL_LOOK_S if is_still else LOOK_S)
+        time.sleep(STILL_POLL_S if is_still else POLL_S)
 
 
 if __name__ == "__main__":

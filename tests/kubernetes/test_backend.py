@@ -194,7 +194,7 @@ async def test_a_look_at_a_quiet_job_reads_its_record_once(
         return await get(api, path, query)
 
     monkeypatch.setattr(KubernetesApi, "get", counted)
-    await job.look()
+    await job.observe_now()
     assert [path.rpartition("/")[2] for path in paths] == ["everstep-job-quiet"]
     await job.gone()
 

@@ -364,7 +364,7 @@ async def test_a_pod_whose_marks_were_taken_away_gets_them_back_and_trains_on(
     await api.patch(path, {"metadata": MARKS[what]})
 
     async def has_marks() -> bool:
-        await lab.backend.look(job.ref, job.cursor)
+        await lab.backend.observe_now(job.ref, job.cursor)
         metadata = (await api.get(path))["metadata"]
         return {kind: metadata[kind] for kind in marks} == marks
 
@@ -390,7 +390,7 @@ async def test_an_old_copy_of_its_record_removes_no_pod_that_is_newer(
     await api.patch(record, {"data": old})
     for _ in range(3):
         with pytest.raises(WrongCluster, match=r"old copy: .* everstep adopt restored"):
-            await lab.backend.look(job.ref, job.cursor)
+            await lab.backend.observe_now(job.ref, job.cursor)
     pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
     of_job = [pod["metadata"] for pod in pods if pod["metadata"]["name"].startswith("restored")]
     assert {pod["uid"] for pod in of_job} == {*uids_of(before, job.slots).values()}

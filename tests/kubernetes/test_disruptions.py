@@ -149,7 +149,7 @@ async def test_a_pod_that_ends_during_a_look_is_lost_for_its_reason(
     )
     await job.launch()
     await job.step(1)
-    (pod,) = (await job.look()).pods
+    (pod,) = (await job.observe_now()).pods
     agent = lab.backend.agent_cluster.agents.by_uid[pod.uid]
     sync, ends = PodReconciler.sync, iter([f"/api/v1/namespaces/{namespace}/pods/{job.id}-0-g1"])
 
@@ -163,7 +163,7 @@ async def test_a_pod_that_ends_during_a_look_is_lost_for_its_reason(
         return stored
 
     monkeypatch.setattr(PodReconciler, "sync", sync_before_the_end)
-    observation = await lab.backend.look(job.ref, job.cursor)
+    observation = await lab.backend.observe_now(job.ref, job.cursor)
     assert [fact.kind for fact in observation.facts] == ["pod.deleted", "agent.gone"]
     await job.gone()
 

@@ -308,7 +308,7 @@ async def test_without_groups_pods_that_hold_places_for_nothing_give_them_back(
 
     await until(are_given_back)
     assert any("given back" in wait for wait in waits), waits
-    assert not (await job.look()).facts, "the job did that itself"
+    assert not (await job.observe_now()).facts, "the job did that itself"
     await job.gone()
 
 

@@ -286,7 +286,7 @@ async def test_a_killed_pod_is_replaced_within_the_quota_of_its_group(
         await job.fence()
         await job.start()
         await job.step(15)
-    assert uids_of(await job.look(), [0]) == uids_of(before, [0])
+    assert uids_of(await job.observe_now(), [0]) == uids_of(before, [0])
     pods = await pods_of(api, namespace, "killed")
     assert [group_of(pod) for pod in pods] == [("killed-g1", "2")] * 2
     assert await queue.workloads() == ["killed-g1"]

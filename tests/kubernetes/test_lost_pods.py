@@ -144,7 +144,7 @@ async def test_a_node_that_is_not_ready_for_a_moment_is_no_fault_while_its_agent
     await machines.fault("node-return", node=node)
     await until(lambda: lab.backend.watch.service(node)[0] == "ready")
     await job.step(30)
-    after = await job.look()
+    after = await job.observe_now()
     assert [fact.kind for fact in job.facts if fact.family == "node"] == []
     assert uids_of(after) == uids_of(before)
     await job.gone()

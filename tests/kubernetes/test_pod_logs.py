@@ -21,7 +21,7 @@ async def test_lines_are_told_apart_by_generation_and_rank_and_keep_their_time()
         ]
     )
     log = PodLog(cast("KubernetesApi", api), "path")
-    await log.look(has_ended=True)
+    await log.poll(has_ended=True)
     first, second = sorted(log.lines)
     assert (first, second) == (
         RankLog(generation=1, rank=0, source="path"),
@@ -94,7 +94,7 @@ async def test_a_log_is_read_once_whatever_ends_its_streams(
     api = ScriptedApi(*streams)
     log = PodLog(cast("KubernetesApi", api), "path")
     for _ in streams:
-        await log.look(has_ended=len(api.streams) == 1)
+        await log.poll(has_ended=len(api.streams) == 1)
         if log.following is not None:
             await log.following
     assert api.streams == []
@@ -121,7 +121,7 @@ async def test_lines_without_their_times_are_read_once_as_well() -> None:
     api = ScriptedApi([line], [line * 2], [line * 3])
     log = PodLog(cast("KubernetesApi", api), "path")
     while api.streams:
-        await log.look(has_ended=False)
+        await log.poll(has_ended=False)
         if log.following is not None:
             await log.following
     (lines,) = log.lines.values()

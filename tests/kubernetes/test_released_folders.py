@@ -108,7 +108,7 @@ async def test_a_folder_is_kept_where_ranks_may_still_write(
     """The kubelet is dead and the pod object gone: nothing proves the end of its ranks."""
     job = KubernetesRun(lab, id="kept", env=NEVER_ENDS)
     await begun(job)
-    node = next(pod.node for pod in (await job.look()).pods if pod.slot == 1)
+    node = next(pod.node for pod in (await job.observe_now()).pods if pod.slot == 1)
     await machines.fault("kubelet-death", node=node)
     await api.delete(f"/api/v1/namespaces/{namespace}/pods/kept-1-g1", gracePeriodSeconds=0)
     await job.see(lambda news: [pod.slot for pod in news.pods] == [0])

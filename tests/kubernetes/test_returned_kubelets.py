@@ -48,7 +48,7 @@ class Training:
         lab.settings = replace(lab.settings, fence_s=FENCE_S)
         lab.backend = await KubernetesBackend.open(lab.settings)
         await job.launch()
-        node = next(pod.node for pod in (await job.look()).pods if pod.slot == 0)
+        node = next(pod.node for pod in (await job.observe_now()).pods if pod.slot == 0)
         return cls(job, machines, folder, node)
 
     @classmethod

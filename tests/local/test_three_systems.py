@@ -21,7 +21,7 @@ from tests.workflows.test_three_systems import JOBS
 
 NODES = 9
 """Two for each job, and one for each that it loses."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 def document(kind: str, folder: Path) -> dict[str, Any]:
@@ -59,7 +59,7 @@ async def homes(job: Handle, generation: int) -> list[str]:
         running = pods and all(pod["state"] == "running" for pod in pods)
         if running and status["state"] == "running" and status["generation"] >= generation:
             return [pod["node"] for pod in pods]
-        await asyncio.sleep(LOOK_S)  # no event tells it
+        await asyncio.sleep(POLL_S)  # no event tells it
 
 
 async def has_saved(r: Rehearsal, job: str) -> bool:
@@ -80,7 +80,7 @@ async def test_each_recovers_by_its_own_rules_and_none_lands_where_another_left(
         assert len({node for nodes in before.values() for node in nodes}) == 6, before
         broken = {kind: nodes[1] for kind, nodes in before.items()}
         while not await has_saved(r, "wafers"):
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         for node in broken.values():
             await r.fault(f"device {node} 3 80E18402 critical no-heals")
         await r.until(lambda: any(r.newest(kind) > 1 for kind in JOBS), "a recovery")

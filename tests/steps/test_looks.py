@@ -16,7 +16,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodState
 from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
-from everstep.steps.watch import look_once, watch
+from everstep.steps.watch import observe_once, watch
 from tests.steps.test_keeping_ranks import cluster, launched
 from tests.support.builders import pod_with, running
 
@@ -27,7 +27,7 @@ async def left_at_once(context: StepContext, order: WatchOrder) -> WatchReport:
     return await watch(context, order, leave)
 
 
-@pytest.mark.parametrize("observe_job", [look_once, left_at_once])
+@pytest.mark.parametrize("observe_job", [observe_once, left_at_once])
 async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
     observe_job: Callable[[StepContext, WatchOrder], Awaitable[WatchReport]],
     monkeypatch: pytest.MonkeyPatch,

@@ -15,7 +15,7 @@ from tests.support.machine import EXAMPLES, Machine, until_says
 from tests.support.pages import Page
 from tests.support.patience import HUNG_S
 
-LOOK_S = 0.5
+POLL_S = 0.5
 OF_AN_ENDED_JOB = (0, 1)
 """Exit codes of a command that is only mentioned, given once the job was stopped: none is a usage error."""
 
@@ -73,7 +73,7 @@ def _run_until_it_works(
         if ended.returncode == 0 and ended.stdout and pattern in ended.stdout:
             return ended.stdout
         assert time.monotonic() < deadline, f"{command}\n{ended.stdout}{ended.stderr}"
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def _run(command: str, folder: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from everstep.agent.processes import proc
 def stranger_with_number(pid: int) -> subprocess.Popen[bytes] | None:
     """A process that leads a session of this number; None if another of the machine was quicker."""
     last = Path("/proc/sys/kernel/ns_last_pid")
-    while proc.look(pid) is None:
+    while proc.find(pid) is None:
         try:
             last.write_text(str(pid - 1))
         except PermissionError:

@@ -33,7 +33,7 @@ from tests.support.marks import marked
 from tests.support.patience import HUNG_S
 from tests.support.workerproc import ROOT, WorkerProcess
 
-LOOK_S = 0.01
+POLL_S = 0.01
 AGENT = b"agent.pyz"
 
 _STEP = re.compile(rb"^step (\d+) loss", re.MULTILINE)
@@ -154,7 +154,7 @@ class Rehearsal:
             except WorkflowFailureError as error:
                 return report_of(error)
             except RPCError:
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def fault(self, line: str) -> None:
         await rehearse(self.home, line)
@@ -167,7 +167,7 @@ class Rehearsal:
         deadline = time.monotonic() + within_s
         while not holds():
             assert time.monotonic() < deadline, f"{what} did not come true; {self.summary()}"
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     def summary(self) -> str:
         """What may help to understand a failure."""

@@ -25,7 +25,7 @@ from tests.support.stage import Handle, Stage
 
 Report = Mapping[str, Any]
 
-LOOK_S, LONGER, LOOK_MOST_S = 0.02, 1.3, 0.2
+POLL_S, LONGER, POLL_MOST_S = 0.02, 1.3, 0.2
 """Between two looks at a job: a query costs milliseconds, and some waits last for seconds."""
 
 
@@ -49,7 +49,7 @@ class Scene:
         quarantine = self.stage.client.get_workflow_handle(names.quarantine_id(self.stage.cluster))
         async with asyncio.timeout(HUNG_S):
             while await _has_work(quarantine):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
 
     async def running(
         self, body: dict[str, Any], *, until_s: float = 34.0, faults: Sequence[str] = ()
@@ -120,7 +120,7 @@ NO_ANSWER_YET = {
 
 async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """The first status of which the claim is true."""
-    look_s = LOOK_S
+    look_s = POLL_S
     async with asyncio.timeout(HUNG_S):
         while True:
             try:
@@ -132,7 +132,7 @@ async def until(job: Handle, claim: Callable[[dict[str, Any]], bool]) -> dict[st
                 if claim(status):
                     return status
             await asyncio.sleep(look_s)
-            look_s = min(look_s * LONGER, LOOK_MOST_S)
+            look_s = min(look_s * LONGER, POLL_MOST_S)
 
 
 async def until_state(job: Handle, state: str) -> dict[str, Any]:

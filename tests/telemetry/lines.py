@@ -12,7 +12,7 @@ from typing import Any
 from everstep.telemetry.logs import JsonLine
 from tests.support.patience import HUNG_S
 
-LOOK_S = 0.02
+POLL_S = 0.02
 
 Line = dict[str, Any]
 
@@ -32,7 +32,7 @@ class Lines(logging.Handler):
         """The first line of which the claim is true."""
         async with asyncio.timeout(HUNG_S):
             while not (such := [line for line in self.lines if claim(line)]):
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(POLL_S)
         return such[0]
 
 

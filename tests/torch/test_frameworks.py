@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(1200)]
 
 SAVED = 2  # checkpoints before the first kill
 BEGINNINGS = ("checkpoint-", "epoch=", "step-")
-LOOK_S = 0.001
+POLL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def until(process: subprocess.Popen[str], holds: Callable[[], object]) -> None:
     while not holds():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline, "nothing new was saved"
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
 
 
 def kill(state: wire.AgentState, *, rank: int) -> None:

@@ -66,7 +66,7 @@ class Copier:
         self._overtaken = 0  # in a row
         self._noted_run: int | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begin to send what is new, unless something is being sent. In the agent's loop."""
         run = self._agent.run
         if run is None or self._is_sending:
@@ -124,7 +124,7 @@ class Copier:
             if not is_late:
                 why = f"slot {sending.to['slot']} holds no copy of the snapshots: {error}"
                 self._note(sending, why)
-        self.look()
+        self.poll()
 
     def _note_overtaken(self, sending: Sending) -> None:
         self._overtaken += 1

@@ -139,7 +139,7 @@ class Copies:
             if copy.received < part["content_bytes"]:
                 return False
             copy.finish(part["checksum"])
-            self._look()
+            self._check()
             return True
 
     def _copy_for(self, part: wire.CopyPart) -> Copy:
@@ -160,11 +160,11 @@ class Copies:
         oldest = min(held, key=lambda copy: (copy.is_whole, copy.header["step"]))
         if oldest.has_room(part):
             oldest.begin_again(part)
-            self._look()
+            self._check()
             return oldest
         held.remove(oldest)
         oldest.memory.close()
-        self._look()
+        self._check()
         held.append(Copy(part))
         return held[-1]
 
@@ -181,7 +181,7 @@ class Copies:
                     if copy not in stay:
                         copy.memory.close()
                 self._held[rank] = stay
-            self._look()
+            self._check()
 
     def header(self, rank: int, step: int) -> wire.CopyHeader | None:
         """The header of the whole copy of this snapshot, with its age now."""
@@ -204,7 +204,7 @@ class Copies:
         copies = self._held.get(rank, ())
         return next((copy for copy in copies if copy.is_whole_at(step)), None)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Publish what is whole now."""
         whole = [c for copies in self._held.values() for c in copies if c.is_whole]
         headers = [copy.memory.snapshot for copy in whole]

@@ -66,9 +66,9 @@ class Dumping:
                 self._spawn(rank, saver, memory.handle, command)
             except OSError as error:
                 self._failed.append(f"rank {rank}: {error}")
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self._running:
             self._when_done()
 
@@ -115,7 +115,7 @@ class Dumping:
         elif not any(line.startswith(f"rank {rank}:") for line in self._failed):
             self._failed.append(f"rank {rank}: ended by signal {-code}")
         self._agent.publish()
-        self._look()
+        self._check()
 
 
 def _last_line(log: str) -> str:

@@ -191,14 +191,14 @@ def _declare(agent: Agent, rank: Rank, message: Mapping[str, Any], _handles: lis
 
 
 def _stepped(agent: Agent, rank: Rank, _message: Mapping[str, Any], _handles: list[int]) -> bool:
-    agent.parts.ranks.look_at_position(rank)
+    agent.parts.ranks.read_position(rank)
     return False
 
 
 def _snapshot_written(
     agent: Agent, _rank: Rank, _message: Mapping[str, Any], _handles: list[int]
 ) -> bool:
-    agent.parts.copier.look()
+    agent.parts.copier.poll()
     return False
 
 

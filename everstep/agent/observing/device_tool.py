@@ -43,7 +43,7 @@ class Tool:
         self._requested_at = self._began = self._answered = -math.inf
         self._is_busy = False
 
-    def look(self, indices: Collection[int], *, every_s: float) -> None:
+    def sample(self, indices: Collection[int], *, every_s: float) -> None:
         """Run the tool again if it is due."""
         now = time.monotonic()
         if self._is_busy:

@@ -134,7 +134,7 @@ class Use:
     def run_tool(self, *, every_s: float) -> None:
         """Run the tool again, if there is one and it is due."""
         if self._tool is not None:
-            self._tool.look(self._bands, every_s=every_s)
+            self._tool.sample(self._bands, every_s=every_s)
 
     def has_news(self, view: Mapping[int, Any] | None) -> bool:
         """Whether there is a sample to take: a tool answers seldomer than we look."""

@@ -29,7 +29,7 @@ STACKS_S = 5.0
 """Time limit of stacks that a person wants to read."""
 QUIET_S = 0.1
 """After this time without output a process has printed its stack."""
-LOOK_S = 0.01
+POLL_S = 0.01
 SIGNAL = "EVERSTEP_STACK_SIGNAL"
 PY_SPY = "py-spy"
 
@@ -91,7 +91,7 @@ class EvidenceCollector:
         return {number: text for number, text in texts.items() if text}
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
-        process = proc.look(rank.pid)
+        process = proc.find(rank.pid)
         if process is None or not process.is_alive:
             return ""
         if process.is_stopped:
@@ -109,8 +109,8 @@ class EvidenceCollector:
         before, signalled_at = rank.log.written, time.monotonic()
         proc.send(process, number)
         written, changed = before, signalled_at
-        while time.monotonic() - signalled_at < within_s - LOOK_S:
-            time.sleep(LOOK_S)
+        while time.monotonic() - signalled_at < within_s - POLL_S:
+            time.sleep(POLL_S)
             if rank.log.written != written:
                 written, changed = rank.log.written, time.monotonic()
             elif written != before and time.monotonic() - changed > QUIET_S:

@@ -26,10 +26,10 @@ class NpuWatch:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._watches: Mapping[str, HangWatch] = {}
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         self._next = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         run, now = self._agent.run, time.monotonic()
         if run is None or now < self._next:
             return
@@ -37,8 +37,8 @@ class NpuWatch:
         node_signs = devices.hang_signs(run.command["metrics"])
         indices = [str(index) for index in run.command["devices"]]
         pod_signs = {index: node_signs[index] for index in indices if index in node_signs}
-        before, self._watches = self._watches, self._after(run, pod_signs, now - self._looked)
-        self._looked = now
+        before, self._watches = self._watches, self._after(run, pod_signs, now - self._polled_at)
+        self._polled_at = now
         self._report(before)
 
     def _after(

@@ -1,6 +1,6 @@
 """Signs of life between the steps: I/O and CPU time of every process of the run, and the use of its devices.
 
-The agent's loop calls `Samples.look` once a second. It compares each counter with its value at the sample
+The agent's loop calls `Samples.poll` once a second. It compares each counter with its value at the sample
 before, and writes into the `Run` when something last moved, did I/O or used a device. Throughout, `still_s`
 is the run's limit of a time without I/O and device use, after which it counts as suspended; None: it has
 none.
@@ -19,15 +19,15 @@ from everstep.agent.observing.saves import Saves
 from everstep.agent.processes import proc
 from everstep.agent.processes.run import Run
 
-LOOK_S = 1.0
-LOOK_S_LEAST = 0.2
+SAMPLE_S = 1.0
+SAMPLE_S_LEAST = 0.2
 TOOL_S = 10.0
 """Least time between two runs of a vendor's tool: it is slow, and keeps the driver busy."""
 SHOWN_S = 30.0
 """The same where no run is judged by it: people are shown the use of devices."""
 STILL_S = 60.0
 """Least time without I/O after which a run is judged, unless its command sets another."""
-LOOKS = 4
+SAMPLES = 4
 """Least number of looks in the time after which a run counts as suspended."""
 AWAY_S = 10.0
 """After so long without a look this process, or the machine, stood still: what happened then is unknown."""
@@ -35,9 +35,9 @@ SHARE = 50
 """Samples take at most one part in so many of a processor, unless that were too few to judge a run by."""
 
 
-def look_s(still_s: float | None) -> float:
+def sample_s(still_s: float | None) -> float:
     """The time from one look to the next."""
-    return LOOK_S if still_s is None else min(LOOK_S, max(LOOK_S_LEAST, still_s / LOOKS))
+    return SAMPLE_S if still_s is None else min(SAMPLE_S, max(SAMPLE_S_LEAST, still_s / SAMPLES))
 
 
 def rest_s(worked_s: float, still_s: float | None) -> float:
@@ -47,7 +47,7 @@ def rest_s(worked_s: float, still_s: float | None) -> float:
     for the disk or for a processor, does not count.
     """
     rest = SHARE * worked_s
-    return rest if still_s is None else min(rest, max(look_s(still_s), still_s / (2 * LOOKS)))
+    return rest if still_s is None else min(rest, max(sample_s(still_s), still_s / (2 * SAMPLES)))
 
 
 class Activity(NamedTuple):
@@ -76,18 +76,18 @@ class Samples:
         self._called_at = self._watched_since = clock.now()
         self._sampled_at: float | None = None  # of this run
         self._next_sample = 0.0
-        self._next_extra_look = 0.0  # between two seconds
+        self._next_extra_poll = 0.0  # between two seconds
 
     def prepare(self, run: Run) -> None:
         """Look at the checkpoints that are there before the ranks of the run begin."""
         self._saves.follow(run)
 
-    def look_now(self) -> None:
+    def poll_now(self) -> None:
         """Look although the last look is recent: a request is about to judge the run by it."""
         self._next_sample = 0.0
-        self.look()
+        self.poll()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Take a sample if it is due, and publish the signs of life if they have changed."""
         now, called_before = clock.now(), self._called_at
         self._called_at = now
@@ -109,14 +109,14 @@ class Samples:
         if signs != self._published:
             self._published = signs
             self._agent.publish(only_progress=True)
-        self._look_sooner(run)
+        self._poll_sooner(run)
 
-    def _look_sooner(self, run: Run) -> None:
+    def _poll_sooner(self, run: Run) -> None:
         """Look again within the second if `still_s`, the time by which the run is judged, is short."""
-        every_s = look_s(run.still_s)
-        if run.is_alive and every_s < LOOK_S and time.monotonic() >= self._next_extra_look:
-            self._next_extra_look = time.monotonic() + every_s
-            self._agent.loop.later(every_s, self.look)
+        every_s = sample_s(run.still_s)
+        if run.is_alive and every_s < SAMPLE_S and time.monotonic() >= self._next_extra_poll:
+            self._next_extra_poll = time.monotonic() + every_s
+            self._agent.loop.later(every_s, self.poll)
 
     def _sample(self, run: Run) -> None:
         """Read processes and devices, and record in the run which of them moved."""
@@ -147,7 +147,7 @@ class Samples:
     ) -> None:
         """Sample the use of the devices; only for a run that is judged by it, as that costs."""
         now = clock.now()
-        self._use.run_tool(every_s=max(look_s(still_s), min(TOOL_S, still_s / LOOKS)))
+        self._use.run_tool(every_s=max(sample_s(still_s), min(TOOL_S, still_s / SAMPLES)))
         view = None if readings is None else self._shown_devices
         if self._use.has_news(view):
             changed = self._use.changed(view, works=activity.io)
@@ -160,7 +160,7 @@ class Samples:
             return
         tool = self._tools[run.command["accelerator"]]
         if tool is not None:
-            tool.look(indices, every_s=SHOWN_S)
+            tool.sample(indices, every_s=SHOWN_S)
         run.devices_shown = devices.shown_use(indices, run.command["metrics"], tool)
 
     def _follow(self, run: Run) -> None:

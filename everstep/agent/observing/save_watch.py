@@ -218,7 +218,7 @@ class SaveWatch:
     def _wait_s(self) -> float | None:
         if self._recorded is None:
             return FOLDER_S
-        due = self._states.next_look
+        due = self._states.next_poll
         return None if due is None else due - time.monotonic()
 
     def _begin_to_watch(self) -> None:
@@ -333,7 +333,7 @@ class SaveWatch:
         """Note the saves that are open already, as where a folder is watched a moment after it was made."""
         top = f"{os.path.realpath(self.run.folder)}/"
         with contextlib.suppress(OSError), self._family_lock:
-            for pid in self._family.look():
+            for pid in self._family.sample():
                 for path in proc.written_files(pid):
                     if path.startswith(top) and self._is_save(path[len(top) :]):
                         self._states.modified(path[len(top) :], time.monotonic())
@@ -375,7 +375,7 @@ class SaveWatch:
     def _look(self) -> Look | None:
         """The processes of the pod now; None: they cannot be read."""
         with contextlib.suppress(OSError), self._family_lock:
-            family = self._family.look().values()
+            family = self._family.sample().values()
             return Look(
                 there=frozenset(one.identity for one in family),
                 living=frozenset(one.identity for one in family if proc.has_memory(one.pid)),

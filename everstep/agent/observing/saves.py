@@ -28,7 +28,7 @@ class Saves:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._saves_of_run: SavesOfRun | None = None
-        self._look: Future[None] | None = None  # in progress in another thread, or just done
+        self._check: Future[None] | None = None  # in progress in another thread, or just done
 
     def follow(self, run: Run) -> None:
         """Begin to look for checkpoints, unless the look before goes on. Returns at once."""
@@ -37,12 +37,12 @@ class Saves:
             return
         if self._saves_of_run is None or self._saves_of_run.run is not run:
             self._watch(run, path)
-            self._saves_of_run, self._look = SavesOfRun(self._agent, run, path), None
-        if self._look is None or self._look.done():
-            if self._look is not None and (error := self._look.exception()) is not None:
+            self._saves_of_run, self._check = SavesOfRun(self._agent, run, path), None
+        if self._check is None or self._check.done():
+            if self._check is not None and (error := self._check.exception()) is not None:
                 self._agent.note(f"{path} cannot be searched for checkpoints: {error!r}")
             with contextlib.suppress(reading.StorageHangs):
-                self._look = reading.begin(path, self._saves_of_run.look)
+                self._check = reading.begin(path, self._saves_of_run.check)
 
     def _watch(self, run: Run, path: str) -> None:
         """Watch the files of this run's saves, and no longer those of the run before."""
@@ -106,7 +106,7 @@ class SavesOfRun:
         self._unrecognised = UnrecognisedFiles(path, run.order.checkpoints_pattern)
         self._volume = MountedVolume(path)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look once; in a thread that storage may hold for long."""
         run, newest = self.run, self._watch.newest(time.monotonic())
         self._pace = pace = self._pace or checkpoints.Pace(newest)
@@ -114,7 +114,7 @@ class SavesOfRun:
         run.saved_at, run.save_every_s = pace.newest_at, pace.usual_s
         if run.checkpoint is None:
             with contextlib.suppress(OSError):  # it is looked again in a moment
-                run.unrecognised = self._unrecognised.look(clock.now())
+                run.unrecognised = self._unrecognised.check(clock.now())
         run.free_bytes = _free_bytes(self._path)
         run.has_folder = run.has_folder or Path(self._path).is_dir()
         if self._volume.is_newly_missing():

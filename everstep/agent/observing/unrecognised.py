@@ -26,7 +26,7 @@ class UnrecognisedFiles:
         self._before: dict[str, int] | None = None
         self._since: float | None = None
 
-    def look(self, now: float) -> wire.Unrecognised | None:
+    def check(self, now: float) -> wire.Unrecognised | None:
         """Raises OSError where the folder cannot be read; one that is not there has no files."""
         candidates = self._candidates()
         before = self._before = candidates if self._before is None else self._before

@@ -53,7 +53,7 @@ class Prefetcher:
             table = proc.all_processes()
             proc.kill([table[pid] for pid in with_families({leader}, table) if pid in table])
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Begin the next stage if it is due; end everything if the run has ended."""
         run = self._agent.run
         if run is not self._run:
@@ -67,7 +67,7 @@ class Prefetcher:
             with contextlib.suppress(reading.StorageHangs):
                 opening = partial(_open_log, self._left[0], run.command, self._agent.home)
                 self._log = reading.begin("the log of a prefetch", opening)
-                self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self.look))
+                self._log.add_done_callback(lambda _: self._agent.loop.hand_over(self.poll))
         elif self._log.done():
             log, self._log = self._log, None
             self._spawn(run, self._left.pop(0), log)
@@ -105,7 +105,7 @@ class Prefetcher:
         self._pid = 0
         why = _spawn_error(report_end)
         # The command was waited for. If its PID is unused, the session of that number is still the command's.
-        if proc.look(pid) is None:
+        if proc.find(pid) is None:
             self._kill(pid)
         self._agent.population.helper_sessions.discard(pid)
         if why or (code != 0 and code not in OWN_CODES):

@@ -174,7 +174,7 @@ class Prewarm:
             raise Unfit("the helper is for another command or environment")
         if not helper.is_ready:
             raise Unfit("the helper is not ready yet")
-        process = proc.look(helper.pid)
+        process = proc.find(helper.pid)
         if process is not None and process.is_stopped:
             self._drop(helper)
             raise Unfit("the helper is stopped")
@@ -293,5 +293,5 @@ class Prewarm:
 
 def _can_run(standby: Standby) -> bool:
     """Whether the process of the fork lives, and is not stopped."""
-    process = proc.look(standby.pid)
+    process = proc.find(standby.pid)
     return process is not None and process.parent == os.getpid() and not process.is_stopped

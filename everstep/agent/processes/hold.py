@@ -63,6 +63,6 @@ class Hold:
 
 def _is_stuck(rank: Rank) -> bool:
     with contextlib.suppress(OSError):
-        process = proc.look(rank.pid)
+        process = proc.find(rank.pid)
         return process is None or process.is_stopped
     return False

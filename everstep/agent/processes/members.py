@@ -100,7 +100,7 @@ class Members:
         """Start the list, so that all that the agent starts from now on is found again. Raises OSError."""
         written, boot = self._read(), numbering()
         if written.boot != boot:  # process numbers from before a reboot mean nothing
-            this_process = proc.look(os.getpid())
+            this_process = proc.find(os.getpid())
             written = MemberList(
                 boot=boot, since=this_process.started if this_process is not None else 0
             )
@@ -154,7 +154,7 @@ class Members:
 
     # -- who is there -----------------------------------------------------------------------------
 
-    def look(
+    def find(
         self,
         *,
         root: proc.Process | None = None,

@@ -60,7 +60,7 @@ class Process(NamedTuple):
         return self.state in STOPPED
 
 
-def look(pid: int) -> Process | None:
+def find(pid: int) -> Process | None:
     """The process with this number; None if there is none. Raises OSError if it cannot be read."""
     try:
         raw = _raw(f"{pid}/stat")
@@ -84,14 +84,14 @@ def look(pid: int) -> Process | None:
 
 def all_processes() -> dict[int, Process]:
     """Every process of the machine, as far as it may be seen. Raises OSError."""
-    table = _looked_at(_numbers())
+    table = _processes_of(_numbers())
     # A process whose parent ended while we looked has another parent by now: read it again.
     orphans = [
         process for process in table.values() if process.parent and process.parent not in table
     ]
     for pid in [process.pid for process in orphans]:
         table.pop(pid)
-    table.update(_looked_at(process.pid for process in orphans))
+    table.update(_processes_of(process.pid for process in orphans))
     return table
 
 
@@ -99,8 +99,8 @@ def _numbers() -> list[int]:
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208
 
 
-def _looked_at(pids: Iterable[int]) -> dict[int, Process]:
-    return {pid: process for pid in pids if (process := look(pid)) is not None}
+def _processes_of(pids: Iterable[int]) -> dict[int, Process]:
+    return {pid: process for pid in pids if (process := find(pid)) is not None}
 
 
 def below(root: int, table: dict[int, Process]) -> set[int]:
@@ -132,13 +132,13 @@ class Family:
     def now(self) -> dict[int, Process]:
         """Those that are there; none if they cannot be read."""
         with contextlib.suppress(OSError):
-            return self.look()
+            return self.sample()
         return {}
 
-    def look(self) -> dict[int, Process]:
+    def sample(self) -> dict[int, Process]:
         """Those that are there. Raises OSError."""
         present = set(_numbers())
-        table = _looked_at(present - self._strangers)
+        table = _processes_of(present - self._strangers)
         self._strangers &= present
         descendants = below(self._root, table)
         # A process whose parent ended meanwhile may be a descendant: it is read again next time.
@@ -256,7 +256,7 @@ def _send(handle: int | None, pid: int, number: int, *, to_group: bool) -> None:
 
 
 def _is_same(process: Process) -> bool:
-    now = look(process.pid)
+    now = find(process.pid)
     return now is not None and now.started == process.started
 
 
@@ -279,7 +279,7 @@ def pause_s(looks: int) -> float:
 def end_child(pid: int) -> None:
     """Kill a child that was not waited for: no other process gets its number before that."""
     with contextlib.suppress(OSError):
-        if (process := look(pid)) is not None:
+        if (process := find(pid)) is not None:
             kill((process,))
 
 

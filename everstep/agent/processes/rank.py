@@ -61,7 +61,7 @@ class RankFolder:
         """Write the instruction for the rank. Raises OSError."""
         files.replace(self.path / wire.INSTRUCTION, json.dumps(instruction))
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Read the capabilities; return whether they have changed."""
         before, self.problem = self.can, None
         try:
@@ -169,7 +169,7 @@ class Rank:
             self.pid, self.start_pipe = rank_exec.spawn(command, environment, workdir, outputs)
         finally:
             os.close(writes)
-        self.process, self.started_at = proc.look(self.pid), clock.now()
+        self.process, self.started_at = proc.find(self.pid), clock.now()
 
     def start_forked(self, pid: int, link: socket.socket, order: bytes) -> None:
         """Turn a standby fork into this rank. Raises OSError if that fails.
@@ -193,7 +193,7 @@ class Rank:
         link.setblocking(False)
         self.start_pipe = link.detach()
         self.pid, self.is_forked, self.started_at = pid, True, clock.now()
-        self.process = proc.look(pid)
+        self.process = proc.find(pid)
 
     def _open_output(self) -> int:
         """Open the pipe for the output; returns the end to write to."""

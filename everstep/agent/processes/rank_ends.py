@@ -47,7 +47,7 @@ class EndRecord:
         self._generation = 0
         self._living: dict[int, tuple[int, int]] = {}  # identity by rank
         self._ends: dict[int, tuple[float, float]] = {}
-        self._looked = time.time()
+        self._polled_at = time.time()
 
     def follow(self, order: Mapping[str, Any]) -> None:
         """Watch the ranks of this order from now on."""
@@ -59,13 +59,13 @@ class EndRecord:
             if number not in self._ends
         }
 
-    def look(self, *, ends_all: bool = False) -> None:
+    def poll(self, *, ends_all: bool = False) -> None:
         """Record which ranks ended since the last look: all of them if their agent is gone."""
-        began, before = time.time(), self._looked
+        began, before = time.time(), self._polled_at
         ended = [
             rank for rank, identity in self._living.items() if ends_all or not _is_alive(identity)
         ]
-        self._looked = began
+        self._polled_at = began
         for rank in ended:
             del self._living[rank]
             self._ends[rank] = before, time.time()
@@ -81,7 +81,7 @@ class EndRecord:
 
 def _is_alive(identity: tuple[int, int]) -> bool:
     try:
-        process = proc.look(identity[0])
+        process = proc.find(identity[0])
     except OSError:  # unknown: the next look decides
         return True
     return process is not None and process.identity == identity and process.is_alive

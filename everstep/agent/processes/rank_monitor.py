@@ -59,13 +59,13 @@ class RankMonitor:
                 self._agent.loop.watch(rank.start_pipe, partial(self._read_start, run, rank))
         self._record_start(run, publishes=False)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read which capabilities the living ranks declare."""
         run = self._agent.run
         living = [rank for rank in run.ranks if rank.is_alive] if run is not None else []
         for rank in living:
-            self.look_at_position(rank)
-        changed = [rank.folder.look() for rank in living]
+            self.read_position(rank)
+        changed = [rank.folder.poll() for rank in living]
         for rank in living:
             if rank.folder.problem is not None:
                 self._agent.note(f"a file of rank {rank.number} is invalid: {rank.folder.problem}")
@@ -123,7 +123,7 @@ class RankMonitor:
         for _ in range(LAST_READS):
             if rank.output < 0 or not self._read_once(run, rank):
                 break
-        self.look_at_position(rank)
+        self.read_position(rank)
         if rank.failed is None and not rank.ends_by_command and run.failed is None:
             self._add_exit(run, rank, how)
         self._agent.rank_ended(rank)
@@ -131,7 +131,7 @@ class RankMonitor:
         if stops_siblings and rank.ended_badly and run.failed is None:
             self._agent.end_siblings(run)
         self._agent.save_state()
-        self._agent.look_around()
+        self._agent.poll_parts()
         self._agent.publish()
 
     def _date_end(self, run: Run, rank: Rank) -> None:
@@ -236,7 +236,7 @@ class RankMonitor:
             self._agent.save_state()
             self._agent.publish()
 
-    def look_at_position(self, rank: Rank) -> None:
+    def read_position(self, rank: Rank) -> None:
         """Read the step that the rank reports itself. What its log has of steps does not count any more."""
         run, position = self._agent.run, rank.position
         completed = None if position is None else position.completed

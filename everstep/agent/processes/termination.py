@@ -20,7 +20,7 @@ from everstep.agent.processes.members import Members, with_families
 
 EVIDENCE_S = 1.0
 """Longest wait for the evidence."""
-LOOK_S = 0.05
+POLL_S = 0.05
 
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 
@@ -54,8 +54,8 @@ class Population:
         """
         try:
             # From then on every process of the pod descends from this one.
-            root, reads_environments = proc.look(os.getpid()), not self._is_taken_over
-            members, unknown = self._members.look(root=root, reads_environments=reads_environments)
+            root, reads_environments = proc.find(os.getpid()), not self._is_taken_over
+            members, unknown = self._members.find(root=root, reads_environments=reads_environments)
         except OSError as error:
             self._note(f"the processes of this pod cannot be listed: {error}")
             return None
@@ -200,13 +200,13 @@ class Ending:
             return
         self._set_timer(self._grace_s, self._kill)
         self._signals(signal.SIGTERM)
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Send SIGTERM, once to each process, and kill early if all have ended within the grace."""
         if self._kills:
             return
-        self._loop.later(LOOK_S, self._look)
+        self._loop.later(POLL_S, self._check)
         left = self._population.descendants_to_end()
         if not left:
             self._kill()

@@ -37,7 +37,7 @@ def ask(
     )
     assert child.stdout is not None
     running.add(child.pid)
-    process = proc.look(child.pid)
+    process = proc.find(child.pid)
     try:
         text = _read(child.stdout.fileno(), ends)
         # The agent's loop may wait for this child first; that loses its exit code and nothing else.

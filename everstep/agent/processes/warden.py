@@ -56,7 +56,7 @@ class Warden:
         self._rank_ends = rank_ends.EndRecord(home)
         self._received = b""
         self._members = Members(home, uid)
-        self._root = proc.look(agent_pid)
+        self._root = proc.find(agent_pid)
         self._family = proc.Family(agent_pid)
         self._family_at = 0.0
 
@@ -66,7 +66,7 @@ class Warden:
             ready, _, _ = select.select([0, self._read], [], [], TICK_S)
             if 0 in ready and not self._read_messages():
                 self.helper = None
-                self._rank_ends.look(ends_all=True)
+                self._rank_ends.poll(ends_all=True)
                 self._end("its agent is gone")
                 if not self._has_successor():
                     self._members.leave()
@@ -74,8 +74,8 @@ class Warden:
             if self._read in ready:
                 os.read(self._read, 4096)
             _write(1)
-            self._rank_ends.look()
-            self._look_around()
+            self._rank_ends.poll()
+            self._poll_ranks()
             why = self.watch.why()
             if why is not None:
                 self._end(why)
@@ -102,7 +102,7 @@ class Warden:
         self.watch.guard(order)
         self._rank_ends.follow(order)
 
-    def _look_around(self) -> None:
+    def _poll_ranks(self) -> None:
         now = time.monotonic()
         if self.generation and now - self._family_at > FAMILY_S:
             self._family_at = now
@@ -144,7 +144,7 @@ class Warden:
     def _living(self) -> list[proc.Process]:
         for looks in itertools.count(1):
             with contextlib.suppress(OSError):
-                return self._members.look(root=self._root).living
+                return self._members.find(root=self._root).living
             time.sleep(proc.pause_s(looks))
         raise AssertionError("there is no last number")
 

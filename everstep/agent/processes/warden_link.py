@@ -44,7 +44,7 @@ class WardenLink:
         self._link: socket.socket | None = None
         self._writing = threading.Lock()
         self._polled = 0.0  # when a poll was last passed on
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
         self._silent_s = 0.0  # how long the warden has been silent
         self._has_begun = False  # the warden has given its first sign of life
         self._watch: FenceWatch | None = None  # the agent's own, while the warden is silent
@@ -97,10 +97,10 @@ class WardenLink:
 
     # -- without one ------------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Replace a warden that is silent for long, and read the fence here while it is silent."""
         now = time.monotonic()
-        passed, self._looked = now - self._looked, now
+        passed, self._polled_at = now - self._polled_at, now
         if self._has_sign_of_life():
             self._has_begun, self._silent_s = True, 0.0
         else:
@@ -190,6 +190,6 @@ class WardenLink:
 
 def _identity(child: int) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        process = proc.look(child)
+        process = proc.find(child)
         return process.identity if process is not None else None
     return None

@@ -87,7 +87,7 @@ class _Format(NamedTuple):
     vouches: bool = False  # a whole one is complete, with all of its files
 
 
-def look(content: Content, format: str) -> Verdict:  # noqa: A002  # as the document says
+def check(content: Content, format: str) -> Verdict:  # noqa: A002  # as the document says
     """Judge the checkpoint by every format that applies, then by the structure of its files.
 
     Raises OSError where a file cannot be read.

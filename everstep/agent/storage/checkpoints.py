@@ -95,7 +95,7 @@ class Verdicts:
         self._now[path] = judgement
         return judgement
 
-    def finish_look(self) -> None:
+    def finish_check(self) -> None:
         """End a look: drop the verdicts that it did not need."""
         self._before, self._now = self._now, {}
 
@@ -223,14 +223,14 @@ class CheckpointWatch:
 
         with (
             contextlib.suppress(OSError),  # what cannot be read now is looked at again in a moment
-            contextlib.closing(self._look(doubt)) as checkpoints,
+            contextlib.closing(self._check(doubt)) as checkpoints,
         ):
             newest = next((saved for saved in checkpoints if saved["good"]), None)
             self._unchanged = unchanged  # files of checkpoints that were not looked at are dropped
             return newest
         return None
 
-    def _look(self, settling: Settling) -> Generator[wire.SavedState, None, None]:
+    def _check(self, settling: Settling) -> Generator[wire.SavedState, None, None]:
         return _checkpoints(self._layout, settling, self._verdicts)
 
 
@@ -275,7 +275,7 @@ def _checkpoints(
     try:
         candidates = _candidates(folder, pattern)
         is_beside_trainers = _has_trainers(entries[0] for _, entries in candidates)
-        look = _Look(
+        look = _Check(
             folder,
             form,
             _Trackers.of(folder, pattern),
@@ -298,10 +298,10 @@ def _checkpoints(
             if saved is not None and (since is None or saved["at"] >= since):
                 yield saved
     finally:
-        verdicts.finish_look()
+        verdicts.finish_check()
 
 
-class _Look(NamedTuple):
+class _Check(NamedTuple):
     """Reads the checkpoints of one folder."""
 
     folder: Path
@@ -337,7 +337,7 @@ class _Look(NamedTuple):
                 is_beside_trainers=self.is_beside_trainers,
                 before=older[0][0] if older else None,
             )
-            verdict = checkpoint_formats.look(content, self.format)
+            verdict = checkpoint_formats.check(content, self.format)
             size, at = sum(item.size for item in items), max(item.at for item in items)
             return Judgement(fingerprint, verdict, size, at)
 

@@ -67,7 +67,7 @@ class FenceWatch:
         self._readings: dict[tuple[str, fence.FenceOwner], Reading] = {}
         self._first_folder = ""
         self._without_contact_s = 0.0
-        self._looked = time.monotonic()
+        self._polled_at = time.monotonic()
 
     def guard(self, order: dict[str, Any]) -> None:
         """Guard this generation from now on."""
@@ -87,7 +87,7 @@ class FenceWatch:
     def why(self) -> str | None:
         """Look now. Returns why the guarded ranks have to end, if they have to."""
         now = time.monotonic()
-        passed, self._looked = now - self._looked, now
+        passed, self._polled_at = now - self._polled_at, now
         self._without_contact_s += min(passed, STALL_S)
         were_read = [self._is_read(*key, now) for key in self._readings]
         # Without folders no fence can hold by time, so no time ends these ranks.

@@ -40,7 +40,7 @@ def is_whole(path: Path, within: Path) -> bool | None:
 
     `within`: the folder of the checkpoints. Raises OSError.
     """
-    look = next((look for suffixes, look in _LOOKS.items() if path.suffix in suffixes), None)
+    look = next((look for suffixes, look in _CHECKS.items() if path.suffix in suffixes), None)
     if look is None:
         return None
     with files.opened(path, within=within) as file:
@@ -132,7 +132,7 @@ def _json(file: BinaryIO, size: int) -> bool:
     return True
 
 
-_LOOKS: dict[tuple[str, ...], Callable[[BinaryIO, int], bool | None]] = {
+_CHECKS: dict[tuple[str, ...], Callable[[BinaryIO, int], bool | None]] = {
     (".safetensors",): _safetensors,
     (".json",): _json,
     (".h5", ".hdf5", ".mdl"): _hdf5,  # Cerebras keeps its checkpoints in such files

@@ -161,7 +161,7 @@ class SaveStates:
     # -- time -------------------------------------------------------------------------------------
 
     @property
-    def next_look(self) -> float | None:
+    def next_poll(self) -> float | None:
         """When time alone changes a state; None: never."""
         times = (f.closed_at for _, f in self._pending() if f.closed_at is not None)
         first = min(times, default=None)

@@ -96,10 +96,10 @@ class AgentBackend(Backend):
         self, job: JobRef, *, cursor: str, until: float | None = None, wait_s: float = 1.0
     ) -> Observation:
         now = self.agent_cluster.now
-        look = partial(self.look, job, cursor)
+        look = partial(self.observe_now, job, cursor)
         return await self.news.observe(job.id, look, now=now, until=until, wait_s=wait_s)
 
-    async def look(self, job: JobRef, cursor: str) -> Observation:
+    async def observe_now(self, job: JobRef, cursor: str) -> Observation:
         """Everything about the job now, with the facts after the cursor."""
         return await observing.observe(self.cluster_of(job), job, cursor)
 

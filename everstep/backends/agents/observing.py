@@ -119,5 +119,5 @@ async def check(cluster: AgentCluster, job: JobRef) -> tuple[Fact, ...]:
         return list(books.pods())
 
     pods = await cluster.books.change(job.id, read)
-    await asyncio.gather(*(cluster.agents.look(pod.uid) for pod in pods if not pod.is_lost))
+    await asyncio.gather(*(cluster.agents.poll(pod.uid) for pod in pods if not pod.is_lost))
     return await cluster.books.change(job.id, lambda books: books.present_faults())

@@ -94,7 +94,7 @@ class FakeBackend(Verbs):
     ) -> object:
         version = int(cursor or 0)
         await self.holders.wait(Waiter(job=job.id, cursor=version, until=until), wait_s)
-        observation = self.cluster.look(job.id, version)
+        observation = self.cluster.observation(job.id, version)
         self.holders.note_shown(job.id, int(observation.cursor))
         return observation
 

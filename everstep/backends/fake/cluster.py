@@ -75,7 +75,7 @@ class FakeCluster:
         job = self.state.job(job_id)
         return job.version, bool(job.facts) and job.facts[-1][0] > version
 
-    def look(self, job_id: str, version: int) -> Observation:
+    def observation(self, job_id: str, version: int) -> Observation:
         """The job as it is now; `observe` without the waiting."""
         job = self.state.job(job_id)
         now = self.state.now

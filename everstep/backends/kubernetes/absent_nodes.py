@@ -33,7 +33,7 @@ class AbsentNodes:
     def removed_at(self, name: str) -> float | None:
         """When the API server answered that there is no such node. None: it has not yet answered that."""
         if name not in self.removed and name not in self.questions:
-            self.questions[name] = asyncio.create_task(self._look_up(name), name=f"node {name}")
+            self.questions[name] = asyncio.create_task(self._find(name), name=f"node {name}")
         return self.removed.get(name)
 
     def forget(self, name: str) -> None:
@@ -42,7 +42,7 @@ class AbsentNodes:
         if question := self.questions.pop(name, None):
             question.cancel()
 
-    async def _look_up(self, name: str) -> None:
+    async def _find(self, name: str) -> None:
         query = {"fieldSelector": f"metadata.name={name}"}
         while True:
             try:

@@ -361,7 +361,7 @@ class KubernetesBackend(AgentBackend):
             what = f"ConfigMap {CLUSTER} names other books now: {stored}, not {self._identity}"
             raise BackendUnavailable(f"{what}; restart this worker")
 
-    async def look(self, job: JobRef, cursor: str) -> Observation:
+    async def observe_now(self, job: JobRef, cursor: str) -> Observation:
         namespace = self._of(job)
         start = await namespace.reconciler.sync(job.id)
         books = BooksOfOneCall(books=namespace.books, start=start)

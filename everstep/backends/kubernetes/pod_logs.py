@@ -71,7 +71,7 @@ class PodLog:
     is_over: bool = False
     following: asyncio.Task[None] | None = None
 
-    async def look(self, *, has_ended: bool) -> None:
+    async def poll(self, *, has_ended: bool) -> None:
         """Read the log. From the second look on a task reads what is added.
 
         `has_ended`: no container writes to it any more.
@@ -154,7 +154,7 @@ class PodLogs:
                     continue
                 name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
                 log = self.pods.setdefault(uid, PodLog(self.api, f"{path}/{name}/log"))
-                looks.append(log.look(has_ended=phase in _ENDED))
+                looks.append(log.poll(has_ended=phase in _ENDED))
         # A pod that is gone is not read again, as another one may have its name. Its lines stay listed.
         await asyncio.gather(*looks)
         for lines in self._lines():

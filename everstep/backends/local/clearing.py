@@ -10,7 +10,7 @@ from everstep.backends.local.reconciling.agents import clean_up, kill_agent, rea
 from everstep.backends.local.reconciling.liveness import Life
 from everstep.backends.local.settings import LocalSettings
 
-LOOK_S = 0.01
+POLL_S = 0.01
 
 
 def end_all(home: Path) -> None:
@@ -26,6 +26,6 @@ def end_all(home: Path) -> None:
         liveness.shut(folder.path)
         while {folder.life(), liveness.sweep(path)} != {Life.GONE}:
             kill_agent(folder)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         clean_up(folder)
     reap_agents()

@@ -155,7 +155,7 @@ def hang(scene: LocalScene, fault: FaultLine) -> None:
 def _signal(scene: LocalScene, fault: FaultLine, number: int) -> None:
     """Signal the rank with all that it started. Raises `NothingRuns` if it has ended."""
     uid, rank = _rank(scene, fault)
-    members = Members(scene.folder(uid).path, uid).look().members if not rank["exited_at"] else ()
+    members = Members(scene.folder(uid).path, uid).find().members if not rank["exited_at"] else ()
     processes = [one for one in members if namespace.number_inside(one.pid) == rank["pid"]]
     if not processes:
         raise NothingRuns(f"rank {rank['rank']} of {fault.words[0]} has ended")

@@ -54,7 +54,7 @@ def _pruned(
         if life is Life.GONE and not is_shut:  # an agent may begin there meanwhile
             life = Life.UNKNOWN
         why = _alive(folder, uids, life)
-        left = _look(folder, why=why, before=before)
+        left = _check(folder, why=why, before=before)
         if left.kept_because is None and not is_dry_run:
             away = settings.home / TAKEN_AWAY
             permissions.folder(away)
@@ -94,7 +94,7 @@ def _alive(folder: AgentFolder, uids: Collection[str], life: Life) -> str | None
     ]
 
 
-def _look(folder: AgentFolder, *, why: str | None, before: float) -> LeftFiles:
+def _check(folder: AgentFolder, *, why: str | None, before: float) -> LeftFiles:
     about: dict[str, object] = {}
     with suppress(OSError, ValueError):
         about = files.read_json(folder.path / ABOUT)

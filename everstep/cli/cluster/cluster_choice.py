@@ -14,7 +14,7 @@ from everstep.client.jobs.answers import NoResponse, send_query
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 
-LOOK_S = 3.0
+ANSWER_S = 3.0
 """Longest wait for what one cluster has."""
 
 SEVERAL = "{node} is a node of clusters {clusters}: name one with --cluster"
@@ -85,7 +85,7 @@ async def _has_node(client: Client, cluster: str, node: str) -> bool:
 async def _nodes_by_its_machine(cluster: str) -> set[str]:
     """The nodes of this machine, or of the cluster of the kubeconfig; none where it cannot be reached."""
     try:
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(ANSWER_S):
             return {node.name for node in await machine.tools(cluster).nodes()}
     except (BackendUnavailable, InvalidSpec, ValueError, TimeoutError):
         return set()
@@ -95,7 +95,7 @@ async def _isolated_nodes(client: Client, cluster: str) -> set[str]:
     """As the quarantine has them; none where it does not answer in time."""
     with UnlessAbsent():
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(ANSWER_S):
                 rows = await send_query(
                     client, names.quarantine_id(cluster), "nodes", {"counts": True}
                 )

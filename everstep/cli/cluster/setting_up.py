@@ -20,7 +20,7 @@ from everstep.cli.output import AsJson, Page, show
 from everstep.cli.server import with_server
 from everstep.client.exits import Exit, Failed
 
-LOOK_S = 0.2
+POLL_S = 0.2
 KNOWN_WITHIN_S = 60.0
 """So long all parts of a server may take until they use a new namespace or attribute."""
 
@@ -99,7 +99,7 @@ async def _ensure_attributes(client: Client) -> list[str]:
                 )
                 await client.operator_service.add_search_attributes(request)
                 added += types_to_add
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _page(value: dict[str, Any]) -> Page:

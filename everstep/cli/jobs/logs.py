@@ -22,7 +22,7 @@ from everstep.client import machine
 from everstep.client.jobs.logs import Chosen, chosen_logs, line_value, merged, parts
 from everstep.core.escaping import for_terminal
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 LEFT_OUT = (
     "... here {size:.1f} MB are left out: of a long log the first {head} MB and at least the newest "
@@ -89,7 +89,7 @@ async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, fo
         output = RankOutput(chosen, generation=number, readers=readers)
         while follow:
             await output.show(screen, whole=not screen.is_copied)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         await output.show(screen, whole=False)
     finally:
         await chosen.tools.close()

@@ -17,7 +17,7 @@ from everstep.client.jobs.found_job import CLOSED, find
 from everstep.client.jobs.records import newest_restarts
 from everstep.client.jobs.status import status_of
 
-LOOK_S = 0.25
+POLL_S = 0.25
 ENDED = frozenset(CLOSED.values())
 
 Value = Mapping[str, Any]
@@ -43,7 +43,7 @@ class Glance:
         return render.status_html({**self.status, "silence": self.silence}, self.restarts)
 
 
-async def glances(client: Client, job_id: str, *, every_s: float = LOOK_S) -> AsyncIterator[Glance]:
+async def glances(client: Client, job_id: str, *, every_s: float = POLL_S) -> AsyncIterator[Glance]:
     """Look at the job again and again; the last look shows its end.
 
     The server may have ended with the `run` that the job was run by: then the file of the job shows the end.

@@ -45,7 +45,7 @@ class Poller:
     @property
     def is_stopped(self) -> bool:
         """A SIGSTOP, or a debugger."""
-        process = None if self.pid is None else proc.look(self.pid)
+        process = None if self.pid is None else proc.find(self.pid)
         return process is not None and process.is_stopped
 
     @property

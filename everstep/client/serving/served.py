@@ -19,7 +19,7 @@ from everstep.client.serving.working import Machine, Worker, children_ended, kep
 from everstep.client.state import made_home
 from everstep.processes import ProcessFailed
 
-LOOK_S = 0.2
+POLL_S = 0.2
 
 
 @asynccontextmanager
@@ -35,9 +35,9 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
         later.callback(server.end)
         worker = Worker(machine, server.variables, is_alone=server.is_own, is_of_run=shares)
         later.enter_context(worker.log_kept_if_failed())
-        async with kept_alive(server.ensure_alive, every_s=LOOK_S):
+        async with kept_alive(server.ensure_alive, every_s=POLL_S):
             await _begin(worker, server)
-            async with kept_alive(worker.ensure_alive, every_s=LOOK_S):
+            async with kept_alive(worker.ensure_alive, every_s=POLL_S):
                 yield server.place
 
 

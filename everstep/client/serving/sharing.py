@@ -19,7 +19,7 @@ from everstep.client.serving import holding
 from everstep.client.serving.holding import HeldLock, ServerAddress
 from everstep.devserver import DevServer
 
-LOOK_S = 0.1
+POLL_S = 0.1
 PATIENCE_S = devserver.START_S + 5.0
 """Seconds until the server of the process that holds the lock has to answer."""
 
@@ -67,7 +67,7 @@ class SharedServer:
         deadline = time.monotonic() + PATIENCE_S
         while not await self.answers():
             _check_deadline(deadline, self._directory)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _take_over(self, held: HeldLock) -> None:
         """Run the server at the address where it was."""
@@ -136,7 +136,7 @@ async def held_or_found(directory: Path) -> HeldLock | ServerAddress:
         if place is not None and await devserver.answers(place.address):
             return place
         _check_deadline(deadline, directory)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _check_deadline(deadline: float, directory: Path) -> None:

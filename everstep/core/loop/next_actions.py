@@ -90,8 +90,8 @@ class WatchAction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Look at the world once."""
+class Observe:
+    """Observe at the world once."""
 
     order: WatchOrder
 
@@ -124,7 +124,7 @@ class End:
     reason: str
 
 
-Action = RunPlan | WatchAction | Look | Decide | Clear | NextPhase | End
+Action = RunPlan | WatchAction | Observe | Decide | Clear | NextPhase | End
 
 # -- What is done next in each mode ----------------------------------------------------------------
 
@@ -216,11 +216,11 @@ def _clear(state: JobState) -> Clear:
     )
 
 
-def _look(state: JobState) -> Look:
+def _observe(state: JobState) -> Observe:
     """Observe every slot, and report every pod: the job's state may be wrong, even its number of pods."""
     slots = tuple(sorted({*range(state.phase.nodes), *state.active}))
     # slot_states={}: every pod is news.
-    return Look(order=replace(watch_order(state), slot_states={}, active=slots, spares=None))
+    return Observe(order=replace(watch_order(state), slot_states={}, active=slots, spares=None))
 
 
 NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
@@ -231,7 +231,7 @@ NEXT: Mapping[Mode, Callable[[JobState], Action]] = {
     Mode.REPORTING: run_plan,
     Mode.WATCHING: lambda state: WatchAction(order=watch_order(state)),
     Mode.PAUSED: lambda state: WatchAction(order=watch_order(state)),
-    Mode.READING: _look,
+    Mode.READING: _observe,
     Mode.DECIDING: _decide,
     Mode.CLOSING: _clear,
     Mode.ENDED: lambda s: End(status=s.ending or "Failed", reason=s.ending_reason),

@@ -27,7 +27,7 @@ class Alarm:
     facts: tuple[Fact, ...]
 
 
-def look_again(at: float) -> Alarm:
+def poll_again(at: float) -> Alarm:
     """An alarm without facts: judge again at this time."""
     return Alarm(at=at, facts=())
 
@@ -61,7 +61,7 @@ def silence_alarm(
         return Alarm(
             at=unreachable_at, facts=tuple(_unreachable_fact(order, p, now) for p in silent)
         )
-    return look_again(lost_at) if may_be_lost and lost_at > now else None
+    return poll_again(lost_at) if may_be_lost and lost_at > now else None
 
 
 def _still_at(order: WatchOrder, learned: Learned, answering: tuple[PodView, ...]) -> float:

@@ -25,7 +25,7 @@ News = Literal[
 REFRESH_S = 3600.0
 """So often a quiet watch reports anyway: the job's own view of its progress is never older."""
 
-LOOK_AGAIN_S = 30.0
+POLL_AGAIN_S = 30.0
 """So often a job is looked at whose steps, checkpoints or signs of life are waited for: none is news."""
 
 DEFERRED_RETRY_S = 60.0

@@ -23,9 +23,9 @@ from everstep.core.seeing.alarms import (
     can_be_lost,
     hang_alarm,
     limit_alarm,
-    look_again,
     loss_alarm,
     pod_fact,
+    poll_again,
     silence_alarm,
     silent_node_fact,
     silent_pods,
@@ -36,7 +36,7 @@ from everstep.core.seeing.job_warnings import JobWarning, WarningSigns, judged
 from everstep.core.seeing.pace import SlowRank, slow_ranks
 from everstep.core.seeing.progress import Reached, first_step_at, lived_s, step_of
 from everstep.core.seeing.watch_report import (
-    LOOK_AGAIN_S,
+    POLL_AGAIN_S,
     News,
     WatchOrder,
     WatchReport,
@@ -82,7 +82,7 @@ class Watch:
     lost_since: Mapping[str, float] = field(default_factory=dict)
 
 
-def look(
+def check(
     order: WatchOrder, watch: Watch, observation: Observation
 ) -> tuple[Watch, WaitFor | PollAll | WatchReport]:
     """Judge an observation: what to remember, and whether to report, to have agents sample, or to wait."""
@@ -235,7 +235,7 @@ def _judge_without_facts(
         if hang.facts[0].at > order.suspected_at:
             return report(order, watch, observation, "activity_resumed")
         # A suspicion that was reported already is no alarm again: only look whether it ends.
-        hang = look_again(_look_again_at(order, observation))
+        hang = poll_again(_poll_again_at(order, observation))
     to_come = (Alarm(at=fact.at, facts=(fact,)) for fact in order.to_come)
     silence = silence_alarm(order, watch.learned, observation, pods)
     loss = loss_alarm(order, watch.lost_since, observation)
@@ -270,7 +270,7 @@ def _next_wake(
     if warned_at is not None:
         wakes.append(warned_at)
     if order.awaits is not None or order.awaits_first_step:
-        wakes.append(_look_again_at(order, observation))
+        wakes.append(_poll_again_at(order, observation))
     return min(wakes)
 
 
@@ -285,8 +285,8 @@ def _may_still_answer(order: WatchOrder, observation: Observation) -> bool:
     )
 
 
-def _look_again_at(order: WatchOrder, observation: Observation) -> float:
-    return observation.now + max(LOOK_AGAIN_S / order.time_scale, 1.0)
+def _poll_again_at(order: WatchOrder, observation: Observation) -> float:
+    return observation.now + max(POLL_AGAIN_S / order.time_scale, 1.0)
 
 
 def _has_progressed(order: WatchOrder, observation: Observation, pods: Pods) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from everstep.agent.observing.samples import LOOK_S, LOOK_S_LEAST, look_s
+from everstep.agent.observing.samples import SAMPLE_S, SAMPLE_S_LEAST, sample_s
 from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, until
 from tests.support.patience import HUNG_S
@@ -72,12 +72,12 @@ def shows(pod: Pod, **utilisation: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("still_s", "every_s"), [(None, LOOK_S), (600.0, LOOK_S), (2.0, 0.5), (0.1, LOOK_S_LEAST)]
+    ("still_s", "every_s"), [(None, SAMPLE_S), (600.0, SAMPLE_S), (2.0, 0.5), (0.1, SAMPLE_S_LEAST)]
 )
 def test_looks_come_in_a_quarter_of_the_time_but_not_too_often(
     still_s: float | None, every_s: float
 ) -> None:
-    assert look_s(still_s) == every_s
+    assert sample_s(still_s) == every_s
 
 
 def test_a_run_that_is_judged_by_steps_shows_its_io_and_no_use_of_devices(pod: Pod) -> None:
@@ -320,7 +320,7 @@ def test_it_is_asked_no_oftener_than_a_sample_is_taken(tools: Path, idle: Pod) -
     began = time.monotonic()
     watched(pod, "nvidia")
     until(lambda: len(called(calls)) >= 4, what="four calls")
-    assert time.monotonic() - began >= 3 * look_s(STILL_S)
+    assert time.monotonic() - began >= 3 * sample_s(STILL_S)
 
 
 @pytest.mark.long

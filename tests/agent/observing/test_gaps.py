@@ -41,5 +41,5 @@ def test_after_a_gap_the_watch_begins_anew_and_is_published(
     samples = Samples(agent)
     for now in (BEGAN + 1.0, BEGAN + 1.0 + AWAY_S, BEGAN + SLEPT_S, BEGAN + SLEPT_S + 1.0):
         times.append(now)
-        samples.look()
+        samples.poll()
     assert published == [BEGAN, BEGAN + SLEPT_S]

@@ -12,7 +12,7 @@ from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod
 
 IDLE = {"utilisation": 0, "memory_mb": 30_000, "packets": 1_000}
-LOOK_S = 0.1
+POLL_S = 0.1
 """An agent looks once a second at the most; five looks in a row take some six seconds."""
 
 
@@ -33,7 +33,7 @@ def fact_rows(state: wire.AgentState) -> list[tuple[str, Any, Any]]:
 def test_a_device_without_work_is_reported_once_and_again_when_it_works(pod: Pod) -> None:
     """Ten samples of a living agent, one a second: device 1 has traffic, device 2 has no readings."""
     path = shows(pod, d0=IDLE, d1=IDLE | {"utilisation": 90}, d2={"utilisation": 0})
-    pod.runs(FOREVER, devices=[0, 1, 2, 3], metrics=path, npu_look_s=LOOK_S)
+    pod.runs(FOREVER, devices=[0, 1, 2, 3], metrics=path, npu_look_s=POLL_S)
     assert fact_rows(pod.until(fact_rows)) == [("device.fault", 0, CODE)]
     shows(pod, d0=IDLE | {"packets": 9_000}, d1=IDLE)
     state = pod.until(lambda s: len(fact_rows(s)) > 2)
@@ -48,10 +48,10 @@ def test_a_device_without_work_is_reported_once_and_again_when_it_works(pod: Pod
 def test_other_processes_than_before_are_no_hang(pod: Pod) -> None:
     """The facts of the old processes are healed with the start of the new ones."""
     path = shows(pod, d0=IDLE)
-    pod.runs(FOREVER, devices=[0], metrics=path, npu_look_s=LOOK_S)
+    pod.runs(FOREVER, devices=[0], metrics=path, npu_look_s=POLL_S)
     pod.until(fact_rows)
     pod.stopped(2)
-    pod.runs(FOREVER, generation=2, devices=[0], metrics=path, npu_look_s=LOOK_S)
+    pod.runs(FOREVER, generation=2, devices=[0], metrics=path, npu_look_s=POLL_S)
     healed = pod.until(lambda s: len(fact_rows(s)) > 1)
     assert fact_rows(healed)[1] == ("device.healed", 0, CODE)
 

@@ -86,5 +86,5 @@ def agent_with(notes: list[str]) -> Any:
 
 def follow(saves: Saves, run: Any) -> None:
     saves.follow(run)
-    assert saves._look is not None
-    saves._look.exception(HUNG_S)
+    assert saves._check is not None
+    saves._check.exception(HUNG_S)

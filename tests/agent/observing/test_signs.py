@@ -174,7 +174,7 @@ def test_stopped_rank_is_not_asked(pod: Pod) -> None:
 
 
 def is_stopped(pid: int) -> bool:
-    process = proc.look(pid)
+    process = proc.find(pid)
     return process is not None and process.is_stopped
 
 

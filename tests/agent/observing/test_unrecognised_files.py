@@ -16,28 +16,28 @@ def test_only_what_the_run_wrote_and_no_pattern_takes_for_a_checkpoint_counts(
 ) -> None:
     (tmp_path / "weights_of_old.foo").touch()
     files = UnrecognisedFiles(str(tmp_path), None)
-    assert files.look(100.0) is None
+    assert files.check(100.0) is None
     for name in ("train.log", "step-3.pt", "latest", ".hidden", "step-4.pt.tmp", "config.yaml"):
         (tmp_path / name).touch()
-    assert files.look(101.0) is None
+    assert files.check(101.0) is None
     (tmp_path / "state_10.foo").touch()
     (tmp_path / "state_20").mkdir()
-    report = files.look(102.0)
+    report = files.check(102.0)
     assert report is not None
     assert (report["since"], report["count"]) == (102.0, 2)
     assert report["example"] in ("state_10.foo", "state_20")
-    again = files.look(103.0)
+    again = files.check(103.0)
     assert again == report
-    assert UnrecognisedFiles(str(tmp_path / "nowhere"), None).look(1.0) is None
+    assert UnrecognisedFiles(str(tmp_path / "nowhere"), None).check(1.0) is None
 
 
 def test_a_pattern_makes_other_names_strange(tmp_path: Path) -> None:
     files = UnrecognisedFiles(str(tmp_path), r"state_(?P<step>\d+)")
-    assert files.look(1.0) is None
+    assert files.check(1.0) is None
     (tmp_path / "state_10.foo").touch()
-    assert files.look(1.0) is None
+    assert files.check(1.0) is None
     (tmp_path / "step_10.pt").touch()
-    report = files.look(2.0)
+    report = files.check(2.0)
     assert report is not None
     assert report["example"] == "step_10.pt"
 

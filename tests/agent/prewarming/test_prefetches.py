@@ -196,6 +196,6 @@ def test_it_is_no_sign_of_life_of_the_run(pod: Pod) -> None:
 
 
 def cpu(pid: int) -> int:
-    process = proc.look(pid)
+    process = proc.find(pid)
     assert process is not None
     return process.cpu

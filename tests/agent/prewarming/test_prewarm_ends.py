@@ -171,5 +171,5 @@ def moved(pod: Pod) -> float | None:
 
 
 def used(pid: int) -> int:
-    process = proc.look(pid)
+    process = proc.find(pid)
     return process.cpu if process is not None else 0

@@ -86,5 +86,5 @@ def is_prewarmed(state: wire.AgentState) -> bool | None:
 
 
 def is_stopped(pid: int) -> bool:
-    process = proc.look(pid)
+    process = proc.find(pid)
     return process is not None and process.is_stopped

@@ -46,7 +46,7 @@ while True: time.sleep(60)
 
 def look(pod: Pod) -> members.FoundMembers:
     """As a worker does."""
-    return Members(pod.home, pod.uid).look()
+    return Members(pod.home, pod.uid).find()
 
 
 def living(pod: Pod) -> set[int]:
@@ -105,7 +105,7 @@ def kill_the_agent_and_let_its_warden_do_nothing(pod: Pod) -> None:
 
 def is_found(pod: Pod, pid: int) -> bool:
     """Of the list an agent says nothing; it is written at its next look."""
-    process = proc.look(pid)
+    process = proc.find(pid)
     written = members.MemberList.of((pod.home / members.FILE).read_text())
     assert process is not None
     return written.is_in_cgroups or process.identity in written.identities
@@ -217,7 +217,7 @@ def test_a_stray_without_its_first_thread_is_known_by_its_mark(tmp_path: Path) -
             what="its first thread's end",
         )
         try:
-            assert [s.pid for s in Members(tmp_path, "stray").look().living] == [stray.pid]
+            assert [s.pid for s in Members(tmp_path, "stray").find().living] == [stray.pid]
         finally:
             stray.kill()
 
@@ -247,7 +247,7 @@ def test_who_may_not_be_asked_is_unknown_and_not_absent() -> None:
         try:
             with tempfile.TemporaryDirectory(dir="/tmp") as home:  # that anybody may enter
                 Path(home).chmod(0o755)
-                since = proc.look(hidden.pid)
+                since = proc.find(hidden.pid)
                 assert since is not None
                 (Path(home) / members.FILE).write_text(f"boot here {since.started}\ncgroup \n")
                 assert _seen_by_nobody(Path(home), hidden.pid) == 0
@@ -265,7 +265,7 @@ def _seen_by_nobody(home: Path, expected_count: int) -> int:
         with contextlib.suppress(BaseException):
             os.setgroups([])
             os.setuid(65534)
-            members = Members(home, "somebody").look()
+            members = Members(home, "somebody").find()
             unknown = [process.pid for process in members.unknown]
             code = 0 if members.members == [] and expected_count in unknown else 4
         os._exit(code)
@@ -273,7 +273,7 @@ def _seen_by_nobody(home: Path, expected_count: int) -> int:
 
 
 def test_who_is_in_the_session_of_a_stranger_is_none_of_ours() -> None:
-    this_process = proc.look(os.getpid())
+    this_process = proc.find(os.getpid())
     assert this_process is not None
     leader = this_process._replace(pid=1, session=1)
     child = this_process._replace(session=1)
@@ -288,7 +288,7 @@ def test_what_cannot_be_looked_at_is_not_nobody(
 ) -> None:
     monkeypatch.setattr(proc, "PROC", tmp_path / "nothing")
     with pytest.raises(OSError, match="nothing"):
-        Members(tmp_path, "somebody").look()
+        Members(tmp_path, "somebody").find()
 
 
 @pytest.mark.parametrize("number", [errno.ENODEV, errno.ENOENT])
@@ -312,7 +312,7 @@ def test_a_cgroup_that_has_lost_its_files_but_not_yet_its_folder_is_empty(tmp_pa
 def test_a_cgroup_that_cannot_be_seen_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / members.FILE).write_text(f"boot here 0\ncgroup {tmp_path}/elsewhere\n")
     with pytest.raises(FileNotFoundError, match="cannot be seen"):
-        Members(tmp_path, "somebody").look()
+        Members(tmp_path, "somebody").find()
 
 
 # -- Strangers ----------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_a_cgroup_that_cannot_be_seen_is_not_empty(tmp_path: Path) -> None:
 def stranger() -> Iterator[proc.Process]:
     """Another user's process, the leader of its session."""
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as process:
-        proc_entry = proc.look(process.pid)
+        proc_entry = proc.find(process.pid)
         assert proc_entry is not None
         yield proc_entry
         process.kill()
@@ -348,9 +348,9 @@ def test_who_has_a_written_number_now_is_no_member(stranger: proc.Process, tmp_p
     before = earlier(stranger)
     boot = members.numbering()
     (tmp_path / members.FILE).write_text(f"boot {boot} 0\n{before.pid} {before.started}\n")
-    assert Members(tmp_path, "somebody").look().members == []
+    assert Members(tmp_path, "somebody").find().members == []
     (tmp_path / members.FILE).write_text(f"boot {boot} 0\n{stranger.pid} {stranger.started}\n")
-    assert [s.pid for s in Members(tmp_path, "somebody").look().members] == [stranger.pid]
+    assert [s.pid for s in Members(tmp_path, "somebody").find().members] == [stranger.pid]
 
 
 def test_a_group_whose_leader_is_a_stranger_is_not_signalled() -> None:
@@ -363,7 +363,7 @@ def test_a_group_whose_leader_is_a_stranger_is_not_signalled() -> None:
         start_new_session=True,
     ) as leader:
         assert leader.stdout is not None
-        child = proc.look(int(leader.stdout.readline()))
+        child = proc.find(int(leader.stdout.readline()))
         assert child is not None
         assert child.group == leader.pid
         proc.kill([child])
@@ -392,7 +392,7 @@ def pod_with_a_stranger(pod: Pod, generation: int) -> tuple[int, int, subprocess
     until(lambda: not is_running(first), what="the end of the first rank")
     warden = warden_of(pod)
     signal_to(pod.agent.pid, signal.SIGCONT)
-    until(lambda: proc.look(first) is None, what="its being waited for")
+    until(lambda: proc.find(first) is None, what="its being waited for")
     stranger = stranger_with_number(first)
     if stranger is not None:
         return second, warden, stranger

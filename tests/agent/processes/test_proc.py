@@ -54,6 +54,6 @@ def test_who_ended_is_no_family_any_more(child: subprocess.Popen[str]) -> None:
     child.stdin.write("\n")
     child.stdin.flush()
     child.wait(timeout=HUNG_S)
-    while proc.look(grandchild) is not None:  # until its new parent has waited for it
+    while proc.find(grandchild) is not None:  # until its new parent has waited for it
         pass
     assert family.now() == {}

@@ -128,14 +128,14 @@ def test_a_record_that_cannot_be_read_narrows_nothing(tmp_path: Path, text: str)
 
 
 def test_the_record_holds_between_which_looks_a_rank_ended(tmp_path: Path) -> None:
-    this = proc.look(os.getpid())
+    this = proc.find(os.getpid())
     assert this is not None
     record = rank_ends.EndRecord(tmp_path)
     looked_by = time.time()
     record.follow(
         {"generation": 3, "ranks": [[0, *this.identity], [1, this.pid, this.started - 1]]}
     )
-    record.look()
+    record.poll()
     now = time.time()
     written = json.loads((tmp_path / rank_ends.FILE).read_text())
     assert written["generation"] == 3

@@ -280,8 +280,8 @@ class Count:
 def test_what_has_not_changed_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    count = Count(checkpoint_formats.look)
-    monkeypatch.setattr(checkpoint_formats, "look", count)
+    count = Count(checkpoint_formats.check)
+    monkeypatch.setattr(checkpoint_formats, "check", count)
     path = saved("trainer", tmp_path, 3, 4)
     verdicts, count.times = checkpoints.Verdicts(), 0
     for _ in range(3):

@@ -51,7 +51,7 @@ def rank(tmp_path: Path) -> Iterator[proc.Process]:
     script = ["sh", "-c", 'python=$1; shift; "$python" -c "$@" > /dev/null 2>&1 & echo $!', "-"]
     arguments = [*script, sys.executable, WRITES_HALF, str(tmp_path / "saves")]
     printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
-    process = proc.look(int(printed))
+    process = proc.find(int(printed))
     assert process is not None
     yield process
     proc.kill([process])
@@ -60,7 +60,7 @@ def rank(tmp_path: Path) -> Iterator[proc.Process]:
 def test_processes_before_a_folder_that_never_comes_are_not_all_remembered(tmp_path: Path) -> None:
     """A run of weeks starts many, and its document may name a wrong folder."""
     watch = watch_of(0, tmp_path / "nowhere")
-    process = proc.look(os.getpid())
+    process = proc.find(os.getpid())
     assert process is not None
     for n in range(3 * save_watch.WRITERS_MOST):
         watch.saw([process._replace(started=n)])

@@ -44,12 +44,12 @@ async def test_an_order_of_an_older_generation_is_refused_and_changes_nothing(
     await job.launch()
     late = Run(job.lab, slots=job.slots, generation=job.generation)
     await job.again("restart")
-    before, done = await job.look(), await effects(job.lab)
+    before, done = await job.observe_now(), await effects(job.lab)
     for verb, call in ORDERS.items():
         over = pytest.raises(StaleGeneration, match="generation 1 of demo is over")
         with subtests.test(verb), over:
             await call(late)
-    after = await job.look()
+    after = await job.observe_now()
     assert (uids_of(after), await effects(job.lab)) == (uids_of(before), done)
     assert [pod.generation for pod in after.pods] == [pod.generation for pod in before.pods]
 
@@ -57,7 +57,7 @@ async def test_an_order_of_an_older_generation_is_refused_and_changes_nothing(
 async def test_observe_tells_the_newest_generation(job: Run) -> None:
     await job.new_generation("a")
     newest = await job.new_generation("b")
-    assert (await job.look()).generation == newest
+    assert (await job.observe_now()).generation == newest
 
 
 async def test_a_folder_belongs_to_one_living_job(lab: Lab) -> None:

@@ -140,7 +140,7 @@ async def test_a_cluster_out_of_reach_is_said_to_be_unavailable(
         with subtests.test(verb), pytest.raises(BackendUnavailable):
             await call(job)
     await job.lab.unavailable(False)
-    assert {pod.generation for pod in (await job.look()).pods} == {job.generation}
+    assert {pod.generation for pod in (await job.observe_now()).pods} == {job.generation}
 
 
 async def test_asking_again_in_vain_wakes_nobody(lab: Lab) -> None:

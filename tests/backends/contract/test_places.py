@@ -15,7 +15,7 @@ async def test_every_slot_gets_a_pod(job: Run) -> None:
     job.slots = (0, 1, 2, 3)
     await job.new_generation("launch")
     places = await job.place()
-    observation = await job.look()
+    observation = await job.observe_now()
     assert set(places.pods) == set(job.slots)
     assert {slot: ref.uid for slot, ref in places.pods.items()} == uids_of(observation)
 
@@ -34,7 +34,7 @@ async def test_pods_are_made_for_all_slots_or_for_none(lab: Lab) -> None:
     assert not state.placed
     assert state.places == 5
     assert state.waiting_for
-    assert (await big.look()).pods == ()
+    assert (await big.observe_now()).pods == ()
 
 
 async def test_a_waiting_order_may_ask_for_less(lab: Lab) -> None:
@@ -49,7 +49,7 @@ async def test_a_waiting_order_may_ask_for_less(lab: Lab) -> None:
 async def test_only_the_slots_to_recreate_get_new_pods(job: Run) -> None:
     job.slots = (0, 1, 2)
     await job.launch()
-    before = uids_of(await job.look())
+    before = uids_of(await job.observe_now())
     await job.new_generation("pod")
     await job.stop()
     after = (await job.place(recreate=(1,))).pods
@@ -63,7 +63,7 @@ async def test_pods_of_slots_not_named_are_removed(job: Run) -> None:
     await job.new_generation("smaller")
     await job.stop()
     await job.place(slots=(0, 2), recreate=())
-    assert set(uids_of(await job.look())) == {0, 2}
+    assert set(uids_of(await job.observe_now())) == {0, 2}
 
 
 async def test_nothing_lands_on_an_isolated_node_until_it_is_released(job: Run) -> None:
@@ -155,7 +155,7 @@ async def test_a_waiting_order_is_served_when_there_is_room(lab: Lab) -> None:
     assert not (await second.backend.ensure_placed(second.place_order())).placed
     await first.gone()
     await second.place()
-    assert set(uids_of(await second.look())) == set(second.slots)
+    assert set(uids_of(await second.observe_now())) == set(second.slots)
 
 
 async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_asking(
@@ -184,7 +184,7 @@ async def test_restarted_jobs_are_served_first_then_priority_then_the_order_of_a
 
 
 async def the_one_with_pods(runs: list[Run]) -> Run:
-    placed_runs = [run for run in runs if (await run.look()).pods]
+    placed_runs = [run for run in runs if (await run.observe_now()).pods]
     assert len(placed_runs) == 1
     return placed_runs[0]
 

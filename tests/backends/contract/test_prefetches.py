@@ -30,7 +30,7 @@ async def test_each_number_is_tried_once_by_one_pod_while_all_train(job: Run) ->
         *(("prefetch.failed", 2), ("prefetch.done", 1))
     ]
     assert (done.slot, done.details["phase"]) == (0, "main")
-    pods = (await job.look()).pods
+    pods = (await job.observe_now()).pods
     assert [(pod.state, pod.exits, pod.ranks) for pod in pods] == [(PodState.RUNNING, (), 1)] * 2
 
 

@@ -116,8 +116,8 @@ async def test_a_device_fault_is_told_to_who_holds_the_device(lab: Lab) -> None:
         if device.job == "holder"
     )
     await lab.fault(f"device n0 {held} 80E01801")
-    assert (await holder.look()).facts
-    assert not (await neighbour.look()).facts
+    assert (await holder.observe_now()).facts
+    assert not (await neighbour.observe_now()).facts
 
 
 async def test_a_node_in_maintenance_says_so_until_that_is_over(job: Run) -> None:

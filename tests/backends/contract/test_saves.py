@@ -28,5 +28,5 @@ async def test_a_script_without_a_handler_is_left_alone(job: Run) -> None:
     await job.step(3)
     state = await job.backend.ensure_save_requested(job.save_order())
     assert (state.signalled, state.deaf, state.saved) == ((), (0, 1), None)
-    observation = await job.look()
+    observation = await job.observe_now()
     assert [pod.exits for pod in observation.pods] == [(), ()]

@@ -87,4 +87,4 @@ async def test_without_devices_no_use_of_them_is_known(job: Run) -> None:
     await job.launch()
     while (await job.pod(0)).run.io_at is None:
         await job.observe(until=await job.backend.clock() + 0.2)
-    assert {pod.run.busy_at for pod in (await job.look()).pods} == {None}
+    assert {pod.run.busy_at for pod in (await job.observe_now()).pods} == {None}

@@ -35,7 +35,7 @@ async def moved(job: Run, *slots: int, avoid: tuple[str, ...] = ()) -> PlaceStat
 async def test_a_spare_takes_the_place_of_whichever_pod_is_lost(job: Run) -> None:
     before = await running(job)
     ready = await spare(job)
-    assert uids_of(await job.look()) == before
+    assert uids_of(await job.observe_now()) == before
     places = await moved(job, 0)
     assert places.pods[0] == ready.pods[SPARE]
     assert places.stood_up_s.keys() == {0}
@@ -87,7 +87,7 @@ async def test_no_spare_stands_by_once_none_is_named(job: Run) -> None:
     node = (await spare(job)).pods[SPARE].node
     await stand_by(job)
     await until_free(job, node)
-    assert uids_of(await job.look()) == before
+    assert uids_of(await job.observe_now()) == before
 
 
 async def test_no_spare_is_left_of_a_job_that_is_gone(job: Run) -> None:
@@ -129,7 +129,7 @@ async def test_a_spare_gives_way_to_a_restarted_job_that_has_no_other_place(lab:
         await other.until_done(lambda: lab.backend.ensure_placed(order))
     state = await lab.backend.ensure_standby(spared.place_order(recreate=(SPARE,)))
     assert not state.placed, "there is no other room"
-    assert {pod.slot for pod in (await spared.look()).pods} == {0, 1}
+    assert {pod.slot for pod in (await spared.observe_now()).pods} == {0, 1}
 
 
 async def test_a_new_job_waits_beside_a_spare(lab: Lab) -> None:

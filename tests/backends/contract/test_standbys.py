@@ -82,7 +82,7 @@ async def test_a_start_ends_the_pods_that_still_stand_by(job: Run) -> None:
     await stand_by(job, 1)
     await job.again("in place")
     await until_free(job, free)
-    assert uids_of(await job.look()) == before
+    assert uids_of(await job.observe_now()) == before
 
 
 async def until_free(job: Run, node: str) -> None:
@@ -127,7 +127,7 @@ async def test_a_pod_whose_node_is_lost_stands_by_no_more(job: Run) -> None:
     await job.lab.fault(f"node-down {standby.node}")
     state = await job.backend.ensure_standby(job.place_order(recreate=(1,)))
     assert not state.placed
-    assert not [fact for fact in (await job.look()).facts if fact.node == standby.node]
+    assert not [fact for fact in (await job.observe_now()).facts if fact.node == standby.node]
 
 
 async def test_nothing_stands_by_once_the_job_is_gone(job: Run) -> None:

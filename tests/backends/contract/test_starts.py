@@ -13,7 +13,7 @@ from tests.backends.verbs import NEVER_ENDS
 async def test_every_slot_is_reported_started(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    observation = await job.look()
+    observation = await job.observe_now()
     assert all(pod.run.started_at is not None for pod in observation.pods)
     assert {pod.generation for pod in observation.pods} == {job.generation}
     assert {pod.state for pod in observation.pods} == {PodState.RUNNING}
@@ -22,10 +22,10 @@ async def test_every_slot_is_reported_started(job: Run) -> None:
 async def test_a_slot_that_runs_the_generation_is_left_alone(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    started = [pod.run.started_at for pod in (await job.look()).pods]
+    started = [pod.run.started_at for pod in (await job.observe_now()).pods]
     done = await effects(job.lab)
     await job.start()
-    assert [pod.run.started_at for pod in (await job.look()).pods] == started
+    assert [pod.run.started_at for pod in (await job.observe_now()).pods] == started
     assert await effects(job.lab) == done
 
 
@@ -34,7 +34,7 @@ async def test_a_start_that_ended_since_is_still_a_start(job: Run) -> None:
     await job.launch()
     await job.see(lambda observation: all(pod.is_done for pod in observation.pods))
     assert (await job.backend.ensure_started(job.start_order())).done
-    assert all(pod.run.started_at is not None for pod in (await job.look()).pods)
+    assert all(pod.run.started_at is not None for pod in (await job.observe_now()).pods)
 
 
 async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Run) -> None:
@@ -49,7 +49,9 @@ async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Ru
     assert (state.started, state.pending) == ((), job.slots)
     assert state.failed == dict.fromkeys(job.slots, why)
     assert (await job.backend.ensure_started(order)).failed == state.failed
-    start_failures = [fact for fact in (await job.look()).facts if fact.kind == "start.failed"]
+    start_failures = [
+        fact for fact in (await job.observe_now()).facts if fact.kind == "start.failed"
+    ]
     assert {fact.slot for fact in start_failures} == {*job.slots}
     assert {fact.message for fact in start_failures} == {f"cannot be started: {why}"}
     await job.new_generation("again")
@@ -61,9 +63,9 @@ async def test_a_command_that_cannot_be_started_is_named_with_its_reason(job: Ru
 async def test_a_restart_in_place_keeps_the_pods_and_runs_the_new_generation(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    before = await job.look()
+    before = await job.observe_now()
     await job.again("in place")
-    after = await job.look()
+    after = await job.observe_now()
     assert uids_of(after) == uids_of(before)
     assert {pod.generation for pod in after.pods} == {job.generation}
 
@@ -90,7 +92,7 @@ async def test_checkpoints_come_newest_first_and_observe_shows_the_newest(job: R
     saved = await job.backend.checkpoints(job.ref)
     assert [checkpoint.step for checkpoint in saved] == [30, 20, 10]
     assert all(checkpoint.good for checkpoint in saved)
-    newest = (await job.look()).checkpoint
+    newest = (await job.observe_now()).checkpoint
     assert newest is not None
     assert newest.step == 30
 
@@ -126,7 +128,7 @@ async def test_nothing_is_set_aside_while_ranks_of_the_generation_run(job: Run) 
 
 async def test_no_checkpoint_is_listed_nor_set_aside_where_no_agent_answers(job: Run) -> None:
     await job.launch()
-    for pod in (await job.look()).pods:
+    for pod in (await job.observe_now()).pods:
         await job.lab.fault(f"node-down {pod.node} partition")
     with pytest.raises(NoAgentAvailable):
         await job.backend.checkpoints(job.ref)

@@ -10,13 +10,13 @@ from tests.backends.verbs import NEVER_ENDS
 async def test_stopping_ends_the_processes_and_keeps_the_pods(job: Run) -> None:
     job.env = NEVER_ENDS
     await job.launch()
-    before = uids_of(await job.look())
+    before = uids_of(await job.observe_now())
     await job.new_generation("stop")
     state = await job.stop()
     done = await effects(job.lab)
     assert state.stopped == job.slots
     assert (await job.stop()).stopped == job.slots
-    after = await job.look()
+    after = await job.observe_now()
     assert uids_of(after) == before
     assert {pod.state for pod in after.pods} == {PodState.STOPPED}
     assert await effects(job.lab) == done
@@ -36,7 +36,7 @@ async def test_the_processes_of_the_generation_itself_are_left_alone(job: Run) -
     job.env = NEVER_ENDS
     await job.launch()
     await job.stop()
-    assert {pod.state for pod in (await job.look()).pods} == {PodState.RUNNING}
+    assert {pod.state for pod in (await job.observe_now()).pods} == {PodState.RUNNING}
 
 
 async def test_a_slot_that_does_not_answer_stays_pending(job: Run) -> None:
@@ -93,7 +93,7 @@ async def test_a_gone_job_leaves_nothing(job: Run) -> None:
     done = await effects(job.lab)
     assert (await job.backend.ensure_gone(job.ref)).done
     assert await job.backend.leftovers() == ()
-    assert (await job.look()).pods == ()
+    assert (await job.observe_now()).pods == ()
     assert all(not node.jobs for node in await job.backend.nodes())
     assert await effects(job.lab) == done
 

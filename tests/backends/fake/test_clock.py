@@ -178,7 +178,7 @@ async def test_time_can_be_passed_by_force(demo: FakeRun) -> None:
     await demo.fault("in 5s device n1 0 80E01801")
     before = await demo.backend.clock()
     assert await demo.admin.advance(60) == before + 60
-    fact_times = [(fact.kind, fact.at - before) for fact in (await demo.look()).facts]
+    fact_times = [(fact.kind, fact.at - before) for fact in (await demo.observe_now()).facts]
     assert fact_times == [("device.fault", 5), ("process.exit", 10)]
 
 

@@ -31,11 +31,11 @@ async def node(run: Run, name: str) -> NodeView:
 
 
 async def kinds(run: Run) -> list[str]:
-    return [fact.kind for fact in (await run.look()).facts]
+    return [fact.kind for fact in (await run.observe_now()).facts]
 
 
 async def newest(run: Run) -> Fact:
-    return (await run.look()).facts[-1]
+    return (await run.observe_now()).facts[-1]
 
 
 async def gains_steps(run: Run) -> bool:
@@ -133,7 +133,7 @@ async def test_a_fault_happens_once_when_its_step_is_completed(demo: FakeRun) ->
     await demo.fault("at step 20 of demo kill demo 1")
     await demo.launch()
     await demo.fact("process.exit")
-    observation = await demo.look()
+    observation = await demo.observe_now()
     assert (
         observation.pods[0].run.step,
         observation.checkpoint and observation.checkpoint.step,
@@ -180,7 +180,7 @@ async def test_node_up_after_a_loss_brings_the_node_back_but_not_its_pods(
 
 async def test_a_partition_leaves_the_ranks_alone(running: FakeRun) -> None:
     await running.fault("node-down n2 partition")
-    (fact,) = (await running.look()).facts
+    (fact,) = (await running.observe_now()).facts
     assert (fact.kind, fact.details["proven"]) == ("node.not_ready", False)
     assert not (await node(running, "n2")).ready
     seen_at = (await running.pod(2)).run.step
@@ -245,7 +245,7 @@ async def test_node_facts_are_told_to_everybody_on_the_node(fake_lab: FakeLab) -
     await one.fault("node-down n0", "node-down n3")
     assert await kinds(one) == ["node.down", "node.down"]
     assert await kinds(two) == ["node.down"]
-    assert (await one.look()).facts[0] == (await two.look()).facts[0]
+    assert (await one.observe_now()).facts[0] == (await two.observe_now()).facts[0]
 
 
 async def test_maintenance_is_announced_and_keeps_others_away(running: FakeRun) -> None:
@@ -315,7 +315,7 @@ async def test_what_a_device_fault_does_not_say(
 async def test_a_code_that_is_already_there_is_no_news(running: FakeRun) -> None:
     await running.fault("device n1 0 X", "device n1 0 X", "clear n1 0", "device n1 0 X")
     assert await kinds(running) == ["device.fault", "device.healed", "device.fault"]
-    assert len({fact.id for fact in (await running.look()).facts}) == 3
+    assert len({fact.id for fact in (await running.observe_now()).facts}) == 3
 
 
 async def test_a_faulty_device_is_not_placed_but_a_warned_one_is(fake_lab: FakeLab) -> None:
@@ -323,7 +323,7 @@ async def test_a_faulty_device_is_not_placed_but_a_warned_one_is(fake_lab: FakeL
     await run.fault("device n0 7 X", "device n1 7 Y warning")
     await run.new_generation("launch")
     assert nodes_of(await run.place()) == {"n1"}
-    (standby_fact,) = (await run.look()).facts
+    (standby_fact,) = (await run.observe_now()).facts
     assert (standby_fact.code, standby_fact.slot) == ("Y", 0), (
         "the new pod is told what its node already has"
     )
@@ -369,7 +369,7 @@ async def test_a_varying_device_is_movement_while_everything_else_is_still(
     await running.fault("hang demo 0")
     still_since = await running.backend.clock()
     await running.admin.advance(100)
-    assert {pod.run.moved_at for pod in (await running.look()).pods} == {still_since}
+    assert {pod.run.moved_at for pod in (await running.observe_now()).pods} == {still_since}
     await running.fault("metric n1 0 vary")
     await running.admin.advance(100)
     assert (await running.pod(1)).run.moved_at == still_since + 200
@@ -413,7 +413,7 @@ async def test_a_hanging_rank_stops_everybody_and_says_nothing(running: FakeRun)
     await running.fault("hang demo 2")
     assert await kinds(running) == []
     assert not await gains_steps(running)
-    assert {pod.state for pod in (await running.look()).pods} == {PodState.RUNNING}
+    assert {pod.state for pod in (await running.observe_now()).pods} == {PodState.RUNNING}
 
 
 async def test_kill_agent_takes_the_container_on_a_sound_node(running: FakeRun) -> None:
@@ -469,7 +469,7 @@ async def test_a_bad_checkpoint_is_marked_and_told(running: FakeRun) -> None:
     assert (fact.kind, fact.details["step"]) == ("checkpoint.bad", 20)
     saved = await running.backend.checkpoints(running.ref)
     assert [(c.step, c.good) for c in saved] == [(20, False), (10, True)]
-    observation = await running.look()
+    observation = await running.observe_now()
     assert observation.checkpoint is not None
     assert observation.checkpoint.step == 10
 
@@ -531,6 +531,6 @@ async def test_the_playbook_knows_what_the_cluster_tells_by_itself(running: Fake
         "preempt demo", "device n0 0 X", "clear n0 0", "kill demo 0", "kill-agent demo 1",
         "node-down n2 partition", "node-up n2", "node-down n3",
     )  # fmt: skip
-    facts = (await running.look()).facts
+    facts = (await running.observe_now()).facts
     assert len(facts) == 12
     assert [fact.kind for fact in facts if row_for(fact) is CATCH_ALL] == []

@@ -50,7 +50,7 @@ async def test_a_call_held_after_lacks_only_its_answer(job: FakeRun) -> None:
     assert await job.admin.wait_held() == HeldCall(
         verb="ensure_generation", job="demo", when="after"
     )
-    assert (await job.look()).generation == 1
+    assert (await job.observe_now()).generation == 1
     await job.admin.release()
     assert await call == 1
 
@@ -180,7 +180,7 @@ async def test_open_observes_end_when_the_cluster_goes_out_of_reach(job: FakeRun
     with pytest.raises(BackendUnavailable):
         await call
     await job.admin.unavailable(False)
-    assert (await job.look()).generation == 1
+    assert (await job.observe_now()).generation == 1
 
 
 async def test_calls_are_counted(job: FakeRun) -> None:

@@ -145,7 +145,7 @@ async def test_an_earlier_run_cannot_end_what_a_later_one_began(demo: FakeRun) -
     await later.launch()
     with pytest.raises(StaleGeneration):
         await demo.backend.ensure_gone(demo.ref)
-    assert {pod.generation for pod in (await later.look()).pods} == {later.generation}
+    assert {pod.generation for pod in (await later.observe_now()).pods} == {later.generation}
 
 
 async def test_a_later_run_clears_away_the_pods_of_an_earlier_one(demo: FakeRun) -> None:
@@ -153,7 +153,9 @@ async def test_a_later_run_clears_away_the_pods_of_an_earlier_one(demo: FakeRun)
     await demo.launch()
     later = FakeRun(demo.lab, run="run-2", env={"STEPS": "5"})
     await later.launch()
-    assert {pod.uid for pod in (await later.look()).pods} == {f"demo-{s}-g2" for s in range(4)}
+    assert {pod.uid for pod in (await later.observe_now()).pods} == {
+        f"demo-{s}-g2" for s in range(4)
+    }
 
 
 async def test_the_effects_log_reads_like_a_story(demo: FakeRun) -> None:

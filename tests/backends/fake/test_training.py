@@ -70,7 +70,7 @@ async def test_a_rank_crashes_whenever_it_reaches_the_step(demo: FakeRun) -> Non
         fact = await demo.fact("process.exit")
         assert (fact.rank, fact.details["exit_code"]) == (2, 42)
         assert fact.details["log"] == "loss is nan"
-        pods = (await demo.look()).pods
+        pods = (await demo.observe_now()).pods
         assert {pod.run.step for pod in pods} == {14}  # the step that crashes is not completed
         await demo.again(f"restart {restart}")
 
@@ -85,7 +85,7 @@ async def test_a_start_behind_the_step_does_not_crash(demo: FakeRun) -> None:
     await demo.stop()
     await demo.start(resume=Checkpoint(step=20, path="elsewhere"))
     await demo.see(over)
-    assert all(pod.is_done for pod in (await demo.look()).pods)
+    assert all(pod.is_done for pod in (await demo.observe_now()).pods)
 
 
 async def test_two_ranks_may_crash_at_once(demo: FakeRun) -> None:

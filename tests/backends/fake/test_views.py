@@ -48,7 +48,7 @@ class Watched(FakeBackend):
         return answer
 
     def _pod_views(self) -> tuple[PodView, ...]:
-        return self.cluster.look("job", 0).pods
+        return self.cluster.observation("job", 0).pods
 
     def _compare(self) -> None:
         state = self.cluster.state

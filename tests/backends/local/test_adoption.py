@@ -56,7 +56,7 @@ async def begun(lab: LocalLab, *command: str, name: str = "demo") -> Run:
 
 async def processes_of(lab: LocalLab, job: Run) -> list[int]:
     """The agent of the job and everything below it."""
-    (uid,) = uids_of(await job.look()).values()
+    (uid,) = uids_of(await job.observe_now()).values()
     agent = agent_of(lab.backend.settings.folder(uid).path)
     assert agent is not None
     return [agent.pid, *proc.below(agent.pid, proc.all_processes())]
@@ -92,7 +92,7 @@ async def test_a_trainer_without_parents_is_ended(bare: LocalLab, other: LocalLa
     job = await begun(bare, "/bin/sh", "-c", "sleep 600; true")
     trainer = await sleeping(bare, job)
     await all_but(bare, job, trainer)
-    (uid,) = uids_of(await job.look()).values()
+    (uid,) = uids_of(await job.observe_now()).values()
     await bare.leave()
     until(lambda: marked(uid) == [trainer])
     await adopted(other, job)

@@ -110,7 +110,7 @@ async def test_what_is_being_cleared_is_cleared_whatever_comes_and_nothing_is_le
     dead_at = await running.backend.clock()
     await placed_again(running, 1, clearing_s=CLEARING_S, avoid=("n1",))
     await placed_again(running, 1, key="once more", clearing_s=CLEARING_S, avoid=("n1",))
-    observation = await running.look()
+    observation = await running.observe_now()
     assert set(uids_of(observation)) == {0, 1}
     await running.gone()
     assert await running.backend.clock() - dead_at >= SHORT_S

@@ -38,7 +38,7 @@ async def test_an_end_is_let_go_once_it_is_in_the_books_and_told_once(local_lab:
     await job.lab.fault("kill demo 0 exit 3")
     fact = await job.fact("process.exit")
     await until_let_go(job)
-    assert [one.id for one in (await job.look()).facts if one.kind == fact.kind] == [fact.id]
+    assert [one.id for one in (await job.observe_now()).facts if one.kind == fact.kind] == [fact.id]
 
 
 async def test_a_worker_killed_before_the_agent_heard_costs_no_fact_and_tells_none_twice(
@@ -50,7 +50,7 @@ async def test_a_worker_killed_before_the_agent_heard_costs_no_fact_and_tells_no
     fact = await job.fact("process.exit")
     await local_lab.another_worker()
     await until_let_go(job)
-    assert [one.id for one in (await job.look()).facts if one.kind == fact.kind] == [fact.id]
+    assert [one.id for one in (await job.observe_now()).facts if one.kind == fact.kind] == [fact.id]
 
 
 async def test_what_the_agent_let_go_of_is_told_again_to_a_job_that_did_not_get_it(
@@ -106,7 +106,7 @@ async def test_each_job_is_told_of_its_own_and_says_for_itself_how_far_it_is(
     assert codes == [3, 4]
     await local_lab.another_worker()
     assert (await one.observe(wait_s=0.0)).facts == ()
-    told_again = [fact.details.get("code") for fact in (await two.look()).facts]
+    told_again = [fact.details.get("code") for fact in (await two.observe_now()).facts]
     assert (4 in told_again, 3 in told_again) == (True, False)
 
 

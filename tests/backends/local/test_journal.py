@@ -45,7 +45,7 @@ async def agents(job: Run) -> list[int]:
     """Their processes, in the order of the slots."""
     assert isinstance(job.lab, LocalLab)
     home = job.lab.backend.settings.agents
-    agents = [agent_of(home / pod.uid) for pod in (await job.look()).pods]
+    agents = [agent_of(home / pod.uid) for pod in (await job.observe_now()).pods]
     return [agent.pid for agent in agents if agent is not None]
 
 
@@ -123,7 +123,7 @@ async def test_an_agent_that_does_not_know_us_is_one_that_does_not_answer(
     """Only this one has an agent of another token."""
     await job.launch()
     assert isinstance(job.lab, LocalLab)
-    for pod in (await job.look()).pods:
+    for pod in (await job.observe_now()).pods:
         (job.lab.backend.settings.agents / pod.uid / wire.TOKEN).write_text("of others")
     await job.lab.another_worker()
     await job.backend.ensure_recorded(job.ref, entries(job, 1))

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def write_identity(folder: Path, *, late: int = 0) -> None:
     """An agent that began here was the process that tests us."""
-    this_process = proc.look(os.getpid())
+    this_process = proc.find(os.getpid())
     assert this_process is not None
     (folder / wire.PID).write_text(f"{this_process.pid} {this_process.started + late}")
 

@@ -37,7 +37,7 @@ async def test_a_worker_that_stands_elsewhere_finds_thefolders_of_a_job(
     owner = (job.id, local_lab.backend.books_id)
     generations = [fence.read(str(base / name))[owner].generation for name in ("out", "saved")]
     assert generations == [job.generation] * 2
-    (pod,) = (await job.look()).pods
+    (pod,) = (await job.observe_now()).pods
     where = {str(Path(f"/proc/{pid}/cwd").readlink()) for pid in marked(pod.uid)}
     assert where == {str(base)}
     assert os.listdir(elsewhere) == ([] if same_job else os.listdir(base))  # noqa: PTH208

@@ -109,7 +109,7 @@ async def test_an_agent_that_stopped_before_this_worker_began_is_silent(
     await local_lab.another_worker()
     began = await job.backend.clock()
     await job.backend.check(job.ref)
-    (pod,) = (await job.look()).pods
+    (pod,) = (await job.observe_now()).pods
     assert pod.state is PodState.UNREACHABLE
     assert pod.silent_since is not None
     assert began - 1.0 < pod.silent_since

@@ -43,7 +43,7 @@ async def test_a_pod_made_while_strays_are_looked_for_is_none(
         await lab.backend.reconciler.end_strays()
         monkeypatch.undo()
         assert job.generation, "a pod was made meanwhile"
-        (uid,) = uids_of(await job.look()).values()
+        (uid,) = uids_of(await job.observe_now()).values()
         assert lab.backend.settings.folder(uid).life() is Life.ALIVE, "its agent lives"
         await job.step(1)
     finally:
@@ -104,7 +104,7 @@ async def test_an_agent_that_ended_leaves_no_zombie_no_cgroup_and_no_warning(
 ) -> None:
     job = Run(local_lab, slots=(0,))
     await job.launch()
-    (uid,) = uids_of(await job.look()).values()
+    (uid,) = uids_of(await job.observe_now()).values()
     folder = local_lab.backend.settings.folder(uid).path
     agent = agent_of(folder)
     assert agent is not None
@@ -115,7 +115,7 @@ async def test_an_agent_that_ended_leaves_no_zombie_no_cgroup_and_no_warning(
     else:
         await local_lab.leave()
         end_all(local_lab.backend.settings.home)
-    while proc.look(agent.pid) is not None:
+    while proc.find(agent.pid) is not None:
         await asyncio.sleep(0.02)
     assert not any(Path(path).exists() for path in cgroups)
 

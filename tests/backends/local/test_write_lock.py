@@ -65,7 +65,7 @@ async def stopped(tmp_path: Path, script: str, *words: str) -> Child:
     child = Child(command, name="writer", log=tmp_path / "log", cwd=Path(__file__).parents[3])
 
     async def stands() -> bool:
-        process = proc.look(child.pid)
+        process = proc.find(child.pid)
         return "is stopped" in child.output() and process is not None and process.is_stopped
 
     await child.until(stands, within_s=HUNG_S)
@@ -122,7 +122,7 @@ async def test_a_stranger_that_holds_the_books_is_neither_woken_nor_ended(
     child = await stopped(tmp_path, LOCK_AND_STOP)
     with pytest.raises(BackendUnavailable, match="locked"):
         await store.run(_note)
-    process = proc.look(child.pid)
+    process = proc.find(child.pid)
     assert process is not None
     assert process.is_stopped
     child.kill()

@@ -160,7 +160,7 @@ async def while_stopped(served: AsyncCli, pid: int, *words: str) -> Ended:
     """The command, while this process may not run: on a busy machine it stops only after a while."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        while (process := proc.look(pid)) is not None and not process.is_stopped:
+        while (process := proc.find(pid)) is not None and not process.is_stopped:
             await asyncio.sleep(0.01)
         return await served(*words)
     finally:

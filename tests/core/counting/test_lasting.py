@@ -41,9 +41,9 @@ def watched(job: ScriptedJob, now: float) -> WaitFor | WatchReport:
     order = watch_order(job.state)
     pods = tuple(pod_with(pod(slot), step_at=now, moved_at=now) for slot in order.active)
     observation = Observation(now=now, cursor="9", pods=pods, generation=order.generation)
-    watch_result = watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[
-        1
-    ]
+    watch_result = watching.check(
+        order, Watch(learned=order.learned, has_polled=True), observation
+    )[1]
     assert isinstance(watch_result, WaitFor | WatchReport)
     return watch_result
 

@@ -32,7 +32,7 @@ def look(
     full_order = watch_order(0, 1, 2, 3, limits=Limits(), **order)
     pods = tuple(pod(n, step=5, step_at=now) for n in range(4)) if pods is None else pods
     observation = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
-    return watching.look(
+    return watching.check(
         full_order, Watch(learned=full_order.learned, has_polled=has_polled), observation
     )[1]
 
@@ -62,16 +62,16 @@ def test_who_was_asked_about_a_group_is_not_asked_about_it_again_but_about_the_n
     order = watch_order(0, 1, limits=Limits())
     pods = (pod(0, step=5, step_at=100.0), silent(1))
     crashed = Observation(now=100.0, cursor="1", pods=pods, facts=(CRASH,), generation=1)
-    watch, verdict = watching.look(order, Watch(learned=order.learned), crashed)
+    watch, verdict = watching.check(order, Watch(learned=order.learned), crashed)
     assert verdict == PollAll()
-    watch, verdict = watching.look(order, watch, crashed)
+    watch, verdict = watching.check(order, watch, crashed)
     assert isinstance(verdict, WaitFor)
-    watch, verdict = watching.look(order, watch, crashed)
+    watch, verdict = watching.check(order, watch, crashed)
     assert isinstance(verdict, WaitFor)
     quiet = Observation(now=100.0, cursor="1", pods=(pods[0], pod(1)), generation=1)
-    watch, verdict = watching.look(order, replace(watch, facts=()), quiet)
+    watch, verdict = watching.check(order, replace(watch, facts=()), quiet)
     assert isinstance(verdict, WaitFor)
-    assert watching.look(order, watch, crashed)[1] == PollAll()
+    assert watching.check(order, watch, crashed)[1] == PollAll()
 
 
 def test_a_crash_with_a_silent_slot_is_not_named_before_its_time() -> None:

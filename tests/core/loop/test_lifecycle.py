@@ -22,8 +22,8 @@ from everstep.core.loop.next_actions import (
     Decided,
     End,
     Event,
-    Look,
     NextPhase,
+    Observe,
     PlanEnded,
     RunPlan,
     Undecided,
@@ -732,7 +732,7 @@ def test_a_limit_of_the_document_fails_the_phase() -> None:
 def test_a_world_moved_by_another_run_is_read_before_anything_is_done() -> None:
     job = running()
     job.report("moved", generation=5)
-    assert isinstance(job.action, Look)
+    assert isinstance(job.action, Observe)
     job.finds(started=True, generation=5)
     assert (job.state.mode, job.state.generation) == (Mode.WATCHING, 5)
     job.report("moved", generation=7)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.loop.next_actions import Look, RunPlan, WatchAction
+from everstep.core.loop.next_actions import Observe, RunPlan, WatchAction
 from everstep.core.spec import Budget, Match, Policy, Rule
 from tests.support.builders import ScriptedJob, fact, running, sighting
 
@@ -112,7 +112,7 @@ def test_a_job_that_is_to_have_fewer_nodes_at_its_next_restart_still_has_those_t
     job.state = replace(job.state, spec=fewer)
     job.loses_outcome()
     look = job.action
-    assert isinstance(look, Look)
+    assert isinstance(look, Observe)
     assert look.order.active == ALL
     job.finds(started=True, generation=job.state.generation + 1)
     assert isinstance(job.action, WatchAction)

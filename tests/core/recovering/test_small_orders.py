@@ -7,7 +7,7 @@ from dataclasses import replace
 from everstep.converter import DATA_CONVERTER
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
-from everstep.core.loop.next_actions import Look, next_action, watch_order
+from everstep.core.loop.next_actions import Observe, next_action, watch_order
 from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import ANSWERED_KEPT
 from everstep.core.seeing import watching
@@ -52,7 +52,7 @@ def test_a_report_names_the_pods_in_another_state_than_the_job_knows() -> None:
 def test_a_job_that_looks_anew_is_told_of_every_pod() -> None:
     job = running(nodes=4)
     action = next_action(replace(job.state, mode=Mode.READING))
-    assert isinstance(action, Look)
+    assert isinstance(action, Observe)
     report = watching.report(action.order, Watch(learned=Learned()), observation(job), "refresh")
     assert [pod.slot for pod in report.pods] == [0, 1, 2, 3]
 

@@ -53,7 +53,7 @@ def first_report(fates: list[str], seen_ids: frozenset[str] = frozenset()) -> Wa
     for _ in range(MOST_LOOKS):
         pods = tuple(pod_at(fate, slot, now) for slot, fate in enumerate(fates))
         observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-        memory, verdict = watching.look(order, memory, observation)
+        memory, verdict = watching.check(order, memory, observation)
         match verdict:
             case WatchReport(news="facts" | "done"):
                 return verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everstep.core.seeing import watching
-from everstep.core.seeing.watch_report import LOOK_AGAIN_S, WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import POLL_AGAIN_S, WatchOrder, WatchReport
 from everstep.core.seeing.watching import PollAll, WaitFor, Watch
 from everstep.core.world import Observation, PodView
 from tests.support.builders import pod, watch_order
@@ -11,7 +11,7 @@ from tests.support.builders import pod, watch_order
 
 def look(order: WatchOrder, *pods: PodView, now: float) -> WaitFor | PollAll | WatchReport:
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned), observation)[1]
+    return watching.check(order, Watch(learned=order.learned), observation)[1]
 
 
 AWAITS = watch_order(0, 1, awaits_first_step=True)
@@ -19,7 +19,7 @@ TRAINS = pod(0, step=1, step_at=8.0, first_step_at=8.0)
 
 
 def test_it_is_reported_once_every_slot_made_one() -> None:
-    assert look(AWAITS, TRAINS, pod(1), now=9.0) == WaitFor(until=9.0 + LOOK_AGAIN_S)
+    assert look(AWAITS, TRAINS, pod(1), now=9.0) == WaitFor(until=9.0 + POLL_AGAIN_S)
     report = look(AWAITS, TRAINS, pod(1, step=1, step_at=9.5, first_step_at=9.5), now=10.0)
     assert isinstance(report, WatchReport)
     assert (report.news, report.first_step_at) == ("refresh", 9.5)

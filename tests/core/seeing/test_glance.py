@@ -8,7 +8,7 @@ import pytest
 
 from everstep.core.seeing.glance import glance, saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder
-from everstep.core.seeing.watching import Watch, look, report
+from everstep.core.seeing.watching import Watch, check, report
 from everstep.core.spec import Limits
 from everstep.core.state import Learned
 from everstep.core.world import Checkpoint, Observation, PodView, RankSnapshot
@@ -68,8 +68,8 @@ def test_it_shows_what_a_restart_in_place_would_go_on_with() -> None:
 def test_a_checkpoint_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:
     """Its agents may be lost with their node, and the worker with them."""
     saved = Checkpoint(step=10, path="saves/step-10", bytes=3, at=120.0)
-    memory, _ = look(ORDER, WATCH, replace(OBSERVATION, checkpoint=saved))
-    memory, _ = look(ORDER, memory, OBSERVATION)
+    memory, _ = check(ORDER, WATCH, replace(OBSERVATION, checkpoint=saved))
+    memory, _ = check(ORDER, memory, OBSERVATION)
     assert report(ORDER, memory, OBSERVATION, "facts").checkpoint == saved
     heartbeats = glance(ORDER, memory, OBSERVATION)
     assert heartbeats["checkpoint_step"] == 10
@@ -83,14 +83,14 @@ def test_an_earlier_try_that_saw_no_checkpoint_hands_none_on(details: object) ->
 
 def test_a_step_that_was_observed_stays_known_to_the_watch_and_to_its_next_try() -> None:
     """With a job's record its pods go at once. Else `status` went back to the step of the report before."""
-    memory, _ = look(ORDER, WATCH, OBSERVATION)
+    memory, _ = check(ORDER, WATCH, OBSERVATION)
     without_pods = replace(OBSERVATION, pods=())
-    memory, _ = look(ORDER, memory, without_pods)
+    memory, _ = check(ORDER, memory, without_pods)
     assert report(ORDER, memory, without_pods, "facts").step == 7
     heartbeats = glance(ORDER, memory, without_pods)
     assert step_in(heartbeats, generation=ORDER.generation) == 7
     next_try = replace(WATCH, step=step_in(heartbeats, generation=ORDER.generation))
-    assert report(ORDER, look(ORDER, next_try, without_pods)[0], without_pods, "facts").step == 7
+    assert report(ORDER, check(ORDER, next_try, without_pods)[0], without_pods, "facts").step == 7
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_nobody_is_blamed_alone_where_several_stopped_at_once(
     pods = tuple(pod(number, step=5, step_at=at) for number, at in enumerate(steps_at))
     order = watch_order(0, 1, 2, limits=AUTO, learned=PROVEN)
     observation = Observation(now=140.0, cursor="1", pods=pods, generation=1)
-    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
+    _, watch_result = watching.check(order, Watch(learned=PROVEN, has_polled=True), observation)
     assert isinstance(watch_result, WatchReport)
     (hang,) = watch_result.facts
     assert (hang.slot, reason in hang.message) == (slot, True)
@@ -242,7 +242,7 @@ def test_of_slots_that_stopped_at_once_the_one_whose_devices_are_idle_is_blamed(
     )
     order = watch_order(*range(len(pods)), limits=AUTO, learned=PROVEN)
     observation = Observation(now=140.0, cursor="1", pods=pods, generation=1)
-    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
+    _, watch_result = watching.check(order, Watch(learned=PROVEN, has_polled=True), observation)
     assert isinstance(watch_result, WatchReport)
     (hang,) = watch_result.facts
     assert (hang.slot, hang.node) == (slot, None if slot is None else f"n{slot}")
@@ -265,7 +265,7 @@ def test_each_hang_of_a_generation_is_a_fact_of_its_own(pods: tuple[PodView, Pod
     for now, still in zip((500.0, 9_000.0), pods, strict=True):
         order = watch_order(0, limits=AUTO, seen_ids=frozenset(seen_ids))
         observation = Observation(now=now, cursor="1", pods=(still,), generation=1)
-        _, watch_result = watching.look(
+        _, watch_result = watching.check(
             order, Watch(learned=Learned(), has_polled=True), observation
         )
         assert isinstance(watch_result, WatchReport)
@@ -275,7 +275,7 @@ def test_each_hang_of_a_generation_is_a_fact_of_its_own(pods: tuple[PodView, Pod
 
 def _news(order: WatchOrder, *pods: PodView, now: float) -> str | None:
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    _, watch_result = watching.look(order, Watch(learned=PROVEN, has_polled=True), observation)
+    _, watch_result = watching.check(order, Watch(learned=PROVEN, has_polled=True), observation)
     return watch_result.news if isinstance(watch_result, WatchReport) else None
 
 

@@ -32,7 +32,7 @@ def look(
     slots = (p.slot for p in pods)
     order = watch_order(*slots, learned=learned, warnings=warnings, is_paused=is_paused)
     observation = Observation(now=now, cursor="1", pods=pods, generation=1, checkpoint=saved)
-    watch_result = watching.look(order, Watch(learned=learned, has_polled=True), observation)[1]
+    watch_result = watching.check(order, Watch(learned=learned, has_polled=True), observation)[1]
     assert isinstance(watch_result, WaitFor | WatchReport)
     return watch_result
 

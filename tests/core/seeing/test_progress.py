@@ -10,7 +10,7 @@ from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.chronicle import views
 from everstep.core.loop.next_actions import Action
-from everstep.core.seeing.watch_report import LOOK_AGAIN_S
+from everstep.core.seeing.watch_report import POLL_AGAIN_S
 from everstep.core.spec import JobSpec, PhaseSpec, Policy
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
@@ -68,4 +68,4 @@ async def test_a_row_ends_in_status_with(
 ) -> None:
     (_, before), (_, counted), (ended_s, after) = await counts(name, policy, **job)
     assert (before, counted, after) == (0, 1, 0)
-    assert due_s <= ended_s <= due_s + LOOK_AGAIN_S + MINUTE_S  # the restart took its time too
+    assert due_s <= ended_s <= due_s + POLL_AGAIN_S + MINUTE_S  # the restart took its time too

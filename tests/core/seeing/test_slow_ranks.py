@@ -60,7 +60,7 @@ def look(*counts: tuple[int, ...], **order_fields: object) -> WaitFor | WatchRep
     observation = Observation(now=NOW, cursor="1", pods=of_pods, generation=1)
     watch = Watch(learned=PACE, has_polled=True)
     assert glance(order, watch, observation)["slow_ranks"] == len(slow_ranks(of_pods))
-    watch_result = watching.look(order, watch, observation)[1]
+    watch_result = watching.check(order, watch, observation)[1]
     assert isinstance(watch_result, WaitFor | WatchReport)
     return watch_result
 

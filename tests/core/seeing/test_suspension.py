@@ -130,7 +130,7 @@ def look(
     slots = (one.slot for one in pods)
     order = watch_order(*slots, since=now, limits=limits, seen_ids=seen_ids)
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=order.learned, has_polled=True), observation)[1]
+    return watching.check(order, Watch(learned=order.learned, has_polled=True), observation)[1]
 
 
 SUSPECTS = (

@@ -26,7 +26,7 @@ def look(
     slots = (p.slot for p in pods)
     order = watch_order(*slots, learned=learned, unreachable=unreachable, seen_ids=seen_ids)
     observation = Observation(now=now, cursor="1", pods=pods, generation=1)
-    return watching.look(order, Watch(learned=learned, has_polled=True), observation)[1]
+    return watching.check(order, Watch(learned=learned, has_polled=True), observation)[1]
 
 
 def kinds(watch_result: WaitFor | PollAll | WatchReport) -> list[str]:
@@ -147,7 +147,7 @@ def test_beside_an_old_fact_a_silent_slot_has_its_time_to_answer(kind: str) -> N
 
     def seen_at(now: float) -> WaitFor | PollAll | WatchReport:
         observation = Observation(now=now, cursor="1", pods=pods, facts=facts, generation=1)
-        return watching.look(order, Watch(learned=STEPS, has_polled=True), observation)[1]
+        return watching.check(order, Watch(learned=STEPS, has_polled=True), observation)[1]
 
     assert seen_at(9_999.0) == WaitFor(until=10_050.0)
     assert "node.silent" in kinds(seen_at(10_050.0))
@@ -168,7 +168,7 @@ def test_beside_a_crash_no_slot_is_lost_where_most_are_silent(
 
     def look_at(now: float) -> WaitFor | PollAll | WatchReport:
         observation = Observation(now=now, cursor="1", pods=pods, facts=(crash,), generation=1)
-        return watching.look(order, Watch(learned=STEPS, has_polled=True), observation)[1]
+        return watching.check(order, Watch(learned=STEPS, has_polled=True), observation)[1]
 
     assert look_at(159.0) == WaitFor(until=160.0)
     assert kinds(look_at(160.0)) == expected

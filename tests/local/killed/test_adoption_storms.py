@@ -272,5 +272,5 @@ async def adopt(
 
 
 def is_stopped(pid: int) -> bool:
-    process = proc.look(pid)
+    process = proc.find(pid)
     return process is not None and process.state == "T"

@@ -25,7 +25,7 @@ from everstep.agent.processes import proc
 from tests.local.killtable import SEED
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
-from tests.support.rehearsal import LOOK_S, Handle, Rehearsal, small
+from tests.support.rehearsal import POLL_S, Handle, Rehearsal, small
 from tests.support.workerproc import WorkerProcess
 
 JOBS = int(os.environ.get("STOPPED_JOBS", "4"))
@@ -53,7 +53,7 @@ async def stopped_at(job: Handle) -> float:
         with suppress(RPCError):
             await job.signal("stop", {"grace_s": 0})
             return time.monotonic()
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def victims(r: Rehearsal, jobs: Iterable[str], chance: random.Random) -> list[int]:

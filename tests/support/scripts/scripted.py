@@ -23,7 +23,7 @@ CHECKPOINTS = Path(os.environ["CHECKPOINTS"])
 CONTROL = Path(os.environ["CONTROL"])
 STEPS = int(os.environ["STEPS"])
 STEP_S = float(os.environ["STEP_S"])
-LOOK_S = 0.01
+POLL_S = 0.01
 EVERY = int(os.environ["CHECKPOINT_EVERY"])
 
 
@@ -77,7 +77,7 @@ class Training:
                 self.end_if_asked()
                 if crashes and len(list(CONTROL.glob(f"at-{where}-r*"))) == WORLD:
                     ended(how)
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
         self.end_if_told()
         self.end_if_asked()
 

@@ -80,9 +80,9 @@ class HollowAgent:
             if now >= until or (now >= quiet_until and self._version != since):
                 break
             self._changed.clear()
-            next_look = quiet_until if now < quiet_until else min(until, now + STEP_S)
+            next_poll = quiet_until if now < quiet_until else min(until, now + STEP_S)
             try:
-                await asyncio.wait_for(self._changed.wait(), max(0.0, next_look - now))
+                await asyncio.wait_for(self._changed.wait(), max(0.0, next_poll - now))
             except TimeoutError:
                 continue
         return self._state()

@@ -42,7 +42,7 @@ BY_KUBELET = "TerminationByKubelet"
 
 _FINAL_PHASES = ("Succeeded", "Failed")
 _PROBES = {"startupProbe", "livenessProbe", "readinessProbe"}
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _RETRY_S = 0.2  # of what a pod waits for; a kubelet takes seconds
 _LAST_WORDS_BYTES = 2_048
 _RESTART_AFTER_S = (0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
@@ -214,7 +214,7 @@ class PodWorker:
 
     async def _until_started(self, name: str) -> None:
         while (state := self._states.get(name)) is None or not is_up(state):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _end_sidecars(self, sidecars: Mapping[str, asyncio.Task[None]]) -> None:
         """After all others, the last one first; they are not started again."""

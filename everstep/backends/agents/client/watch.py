@@ -277,7 +277,7 @@ class Agents:
         finally:
             answer.cancel()
 
-    async def look(self, uid: str) -> wire.AgentState | None:
+    async def poll(self, uid: str) -> wire.AgentState | None:
         """Request the agent's state now; None if there is no answer."""
         watched = self.watch(uid)
         try:

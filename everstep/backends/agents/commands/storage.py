@@ -108,7 +108,7 @@ async def checkpoints(
     agents: Agents, uids: Iterable[str], question: wire.CheckpointsQuestion
 ) -> tuple[Checkpoint, ...]:
     """Raises NoAgentAvailable if no agent answers, BackendUnavailable if one cannot read the storage."""
-    answer = await agents.request_any(uids, wire.CHECKPOINTS, question, within_s=wire.LOOK_S)
+    answer = await agents.request_any(uids, wire.CHECKPOINTS, question, within_s=wire.LIST_S)
     return tuple(views.checkpoint(saved) for saved in answer["checkpoints"])
 
 

@@ -109,7 +109,7 @@ class PodPlacer:
         Each step returns the job's record as it left it (`stored`); the next one starts from that.
         """
         isolated, (pods, stored) = await both(
-            reached(isolated_nodes(self.api, self.home)), self.reconciler.look(order.job.id)
+            reached(isolated_nodes(self.api, self.home)), self.reconciler.find_pods(order.job.id)
         )
         avoided = self._nodes_to_avoid(nodes_to_avoid(order) | isolated)
         trial_pod = self._trial_pod(order, avoided)
@@ -261,7 +261,7 @@ class PodPlacer:
         """How far the pods are that stand by, and when one that failed is created again."""
         isolated = await reached(isolated_nodes(self.api, self.home))
         may_be_used = self._usable(order, isolated)
-        pods, stored = await self.reconciler.look(order.job.id)
+        pods, stored = await self.reconciler.find_pods(order.job.id)
         want = partial(
             want_standbys,
             order=order,

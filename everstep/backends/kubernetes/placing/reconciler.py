@@ -90,7 +90,7 @@ class PodReconciler:
     def _path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}"
 
-    async def look(self, job_id: str) -> PodsBeforeRecord:
+    async def find_pods(self, job_id: str) -> PodsBeforeRecord:
         pods = self.watch.of_job(job_id, self.namespace)
         return PodsBeforeRecord(pods, await reached(self.books.read(job_id)))
 
@@ -99,7 +99,7 @@ class PodReconciler:
 
         `sight`: a look of a moment ago, where the caller has one; its record may be newer than its pods.
         """
-        pods, stored = await self.look(job_id) if sight is None else sight
+        pods, stored = await self.find_pods(job_id) if sight is None else sight
         _refuse_older(stored, pods)
         deletions = self._strays(stored, pods)
         for stray in deletions:

@@ -77,7 +77,7 @@ class WriteLock:
             if now - began > WAIT_S:
                 raise TimeoutError(f"process {_pid_of_holder(handle)} does not let go of it")
             if now - began > SOON_S:
-                holder.look(_pid_of_holder(handle), now)
+                holder.check(_pid_of_holder(handle), now)
             time.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             tries += 1
 
@@ -90,9 +90,9 @@ class Holder:
     since: float = 0.0
     is_woken: bool = False  # it got SIGCONT
 
-    def look(self, pid: int, now: float) -> None:
+    def check(self, pid: int, now: float) -> None:
         """Look at the process that holds the lock now; wake or kill it if it has been stopped for long."""
-        process = proc.look(pid)
+        process = proc.find(pid)
         if (
             process is None
             or not process.is_stopped

@@ -19,7 +19,7 @@ from everstep.core.errors import BackendUnavailable, CommandRejected
 
 END_S = 10.0
 """Processes that take longer to end than this cannot be ended by this worker."""
-LOOK_S = 0.02
+POLL_S = 0.02
 FENCES_S = 5.0
 """Time limit of one pass over the fences of all folders. All passes, and the end of the processes, have to
 fit into the time after which a worker gives up a call."""
@@ -90,7 +90,7 @@ async def end_processes(owner: fence.FenceOwner, *, spare: Collection[str]) -> N
                 f"{numbers}; end them, then adopt the job again"
             )
         proc.kill(processes)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def _living(uid_matches: Callable[[str], bool]) -> list[proc.Process]:

@@ -63,7 +63,7 @@ def _opened(folder: Path) -> Iterator[int]:
 def _process(folder: int) -> proc.Process | None:
     """The agent in the pid file, if it lives. Raises OSError or ValueError."""
     pid, started = _written_identity(folder)
-    process = proc.look(pid) if pid else None
+    process = proc.find(pid) if pid else None
     return (
         process if process is not None and process.started == started and process.is_alive else None
     )
@@ -121,9 +121,9 @@ def _members(folder: Path) -> tuple[list[proc.Process], list[proc.Process]]:
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"{folder.parent} is missing")
     pod = Members(folder, folder.name)
-    members = pod.look()
+    members = pod.find()
     # The pid file is read after the members: an agent writes it before it starts any of those.
     with suppress(FileNotFoundError), _opened(folder) as handle:  # without a folder no agent began
         if _process(handle) is not None:
-            members = pod.look(in_cgroups=False)
+            members = pod.find(in_cgroups=False)
     return members.living, members.unknown

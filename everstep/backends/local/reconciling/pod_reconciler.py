@@ -44,7 +44,7 @@ from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
 
-LOOK_S = 0.05
+POLL_S = 0.05
 """Time between two looks whether another worker, or a rehearsed fault, changed the books."""
 CARE_S = 0.5
 """Time between two rounds over the pods while no order comes."""
@@ -56,7 +56,7 @@ PROOF_S = 0.02
 """Time between two looks at whether an agent has ended."""
 QUIT_S = 1.0
 """Time that an agent has to quit, beside the grace of its ranks; then it is killed."""
-CLEARING_LOOK_S = 0.5
+CLEARING_POLL_S = 0.5
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class PodReconciler:
                     version_before = version
                     await self.reconcile()
                     self.add_news("")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def _keep_reconciling(self) -> None:
         for number in itertools.count(1):
@@ -183,7 +183,7 @@ class PodReconciler:
         await asyncio.to_thread(clean_up, self.settings.folder(uid))
         # Read again now and then: the node may be lost meanwhile, without any event.
         while (left_s := await self.store.run(lambda db: self._clearing_s(db, uid))) > 0:  # noqa: ASYNC110
-            await asyncio.sleep(min(left_s, CLEARING_LOOK_S))
+            await asyncio.sleep(min(left_s, CLEARING_POLL_S))
         await self.store.run(lambda db: self._drop_pod(db, uid))
         self.agents.forget(uid)
         self.add_news("")
