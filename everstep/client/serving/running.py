@@ -133,6 +133,8 @@ async def run_on(
 
 async def _start_server(stack: AsyncExitStack, machine: Machine, say: Say) -> Client:
     """Start the server and the worker of this machine, until the stack is left."""
+    if machine.port is None:
+        machine = replace(machine, port=_named_port())
     process = await stack.enter_async_context(served(machine, shares=True))
     os.environ["EVERSTEP_UI"] = process.ui
     say(f"server {process.address}, its UI {process.ui}")
@@ -142,7 +144,8 @@ async def _start_server(stack: AsyncExitStack, machine: Machine, say: Say) -> Cl
 async def _find_server() -> Client | None:
     """The server that is configured, or at the usual address, if it answers.
 
-    The server of this machine is not looked for here: `served` shares it.
+    The server of this machine is not looked for here: `served` shares it. In place of one that is named and
+    does not answer it may begin only where that would be: other commands of the shell look for the job there.
     """
     if not is_named() and holding.is_held(home()):
         return None
@@ -151,7 +154,17 @@ async def _find_server() -> Client | None:
     except Failed as error:
         if error.code is not Exit.UNREACHABLE:
             raise
+        if is_named() and _named_port() is None:
+            hint = "without TEMPORAL_ADDRESS `run` brings its own"
+            raise Failed(error.code, f"{error}; {hint}") from None
         return None
+
+
+def _named_port() -> int | None:
+    """The port of the server that is named, if it is one of this machine."""
+    host, _, port = connection.address().rpartition(":")
+    is_local = host.strip("[]") in ("127.0.0.1", "localhost", "::1") and port.isdigit()
+    return int(port) if is_named() and is_local else None
 
 
 @asynccontextmanager

@@ -37,6 +37,19 @@ def test_mistakes_end_in_one_sentence(
     assert sentence in ended.sentence
 
 
+def test_run_brings_no_server_in_place_of_one_elsewhere(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands of the same shell would not find the job."""
+    monkeypatch.setenv("TEMPORAL_ADDRESS", "127.0.0.2:9")
+    monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path / "home"))
+    ended = cli("run", "examples/single/job.yaml")
+    assert ended.code == 4
+    assert "no Temporal server answers at 127.0.0.2:9" in ended.sentence
+    assert "without TEMPORAL_ADDRESS `run` brings its own" in ended.sentence
+    assert not (tmp_path / "home").exists()
+
+
 @pytest.mark.parametrize("words", [("dev",), ("run", "examples/single/job.yaml")])
 @pytest.mark.parametrize("place", ["file", "file/in it", "/proc/nope"])
 def test_a_home_that_cannot_be_one_ends_in_one_sentence(
