@@ -43,8 +43,9 @@ class WithoutKeys(PayloadCodec):
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
         for payload in payloads:
             if is_closed(payload):
-                problem = "this process has no keys"
-                raise PayloadClosed(f"{_closed_with(_key_name(payload))}, and {problem}: {HINT}")
+                hint = f"set {VARIABLE} to the folder that has it"
+                closed = _closed_with(_key_name(payload))
+                raise PayloadClosed(f"{closed}, and this process has no keys: {hint}")
         return [*payloads]
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import ssl
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from everstep.backends.agents.client.link import NoAnswer, Refused, tls_link
-from everstep.backends.kubernetes import manifest
+from everstep.backends.kubernetes import manifest, names
 from everstep.backends.kubernetes.credentials import OF_AGENTS, client_context
 from everstep.plugin import MESSAGES
 from everstep.protocol import wire
 from tests.backends.lab import left_on
 from tests.backends.verbs import NEVER_ENDS, entries
 from tests.kubernetes import rights
-from tests.kubernetes.jobs import KubernetesLab, KubernetesRun, ranks_of
+from tests.kubernetes.jobs import TRAINER, KubernetesLab, KubernetesRun, ranks_of
 from tests.kubernetes.objects import until
 from tests.kubernetes.test_queues import HOLD, waits_in_a_queue
 from tests.testbed.api import Api
@@ -79,11 +81,11 @@ async def test_a_rank_finds_no_credential_of_kubernetes_or_temporal(lab: Kuberne
     assert pids
     for pid in pids:
         assert not Path(f"/proc/{pid}/root/var/run/secrets/kubernetes.io").exists()
-        names = {
+        variables = {
             entry.partition(b"=")[0]
             for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         }
-        assert not [name for name in names if name.startswith((b"TEMPORAL_", b"EVERSTEP_KUBE"))]
+        assert not [name for name in variables if name.startswith((b"TEMPORAL_", b"EVERSTEP_KUBE"))]
         # Not what a worker shows an agent either: with it a rank could command the other pods.
         mounted = Path(f"/proc/{pid}/root{manifest.CREDENTIALS}")
         assert sorted(path.name for path in mounted.iterdir()) == sorted(OF_AGENTS)
@@ -122,3 +124,31 @@ async def test_an_agent_refuses_the_credentials_of_another_job(lab: KubernetesLa
     assert answered == ["its own"]
     for job in (mine, other):
         await job.gone()
+
+
+async def test_no_object_holds_environment_or_command_of_a_rank(
+    lab: KubernetesLab, api: Api, namespace: str
+) -> None:
+    """Environment and command go to the agent over TLS: they are in no pod, record, Secret or event."""
+    job = KubernetesRun(lab, id="canary", env={**NEVER_ENDS, "TOKEN": "canary-env"})
+    await job.launch()
+    await job.step(1)
+    lab.end_rank("canary", 1, code=3)
+    await job.fact("process.exit")
+    objects = [
+        one
+        for path in ("api/v1/namespaces/{}/" + kind for kind in KINDS)
+        for one in (await api.get("/" + path.format(namespace)))["items"]
+    ]
+    await job.gone()
+    texts = json.dumps(objects) + "".join(
+        b64decode(value).decode(errors="replace")
+        for one in objects
+        for value in (one.get("data") or {}).values()
+        if one["metadata"]["name"] == names.secret("canary")
+    )
+    assert "canary-0-g1" in texts
+    assert [word for word in ("canary-env", TRAINER.name) if word in texts] == []
+
+
+KINDS = ("pods", "configmaps", "secrets", "events")

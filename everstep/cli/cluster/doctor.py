@@ -45,7 +45,7 @@ from everstep.client.jobs import answers
 from everstep.client.serving import holding, pollers
 from everstep.client.state import home, open_to_others
 from everstep.core import names
-from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.errors import BackendUnavailable, InvalidSpec, PayloadClosed
 from everstep.core.levels import KEEPING
 from everstep.core.state import JobState
 from everstep.processes import ProcessFailed
@@ -204,7 +204,7 @@ async def _answer(server: Client, cluster: str) -> list[CheckLine]:
             what = f"workers polled lately, and none answers for {workflow_id} {within}"
             hint = "look at the worker's log, or start another: `python -m worker`"
             return [problem("worker", what, hint)]
-        except Failed as error:
+        except (Failed, PayloadClosed) as error:
             return [problem("worker", str(error))]
         return [CheckLine("worker", f"one answered for {workflow_id}")]
     return []
@@ -234,13 +234,17 @@ async def _jobs(server: Client) -> list[CheckLine]:
 
 async def _avoided(server: Client, cluster: str) -> list[CheckLine]:
     """Nodes that jobs avoid, and what ends that."""
+    try:
+        rows = await avoidances(server, cluster)
+    except PayloadClosed as error:
+        return [problem("job", str(error))]
     return [
         note(
             "job",
             f"{row['job']} avoids {row['node']} since {row['since']}: {row['why']}",
             f"that ends with {row['until']}",
         )
-        for row in (await avoidances(server, cluster))[:JOBS_NAMED]
+        for row in rows[:JOBS_NAMED]
     ]
 
 
