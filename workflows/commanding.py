@@ -17,7 +17,7 @@ from everstep.core.loop import commands
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.state import Command, JobState
 from everstep.core.world import JobRef
-from workflows import options
+from workflows import options, signatures
 from workflows.recovery import is_cancelled, raise_cause
 
 T = TypeVar("T")
@@ -53,10 +53,9 @@ async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int
     if not job.books:
         raise rejected("the job has not reached its cluster yet: there is nothing to adopt")
     try:
-        books: str = await workflow.execute_activity(
-            "adopt",
+        books = await workflow.execute_activity(
+            signatures.adopt,
             args=[job, state.generation, dict(state.spec.folders)],
-            result_type=str,
             task_queue=names.cluster_queue(state.spec.cluster),
             summary=f"have generation {state.generation} adopted",
             **options.CALL,
@@ -75,10 +74,9 @@ async def adopted_by(state: JobState, before: tuple[str, int]) -> tuple[str, int
 async def unknown_device(cluster: str, node: str, device: int) -> str:
     """Refuse a device that the node does not have. Returns a sentence where that cannot be found out."""
     try:
-        devices: tuple[int, ...] = await workflow.execute_activity(
-            "devices_of",
+        devices = await workflow.execute_activity(
+            signatures.devices_of,
             node,
-            result_type=tuple[int, ...],
             task_queue=names.cluster_queue(cluster),
             summary=f"look for device {device} of {node}",
             **options.QUESTION,
@@ -97,15 +95,13 @@ async def end_recovery(workflow_id: str, plan: Plan) -> str:
 
     Returns the type of the workflow that has the ID, if the job did not start it; else nothing.
     """
-    taken_by: str = await workflow.execute_activity(
-        "end_recovery",
+    return await workflow.execute_activity(
+        signatures.end_recovery,
         args=[workflow_id, plan.job.id, plan.key],
-        result_type=str,
         task_queue=names.cluster_queue(plan.cluster),
         summary="end what an earlier run of this job left under the same ID",
         **options.CALL,
     )
-    return taken_by
 
 
 async def hand_over(state: JobState, how: Mapping[str, Any]) -> tuple[str, ...]:
@@ -113,15 +109,13 @@ async def hand_over(state: JobState, how: Mapping[str, Any]) -> tuple[str, ...]:
 
     Returns the nodes that it isolated.
     """
-    isolated: tuple[str, ...] = await workflow.execute_activity(
-        "hand_over",
+    return await workflow.execute_activity(
+        signatures.hand_over,
         args=[state.job, state.spec.cluster, state.deferred],
-        result_type=tuple[str, ...],
         task_queue=names.cluster_queue(state.spec.cluster),
         summary=", ".join(isolation.node for isolation in state.deferred),
         **how,
     )
-    return isolated
 
 
 def report_of_no_news(order: WatchOrder) -> WatchReport:

@@ -9,7 +9,7 @@ from temporalio import workflow
 from everstep.core import names
 from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.escaping import in_markdown
-from workflows import options
+from workflows import options, signatures
 from workflows.inputs import checked_cluster, read, required
 
 JOBS_SHOWN = 100
@@ -25,9 +25,8 @@ class Janitor:
         cluster = checked_cluster(required(read(raw, str)))
         while not workflow.info().is_continue_as_new_suggested():
             removed = await workflow.execute_activity(
-                "keep_swept",
+                signatures.keep_swept,
                 cluster,
-                result_type=list[str],
                 task_queue=names.cluster_queue(cluster),
                 summary="look for what jobs that no longer exist left behind",
                 **options.STEP,

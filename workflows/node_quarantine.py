@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -21,9 +21,10 @@ from everstep.core.node_names import check_place
 from everstep.core.recovering import quarantine
 from everstep.core.recovering.isolations import ENTRIES_MOST, IsolatedNode
 from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
-from everstep.core.world import ClusterReached
-from workflows import options
+from workflows import options, signatures
 from workflows.inputs import checked_cluster, read, required
+
+T = TypeVar("T")
 
 LEAST_WAIT_S = 1.0
 """Between two looks at the clock of a cluster."""
@@ -82,10 +83,10 @@ class NodeQuarantine:
         """After a terminate nothing is lost: read what the run before kept, and the cluster's own marks."""
         if self._is_known:
             return
-        earlier: Quarantine = await self._call(
-            "earlier_quarantine", result_type=Quarantine, summary="read what the run before kept"
+        earlier = await self._call(
+            signatures.earlier_quarantine, summary="read what the run before kept"
         )
-        marks = await self._call("marks", result_type=dict[str, str], summary="read the marks")
+        marks = await self._call(signatures.marks, summary="read the marks")
         earlier = replace(earlier, cluster=self._quarantine.cluster)
         self._quarantine = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
         self._is_known = True
@@ -105,9 +106,7 @@ class NodeQuarantine:
                 timeout_summary="until the next node is due",
             )
         except TimeoutError:
-            reached: ClusterReached = await self._call(
-                "reach", result_type=ClusterReached, summary="read the cluster's clock"
-            )
+            reached = await self._call(signatures.reach, summary="read the cluster's clock")
             await self._pass_time(reached.now)
 
     async def _pass_time(self, now: float) -> list[str]:
@@ -163,9 +162,13 @@ class NodeQuarantine:
             entry = self._quarantine.nodes.get(node)
             try:
                 if entry is None:
-                    await self._call("release_mark", node, how=how, summary=f"release {node}")
+                    await self._call(
+                        signatures.release_mark, node, how=how, summary=f"release {node}"
+                    )
                 else:
-                    await self._call("mark", node, entry.reason, how=how, summary=f"isolate {node}")
+                    await self._call(
+                        signatures.mark, node, entry.reason, how=how, summary=f"isolate {node}"
+                    )
             except ActivityError as error:
                 cause = error.cause
                 why = cut(getattr(cause, "message", None) or str(error), TEXT_MOST)
@@ -193,16 +196,14 @@ class NodeQuarantine:
 
     async def _call(
         self,
-        name: str,
+        called: Callable[..., Awaitable[T]],
         *args: Any,
-        result_type: type | None = None,
         how: Mapping[str, Any] = options.CALL,
         summary: str,
-    ) -> Any:
+    ) -> T:
         return await workflow.execute_activity(
-            name,
+            called,
             args=args,
-            result_type=result_type,
             task_queue=names.cluster_queue(self._quarantine.cluster),
             summary=summary,
             **how,

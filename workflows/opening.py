@@ -14,7 +14,7 @@ from everstep.converter import Unreadable
 from everstep.core import names
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
-from workflows import options
+from workflows import options, signatures
 from workflows.inputs import typed
 from workflows.recovery import raise_cause
 
@@ -68,18 +68,17 @@ def only_document(raw: tuple[Any, ...]) -> Any:
 
 async def compiled(document: Any) -> JobSpec:
     try:
-        spec: JobSpec = await workflow.execute_local_activity(
-            "compile", document, result_type=JobSpec, summary="read the document", **options.LOCAL
+        return await workflow.execute_local_activity(
+            signatures.compile_document, document, summary="read the document", **options.LOCAL
         )
     except LOCAL_FAILURES as error:
         raise_cause(error)
-    return spec
 
 
 async def patched(document: Any, fragment: Any) -> Any:
     try:
         return await workflow.execute_local_activity(
-            "patch", args=[document, fragment], **options.LOCAL
+            signatures.patch, args=[document, fragment], **options.LOCAL
         )
     except LOCAL_FAILURES as error:
         raise_cause(error)

@@ -21,7 +21,7 @@ from everstep.chronicle.publishing import Publication, PublishedUpTo, after_publ
 from everstep.core import names
 from everstep.core.state import JobState
 from everstep.dialects import journals
-from workflows import options
+from workflows import options, signatures
 
 
 class Chronicled(Protocol):
@@ -99,12 +99,10 @@ class Publisher:
 
     async def _publish(self, publication: Publication) -> PublishedUpTo:
         spec = self._job.state.spec
-        done: PublishedUpTo = await workflow.execute_activity(
-            "publish",
+        return await workflow.execute_activity(
+            signatures.publish,
             replace(publication, entries=journals.formatted(spec, publication.entries)),
-            result_type=PublishedUpTo,
             task_queue=names.cluster_queue(spec.cluster),
             summary="publish what happened",
             **options.PUBLISH,
         )
-        return done

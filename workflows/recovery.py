@@ -22,8 +22,8 @@ from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
-from everstep.core.world import GoneState, resuming_from
-from workflows import attributes, missing_workers, options
+from everstep.core.world import resuming_from
+from workflows import attributes, missing_workers, options, signatures
 from workflows.inputs import read, required, typed
 
 STALE = "StaleGeneration"
@@ -133,9 +133,8 @@ async def _clear(
     order: Clear, cluster: str, key: str | None, why: str, how: Mapping[str, Any]
 ) -> None:
     await workflow.execute_activity(
-        "clear",
+        signatures.clear,
         args=[order.job, order.grace_s, key],
-        result_type=GoneState,
         task_queue=names.cluster_queue(cluster),
         summary=line("remove everything of this job", why),
         **how,
@@ -148,15 +147,13 @@ def is_cancelled() -> bool:
 
 
 async def _step(order: StepOrder, how: Mapping[str, Any]) -> StepResult:
-    result: StepResult = await workflow.execute_activity(
-        str(order.step),
+    return await workflow.execute_activity(
+        signatures.STEPS[order.step],
         order,
-        result_type=StepResult,
         task_queue=names.cluster_queue(order.plan.cluster),
         summary=line(summary(order)),
         **how,
     )
-    return result
 
 
 LINE_MOST = 130

@@ -15,7 +15,7 @@ from everstep.core.loop import saving
 from everstep.core.loop.commands import SAVE_WITHIN_S
 from everstep.core.state import JobState
 from everstep.core.world import SaveOrder, SaveState
-from workflows import options
+from workflows import options, signatures
 
 UNKNOWN = "whether anything was saved is unknown"
 NO_WORKER = "no worker of its cluster answered in time"
@@ -59,12 +59,10 @@ def _request_id(args: Mapping[str, Any]) -> str:
 
 
 async def _save(order: SaveOrder, cluster: str, within_s: float) -> SaveState:
-    state: SaveState = await workflow.execute_activity(
-        "request_save",
+    return await workflow.execute_activity(
+        signatures.request_save,
         args=[order, within_s],
-        result_type=SaveState,
         task_queue=names.cluster_queue(cluster),
         summary=f"have generation {order.generation} save",
         **options.saving(within_s),
     )
-    return state

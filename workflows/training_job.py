@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from everstep.chronicle.fold import folded
 from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
 from everstep.core.counting.reports import CountOrder, count_order
-from everstep.core.deciding.decision import Decision, Outcome, Plan
+from everstep.core.deciding.decision import Outcome, Plan
 from everstep.core.deciding.decision_input import DecisionInput
 from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
@@ -36,9 +36,9 @@ from everstep.core.seeing.glance import saved_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import JobSpec
 from everstep.core.state import Mode
-from everstep.core.world import ClusterReached, JobRef
+from everstep.core.world import JobRef
 from everstep.dialects import responses
-from workflows import attributes, commanding, missing_workers, opening, options
+from workflows import attributes, commanding, missing_workers, opening, options, signatures
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
 from workflows.recovery import (
@@ -253,7 +253,7 @@ class TrainingJob(JobHandlers):
         note, self._note = self._note, ""
         summary = line(f"watch generation {order.generation}", note)
         try:
-            watching = self._see("monitor", order, summary, options.FIRST_STEP)
+            watching = self._see(signatures.monitor, order, summary, options.FIRST_STEP)
             return await self._interruptible(watching, or_by=self._should_renew)
         except (ActivityError, asyncio.CancelledError) as error:
             workflow.logger.info("the monitor ended without a report: %s", error)
@@ -264,7 +264,7 @@ class TrainingJob(JobHandlers):
             return await self._look(order)
 
     async def _look(self, order: WatchOrder) -> WatchReport:
-        look = partial(self._see, "look", order, "look at the world")
+        look = partial(self._see, signatures.look, order, "look at the world")
         return await missing_workers.run_step(look, self._show_wait)
 
     async def _show_wait(self, what: str | None) -> None:
@@ -273,16 +273,19 @@ class TrainingJob(JobHandlers):
         await self.waiting(waiting)
 
     async def _see(
-        self, name: str, order: WatchOrder, summary: str, how: Mapping[str, Any]
+        self,
+        called: Callable[[WatchOrder], Awaitable[WatchReport]],
+        order: WatchOrder,
+        summary: str,
+        how: Mapping[str, Any],
     ) -> WatchReport:
         """The report of the activity `monitor` or `look`. If it fails, its heartbeat's checkpoint is kept."""
 
         async def see(job: JobRef) -> WatchReport:
             try:
                 report: WatchReport = await workflow.execute_activity(
-                    name,
+                    called,
                     replace(order, job=job),
-                    result_type=WatchReport,
                     task_queue=names.cluster_queue(order.cluster),
                     summary=summary,
                     **how,
@@ -325,8 +328,8 @@ class TrainingJob(JobHandlers):
         about = line(views.occasion(inputs))
         while True:
             try:
-                decision: Decision = await workflow.execute_local_activity(
-                    "decide", inputs, result_type=Decision, summary=about, **options.LOCAL
+                decision = await workflow.execute_local_activity(
+                    signatures.decide, inputs, summary=about, **options.LOCAL
                 )
                 self._note = "" if decision.is_executed else f"noted: {decision.reason}"
                 return next_actions.Decided(decision=decision)
@@ -375,8 +378,7 @@ class TrainingJob(JobHandlers):
     async def _reach_cluster(self, cluster: str) -> None:
         """The first thing that needs a worker of the cluster; while there is none the job can be ended."""
         reached = workflow.execute_activity(
-            "reach",
-            result_type=ClusterReached,
+            signatures.reach,
             task_queue=names.cluster_queue(cluster),
             summary=f"reach cluster {cluster}",
             **options.CALL,
@@ -429,12 +431,10 @@ def _has_no_time(event: next_actions.Event) -> bool:
 
 
 async def _counts(order: CountOrder, how: Mapping[str, Any]) -> tuple[FaultCount, ...]:
-    counts: tuple[FaultCount, ...] = await workflow.execute_activity(
-        "count_faults",
+    return await workflow.execute_activity(
+        signatures.count_faults,
         order,
-        result_type=tuple[FaultCount, ...],
         task_queue=names.cluster_queue(order.cluster),
         summary=line("count", ", ".join(sorted({str(fact.code) for fact in order.facts}))),
         **how,
     )
-    return counts
