@@ -88,6 +88,7 @@ ON_MACHINE: Mapping[str, Action[OnMachine]] = {
     # Processes of a pod.
     "kill a rank": Action(how=machine_deeds.kill(ranks, must_restart=True), costs={"crash": 1}),
     "stop a rank": Action(how=machine_deeds.stop(ranks)),
+    "hang a rank": Action(how=machine_deeds.hang(ranks), costs={"hang": 1}),
     "kill an agent": Action(how=machine_deeds.kill(agents), costs={"crash": 1}),
     "stop an agent": Action(how=machine_deeds.stop(agents)),
     "kill a warden": Action(how=machine_deeds.kill(wardens), costs={"crash": 1}),
@@ -103,6 +104,7 @@ ON_MACHINE: Mapping[str, Action[OnMachine]] = {
     "drain a node": Action(how=machine_deeds.drain, costs={"maintenance": 1}),
     "isolate a node": Action(how=machine_deeds.isolate, costs={"planned": 1}),
     "preempt": Action(how=machine_deeds.rehearse("preempt {job}"), costs={"preempted": 1}),
+    "report a node": Action(how=machine_deeds.report_node, costs={"node": 1}),
     "a late order": Action(how=machine_deeds.late_order),
 }
 """All rows of the local backend."""

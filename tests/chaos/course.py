@@ -46,8 +46,9 @@ async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[
         for folder_of_job in ground.folders.values():
             _settle_last_step(folder_of_job)
         reports = {job: await _ended(ground, job) for job in JOBS}
-        left = await ground.left()
-        evidence = [await _evidence(ground, job, reports[job], left) for job in JOBS]
+        have_ended = all("phases" in report for report in reports.values())
+        left = {JOBS[0]: await ground.left() if have_ended else []}
+        evidence = [await _evidence(ground, job, reports[job], left.get(job, ())) for job in JOBS]
         sentences = [each for one in evidence for each in checker.violations(one)]
         if sentences:
             _keep(folder, evidence, reports)
@@ -105,20 +106,20 @@ async def _evidence(
     lines = lines_of(folder.text())
     undisturbed = Undisturbed.up_to(int(folder.finish.read_text()))
     has_ended = "phases" in report
-    job_story = await story(ground.client, job) if has_ended else None
+    job_story = await story(ground.client, job)
     final = folder.checkpoints / "final.json"
     return Evidence(
         job=job,
         ranks=RANKS,
         lines=lines,
         injections=ground.injections.get(job, ()),
-        recoveries=job_story.recoveries if job_story else (),
+        recoveries=job_story.recoveries,
         expected=undisturbed.digests,
         final=json.loads(final.read_text()) if final.exists() else None,
         expected_final=undisturbed.final,
         spent=report["phases"][-1]["budgets"][BUDGET_NAME]["used"] if has_ended else None,
         lives=ground.lives[job],
         status=report["status"],
-        stuck=job_story.stuck if job_story else (),
+        stuck=job_story.stuck if has_ended else (),
         left=left,
     )

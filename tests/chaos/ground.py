@@ -23,6 +23,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.service import RPCError, RPCStatusCode
 
+from everstep.agent.processes import proc
 from everstep.core import names
 from tests.chaos.evidence import BUDGET_NAME, Injection
 from tests.chaos.plan import JOBS, Event
@@ -239,6 +240,12 @@ def send(pids: Sequence[int], number: signal.Signals) -> list[int]:
             os.kill(pid, number)
             hit.append(pid)
     return hit
+
+
+def awake(pids: Sequence[int]) -> list[int]:
+    """Those that no other event has stopped: it would continue them, or they would stay stopped."""
+    processes = [proc.look(pid) for pid in pids]
+    return [one.pid for one in processes if one is not None and not one.is_stopped]
 
 
 def new_id(event: Event) -> str:

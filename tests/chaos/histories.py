@@ -39,7 +39,7 @@ class Story:
 
 
 async def story(client: Client, job: str) -> Story:
-    """Read the histories of an ended job."""
+    """Read the histories of a job, which has ended if all went well."""
     runs = {run: await _events(client, job, run) for run in await _runs(client, job)}
     last = (await client.get_workflow_handle(job).describe()).run_id
     started_by = {run: await _started(events) for run, events in runs.items()}
@@ -71,8 +71,8 @@ async def _runs(client: Client, job: str) -> list[str]:
     last = (await client.get_workflow_handle(job).describe()).run_id
     async with asyncio.timeout(30):
         while True:
-            query = f"WorkflowId = '{job}' AND ExecutionStatus != 'Running'"
-            runs = [row.run_id async for row in client.list_workflows(query)]
+            rows = client.list_workflows(f"WorkflowId = '{job}'")
+            runs = [row.run_id async for row in rows]
             if last in runs:
                 return runs
             await asyncio.sleep(0.1)

@@ -17,7 +17,8 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     # Pods.
     "kill a rank": Action(how=deeds.kill_rank, costs={"crash": 1}),
     "stop a rank": Action(how=deeds.stop_rank),
-    "a full disk": Action(how=deeds.take_room, costs={"crash": 1}),
+    "hang a rank": Action(how=deeds.hang_rank, costs={"hang": 1}),
+    "closed storage": Action(how=deeds.close_storage, costs={"storage": 1, "crash": 1}),
     "kill a container": Action(how=deeds.hit_pod("container-kill"), costs={"crash": 1}),
     "evict a pod": Action(how=deeds.hit_pod("node-pressure"), costs={"*": 1}),
     "delete a pod": Action(how=deeds.delete_pod, costs={"*": 1}),
@@ -25,6 +26,7 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     "node crash": Action(how=deeds.lose_node("node-crash"), costs=LOST),
     "kubelet death": Action(how=deeds.lose_node("kubelet-death"), costs={"node": 1}),
     "partition": Action(how=deeds.lose_node("partition"), costs={"node": 1}),
+    "report a node": Action(how=deeds.report_node, costs={"node": 1}),
     "drain a node": Action(how=deeds.drain, costs={"maintenance": 1}),
     # The control plane, and the way to it.
     "kill the API server": Action(how=deeds.kill_api_server),

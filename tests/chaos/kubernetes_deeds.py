@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
-from tests.chaos.deeds import lasting
-from tests.chaos.ground import Hit, send
+from tests.chaos.deeds import lasting, sent
+from tests.chaos.ground import Hit, awake, send
 from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes
 from tests.chaos.plan import Event
-from tests.support.starving import stopped, without_room
+from tests.kubernetes.jobs import set_writable
+from tests.support.starving import stopped
 from tests.support.wire import Wire
 from tests.testbed.api import UNREACHABLE, ApiError
 from tests.testbed.controlplane import ControlPlane
@@ -33,17 +33,30 @@ async def kill_rank(ground: OnKubernetes, event: Event) -> Hit | None:
 
 
 async def stop_rank(ground: OnKubernetes, event: Event) -> Hit | None:
-    if not (pids := ground.ranks(event)):
+    if not (pids := awake(ground.ranks(event))):
         return None
     return lasting(event, ground, f"stopped {pids}", stopped(*pids))
 
 
-async def take_room(ground: OnKubernetes, event: Event) -> Hit | None:
-    """A rank writes nothing to any file for a while, as on a full disk."""
-    if not (pids := ground.ranks(event)):
+async def hang_rank(ground: OnKubernetes, event: Event) -> Hit | None:
+    """SIGSTOP, for good: only a restart ends it."""
+    if not (hit := send(awake(ground.ranks(event)), signal.SIGSTOP)):
         return None
-    hit = lasting(event, ground, f"full disk of {pids}", without_room(*pids))
-    return replace(hit, jobs=(event.job,))
+    return Hit(text=str(hit), jobs=(event.job,), must_restart=True)
+
+
+async def close_storage(ground: OnKubernetes, event: Event) -> Hit | None:
+    """The folder of records and checkpoints takes nothing for a while; the script ends as it saves."""
+    what, folder = f"storage {event.job}", ground.folders[event.job].checkpoints.parent
+    if ground.is_busy(what) or not folder.exists():
+        return None
+    set_writable(folder, False)
+
+    async def undo() -> None:
+        set_writable(folder, True)
+
+    ground.for_a_while(what, event.lasts_s, undo)
+    return Hit(text=f"for {event.lasts_s:g} s", jobs=(event.job,))
 
 
 def hit_pod(fault: str) -> How:
@@ -116,6 +129,17 @@ async def drain(ground: OnKubernetes, event: Event) -> Hit | None:
 
     ground.for_a_while(f"drain of {node}", event.lasts_s, undo)
     return Hit(text=f"{node} for {event.lasts_s:g} s", jobs=jobs)
+
+
+async def report_node(ground: OnKubernetes, event: Event) -> Hit | None:
+    """An operator reports the node of a slot as faulty; it is released after a while."""
+    pods = await ground.pods(event)
+    if not pods:
+        return None
+    fault = {"kind": "node.fault", "node": pods[0].node, "message": "chaos"}
+    ground.in_background(sent(ground, event, "report_fault", fault), f"event {event.number}")
+    ground.for_a_while(f"report of {pods[0].node}", event.lasts_s, ground.release)
+    return Hit(text=pods[0].node, jobs=(event.job,))
 
 
 # -- The control plane ------------------------------------------------------------------------------

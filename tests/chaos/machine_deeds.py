@@ -13,7 +13,7 @@ from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.tools import NothingRuns
 from everstep.protocol import wire
 from tests.chaos.deeds import lasting, sent
-from tests.chaos.ground import LOOK_S, Hit, send
+from tests.chaos.ground import LOOK_S, Hit, awake, send
 from tests.chaos.on_machine import OnMachine, ranks
 from tests.chaos.plan import Event
 from tests.support.rehearsal import Pod
@@ -41,7 +41,7 @@ def stop(of: Callable[[Pod], list[int]]) -> How:
 
     async def how(ground: OnMachine, event: Event) -> Hit | None:
         victim = ground.first_pids(event, of)
-        if victim is None or not (hit := send(victim[1], signal.SIGSTOP)):
+        if victim is None or not (hit := send(awake(victim[1]), signal.SIGSTOP)):
             return None
 
         async def undo() -> None:
@@ -50,6 +50,18 @@ def stop(of: Callable[[Pod], list[int]]) -> How:
         ground.for_a_while(f"stopped {hit}", event.lasts_s, undo)
         text = f"slot {victim[0].slot}: {hit} for {event.lasts_s:g} s"
         return Hit(text=text, jobs=(event.job,))
+
+    return how
+
+
+def hang(of: Callable[[Pod], list[int]]) -> How:
+    """SIGSTOP, for good: only a restart ends it."""
+
+    async def how(ground: OnMachine, event: Event) -> Hit | None:
+        victim = ground.first_pids(event, of)
+        if victim is None or not (hit := send(awake(victim[1]), signal.SIGSTOP)):
+            return None
+        return Hit(text=f"slot {victim[0].slot}: {hit}", jobs=(event.job,), must_restart=True)
 
     return how
 
@@ -145,6 +157,17 @@ async def isolate(ground: OnMachine, event: Event) -> Hit | None:
 
     ground.in_background(both(), f"isolation of {node}")
     return Hit(text=node, jobs=(event.job,))
+
+
+async def report_node(ground: OnMachine, event: Event) -> Hit | None:
+    """An operator reports the node of a slot as faulty; it is released after a while."""
+    pods = ground.pods(event)
+    if not pods:
+        return None
+    fault = {"kind": "node.fault", "node": pods[0].node, "message": "chaos"}
+    ground.in_background(sent(ground, event, "report_fault", fault), f"event {event.number}")
+    ground.for_a_while(f"report of {pods[0].node}", event.lasts_s, ground.release)
+    return Hit(text=pods[0].node, jobs=(event.job,))
 
 
 async def late_order(ground: OnMachine, event: Event) -> Hit | None:

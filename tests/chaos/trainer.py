@@ -71,14 +71,6 @@ def run(settings: train.Settings) -> None:
     note("end", model.step)
 
 
-def main() -> int:
-    try:
-        run(train.settings_of(os.environ, sys.argv[1:]))
-    except (train.WrongSettings, train.CannotGoOn, OSError) as error:
-        print(f"trainer.py: {error}", file=sys.stderr, flush=True)  # noqa: T201  # its last words
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # What goes wrong ends as a traceback, as in most scripts: its last line tells two ends apart.
+    run(train.settings_of(os.environ, sys.argv[1:]))
