@@ -244,7 +244,7 @@ def send(pids: Sequence[int], number: signal.Signals) -> list[int]:
 
 def awake(pids: Sequence[int]) -> list[int]:
     """Those that no other event has stopped: it would continue them, or they would stay stopped."""
-    processes = [proc.look(pid) for pid in pids]
+    processes = [proc.find(pid) for pid in pids]
     return [one.pid for one in processes if one is not None and not one.is_stopped]
 
 

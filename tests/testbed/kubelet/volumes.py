@@ -99,15 +99,17 @@ class VolumeMaker:
             folder.chmod(0o777)
             return str(folder)
         sources = volume.get("projected", {}).get("sources", [volume])
-        shutil.rmtree(folder, ignore_errors=True)  # of an attempt that lacked something
-        folder.mkdir(parents=True)
+        # An earlier kubelet may have made it: the folder itself is mounted in containers that still run.
+        folder.mkdir(parents=True, exist_ok=True)
+        names = set[str]()
         for source in sources:
+            mode = volume.get("projected", source.get("secret", source.get("configMap", {})))
             for path, content in (await self._entries(source)).items():
-                file = folder / path
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(content)
-                mode = volume.get("projected", source.get("secret", source.get("configMap", {})))
-                file.chmod(mode.get("defaultMode", 0o644))
+                _write(folder / path, content, mode.get("defaultMode", 0o644))
+                names.add(path.split("/")[0])
+        for left in folder.iterdir():
+            if left.name not in names:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         return str(folder)
 
     async def _entries(self, source: Json) -> dict[str, bytes]:
@@ -168,6 +170,15 @@ class VolumeMaker:
             raise ConfigError(f'persistentvolumeclaim "{name}" is not bound')
         volume = await self._api.get(f"/api/v1/persistentvolumes/{volume_name}")
         return _host_path(volume["spec"]["hostPath"])
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Write all of the file at once: containers may be reading it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fresh = file.with_name(f".{file.name}.fresh")
+    fresh.write_bytes(content)
+    fresh.chmod(mode)
+    fresh.replace(file)
 
 
 def _host_path(source: Json) -> str:
