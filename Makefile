@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints audit clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -190,6 +190,12 @@ constraints: $(READY) ## pin the newest versions that pyproject.toml allows, wit
 	$(COMPILE) --extra telemetry --extra kubernetes -c constraints.txt -o deploy/requirements.txt
 	echo hatchling | $(subst pyproject.toml,-,$(COMPILE)) -c constraints.txt -o deploy/requirements-build.txt
 
+audit: ## look for known vulnerabilities in all that is pinned; its data is in the public index
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip install --quiet --disable-pip-version-check 'pip-audit>=2.9,<3'
+	@.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes -r constraints.txt -r deploy/requirements.txt || { \
+		echo "audit: a package above is vulnerable, or the public index could not be reached and nothing was audited" >&2; exit 1; }
+
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-torch .venv-peers build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-torch .venv-peers .venv-audit build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

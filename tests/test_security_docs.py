@@ -26,6 +26,14 @@ def test_every_boundary_that_holds_names_a_test() -> None:
     assert not bare, "name the test, or say under `What does not hold` that it does not"
 
 
+def test_every_threat_names_what_meets_it_and_its_test() -> None:
+    section = PAGE.partition("## Threat model\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| .*", section, re.MULTILINE)[2:]
+    assert len(rows) > 10
+    assert [row for row in rows if not TEST.search(row.split(" | ")[-1])] == []
+    assert {row.count(" | ") for row in rows} == {3}
+
+
 def test_every_means_against_old_processes_names_its_test() -> None:
     rows = re.findall(r"^\| .*", OLD_PROCESSES, re.MULTILINE)[2:]
     assert len(rows) > 5

@@ -260,3 +260,27 @@ sayable = st.recursive(
 @settings(max_examples=50)
 def test_every_json_text_is_read_as_json_reads_it(document: dict[str, Any]) -> None:
     assert read_text(json.dumps(document)) == document
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+@given(st.data())
+@settings(max_examples=10_000)
+def test_ten_thousand_changes_of_right_documents_raise_nothing_else(data: st.DataObject) -> None:
+    """Of the quick ones above each takes 100 or so, always alike from one seed."""
+    changed = deepcopy(data.draw(st.sampled_from(RIGHT)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        container, key = data.draw(st.sampled_from(list(places(changed))))
+        container[key] = data.draw(values)
+    assert answer(lambda: compile_document(changed)).isprintable()
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RIGHT = (
+    FULL,
+    *(
+        read_text((EXAMPLES / name).read_bytes())
+        for name in ("first.json", "two_phases.yaml", "modelarts.json", "spares.yaml")
+    ),
+)
+"""A document of each kind."""
