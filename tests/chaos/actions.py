@@ -42,6 +42,7 @@ async def carry_out(action: Action[G_contra], ground: G_contra, event: Event) ->
             at=at,
             may_cost=action.costs,
             must_restart=hit.must_restart,
+            forgets=hit.forgets,
         )
         ground.injections.setdefault(job, []).append(injection)
     return hit.text
@@ -60,6 +61,7 @@ ANYWHERE: Mapping[str, Action[Ground]] = {
     "a worker's full disk": Action(how=deeds.weaken_worker(without_room)),
     "kill the server": Action(how=deeds.kill_server),
     "stop the server": Action(how=deeds.stop_server),
+    "restore the server": Action(how=deeds.restore_server, costs={"planned": 1, "*": 2}),
     "cut the connection": Action(how=deeds.break_wire(Wire.cut)),
     "refuse connections": Action(how=deeds.break_wire(Wire.refuse)),
     "hold the connection": Action(how=deeds.break_wire(Wire.hold)),

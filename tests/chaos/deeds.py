@@ -6,6 +6,7 @@ Nothing here judges what comes of it, nor holds what it may cost: that is the ta
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
@@ -14,7 +15,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from everstep.core import names
-from tests.chaos.ground import Ground, Hit, new_id, spoilable, step_of
+from tests.chaos.ground import LOOK_S, Ground, Hit, new_id, spoilable, step_of
 from tests.chaos.plan import Event
 from tests.support.byhand import LAST, reset
 from tests.support.child import ChildFailed
@@ -24,6 +25,9 @@ from tests.support.workerproc import WorkerProcess
 
 REACHED_S = 5.0
 """So long the server is waited for by what only makes sense at once."""
+
+FORGETS_TIMES = 3
+"""Times as long as other things last, an older copy of the database is kept before it is restored."""
 
 Outage = AbstractContextManager[object]
 
@@ -93,6 +97,41 @@ async def stop_server(ground: Ground, event: Event) -> Hit | None:
     if ground.is_busy("server"):
         return None
     return lasting(event, ground, "server", stopped(ground.server.pid))
+
+
+async def restore_server(ground: Ground, event: Event) -> Hit | None:
+    """The server's database is an older copy after a while; workers are restarted, as the docs require it."""
+    if ground.is_busy("server"):
+        return None
+    seconds = FORGETS_TIMES * event.lasts_s
+    ground.in_background(_restored(ground, seconds), "server")
+    return Hit(text=f"by a copy that lacks {seconds:g} s", jobs=tuple(ground.folders), forgets=True)
+
+
+async def _restored(ground: Ground, seconds: float) -> None:
+    database = ground.server.db_file
+    assert database is not None
+    copy = database.with_name("older")
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    files = [database.with_name(database.name + end) for end in ("", "-wal", "-shm")]
+    ground.server.kill()
+    for file in files:
+        if file.exists():
+            shutil.copy(file, copy)
+    await ground.server.restart()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ground.is_over.wait(), seconds)
+    ground.server.kill()
+    for file in files:
+        file.unlink(missing_ok=True)
+        if (copy / file.name).exists():
+            shutil.copy(copy / file.name, file)
+    await ground.server.restart()
+    for number, worker in enumerate(ground.workers):
+        while ground.is_busy(f"worker {number}"):
+            await asyncio.sleep(LOOK_S)
+        ground.in_background(is_back(worker), f"worker {number}")
 
 
 def break_wire(how_broken: Callable[[Wire], None]) -> How:

@@ -39,6 +39,7 @@ class Injection:
         default_factory=dict
     )  # class of a Recovery: how many at most
     must_restart: bool = False  # a rank of the newest generation ended by it
+    forgets: bool = False  # what histories held of a while before is lost
 
     def __str__(self) -> str:
         return self.action

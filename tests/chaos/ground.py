@@ -55,6 +55,7 @@ class Hit:
     text: str
     jobs: tuple[str, ...] = ()
     must_restart: bool = False
+    forgets: bool = False  # histories of a while are lost
 
 
 Undo = Callable[[], Awaitable[object]]
@@ -179,7 +180,7 @@ class Ground(ABC):
     async def put_back(self) -> None:
         """End the chaos: everything that is away comes back, and commands under way arrive."""
         self.is_over.set()
-        while not all(task.done() for task in self.tasks):
+        while not all(task.done() for task in self.tasks):  # some begin others
             await asyncio.gather(*self.tasks)
         self.raise_failures()
         await self.heal()

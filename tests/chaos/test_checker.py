@@ -138,6 +138,18 @@ def test_a_writer_that_died_before_its_note_may_have_saved() -> None:
     assert checker.violations(good(lines=lines)) == []
 
 
+def test_a_rank_that_died_before_its_note_may_have_made_the_step_that_was_saved() -> None:
+    def lines(rank: int) -> list[Line]:
+        first = life(1, 0, 2, saves=[2])
+        return [
+            *[line for line in first if (line.what, line.step, line.rank) != ("step", 2, rank)],
+            *life(2, 2, 6),
+        ]
+
+    assert checker.violations(good(lines=lines(1))) == []
+    assert checker.violations(good(lines=lines(0))) != []
+
+
 def test_a_checkpoint_that_is_saved_again_is_whole_again() -> None:
     again = replace(life(1, 0, 3, saves=[2])[-1], what="saved", step=2)
     lines = [
@@ -240,3 +252,8 @@ def test_within_an_incident_another_fault_may_be_the_cause() -> None:
         checker.violations(good(injections=[KILL, lost], recoveries=[CRASH, later], spent=2)) == []
     )
     assert checker.violations(good(recoveries=[CRASH, later], spent=2)) != []
+
+
+def test_a_server_that_forgot_may_lack_recoveries() -> None:
+    forgot = Injection(action="restore the server", at=5.0, forgets=True)
+    assert checker.violations(good(injections=[KILL, forgot], recoveries=[], spent=0)) == []
