@@ -22,6 +22,7 @@ from everstep.backends.fake.backend import Admin
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
+from everstep.core.levels import Level
 from everstep.core.world import JobRef
 from everstep.dialects import job_memo
 from tests.support.patience import HUNG_S
@@ -157,6 +158,7 @@ class Incident:
     body: Mapping[str, Any]
     faults: Sequence[str]
     begins_s: float
+    levels: tuple[Level, ...] = ()  # of its Recoveries in peace, where a test needs to know them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everstep.core.levels import Level
 from tests.support import moments
 from tests.support.devserver import DevServer
 from tests.support.moments import Incident, Moment, Trace
@@ -43,21 +44,33 @@ def ascend_job(**labels: str) -> dict[str, Any]:
     }
 
 
-CRASH = Incident(body=BODY, faults=["at 35s kill demo 2 exit 1"], begins_s=34)
-DEVICE = Incident(body=BODY, faults=["at 35s device n1 0 80E01801 heals"], begins_s=34)
+CRASH = Incident(
+    body=BODY, faults=["at 35s kill demo 2 exit 1"], begins_s=34, levels=(Level.IN_PLACE,)
+)
+DEVICE = Incident(
+    body=BODY, faults=["at 35s device n1 0 80E01801 heals"], begins_s=34, levels=(Level.IN_PLACE,)
+)
 NUMERIC = Incident(
     body=BODY,
     faults=[
         f'at {s}s fact demo numeric.nan rank=2 node=n2 message="loss is NaN"' for s in (48, 63)
     ],
     begins_s=47,
+    levels=(
+        Level.ROLLBACK,
+        Level.ROLLBACK,
+    ),
 )
 """The job goes back twice, further the second time."""
-NODE = Incident(body=BODY, faults=["at 35s node-down n2"], begins_s=34)
+NODE = Incident(body=BODY, faults=["at 35s node-down n2"], begins_s=34, levels=(Level.POD,))
 DOWNGRADE = Incident(
     body=BODY,
     faults=["heal-takes n1 0 2h", "at 35s device n1 0 80E01801 heals"],  # longer than we wait
     begins_s=34,
+    levels=(
+        Level.IN_PLACE,
+        Level.POD,
+    ),
 )
 """In place fails after ten minutes; the pod level follows."""
 ELASTIC = {"min": 2, "wanted": 4}
@@ -66,6 +79,7 @@ RESIZE = Incident(
     body=document(nodes=ELASTIC, recovery=RESIZES, env={"STEPS": "60"}),
     faults=["at 35s kill demo 2 exit 7"],
     begins_s=34,
+    levels=(Level.ELASTIC,),
 )
 SCALING = Incident(
     body=document(nodes=ELASTIC, env={"STEPS": "160"}),
@@ -76,6 +90,10 @@ SCALING = Incident(
         "at 120s add-node n6",
     ],
     begins_s=34,
+    levels=(
+        Level.ELASTIC,
+        Level.ELASTIC,
+    ),
 )
 """There is no spare: three go on, until there is room for the fourth."""
 
@@ -83,11 +101,23 @@ SUB_HEALTHY = Incident(
     body=ascend_job(**{"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}),
     faults=["at 35s device n2 0 80818C06"],
     begins_s=34,
+    levels=(Level.POD,),
 )
 """A backup pod stands by on n4 before the job pauses."""
 
-SPARED = Incident(body=document(spares=1), faults=["at 35s node-down n2"], begins_s=34)
+SPARED = Incident(
+    body=document(spares=1), faults=["at 35s node-down n2"], begins_s=34, levels=(Level.POD,)
+)
 """A pod stands by on n4 before the node is lost, and another one on n5 after that."""
+
+HANG = Incident(
+    body=document(env={"STEPS": "60"}, limits={"hang_s": 20}),
+    faults=["at 35s hang demo 2"],
+    begins_s=34,
+    levels=(Level.SUSPENSION,),
+)
+PREEMPTED = Incident(body=BODY, faults=["at 35s preempt demo"], begins_s=34, levels=(Level.JOB,))
+"""All pods are removed, and created again."""
 
 Row = tuple[Incident, Sequence[Moment]]
 
@@ -179,6 +209,8 @@ async def compare(kills: Kills, rows: Sequence[Row]) -> Mapping[str, list[str]]:
             for key, incident in incidents.items()
         }
         tasks = [group.create_task(kills.run(incident, when)) for incident, when in rows]
+    levels = {key: [r["level"] for r in task.result().restarts] for key, task in expected.items()}
+    assert levels == {key: list(incident.levels) for key, incident in incidents.items()}
     differ = {
         ", ".join(map(str, when)): differences(_plain(expected[id(incident)]), _plain(task))
         for (incident, when), task in zip(rows, tasks, strict=True)

@@ -19,8 +19,10 @@ from tests.workflows.ended.kills import (
     CRASH,
     DEVICE,
     DOWNGRADE,
+    HANG,
     NODE,
     NUMERIC,
+    PREEMPTED,
     RESIZE,
     SCALING,
     SPARED,
@@ -131,6 +133,20 @@ MOMENTS: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             *both_sides("ensure_placed", "ensure_standby"),
             [Call("ensure_placed", "before", late=True)],
             [Call("ensure_placed", "after"), Call("ensure_standby", "after")],
+        ],
+    ),
+    "a hang": (
+        HANG,
+        [
+            *both_sides("ensure_generation", "ensure_stopped", "ensure_fenced", "checkpoints"),
+            *both_sides("ensure_started"),
+        ],
+    ),
+    "a job that makes room": (
+        PREEMPTED,
+        [
+            *both_sides("ensure_generation", "ensure_stopped", "ensure_placed"),
+            *both_sides("ensure_fenced", "ensure_started"),
         ],
     ),
     "a downgrade, twice": (
