@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints audit clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos kill-table demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints audit clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -144,6 +144,9 @@ BACKEND ?= local
 
 chaos: $(READY) $(if $(filter kubernetes,$(BACKEND)),testbed) ## faults and operations by chance on real jobs, judged by what they wrote: make chaos SECONDS=600 SEED=7
 	$(BIN)/python -m tests.chaos --backend $(BACKEND) --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(ARGS)
+
+kill-table: $(READY) ## for which steps of which levels a test kills worker or server, on which backend
+	@$(BIN)/python -m tests.workflows.ended.kill_table
 
 demo: $(READY) ## watch a job survive three faults; to look around: make demo ARGS=--keep
 	$(BIN)/python examples/demo.py $(ARGS)

@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from everstep.core.levels import Level
 from tests.backends.lab import order_end
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import set_writable
@@ -269,7 +270,7 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
         before = await scene.pods_of(JOB)
         await scene.cordon(True)
         scene.report_node(slot=1)
-        await scene.until_step("place")
+        await scene.until_step(PLACED[0])
         await worker.restart()
         await scene.cordon(False)
         await scene.until_recovered()
@@ -277,7 +278,7 @@ async def test_a_worker_that_is_killed_while_it_places_or_isolates_does_neither_
         assert len(after) == 2
         assert len(after & before) == 1
         scene.report_node(slot=0)
-        await scene.until_step("isolate")
+        await scene.until_step(PLACED[1])
         await worker.restart()
         await scene.until_recovered()
         assert len(await scene.pods_of(JOB) & after) == 1
@@ -331,6 +332,12 @@ WAITS = (
     Wait("space", Scene.crash_without_progress, nothing),
 )
 """Beside `place`, which waits for nodes, and `standby`, which a job of MindCluster has: test_ascend_jobs."""
+PLACED = ("place", "isolate")
+KILLED_AT: Mapping[Level, tuple[str, ...]] = {
+    Level.IN_PLACE: (*STEPS, *(wait.step for wait in WAITS)),
+    Level.POD: PLACED,
+}
+"""Steps during which the worker is killed."""
 A_NODE_EACH = {"resources": {"requests": {"cpu": "8"}}}
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from temporalio.service import RPCError
 
+from everstep.core.levels import Step
 from tests.support.machine import STEPS, final, synthetic
 from tests.support.patience import HUNG_S
 from tests.support.rehearsal import Handle, Pod, Rehearsal, gist, numbers_repeat
@@ -57,6 +58,7 @@ class Moment:
     name: str
     has_come: Callable[[Rehearsal], object]
     is_new_row: bool = False  # it has come when the server has the workflow of the Recovery
+    step: Step | None = None  # of the Recovery, which is under way then or has just ended
 
     def __str__(self) -> str:
         return self.name
@@ -78,14 +80,20 @@ def has_started(pod: Pod, *, generation: int) -> bool:
 DURING: tuple[Moment, ...] = (
     Moment(name="the fault", has_come=lambda _: True),
     Moment(name="the row of the Recovery", has_come=lambda _: True, is_new_row=True),
-    Moment(name="generation 2 given out", has_come=lambda r: r.newest(JOB) >= 2),
+    Moment(name="generation 2 given out", step=Step.STOP, has_come=lambda r: r.newest(JOB) >= 2),
     Moment(
         name="a slot is stopped",
+        step=Step.STOP,
         has_come=lambda r: any(p.state()["stopped_below"] >= 2 for p in r.pods(JOB)),
     ),
-    Moment(name="generation 2 fenced", has_come=lambda r: (r.books().job(JOB).fenced or 0) >= 2),
+    Moment(
+        name="generation 2 fenced",
+        step=Step.RESUME,
+        has_come=lambda r: (r.books().job(JOB).fenced or 0) >= 2,
+    ),
     Moment(
         name="ranks of generation 2 started",
+        step=Step.START,
         has_come=lambda r: any(has_started(p, generation=2) for p in r.pods(JOB)),
     ),
     Moment(
@@ -101,7 +109,9 @@ WITH_RANKS: tuple[Moment, ...] = (
 """Moments for cases that kill a rank: at the others there is mostly none."""
 
 PLACED = Moment(
-    name="generation 2 placed", has_come=lambda r: (r.books().job(JOB).placed or 0) >= 2
+    name="generation 2 placed",
+    step=Step.PLACE,
+    has_come=lambda r: (r.books().job(JOB).placed or 0) >= 2,
 )
 
 

@@ -94,6 +94,7 @@ MOMENTS: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
     "numbers that go wrong twice": (
         NUMERIC,
         [
+            *both_sides("ensure_generation", "ensure_stopped"),
             *both_sides("checkpoints", "ensure_set_aside"),
             *both_sides("ensure_set_aside", nth=2),
             [Call("ensure_started", "before")],
