@@ -101,7 +101,8 @@ async def stop_server(ground: Ground, event: Event) -> Hit | None:
 
 async def restore_server(ground: Ground, event: Event) -> Hit | None:
     """The server's database is an older copy after a while; workers are restarted, as the docs require it."""
-    if ground.is_busy("server"):
+    lives = any(ground.is_busy(f"life of {job}") for job in ground.folders)
+    if lives or ground.is_busy("server"):  # a life that begins meanwhile would be forgotten
         return None
     seconds = FORGETS_TIMES * event.lasts_s
     ground.in_background(_restored(ground, seconds), "server")
@@ -234,7 +235,7 @@ async def restart_twice(ground: Ground, event: Event) -> Hit | None:
 async def stop_and_again(ground: Ground, event: Event) -> Hit | None:
     """Stop the job in order, and submit it again under its ID."""
     what = f"life of {event.job}"
-    if ground.is_busy(what):
+    if ground.is_busy(what) or ground.is_busy("server"):
         return None
 
     async def both() -> None:
