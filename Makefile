@@ -94,9 +94,9 @@ $(TORCH)/.ready: $(READY) constraints-torch.txt
 	$(BIN)/uv pip install --quiet --python $(TORCH)/bin/python --require-hashes -r constraints-torch.txt
 	@touch $@
 
-# Those that need PyTorch, with that of .venv-torch.
+# Those that need PyTorch, with that of .venv-torch; a hundred recoveries in a row: ARGS='-m long'.
 test-torch: $(TORCH)/.ready testbed
-	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py tests/kubernetes/test_torch_survivors.py -n 3 --dist load --maxschedchunk 1 $(ARGS)
+	$(PYTEST) tests/torch tests/kubernetes/test_torch_ddp.py tests/kubernetes/test_torch_survivors.py -m 'not long' -n 3 --dist load --maxschedchunk 1 $(ARGS)
 
 testbed: $(READY) ## build a Kubernetes control plane for the tests, once per machine: some 10 minutes of a processor
 	$(BIN)/python -m tests.testbed.build
