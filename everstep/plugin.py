@@ -20,12 +20,12 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.common import WorkerDeploymentVersion, WorkflowIDConflictPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import DataConverter
 from temporalio.plugin import SimplePlugin
 from temporalio.service import RPCError
-from temporalio.worker import WorkerConfig
+from temporalio.worker import WorkerConfig, WorkerDeploymentConfig
 
 from activities.cluster_activities import ClusterActivities
 from activities.counters import TemporalCounters
@@ -108,8 +108,12 @@ class EverstepPlugin(SimplePlugin):
         *,
         local: LocalActivities | None = None,
         grace: timedelta = GRACE,
+        deployment: WorkerDeploymentConfig | None = None,
     ) -> None:
-        """`grace`: how long activities that run may go on when a worker ends."""
+        """`grace`: how long activities that run may go on when a worker ends.
+
+        `deployment`: its version, and whether the server routes by it; by default it does not.
+        """
         interceptors = [LogLabels(), ClosedHeartbeats()]
         super().__init__(
             "everstep.EverstepPlugin",
@@ -121,6 +125,7 @@ class EverstepPlugin(SimplePlugin):
         )
         self.cluster = cluster
         self._grace = grace
+        self._deployment = deployment_of("", __version__) if deployment is None else deployment
         self._of_cluster = SimplePlugin(
             "everstep.cluster",
             interceptors=interceptors,
@@ -141,8 +146,9 @@ class EverstepPlugin(SimplePlugin):
         config["max_heartbeat_throttle_interval"] = options.HEARTBEAT_THROTTLE
         config["default_heartbeat_throttle_interval"] = options.HEARTBEAT_THROTTLE
         config["graceful_shutdown_timeout"] = self._grace
-        if config.get("build_id") is None:  # else the SDK reads and hashes every loaded module
-            config["build_id"] = f"everstep-{__version__}"
+        # Without a version the SDK reads and hashes every loaded module. A worker of one's own may have one.
+        if config.get("build_id") is None and config.get("deployment_config") is None:
+            config["deployment_config"] = self._deployment
         if queue != names.TASK_QUEUE and self.cluster is not None:
             config["max_concurrent_activities"] = self.cluster.concurrency
             return self._of_cluster.configure_worker(config)
@@ -226,7 +232,20 @@ def plugin_of(
         concurrency=settings.concurrency,
     )
     local = LocalActivities(time_scale=settings.scale, has_pods=settings.has_pods)
-    return EverstepPlugin(cluster, local=local, grace=grace)
+    deployment = deployment_of(settings.deployment, settings.build_id)
+    return EverstepPlugin(cluster, local=local, grace=grace, deployment=deployment)
+
+
+def deployment_of(name: str, build_id: str) -> WorkerDeploymentConfig:
+    """The version of a worker. With a name the server routes by versions, and a run stays with its own."""
+    version = WorkerDeploymentVersion(deployment_name=name or "everstep", build_id=build_id)
+    if not name:
+        return WorkerDeploymentConfig(version=version, use_worker_versioning=False)
+    return WorkerDeploymentConfig(
+        version=version,
+        use_worker_versioning=True,
+        default_versioning_behavior=options.PINNED,
+    )
 
 
 def span_exporter(telemetry: MetricsConfiguration) -> SpanExporter | None:

@@ -14,6 +14,7 @@ from everstep.backends import settings_class
 from everstep.backends.settings import BackendSettings
 from everstep.dialects.dialect import has_pods_by_name
 from everstep.telemetry.logs import LogFormat
+from everstep.version import __version__
 
 
 class WorkerSettings(BaseSettings):
@@ -26,6 +27,10 @@ class WorkerSettings(BaseSettings):
     time_scale: float = Field(default=1.0, gt=0, allow_inf_nan=False)  # divides long limits
     janitor: bool = True  # start the cluster's janitor if it does not run
     concurrency: int = Field(default=500, ge=1)  # most activities of the cluster at once
+    deployment: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,99})?$")
+    """Of Temporal's worker versioning: what workers of several versions have in common. Empty: off."""
+    build_id: str = Field(default=__version__, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
+    """The version of this worker in its deployment."""
     log_format: LogFormat = "text"  # of standard error
     metrics_address: str | None = None  # HOST:PORT of a page for Prometheus
     webhook_url: str | None = None  # gets what happens to jobs

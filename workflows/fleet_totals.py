@@ -14,6 +14,7 @@ from everstep.chronicle import fleet_totals
 from everstep.core import names
 from workflows import options
 from workflows.inputs import read, required
+from workflows.renewing import is_full
 
 
 @workflow.defn(name=names.FLEET_TOTALS)
@@ -29,13 +30,8 @@ class FleetTotals:
     @workflow.run
     async def run(self, *_raw: Any) -> None:
         required(self._input)
-        await workflow.wait_condition(self._is_full)
-        workflow.continue_as_new(self._totals)
-
-    def _is_full(self) -> bool:
-        info = workflow.info()
-        suggested = info.is_continue_as_new_suggested()
-        return suggested or info.get_current_history_length() > options.EVENTS_KEPT
+        await workflow.wait_condition(is_full)
+        workflow.continue_as_new(self._totals, initial_versioning_behavior=options.UPGRADED)
 
     @workflow.signal(
         name="job_totals", description="all totals of one job; they replace its earlier ones"

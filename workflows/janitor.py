@@ -11,6 +11,7 @@ from everstep.core.bounds import TEXT_MOST, cut
 from everstep.core.escaping import in_markdown
 from workflows import options, signatures
 from workflows.inputs import checked_cluster, read, required
+from workflows.renewing import should_renew
 
 JOBS_SHOWN = 100
 """Removed jobs on the workflow's page."""
@@ -23,7 +24,7 @@ class Janitor:
     @workflow.run
     async def run(self, *raw: Any) -> None:
         cluster = checked_cluster(required(read(raw, str)))
-        while not workflow.info().is_continue_as_new_suggested():
+        while not should_renew():
             removed = await workflow.execute_activity(
                 signatures.keep_swept,
                 cluster,
@@ -33,4 +34,4 @@ class Janitor:
             )
             jobs = cut(", ".join(removed[:JOBS_SHOWN]), TEXT_MOST)
             workflow.set_current_details(f"removed last: {in_markdown(jobs)}")
-        workflow.continue_as_new(cluster)
+        workflow.continue_as_new(cluster, initial_versioning_behavior=options.UPGRADED)

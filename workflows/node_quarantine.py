@@ -23,6 +23,7 @@ from everstep.core.recovering.isolations import ENTRIES_MOST, IsolatedNode
 from everstep.core.recovering.quarantine import DeviceAnswer, Quarantine, QuarantineAnswer
 from workflows import options, signatures
 from workflows.inputs import checked_cluster, read, required
+from workflows.renewing import is_full
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ class NodeQuarantine:
         await self._learn()
         for node in self._unsettled_before:
             self._begin_to_settle(node)  # a thousand of them must not keep this run from its end
-        while not self._is_full():
+        while not is_full():
             await self._wait_until_due()
         await workflow.wait_condition(workflow.all_handlers_finished)
         opening = Opening(
@@ -72,12 +73,7 @@ class NodeQuarantine:
             quarantine=self._quarantine,
             unsettled=self._unsettled(),
         )
-        workflow.continue_as_new(opening)
-
-    def _is_full(self) -> bool:
-        info = workflow.info()
-        suggested = info.is_continue_as_new_suggested()
-        return suggested or info.get_current_history_length() > options.EVENTS_KEPT
+        workflow.continue_as_new(opening, initial_versioning_behavior=options.UPGRADED)
 
     async def _learn(self) -> None:
         """After a terminate nothing is lost: read what the run before kept, and the cluster's own marks."""
@@ -101,7 +97,7 @@ class NodeQuarantine:
             wait_s = max(due - self._cluster_time, LEAST_WAIT_S)
         try:
             await workflow.wait_condition(
-                lambda: self._is_full() or quarantine.next_change_at(self._quarantine) != due,
+                lambda: is_full() or quarantine.next_change_at(self._quarantine) != due,
                 timeout=wait_s,
                 timeout_summary="until the next node is due",
             )
@@ -146,7 +142,7 @@ class NodeQuarantine:
         self._begin_to_settle(node)
         task = self._settling[node]
         await workflow.wait_condition(
-            lambda: task.done() or (node in self._failing and (not to_the_end or self._is_full()))
+            lambda: task.done() or (node in self._failing and (not to_the_end or is_full()))
         )
         if task.done():
             return task.result()

@@ -6,12 +6,18 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from temporalio.common import Priority, RetryPolicy
+from temporalio.common import Priority, RetryPolicy, VersioningBehavior
 from temporalio.workflow import (
     ActivityCancellationType,
     ChildWorkflowCancellationType,
+    ContinueAsNewVersioningBehavior,
     ParentClosePolicy,
 )
+
+# Where workers have versions, a workflow stays with that of its run, and a Recovery with that of its job. The
+# next run takes the current one.
+PINNED = VersioningBehavior.PINNED
+UPGRADED = ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 
 TASK_TIMEOUT = timedelta(seconds=3)
 """A worker killed in the middle of a workflow task costs this much; children and jobs alike."""

@@ -49,6 +49,7 @@ from workflows.recovery import (
     line,
     refusal,
 )
+from workflows.renewing import should_renew
 
 T = TypeVar("T")
 
@@ -83,7 +84,11 @@ class TrainingJob(JobHandlers):
             end = await self._shielded(self._live())
         if end is None:
             # `everstep list` shows the newest run, and the server does not pass the memo on to it.
-            workflow.continue_as_new(args=[self._carried()], memo=workflow.memo())
+            workflow.continue_as_new(
+                args=[self._carried()],
+                memo=workflow.memo(),
+                initial_versioning_behavior=options.UPGRADED,
+            )
         return self._close(end)
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -132,12 +137,13 @@ class TrainingJob(JobHandlers):
     def _should_renew(self) -> bool:
         """Between incidents or in a pause only, so that no Recovery is ever in flight across runs.
 
-        A server takes 10,000 signals of one run and suggests a new one long before.
+        A server takes 10,000 signals of one run and suggests a new one long before. Where workers have
+        versions, a run that is not of the current one ends too: the next run is.
         """
         is_quiet = self.state.incident is None or self.state.mode is Mode.PAUSED
         # A request to save would keep the next run waiting, and the job without a watch.
         is_quiet = is_quiet and not self._saves
-        return is_quiet and workflow.info().is_continue_as_new_suggested()
+        return is_quiet and should_renew()
 
     async def _do(self, action: next_actions.Action) -> next_actions.Event:
         """Do the action. Returns the event that it ends with."""

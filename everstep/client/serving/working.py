@@ -194,6 +194,7 @@ def _settings(served: Machine) -> dict[str, str]:
         "EVERSTEP_PASS_ENV": ALL,  # who runs a script here expects their shell
         **variables,
         "EVERSTEP_BACKEND": "local",
+        "EVERSTEP_DEPLOYMENT": "",  # its server has no current version, and gets no other worker
         "EVERSTEP_HOME": str(home()),
         "EVERSTEP_NODES": str(served.nodes),
         "EVERSTEP_DEVICES": str(served.devices.count),
