@@ -17,6 +17,7 @@ from everstep.chronicle.chronicle import RECORDS_KEPT
 from everstep.chronicle.views import ENDED_STATE, SHOWN_STATE
 from everstep.core.counting import occurrences
 from everstep.core.deciding import exclusions, remedies, suspicion
+from everstep.core.deciding.end_causes import END_CAUSES
 from everstep.core.deciding.playbook import CATCH_ALL, PLAYBOOK, PRECEDENCE, PlaybookRow
 from everstep.core.levels import (
     KEEPING,
@@ -101,6 +102,14 @@ def _rows() -> Iterator[str]:
     yield "\nOf several facts the weightiest class speaks, of several of that class the earliest:"
     yield ", ".join(str(cls) for cls in PRECEDENCE) + "."
     yield "\nWhat device codes mean, and who owns them: [faults.md](faults.md).\n"
+    yield "What the last words of a process say about a crash; the first row that matches its exception, else"
+    yield "its last lines. `everstep why` shows it. It changes neither level nor budget:\n"
+    causes = (
+        (f"`{row.cause}`", str(row.owner), "yes" if row.retry else "no", row.means)
+        for row in END_CAUSES
+    )
+    yield from _table(("cause", "owner", "another try can help", "it means"), causes)
+    yield "\n[Real ends](../tests/ends/test_ends.py), with what a person says of each, are in `tests/ends`.\n"
 
 
 def _cluster_facts() -> Iterator[str]:

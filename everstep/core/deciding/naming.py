@@ -14,6 +14,7 @@ from everstep.core.counting.occurrences import SHARED_WITHIN_S, Occurrence, coun
 from everstep.core.counting.relations import first_relation
 from everstep.core.deciding.decision import DeviceRef, Fault
 from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.end_causes import cause_of
 from everstep.core.deciding.playbook import PRECEDENCE, name, row_for, user_rule, weight
 from everstep.core.facts import (
     LASTED_S,
@@ -159,6 +160,7 @@ def _diagnose(inputs: DecisionInput, facts: tuple[Fact, ...]) -> Diagnosis:
         _blame_related_device,
         _escalate_repeated_code,
         _note_without_standby,
+        _explain_end,
     ):
         diagnosis = apply_circumstance(inputs, diagnosis)
     rule_and_fact = user_rule(inputs.policy.rules, facts)
@@ -323,6 +325,17 @@ def _note_without_standby(inputs: DecisionInput, diagnosis: Diagnosis) -> Diagno
         return diagnosis
     remark = "no backup pod was ready in time before: the job stays"
     return replace(diagnosis, ladder=(Level.NOTE,), remarks=(*diagnosis.remarks, remark))
+
+
+def _explain_end(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
+    """Add what the last words of a crashed process mean, where they say more than its exception."""
+    if diagnosis.fault.cls is not FaultClass.CRASH:
+        return diagnosis
+    causes = (cause_of(fact) for fact in sorted(diagnosis.facts, key=weight))
+    cause = next((each for each in causes if each is not None), None)
+    if cause is None or not cause.is_remark:
+        return diagnosis
+    return replace(diagnosis, remarks=(*diagnosis.remarks, cause.means))
 
 
 def _use_requested_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
