@@ -40,7 +40,7 @@ from everstep.core.loop.job_events import (
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import Command, JobState, Mode, Wait, is_applied
 from everstep.dialects import responses
-from workflows import attributes, commanding, opening, saving
+from workflows import adopting, attributes, commanding, opening, saving
 
 CHANGES_MOST = 20
 """Changes of the document that may wait at once: each takes two local activities."""
@@ -268,7 +268,7 @@ class JobHandlers:
         async with self._adopting:
             if self._is_applied(args):
                 return self._answer(again=True)
-            adoption = await commanding.adopted_by(self.state, self._adoption)
+            adoption = await adopting.adopted_by(self.state, self._adoption)
             self._adoption = adoption
             self._state = replace(self.state, job=replace(self.state.job, books=adoption[0]))
             self._queue(Command(name="adopt", args=args))

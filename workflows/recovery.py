@@ -220,3 +220,17 @@ def _behind(error: BaseException | None, kind: str) -> ApplicationError | None:
             return error
         error = error.__cause__
     return None
+
+
+async def end_recovery(workflow_id: str, plan: Plan) -> str:
+    """Free the ID of a restart that an earlier run of the job began, as before a reset.
+
+    Returns the type of the workflow that has the ID, if the job did not start it; else nothing.
+    """
+    return await workflow.execute_activity(
+        signatures.end_recovery,
+        args=[workflow_id, plan.job.id, plan.key],
+        task_queue=names.cluster_queue(plan.cluster),
+        summary="end what an earlier run of this job left under the same ID",
+        **options.CALL,
+    )

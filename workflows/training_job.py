@@ -33,17 +33,26 @@ from everstep.core.escaping import as_markdown, in_markdown
 from everstep.core.levels import RESCHEDULING
 from everstep.core.loop import lifecycle, next_actions, operators
 from everstep.core.seeing.glance import saved_in
-from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.seeing.watch_report import WatchOrder, WatchReport, report_of_no_news
 from everstep.core.spec import JobSpec
-from everstep.core.state import Mode
+from everstep.core.state import JobState, Mode
 from everstep.core.world import JobRef
 from everstep.dialects import responses
-from workflows import attributes, commanding, missing_workers, opening, options, signatures
+from workflows import (
+    adopting,
+    attributes,
+    commanding,
+    missing_workers,
+    opening,
+    options,
+    signatures,
+)
 from workflows.handlers import JobHandlers
 from workflows.publishing import Publisher
 from workflows.recovery import (
     carry_out,
     clear_away,
+    end_recovery,
     failed_outcome,
     is_cancelled,
     line,
@@ -162,7 +171,7 @@ class TrainingJob(JobHandlers):
                 await self._publisher.wait_for_lines()
                 isolated = await self._hand_over()  # before its places are free for other jobs
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
-                await commanding.in_current_books(
+                await adopting.in_current_books(
                     lambda: self.state.job,
                     lambda job: clear_away(
                         replace(action, job=job), cluster, self._show_wait, why=why
@@ -192,7 +201,7 @@ class TrainingJob(JobHandlers):
         """Hand the quarantine what is deferred. Returns the nodes that it isolated."""
         if not self.state.deferred:
             return ()
-        over = partial(commanding.hand_over, self.state)
+        over = partial(hand_over, self.state)
         return await missing_workers.run_call(over, self._show_wait)
 
     async def _recovery(self, plan: Plan) -> Outcome:
@@ -202,7 +211,7 @@ class TrainingJob(JobHandlers):
                 return await self._child(plan)
             except WorkflowAlreadyStartedError as error:
                 taken_id = error.workflow_id
-            if kind := await commanding.end_recovery(taken_id, plan):
+            if kind := await end_recovery(taken_id, plan):
                 plan = replace(plan, key=names.next_key(plan.key))
                 self._state = replace(self.state, plan=plan)
                 what = f"{taken_id} is a {kind} that this job did not start"
@@ -266,7 +275,7 @@ class TrainingJob(JobHandlers):
             if why := missing_workers.not_begun(error):
                 await self._show_wait(why)
             if operators.must_end(self.state):  # it ends whatever a look would show
-                return commanding.report_of_no_news(order)
+                return report_of_no_news(order)
             return await self._look(order)
 
     async def _look(self, order: WatchOrder) -> WatchReport:
@@ -303,7 +312,7 @@ class TrainingJob(JobHandlers):
             self._note_cluster_time(report.now)
             return report
 
-        return await commanding.in_current_books(lambda: self.state.job, see)
+        return await adopting.in_current_books(lambda: self.state.job, see)
 
     async def _counted(self, inputs: DecisionInput) -> DecisionInput | None:
         """The input with the counts of its device faults, where the cluster counts them over all jobs.
@@ -442,5 +451,19 @@ async def _counts(order: CountOrder, how: Mapping[str, Any]) -> tuple[FaultCount
         order,
         task_queue=names.cluster_queue(order.cluster),
         summary=line("count", ", ".join(sorted({str(fact.code) for fact in order.facts}))),
+        **how,
+    )
+
+
+async def hand_over(state: JobState, how: Mapping[str, Any]) -> tuple[str, ...]:
+    """Send the quarantine, at the job's end, the isolations that it has not answered.
+
+    Returns the nodes that it isolated.
+    """
+    return await workflow.execute_activity(
+        signatures.hand_over,
+        args=[state.job, state.spec.cluster, state.deferred],
+        task_queue=names.cluster_queue(state.spec.cluster),
+        summary=", ".join(isolation.node for isolation in state.deferred),
         **how,
     )

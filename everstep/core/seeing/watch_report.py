@@ -143,3 +143,15 @@ def examples(facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
     if len(facts) <= EXAMPLES_KEPT:
         return facts
     return tuple(sorted(facts, key=weight)[:EXAMPLES_KEPT])
+
+
+def report_of_no_news(order: WatchOrder) -> WatchReport:
+    """The report in place of that of a watch that was ended."""
+    return WatchReport(
+        news="interrupted",
+        now=order.since,
+        cursor=order.cursor,
+        learned=order.learned,
+        generation=order.generation,
+        warnings=order.warnings,
+    )
