@@ -158,11 +158,17 @@ class AsyncJob:
         return await self._of(report_of, lambda ended: ended.report)
 
     async def logs(
-        self, *, ranks: Sequence[int] = (), generation: int | None = None, tail: int | None = None
+        self,
+        *,
+        ranks: Sequence[int] = (),
+        generation: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
     ) -> AsyncIterator[Value]:
         """What its ranks printed, line by line: `generation`, `rank`, `at`, `text`, `left_out`.
 
-        `tail`: only so many of the newest lines. Raises `Failed` if there are none.
+        `tail`: only so many of the newest lines. `follow`: also what they print until the job has ended.
+        Raises `Failed` if there are none.
         """
         from everstep.client import machine
         from everstep.client.jobs import logs  # with the tools of clusters
@@ -176,9 +182,19 @@ class AsyncJob:
             )
         )
         try:
-            for number, lines, _ in await logs.parts(chosen.tools, rank_logs, tail):
+            by_generation = await logs.parts(chosen.tools, rank_logs, tail)
+            for number, lines, _ in by_generation:
                 async for line in lines:
                     yield logs.line_value(number, line)
+            number, _, readers = by_generation[-1]
+            new_lines = logs.NewLines(chosen, generation=number, readers=readers)
+            while follow:
+                follow = (
+                    await self._is_open()
+                )  # before it is read: one that has ended prints nothing more
+                async for number, line in new_lines.since_last(whole=follow):
+                    yield logs.line_value(number, line)
+                await asyncio.sleep(logs.POLL_S if follow else 0.0)
         finally:
             await chosen.tools.close()
 
@@ -300,6 +316,17 @@ class AsyncJob:
             return job.is_open, await rows_of_all_lives(job, all_events)
 
         return await self._of(both, lambda ended: (False, Rows(ended.events, lives=ended.lives)))
+
+    async def _is_open(self) -> bool:
+        """Whether it may still go on. An outage of the server is no end."""
+
+        async def is_open(job: FoundJob) -> bool:
+            return job.is_open
+
+        try:
+            return await self._of(is_open, lambda _ended: False)
+        except NoServer:
+            return True
 
     async def _command(self, command: str, *, takes_s: float = 0.0, **arguments: Any) -> Value:
         from everstep.core.loop.commands import NULLABLE  # loads the rules

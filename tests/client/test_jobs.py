@@ -297,3 +297,28 @@ async def test_logs_are_the_lines_of_all_ranks_by_time(cli: Any, tmp_path: Path)
     assert (last["generation"], last["rank"], last["text"]) == (2, 0, "one of 0")
     with pytest.raises(everstep.Failed, match="rank 7 of demo left no log"):
         await anext(job.logs(ranks=[7]))
+
+
+async def test_logs_are_followed_over_restarts_until_the_job_has_ended(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks, job = Ranks(tmp_path / "home"), aio.job("demo")
+    ranks.print(1, 0, "before\n")
+    news = iter(
+        [(1, "of the same run\n"), (2, "of the next run, cut sh"), (2, "ort\n"), (2, "end")]
+    )
+
+    async def is_open() -> bool:
+        """Something is printed before each look; the job ends with the last of it."""
+        generation, text = next(news)
+        ranks.print(generation, 0, text)
+        return text != "end"
+
+    monkeypatch.setattr(job, "_is_open", is_open)
+    lines = [(line["generation"], line["text"].strip()) async for line in job.logs(follow=True)]
+    assert lines == [
+        (1, "before"),
+        (1, "of the same run"),
+        (2, "of the next run, cut short"),
+        (2, "end"),
+    ]

@@ -8,21 +8,19 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
-from everstep.backends.tools import LogLine, LogReader, RankLog
+from everstep.backends.tools import LogLine
 from everstep.chronicle import shapes
 from everstep.cli.jobs.job import JobId
 from everstep.client import machine
-from everstep.client.jobs.logs import Chosen, chosen_logs, line_value, merged, parts
+from everstep.client.jobs.logs import POLL_S, Chosen, NewLines, chosen_logs, line_value, parts
 from everstep.core.escaping import for_terminal
-
-POLL_S = 0.2
 
 LEFT_OUT = (
     "... here {size:.1f} MB are left out: of a long log the first {head} MB and at least the newest "
@@ -86,7 +84,7 @@ async def _print_logs(chosen: Chosen, screen: LogScreen, *, tail: int | None, fo
         for number, lines, _ in by_generation:
             await screen.show(number, lines)
         number, _, readers = by_generation[-1]
-        output = RankOutput(chosen, generation=number, readers=readers)
+        output = RankOutput(NewLines(chosen, generation=number, readers=readers))
         while follow:
             await output.show(screen, whole=not screen.is_copied)
             await asyncio.sleep(POLL_S)
@@ -122,18 +120,17 @@ class LogScreen:
         return self.is_raw and self.is_bare
 
     async def show(self, generation: int, lines: AsyncIterator[LogLine]) -> None:
-        await _write(self.texts(generation, lines))
+        await _write(text async for line in lines for text in self.texts(generation, line))
 
-    async def texts(self, generation: int, lines: AsyncIterator[LogLine]) -> AsyncIterator[str]:
-        """What is printed for these lines."""
-        async for line in lines:
-            if self.is_json:
-                yield json.dumps(line_value(generation, line)) + "\n"
-                continue
-            if self.has_headings and generation != self._heading:
-                self._heading = generation
-                yield f"== generation {generation}\n"
-            yield self._text(line)
+    def texts(self, generation: int, line: LogLine) -> Iterator[str]:
+        """What is printed for this line."""
+        if self.is_json:
+            yield json.dumps(line_value(generation, line)) + "\n"
+            return
+        if self.has_headings and generation != self._heading:
+            self._heading = generation
+            yield f"== generation {generation}\n"
+        yield self._text(line)
 
     def _text(self, line: LogLine) -> str:
         text = line.text
@@ -159,23 +156,15 @@ async def _write(texts: AsyncIterator[str]) -> None:
 
 
 class RankOutput:
-    """The output of a job's newest generation as it grows, then that of the next one."""
+    """What `NewLines` has, formatted for a screen."""
 
-    def __init__(self, chosen: Chosen, *, generation: int, readers: Iterable[LogReader]) -> None:
-        """`readers`: of logs of this generation, each behind what was shown already."""
-        self._chosen = chosen
-        self._generation = generation
-        self._readers = list(readers)
+    def __init__(self, lines: NewLines) -> None:
+        self._lines = lines
 
     @classmethod
     async def from_now(cls, job_id: str) -> RankOutput:
         """What is printed from now on; what was printed before is left out."""
-        tools = machine.tools()
-        chosen = Chosen(job_id=job_id, tools=tools, ranks=frozenset(), generation=None)
-        rank_logs = await chosen.existing()
-        newest = max((log.generation for log in rank_logs), default=0)
-        ends = [await tools.read_end(log, 0) for log in rank_logs if log.generation == newest]
-        return cls(chosen, generation=newest, readers=[reader for _, reader in ends])
+        return cls(await NewLines.from_now(job_id))
 
     async def show(self, screen: LogScreen, *, whole: bool) -> None:
         """Print what has come; `whole`: a line that has no end yet is kept for later."""
@@ -183,24 +172,7 @@ class RankOutput:
 
     async def texts(self, screen: LogScreen, *, whole: bool) -> AsyncIterator[str]:
         """The text that `show` prints."""
-        rank_logs = await self._chosen.existing()
-        self._open(rank_logs, screen)
-        newer = {log.generation for log in rank_logs if log.generation > self._generation}
-        for generation in sorted(newer):  # a short one may have ended between two looks
-            async for text in screen.texts(self._generation, self._lines(whole=False)):
+        async for generation, line in self._lines.since_last(whole=whole):
+            screen.ranks |= self._lines.ranks
+            for text in screen.texts(generation, line):
                 yield text
-            self._generation, self._readers = generation, []
-            self._open(rank_logs, screen)
-        async for text in screen.texts(self._generation, self._lines(whole=whole)):
-            yield text
-
-    def _open(self, rank_logs: Iterable[RankLog], screen: LogScreen) -> None:
-        open_logs = {reader.log for reader in self._readers}
-        fresh = [
-            log for log in rank_logs if log.generation == self._generation and log not in open_logs
-        ]
-        self._readers += [self._chosen.tools.read(log) for log in fresh]
-        screen.ranks |= {log.rank for log in fresh}
-
-    def _lines(self, *, whole: bool) -> AsyncIterator[LogLine]:
-        return merged([reader.lines(whole=whole) for reader in self._readers])

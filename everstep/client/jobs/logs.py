@@ -56,6 +56,9 @@ class Chosen:
         return self.tools.no_logs(f"{who}{self.job_id} left no log{which}")
 
 
+POLL_S = 0.2
+"""Seconds between two looks for new lines."""
+
 LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
@@ -78,6 +81,51 @@ async def parts(tools: Tools, rank_logs: Iterable[RankLog], tail: int | None) ->
         if tail == 0:
             break
     return parts
+
+
+class NewLines:
+    """The lines of a job's newest generation as they come, then those of the next one."""
+
+    def __init__(self, chosen: Chosen, *, generation: int, readers: Iterable[LogReader]) -> None:
+        """`readers`: of logs of this generation, each behind what was read already."""
+        self.ranks: set[int] = set()  # whose logs have come since
+        self._chosen = chosen
+        self._generation = generation
+        self._readers = list(readers)
+
+    @classmethod
+    async def from_now(cls, job_id: str) -> NewLines:
+        """What is printed from now on; what was printed before is left out."""
+        tools = machine.tools()
+        chosen = Chosen(job_id=job_id, tools=tools, ranks=frozenset(), generation=None)
+        rank_logs = await chosen.existing()
+        newest = max((log.generation for log in rank_logs), default=0)
+        ends = [await tools.read_end(log, 0) for log in rank_logs if log.generation == newest]
+        return cls(chosen, generation=newest, readers=[reader for _, reader in ends])
+
+    async def since_last(self, *, whole: bool) -> AsyncIterator[tuple[int, LogLine]]:
+        """What has come since the last call; `whole`: a line that has no end yet is kept for later."""
+        rank_logs = await self._chosen.existing()
+        self._open(rank_logs)
+        newer = {log.generation for log in rank_logs if log.generation > self._generation}
+        for generation in sorted(newer):  # a short one may have ended between two calls
+            async for line in self._merged(whole=False):
+                yield self._generation, line
+            self._generation, self._readers = generation, []
+            self._open(rank_logs)
+        async for line in self._merged(whole=whole):
+            yield self._generation, line
+
+    def _open(self, rank_logs: Iterable[RankLog]) -> None:
+        open_logs = {reader.log for reader in self._readers}
+        fresh = [
+            log for log in rank_logs if log.generation == self._generation and log not in open_logs
+        ]
+        self._readers += [self._chosen.tools.read(log) for log in fresh]
+        self.ranks |= {log.rank for log in fresh}
+
+    def _merged(self, *, whole: bool) -> AsyncIterator[LogLine]:
+        return merged([reader.lines(whole=whole) for reader in self._readers])
 
 
 async def _begun(
