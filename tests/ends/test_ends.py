@@ -19,8 +19,10 @@ from pathlib import Path
 import pytest
 
 from everstep.core.deciding.end_causes import END_CAUSES, Cause, cause_of
+from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Fact
-from everstep.core.levels import Owner
+from everstep.core.levels import FaultClass, Owner
+from everstep.faults.meanings import with_meaning
 
 FOLDER = Path(__file__).parent
 LABELS = [*csv.DictReader((FOLDER / "labels.csv").read_text().splitlines())]
@@ -114,3 +116,25 @@ def test_no_end_of_infrastructure_is_taken_for_the_users(end: Labelled) -> None:
 def test_every_row_names_some_end() -> None:
     used = {id(cause_of(end.fact)) for end in ENDS}
     assert [row.means for row in END_CAUSES if id(row) not in used] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "owner", "cls"),
+    [
+        ("device.fault", "XID 79", Owner.INFRA, FaultClass.DEVICE_FATAL),  # fallen off the bus
+        ("device.fault", "XID 48", Owner.INFRA, FaultClass.DEVICE),  # memory, two bits
+        ("device.fault", "XID 74", Owner.INFRA, FaultClass.DEVICE),  # NVLink
+        ("device.fault", "XID 13", Owner.USER, FaultClass.DEVICE_USER),  # an exception of a kernel
+        ("device.fault", "XID 31", Owner.USER, FaultClass.DEVICE_USER),  # a page that is not there
+        ("pod.oom_killed", None, Owner.USER, FaultClass.CRASH),
+        ("pod.evicted", None, Owner.INFRA, FaultClass.PREEMPTED),
+        ("node.down", None, Owner.INFRA, FaultClass.NODE),
+        ("storage.full", None, Owner.INFRA, FaultClass.STORAGE),
+        ("network.link", None, Owner.INFRA, FaultClass.NETWORK),
+    ],
+)
+def test_what_a_driver_or_a_cluster_reports_needs_no_last_words(
+    kind: str, code: str | None, owner: Owner, cls: FaultClass
+) -> None:
+    row = row_for(with_meaning(Fact(id="a", kind=kind, at=0.0, node="n1", device=0, code=code)))
+    assert (row.owner, row.cls) == (owner, cls)

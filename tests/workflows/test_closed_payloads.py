@@ -93,8 +93,14 @@ async def stored(client: Client) -> tuple[bytes, set[str]]:
         messages += [event async for event in handle.fetch_history_events()]
         for message in messages:
             raw += message.SerializeToString()
-            clear |= set(clear_places(MessageToDict(message)))
+            clear |= {
+                each for each in clear_places(MessageToDict(message)) if OF_SERVER not in each
+            }
     return raw, clear
+
+
+OF_SERVER = ".indexedFields.Temporal"
+"""Search attributes that the server sets itself: versions of workers."""
 
 
 def clear_places(value: Any, place: str = "") -> Iterator[str]:
