@@ -12,9 +12,10 @@ from typing import Any
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
+from everstep.backends.kubernetes import folder_claims
 from everstep.core import names
 from tests.chaos.ground import LOOK_S, Folder, Ground, document
-from tests.chaos.on_machine import processes_of
+from tests.chaos.on_machine import held_fences, processes_of
 from tests.chaos.plan import JOBS, Event
 from tests.kubernetes import rights
 from tests.kubernetes.jobs import STORAGE, processes_marked
@@ -31,6 +32,7 @@ from tests.testbed.machines import Machines
 NODES = 5
 NAMESPACE, CLUSTER = "default", "pods"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{folder_claims.NAME}"
 MADE_FOR_ENDED_JOBS = {f"configmaps/everstep-job-{job}" for job in JOBS}
 """The record of an ended job stays until it is pruned."""
 KNOWN_S = 30.0
@@ -149,7 +151,10 @@ class OnKubernetes(Ground):
         objects = [name for job in JOBS for name in await objects_of(self.api, NAMESPACE, job)]
         pods = [pod["metadata"]["name"] for pod in (await self.api.get(PODS))["items"]]
         unexpected = sorted({*objects} - MADE_FOR_ENDED_JOBS)
-        return [*unexpected, *pods, *processes_of([self.storage])]
+        claims = (await self.api.get(CLAIMS)).get("data") or {}
+        fences = held_fences(self.folders.values())
+        claimed = [f"the claim {claim}" for claim in claims.values()]
+        return [*unexpected, *pods, *processes_of([self.storage]), *claimed, *fences]
 
 
 def is_there(item: Json) -> bool:

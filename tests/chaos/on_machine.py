@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,9 @@ from temporalio.service import RPCError
 
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import WARDEN
+from everstep.agent.storage import fence
+from everstep.backends.local.database.inspection import read_only
+from everstep.backends.local.settings import LocalSettings
 from everstep.core import names
 from tests.chaos.ground import Folder, Ground, document
 from tests.chaos.plan import JOBS, Event
@@ -48,9 +51,15 @@ class OnMachine(Ground):
                 await quarantine.execute_update("release", {"node": node})
 
     async def left(self) -> list[str]:
-        """Processes, files, sockets and reservations."""
+        """Processes, files, sockets, reservations, claims and fences."""
         folders = [folder.path for folder in self.folders.values()]
-        return [*await self.r.is_clean(*folders), *processes_of(folders)]
+        with read_only(LocalSettings(home=self.r.home).database) as db:
+            claims = [
+                f"the claim of {row['job']} on {row['folder']}"
+                for row in db.execute("SELECT job, folder FROM claims")
+            ]
+        fences = held_fences(self.folders.values())
+        return [*await self.r.is_clean(*folders), *processes_of(folders), *claims, *fences]
 
     # -- pods ----------------------------------------------------------------------------------------
 
@@ -95,6 +104,15 @@ async def begun(folder: Path) -> AsyncIterator[OnMachine]:
             await ground.begin()
             yield ground
         assert other_worker.stuck_tasks() == []
+
+
+def held_fences(folders: Iterable[Folder]) -> list[str]:
+    return [
+        f"the fence {name} of {folder.path}"
+        for folder in folders
+        for name, word in fence.read(str(folder.path / "out")).items()
+        if word.is_held
+    ]
 
 
 def processes_of(folders: Sequence[Path]) -> list[str]:
