@@ -87,11 +87,14 @@ def all_steps_are_made(evidence: Evidence) -> list[str]:
 def resumes_from_what_is_whole(evidence: Evidence) -> list[str]:
     """A start resumes from the newest checkpoint that was saved and not spoiled since, or from a newer one.
 
+    A rollback leaves one that is whole behind: two runs in a row ended alike from it.
+
     That may be there: its writer died between the rename and its note, or it was chosen just before it was
     spoiled. The script itself refuses one that is not whole to the last bit.
     """
     sentences, whole, perhaps = [], set[int](), set[int]()
     starts: dict[int, int] = {}
+    rollbacks = sum(each.level == "rollback" for each in evidence.recoveries)
     for line in evidence.lines:
         match line.what:
             case "save" | "spoiled":
@@ -104,8 +107,12 @@ def resumes_from_what_is_whole(evidence: Evidence) -> list[str]:
                     sentences.append(
                         f"ranks of generation {line.generation} resumed from two steps"
                     )
-                newest = max(whole, default=0)
-                if line.step != newest and not (line.step > newest and line.step in perhaps):
+                *_, newest = [0, *sorted(whole)]
+                usable = {
+                    *[0, *sorted(whole)][-1 - rollbacks :],
+                    *(n for n in perhaps if n > newest),
+                }
+                if line.step not in usable:
                     sentences.append(
                         f"generation {line.generation} resumed from step {line.step}, though {newest} "
                         "was the newest whole checkpoint"

@@ -151,10 +151,18 @@ class OnKubernetes(Ground):
         objects = [name for job in JOBS for name in await objects_of(self.api, NAMESPACE, job)]
         pods = [pod["metadata"]["name"] for pod in (await self.api.get(PODS))["items"]]
         unexpected = sorted({*objects} - MADE_FOR_ENDED_JOBS)
-        claims = (await self.api.get(CLAIMS)).get("data") or {}
         fences = held_fences(self.folders.values())
-        claimed = [f"the claim {claim}" for claim in claims.values()]
-        return [*unexpected, *pods, *processes_of([self.storage]), *claimed, *fences]
+        return [*unexpected, *pods, *processes_of([self.storage]), *await self._claims(), *fences]
+
+    async def _claims(self) -> list[str]:
+        """Claims on folders; there is no object for them before the first one."""
+        try:
+            claims = (await self.api.get(CLAIMS)).get("data") or {}
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return []
+        return [f"the claim {claim}" for claim in claims.values()]
 
 
 def is_there(item: Json) -> bool:

@@ -133,6 +133,16 @@ def test_a_checkpoint_is_lost_if_the_newest_one_is_not_resumed_from() -> None:
     assert "though 2 was the newest whole" in checker.violations(good(lines=lines))[0]
 
 
+def test_each_rollback_leaves_one_whole_checkpoint_behind() -> None:
+    lines = [*life(1, 0, 3, saves=[1, 2, 3]), *life(2, 1, 6)]
+    back = replace(CRASH, id="back", level="rollback")
+    kills = [KILL, replace(KILL, at=4.6)]
+    for times in (1, 2):
+        went_back = [replace(back, id=f"back {n}") for n in range(times)]
+        evidence = good(lines=lines, recoveries=went_back, injections=kills, spent=times)
+        assert bool(checker.violations(evidence)) is (times == 1)
+
+
 def test_a_writer_that_died_before_its_note_may_have_saved() -> None:
     lines = without("saved", 2, 1)(list(good().lines))
     assert checker.violations(good(lines=lines)) == []

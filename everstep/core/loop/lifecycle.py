@@ -165,6 +165,9 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
     state = outcomes.recovered(state, plan, outcome)
     facts = (*state.pending_facts, *outcome.facts)
     if outcome.result == "success":
+        mended = outcomes.mended(plan, outcome)
+        state = bookkeeping.mark_answered(state, mended)
+        facts = tuple(fact for fact in facts if fact not in mended)
         mode = Mode.DECIDING if facts else Mode.WATCHING
         return replace(without_joined(state, plan), mode=mode, pending_facts=facts)
     unplaced = () if plan.level is Level.JOB else _unplaced(plan, outcome)

@@ -13,8 +13,9 @@ from dataclasses import replace
 from everstep.core import names
 from everstep.core.deciding import budgets
 from everstep.core.deciding.decision import Counts, Decision, Outcome, Plan, Waited
+from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import SCALE_OUT, STANDBY_NONE, Fact
-from everstep.core.levels import Step
+from everstep.core.levels import FaultClass, Step
 from everstep.core.loop.bookkeeping import apply_facts
 from everstep.core.loop.job_events import (
     BillReturned,
@@ -49,6 +50,20 @@ def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
     steps = plan.remedy.steps
     done = steps if outcome.step is None else steps[: steps.index(outcome.step)]
     return step in done
+
+
+def mended(plan: Plan, outcome: Outcome) -> tuple[Fact, ...]:
+    """Facts of ended ranks about a storage that the plan has since seen writable: nothing is left to answer.
+
+    Each agent of a job reports the folder that they share, and some do so once the first report is answered.
+    """
+    if not carried_out(plan, outcome, Step.WRITABLE):
+        return ()
+    return tuple(
+        fact
+        for fact in outcome.facts
+        if 0 < fact.generation < outcome.generation and row_for(fact).cls is FaultClass.STORAGE
+    )
 
 
 def launched(state: JobState, plan: Plan, outcome: Outcome) -> JobState:

@@ -410,6 +410,26 @@ def test_a_restart_requested_behind_the_pause_of_an_incident_that_needs_none_is_
     assert (job.state.mode, job.state.commands) == (Mode.WATCHING, ())
 
 
+def test_what_another_slot_reports_of_a_storage_that_was_waited_for_is_no_second_fault() -> None:
+    """Both agents report the folder of the generation before; the restart begins where it can be written."""
+    job = running()
+    job.see(fact("storage.unwritable", slot=0, node="n0", generation=1))
+    late = fact("storage.unwritable", slot=1, node="n1", generation=1)
+    job.succeeds(facts=(late,))
+    assert job.state.mode is Mode.WATCHING
+    assert late.id in job.state.seen_ids
+    assert len(job.decisions) == 1
+
+
+def test_a_storage_that_fails_again_after_it_was_waited_for_is_another_fault() -> None:
+    """The ranks of the new generation, or the cluster itself, report what is so now."""
+    for generation in (2, 0):
+        job = running()
+        job.see(fact("storage.unwritable", slot=0, node="n0", generation=1))
+        job.succeeds(facts=(fact("storage.unwritable", generation=generation),))
+        assert [one.fault.cls for one in job.decisions] == [_C.STORAGE, _C.STORAGE]
+
+
 def test_a_fault_during_the_pause_of_an_incident_joins_it() -> None:
     job = running()
     job.see(sighting(_C.NODE))
