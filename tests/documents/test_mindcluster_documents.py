@@ -503,16 +503,32 @@ def test_the_example_is_right() -> None:
 # -- Its page -----------------------------------------------------------------------------------------
 
 
-def test_every_check_that_the_page_names_is_there() -> None:
-    page = (ROOT / "docs" / "mindcluster.md").read_text(encoding="utf-8")
+CHECKS = Path(__file__).with_name("mindcluster.md")
+"""Which test shows which sentence of the page."""
+
+
+def plain(text: str) -> str:
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).lower()
+
+
+def test_every_check_of_a_sentence_is_there() -> None:
+    checks = CHECKS.read_text(encoding="utf-8")
     there = {
         name
         for file in (ROOT / "tests").rglob("test_*.py")
         for name in (file.stem, *re.findall(r"def (test_\w+)", file.read_text(encoding="utf-8")))
     }
-    test_names = set(re.findall(r"\b(test_\w+)", page))
+    test_names = set(re.findall(r"\b(test_\w+)", checks))
     assert len(test_names) > 15
     assert test_names - there == set()
+
+
+def test_every_checked_sentence_is_on_the_page() -> None:
+    page = plain((ROOT / "docs" / "mindcluster.md").read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| (.+?) \| .+ \|$", CHECKS.read_text(encoding="utf-8"), re.MULTILINE)
+    sentences = [row for row in rows if row not in ("sentence", "---")]
+    assert len(sentences) > 30
+    assert [one for one in sentences if plain(one) not in page] == []
 
 
 # -- Pods on Kubernetes -------------------------------------------------------------------------------
