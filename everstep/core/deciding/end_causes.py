@@ -241,9 +241,14 @@ def cause_of(fact: Fact) -> EndCause | None:
         return None
     ended = fact.details.get("exit_code"), fact.details.get("signal")
     texts = (str(fact.details.get("exception") or ""), _last_lines(fact.details))
-    rows = ((text, row) for text in filter(None, texts) for row in END_CAUSES if row.pattern)
-    printed = next((row for text, row in rows if is_found(row.pattern, text)), None)
+    printed = next(filter(None, map(cause_in, texts)), None)
     return printed or next((row for row in END_CAUSES if row.has_ended(*ended)), None)
+
+
+def cause_in(text: str) -> EndCause | None:
+    """What this exception, or these lines, say."""
+    rows = (row for row in END_CAUSES if text and row.pattern)
+    return next((row for row in rows if is_found(row.pattern, text)), None)
 
 
 LINES_READ = 6

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from everstep.core.deciding.decision import Decision, RunEnd
 from everstep.core.deciding.decision_input import DecisionInput
+from everstep.core.deciding.end_causes import cause_in
 from everstep.core.facts import Fact
 from everstep.core.levels import Level
 from everstep.core.state import JobState, with_ledger
@@ -58,7 +59,13 @@ def in_common(inputs: DecisionInput, end: RunEnd | None) -> str | None:
         return None
     if end.exception and end.times >= ALIKE_TIMES:
         what = f"{end.exception.partition(':')[0]} {end.where}"
-        return f"{what}, {end.times} times in a row: probably the code or the data"
+        cause = cause_in(end.exception)
+        why = (
+            cause.means
+            if cause is not None and cause.is_remark
+            else "probably the code or the data"
+        )
+        return f"{what}, {end.times} times in a row: {why}"
     early = inputs.early + 1
     if end.when is None or not inputs.restarts:
         return None

@@ -65,6 +65,22 @@ def test_the_same_exception_at_the_same_step_is_probably_the_code(
     assert job.state.ending_reason.endswith(sentence)
 
 
+@pytest.mark.parametrize(
+    ("exception", "means"),
+    [
+        ("OSError: [Errno 28] No space left on device", "storage is full, read-only or failed"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "another node can help"),
+        ("torch.OutOfMemoryError: CUDA out of memory.", "a smaller batch or more devices help"),
+    ],
+)
+def test_an_exception_that_says_its_cause_is_not_laid_on_the_code(
+    exception: str, means: str
+) -> None:
+    reason = crashed(running(), *(exception,) * 4, steps=(34,) * 4)
+    assert reason.endswith(means)
+    assert "probably the code" not in reason
+
+
 OTHER_ENDS = (
     ("another exception", ("ValueError: a", "KeyError: a") * 2, (34,) * 4),
     ("another step", ("ValueError: a",) * 4, (34, 33, 34, 33)),
