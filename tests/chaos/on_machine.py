@@ -16,11 +16,10 @@ from temporalio.service import RPCError
 from everstep.agent.processes import proc
 from everstep.agent.processes.members import WARDEN
 from everstep.agent.storage import fence
-from everstep.backends.local.database.inspection import read_only
-from everstep.backends.local.settings import LocalSettings
 from everstep.core import names
 from tests.chaos.ground import Folder, Ground, document
 from tests.chaos.plan import JOBS, Event
+from tests.support import books
 from tests.support.rehearsal import Pod, Rehearsal
 from tests.support.wire import Wire
 from tests.support.workerproc import WorkerProcess
@@ -53,11 +52,7 @@ class OnMachine(Ground):
     async def left(self) -> list[str]:
         """Processes, files, sockets, reservations, claims and fences."""
         folders = [folder.path for folder in self.folders.values()]
-        with read_only(LocalSettings(home=self.r.home).database) as db:
-            claims = [
-                f"the claim of {row['job']} on {row['folder']}"
-                for row in db.execute("SELECT job, folder FROM claims")
-            ]
+        claims = [f"the claim of {job} on {path}" for job, path in books.claims(self.r.home)]
         fences = held_fences(self.folders.values())
         return [*await self.r.is_clean(*folders), *processes_of(folders), *claims, *fences]
 

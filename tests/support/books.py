@@ -69,6 +69,13 @@ def read(home: Path) -> BooksContent:
         )
 
 
+def claims(home: Path) -> list[tuple[str, str]]:
+    """Each folder that a job claims, with the job."""
+    with read_only(LocalSettings(home=home).database) as db:
+        rows = db.execute("SELECT job, folder FROM claims")
+        return [(row["job"], row["folder"]) for row in rows]
+
+
 def change(home: Path, work: Callable[[Db], T]) -> T:
     """One transaction in the books of this state directory, which are made if there are none."""
 
