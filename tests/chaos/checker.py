@@ -88,9 +88,6 @@ def resumes_from_what_is_whole(evidence: Evidence) -> list[str]:
     """A start resumes from the newest checkpoint that was saved and not spoiled since, or from a newer one.
 
     A rollback leaves one that is whole behind: two runs in a row ended alike from it.
-
-    That may be there: its writer died between the rename and its note, or it was chosen just before it was
-    spoiled. The script itself refuses one that is not whole to the last bit.
     """
     sentences, whole, perhaps = [], set[int](), set[int]()
     starts: dict[int, int] = {}
@@ -107,19 +104,24 @@ def resumes_from_what_is_whole(evidence: Evidence) -> list[str]:
                     sentences.append(
                         f"ranks of generation {line.generation} resumed from two steps"
                     )
-                *_, newest = [0, *sorted(whole)]
-                usable = {
-                    *[0, *sorted(whole)][-1 - rollbacks :],
-                    *(n for n in perhaps if n > newest),
-                }
-                if line.step not in usable:
+                if line.step not in _usable(whole, perhaps, rollbacks=rollbacks):
                     sentences.append(
-                        f"generation {line.generation} resumed from step {line.step}, though {newest} "
-                        "was the newest whole checkpoint"
+                        f"generation {line.generation} resumed from step {line.step}, though "
+                        f"{max(whole, default=0)} was the newest whole checkpoint"
                     )
             case _:
                 pass
     return _few(list(dict.fromkeys(sentences)))
+
+
+def _usable(whole: set[int], perhaps: set[int], *, rollbacks: int) -> set[int]:
+    """The steps that a start may resume from.
+
+    One that is only perhaps whole may be there: its writer died between the rename and its note, or it was
+    chosen just before it was spoiled. The script itself refuses one that is not whole to the last bit.
+    """
+    ordered = [0, *sorted(whole)]
+    return {*ordered[-1 - rollbacks :], *(step for step in perhaps if step > ordered[-1])}
 
 
 def bit_exact(evidence: Evidence) -> list[str]:

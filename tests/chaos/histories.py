@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
+from everstep.core import names
 from everstep.core.deciding.decision import Decision
 from tests.chaos.evidence import BUDGET_NAME, Recovery
 from tests.support.playing.on_processes import decisions_in
@@ -25,9 +26,6 @@ CODE_FAILURES = frozenset(
     }
 )
 """Why a workflow task fails at every attempt, because of workflow code."""
-
-
-ENDED_BY_HAND = frozenset({WorkflowExecutionStatus.CANCELED, WorkflowExecutionStatus.TERMINATED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,10 +125,14 @@ def _failed_tasks(job: str, events: Sequence[HistoryEvent]) -> list[str]:
 
 
 async def _is_cut_short(client: Client, workflow: str, run: str) -> bool:
-    status = await _status(client, workflow, run)
-    if status is not WorkflowExecutionStatus.COMPLETED:
-        return status in ENDED_BY_HAND
-    outcome = await client.get_workflow_handle(workflow, run_id=run).result()
+    """Whether it ended without an outcome, or gave way. A level that failed says so in its failure."""
+    handle = client.get_workflow_handle(workflow, run_id=run)
+    if await _status(client, workflow, run) is WorkflowExecutionStatus.RUNNING:
+        return False
+    try:
+        outcome = await handle.result()
+    except WorkflowFailureError as error:
+        return getattr(error.cause, "type", None) != names.RECOVERY_FAILED
     return bool(outcome["result"] == "superseded")
 
 

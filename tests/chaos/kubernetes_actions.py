@@ -27,7 +27,7 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     "kubelet death": Action(how=deeds.lose_node("kubelet-death"), costs={"node": 1}),
     "partition": Action(how=deeds.lose_node("partition"), costs={"node": 1}),
     "report a node": Action(how=deeds.report_node, costs={"node": 1}),
-    "drain a node": Action(how=deeds.drain, costs={"maintenance": 1}),
+    "drain a node": Action(how=deeds.drain, costs={"maintenance": 1, "preempted": 1}),
     # The control plane, and the way to it.
     "kill the API server": Action(how=deeds.kill_api_server),
     "stop the API server": Action(how=deeds.stop_part("kube-apiserver")),
