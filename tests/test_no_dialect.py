@@ -30,11 +30,12 @@ WORDS = {
 PINNED = {
     "everstep/chronicle/happenings.py": shapes.EVENTS,  # what webhooks are told, of ModelArts
     "everstep/chronicle/records.py": RESULTS,  # of `recover_result` in records, old ones too
+    "everstep/core/deciding/end_causes.py": ("hccl",),  # as that library begins its errors
     "everstep/core/names.py": ("JobFailed", "downgrade"),  # a failed job's error; the same
     "workflows/attributes.py": ("downgrade",),  # `recover_result` as a search attribute has it
     "workflows/training_job.py": ("JobFailed",),  # the type of a failed job's error
 }
-"""Words that are a contract of ours as well, by the only files that may say them."""
+"""Words that are a contract of ours as well, or of what ranks print, by the only files that may say them."""
 
 ANY = "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True)))
 WORD = re.compile(rf"(?<![a-z])(?:{ANY})", re.IGNORECASE)
