@@ -147,7 +147,7 @@ async def _find_server() -> Client | None:
     The server of this machine is not looked for here: `served` shares it. In place of one that is named and
     does not answer it may begin only where that would be: other commands of the shell look for the job there.
     """
-    if not is_named() and holding.is_held(home()):
+    if _is_shared():
         return None
     try:
         return await client()
@@ -158,6 +158,14 @@ async def _find_server() -> Client | None:
             hint = "without TEMPORAL_ADDRESS `run` brings its own"
             raise Failed(error.code, f"{error}; {hint}") from None
         return None
+
+
+def _is_shared() -> bool:
+    """Whether the server that commands of this shell find is the one of this state directory."""
+    if not holding.is_held(home()):
+        return False
+    place = holding.current(home())
+    return not is_named() or (place is not None and place.port == _named_port())
 
 
 def _named_port() -> int | None:

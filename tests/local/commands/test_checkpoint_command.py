@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ for step in range(1, 10**6):
 """
 
 
+def state_of(machine: Machine, job: str) -> str:
+    return str(json.loads(machine.everstep("status", job, "--json").stdout)["state"])
+
+
 @pytest.mark.long
 def test_ranks_save_on_request_and_the_command_says_which_step(
     machine: Machine, tmp_path: Path
@@ -48,6 +53,7 @@ def test_ranks_save_on_request_and_the_command_says_which_step(
         expected = "go: no new checkpoint was seen within 1 s; rank 0 got SIGUSR1\n"
         assert (late.returncode, late.stdout) == (1, expected)
         machine.everstep("pause", "go")
+        until(lambda: state_of(machine, "go") == "paused", what="the pause")
         refused = machine.everstep("checkpoint", "go")
         assert (refused.returncode, "paused" in refused.stderr) == (2, True), refused.stderr
         (tmp_path / "end").touch()

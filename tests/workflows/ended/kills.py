@@ -91,11 +91,12 @@ SCALING = Incident(
     ],
     begins_s=34,
     levels=(
+        Level.POD,
         Level.ELASTIC,
         Level.ELASTIC,
     ),
 )
-"""There is no spare: three go on, until there is room for the fourth."""
+"""There is no spare: a new pod has no place, three go on, until there is room for the fourth."""
 
 SUB_HEALTHY = Incident(
     body=ascend_job(**{"fault-scheduling": "force", "subHealthyStrategy": "hotSwitch"}),
