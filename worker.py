@@ -212,9 +212,8 @@ def in_brief(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if (closed := _closed(error)) is not None:
         error = ApplicationError(str(closed), type=type(closed).__name__)
-        if not hasattr(
-            record, "temporal_activity"
-        ):  # the server lets more time pass after each task
+        # Of a workflow task: the server lets more time pass after each.
+        if not hasattr(record, "temporal_activity"):
             record.msg, record.args, record.exc_info = f"{record.getMessage()}: {closed}", (), None
             return True
     if isinstance(error, ApplicationError) and error.type:

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 FROM_FILE = "no server answers: this is from {path}, written when {id} ended"
 EVENTS_S = 1.0
-"""Seconds between two looks at the events of a job that runs."""
+"""Seconds between two looks at the events, or the logs, of a job that runs."""
 RETRY_S = 1.0
 
 
@@ -189,12 +189,12 @@ class AsyncJob:
             number, _, readers = by_generation[-1]
             new_lines = logs.NewLines(chosen, generation=number, readers=readers)
             while follow:
-                follow = (
-                    await self._is_open()
-                )  # before it is read: one that has ended prints nothing more
+                # Before the lines are read: a job that has ended prints nothing more.
+                follow = await self._is_open()
                 async for number, line in new_lines.since_last(whole=follow):
                     yield logs.line_value(number, line)
-                await asyncio.sleep(logs.POLL_S if follow else 0.0)
+                if follow:
+                    await asyncio.sleep(EVENTS_S)
         finally:
             await chosen.tools.close()
 

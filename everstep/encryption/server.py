@@ -110,9 +110,8 @@ def _for_pages(origin: str, headers: Mapping[str, str]) -> Mapping[str, str]:
         "Access-Control-Max-Age": "600",
         "Vary": "Origin",
     }
-    if (
-        f"access-control-request-{PRIVATE_NETWORK}" in headers
-    ):  # a page of the internet, to loopback
+    # A page of the internet that reads from loopback.
+    if f"access-control-request-{PRIVATE_NETWORK}" in headers:
         allowed[f"Access-Control-Allow-{PRIVATE_NETWORK.title()}"] = "true"
     return allowed
 

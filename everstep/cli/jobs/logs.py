@@ -19,8 +19,10 @@ from everstep.backends.tools import LogLine
 from everstep.chronicle import shapes
 from everstep.cli.jobs.job import JobId
 from everstep.client import machine
-from everstep.client.jobs.logs import POLL_S, Chosen, NewLines, chosen_logs, line_value, parts
+from everstep.client.jobs.logs import Chosen, NewLines, chosen_logs, line_value, parts
 from everstep.core.escaping import for_terminal
+
+POLL_S = 0.2
 
 LEFT_OUT = (
     "... here {size:.1f} MB are left out: of a long log the first {head} MB and at least the newest "

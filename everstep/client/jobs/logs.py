@@ -56,9 +56,6 @@ class Chosen:
         return self.tools.no_logs(f"{who}{self.job_id} left no log{which}")
 
 
-POLL_S = 0.2
-"""Seconds between two looks for new lines."""
-
 LogPart = tuple[int, AsyncIterator[LogLine], list[LogReader]]
 """A generation, lines of it, and the readers that go on behind them."""
 
