@@ -13,10 +13,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from everstep.agent.processes import proc
+from everstep.agent.processes.exit_statuses import ExitStatuses
 from everstep.agent.processes.termination import is_shell
 from everstep.agent.storage import checkpoint_names, inotify, save_records
 from everstep.agent.storage.save_records import SaveRecord, SlotRecord
@@ -118,7 +120,8 @@ class SaveWatch:
         self._is_helper = is_helper  # a process of the agent, which saves nothing
         self._timeline = Timeline()
         self._family = proc.Family(os.getpid())
-        self._family_lock = threading.Lock()
+        self._exit_statuses = ExitStatuses()
+        self._family_lock = threading.Lock()  # of both
         self._reported_writers: frozenset[Identity] = frozenset()
         self._early_writers: frozenset[Identity] = frozenset()  # before the folder was watched
         self._open: frozenset[str] = frozenset()
@@ -143,11 +146,14 @@ class SaveWatch:
 
     def saw(self, processes: Iterable[proc.Process]) -> None:
         """These processes of the pod may save."""
-        identities = frozenset(one.identity for one in processes if not self._is_helper(one))
+        writers = [one for one in processes if not self._is_helper(one)]
+        identities = frozenset(one.identity for one in writers)
         if self._recorded is None and len(self._early_writers) < WRITERS_MOST:
             self._early_writers |= identities
         if not identities <= self._reported_writers:
             self._reported_writers = identities
+            with self._family_lock:
+                self._exit_statuses.hold(writers)
             self._timeline.mark(lambda: self._states.saw(identities))
 
     def before_signal(self, number: int) -> None:
@@ -167,6 +173,7 @@ class SaveWatch:
 
     def ended(self, *, is_over: bool, then: Callable[[], object]) -> None:
         """Processes were ended: all of the pod, if `is_over`. `then` is called once that is recorded."""
+        self._mark_exits_below()
 
         def end() -> None:
             if is_over:
@@ -198,11 +205,14 @@ class SaveWatch:
                 self._step()
         finally:
             self._timeline.close()
+            with self._family_lock:
+                self._exit_statuses.close()
 
     def _step(self) -> None:
         """Take what has happened, record it, and wait for more."""
         if self._recorded is None:
             self._begin_to_watch()
+        self._mark_exits_below()
         items = self._timeline.take()
         changes = [item for item in items if isinstance(item, inotify.Event)]
         is_saving = [self._carry_out(item) for item in items]
@@ -372,10 +382,18 @@ class SaveWatch:
             if states.get(name) in (RENAMED, LEFT) or self._states.is_closed_file(name):
                 self._prints[name] = save_records.print_of(self.run.folder / name)
 
+    def _mark_exits_below(self) -> None:
+        """Put a mark for each process that has ended and was waited for by another one than the agent."""
+        with self._family_lock:
+            statuses = self._exit_statuses.take()
+        for identity, status in statuses:
+            self._timeline.mark(partial(self._states.exited_below, identity, status))
+
     def _look(self) -> Look | None:
         """The processes of the pod now; None: they cannot be read."""
         with contextlib.suppress(OSError), self._family_lock:
             family = self._family.sample().values()
+            self._exit_statuses.hold(one for one in family if not self._is_helper(one))
             return Look(
                 there=frozenset(one.identity for one in family),
                 living=frozenset(one.identity for one in family if proc.has_memory(one.pid)),

@@ -141,22 +141,32 @@ class SaveStates:
             file.is_tainted = file.is_tainted or file.closed_at is None
 
     def exited(self, pid: int, status: int) -> None:
-        """A process has ended: with this exit code, or by a signal, whose number is negative."""
+        """A rank has ended: with this exit code, or by a signal, whose number is negative."""
         self._processes = {one for one in self._processes if one[0] != pid}
         for path, file in self._pending():
-            may_have_closed = {one for one in file.suspects if one[0] == pid}
-            if may_have_closed - self._shells and status < 0:
+            self._judge(path, file, {one for one in file.suspects if one[0] == pid}, status)
+
+    def exited_below(self, process: Identity, status: int) -> None:
+        """A process below a rank has ended, of any kind: that counts only for what it may have closed."""
+        self._processes.discard(process)
+        for path, file in self._pending():
+            if process in file.suspects:
+                self._judge(path, file, {process}, status)
+
+    def _judge(self, path: str, file: _File, may_have_closed: set[Identity], status: int) -> None:
+        """Decide what the end of a process says of a file: `may_have_closed` is that process, or empty."""
+        if may_have_closed - self._shells and status < 0:
+            file.was_left = True
+            return
+        file.suspects -= may_have_closed
+        is_interrupted = may_have_closed and status > 0 and not self._is_terminating
+        if status == EXCEPTION or is_interrupted or (file.is_tainted and status >= 0):
+            if may_have_closed and file.has_stalled:
                 file.was_left = True
-                continue
-            file.suspects -= may_have_closed
-            is_interrupted = may_have_closed and status > 0 and not self._is_terminating
-            if status == EXCEPTION or is_interrupted or (file.is_tainted and status >= 0):
-                if may_have_closed and file.has_stalled:
-                    file.was_left = True
-                else:
-                    del self._files[path]
-            elif not file.suspects:
-                self._settle(path, file)
+            else:
+                del self._files[path]
+        elif not file.suspects:
+            self._settle(path, file)
 
     # -- time -------------------------------------------------------------------------------------
 

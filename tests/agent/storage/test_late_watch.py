@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from everstep.agent.observing import save_watch
 from everstep.agent.observing.save_watch import SaveRun, SaveWatch
 from everstep.agent.processes import proc
+from everstep.agent.storage import save_records
 from everstep.agent.storage.checkpoints import CUT_OFF, scan
+from everstep.agent.storage.save_states import CLOSED
 from tests.agent.pod import until
+from tests.support.kernel import SHOWS_EXIT_STATUSES
 from tests.support.patience import HUNG_S
 
 WRITES_HALF = """
@@ -90,3 +95,48 @@ def test_a_file_whose_writer_was_killed_before_its_agent_watched_is_not_whole(
         watch.close()
     (saved,) = scan(str(folder), ended_between=[(began, time.time())])
     assert (saved["step"], saved["good"], saved["doubt"]) == (5, False, CUT_OFF)
+
+
+SAVES_AT_ITS_END = """
+import sys
+sys.stdin.readline()
+with open(sys.argv[1] + "/step_5.bin", "wb") as file: file.write(b"whole")
+sys.exit(143)
+"""
+
+
+def test_a_save_below_a_shell_is_whole_though_its_writer_was_never_seen_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine: writer and shell have ended before the agent looks at what was closed."""
+    folder = tmp_path / "saves"
+    folder.mkdir()
+    watch = watch_of(0, folder)
+    done(watch)
+    command = ["sh", "-c", '"$@"; exit 0', "-", sys.executable, "-c", SAVES_AT_ITS_END, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as shell:
+        family = proc.Family(os.getpid())
+        until(lambda: len(family.now()) > 1, what="the writer below the shell")
+        watch.saw(family.now().values())
+        goes_on = held(watch, monkeypatch)
+        watch.before_signal(signal.SIGTERM)
+        shell.communicate(b"\n")
+        watch.exited(shell.pid, shell.returncode)
+        goes_on.set()
+        done(watch, is_over=True)
+    watch.close()
+    states = {name: save.state for name, save in save_records.read(folder)[0].saves.items()}
+    assert states == ({"step_5.bin": CLOSED} if SHOWS_EXIT_STATUSES else {})
+
+
+def held(watch: SaveWatch, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Hold up the thread of the watch before it takes what has happened. Returns what lets it go on."""
+    timeline, goes_on = watch._timeline, threading.Event()
+    take = timeline.take
+
+    def take_later() -> list[Any]:
+        assert goes_on.wait(HUNG_S)
+        return take()
+
+    monkeypatch.setattr(timeline, "take", take_later)
+    return goes_on

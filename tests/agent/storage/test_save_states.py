@@ -25,6 +25,10 @@ def exits(status: int, pid: int = RANK[0]) -> Happening:
     return lambda states: states.exited(pid, status)
 
 
+def exits_below(status: int) -> Happening:
+    return lambda states: states.exited_below(CHILD, status)
+
+
 def looked_at(*living: tuple[int, int]) -> Happening:
     processes = frozenset(living)
     look = Look(there=processes, living=processes, writers=processes, shells=processes & {SHELL})
@@ -139,6 +143,31 @@ def test_the_end_of_a_child_that_was_not_reported_leaves_its_close_unknown(
     happenings: Sequence[Happening], state: str | None
 ) -> None:
     assert after(*happenings) == state
+
+
+@pytest.mark.parametrize(
+    ("happenings", "state"),
+    [
+        ((TERM, writes(), closes(), exits_below(143)), OPEN),
+        ((TERM, writes(), closes(), exits_below(143), exits(0)), CLOSED),
+        ((TERM, writes(), closes(), exits(BY_SIGTERM, SHELL[0]), exits_below(0), exits(0)), CLOSED),
+        ((writes(), closes(), exits_below(BY_SIGNAL), exits(0)), LEFT),
+        ((writes(), closes(), exits_below(1), exits(0)), None),
+        ((writes(), closes(), exits_below(143), exits(0)), None),
+        ((writes(), TERM, closes(), exits_below(143), exits(0)), None),
+    ],
+)
+def test_the_end_of_a_child_that_was_reported_counts_as_that_of_a_rank(
+    happenings: Sequence[Happening], state: str | None
+) -> None:
+    assert after(BOTH_LIVE, *happenings) == state
+
+
+@pytest.mark.parametrize("status", [1, 143, BY_SIGNAL])
+def test_a_child_that_cannot_have_closed_a_file_says_nothing_of_it(status: int) -> None:
+    """As a tool that a script calls after each save, and that has found nothing."""
+    happenings = (writes(), closes(), BOTH_LIVE, exits_below(status), time_passes(3.0))
+    assert after(BOTH_LIVE, *happenings) == CLOSED
 
 
 @pytest.mark.parametrize("first", [renames(), closes()], ids=["renamed", "closed"])
