@@ -20,7 +20,8 @@ from typing import Any
 from temporalio.runtime import Runtime, TelemetryConfig
 
 from tests.chaos import actions, course, kubernetes_actions, on_kubernetes, on_machine
-from tests.chaos.course import Backend, say
+from tests.chaos.course import Backend
+from tests.chaos.ground import say
 from tests.chaos.plan import planned
 
 BACKENDS: Mapping[str, Backend[Any]] = {
@@ -33,7 +34,10 @@ def main(arguments: Sequence[str]) -> int:
     options = parsed(arguments)
     seed = options.seed or secrets.token_hex(4)
     backend = BACKENDS[options.backend]
-    plan = planned(seed, list(backend.actions), seconds=options.seconds)
+    if unknown := {*options.actions} - {*backend.actions}:
+        say(f"chaos: no action of this backend: {', '.join(sorted(unknown))}")
+        return 2
+    plan = planned(seed, options.actions or list(backend.actions), seconds=options.seconds)
     if options.only:
         plan = tuple(event for event in plan if event.number in options.only)
     say(f"chaos: {len(plan)} events, SECONDS={options.seconds:g} SEED={seed}")
@@ -63,6 +67,9 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seed", default="", help="any word; a new one each time without")
     parser.add_argument(
         "--only", type=int, nargs="*", default=[], help="numbers of events: leave out all others"
+    )
+    parser.add_argument(
+        "--actions", nargs="*", default=[], help="a course of these alone: to try a new one"
     )
     parser.add_argument("--plan", action="store_true", help="print the plan and do nothing")
     return parser.parse_args(arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from tests.chaos import checker
 from tests.chaos.actions import Action, carry_out
 from tests.chaos.evidence import BUDGET_NAME, Evidence, lines_of
-from tests.chaos.ground import EVERY, RANKS, Folder, Ground
+from tests.chaos.ground import EVERY, RANKS, Folder, Ground, say
 from tests.chaos.histories import story
 from tests.chaos.plan import JOBS, Event
 from tests.chaos.undisturbed import Undisturbed
@@ -65,11 +64,6 @@ def _keep(folder: Path, evidence: Sequence[Evidence], reports: Mapping[str, Any]
         rows = asdict(replace(one, lines=()))
         (folder / f"{one.job}-evidence.json").write_text(json.dumps(rows, indent=1))
         (folder / f"{one.job}-report.json").write_text(json.dumps(reports[one.job], indent=1))
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 async def _play(ground: G, plan: Sequence[Event], table: Mapping[str, Action[G]]) -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -231,6 +232,11 @@ class Ground(ABC):
 
 
 # -- Parts ------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def send(pids: Sequence[int], number: signal.Signals) -> list[int]:

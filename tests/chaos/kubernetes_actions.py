@@ -8,6 +8,7 @@ from tests.chaos import kubernetes_deeds as deeds
 from tests.chaos.actions import ANYWHERE, Action
 from tests.chaos.on_kubernetes import OnKubernetes
 from tests.support.wire import Wire
+from tests.testbed.weather import Mood
 
 LOST = {"node": 1, "crash": 1}
 """A node that is away may be back before it is missed: its processes have ended all the same."""
@@ -38,5 +39,9 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     "refuse to the API server": Action(how=deeds.break_api_wire(Wire.refuse)),
     "hold requests": Action(how=deeds.break_api_wire(Wire.hold)),
     "hold the API's answers": Action(how=deeds.break_api_wire(Wire.hold_answers)),
+    "a busy API server": Action(how=deeds.turn_weather(Mood.BUSY)),
+    "a slow API server": Action(how=deeds.turn_weather(Mood.SLOW)),
+    "half-open watches": Action(how=deeds.turn_weather(Mood.HALF_OPEN)),
+    "torn answers": Action(how=deeds.turn_weather(Mood.TORN)),
 }
 """All rows of the Kubernetes backend."""

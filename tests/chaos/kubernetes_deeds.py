@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from tests.chaos.deeds import lasting, sent
-from tests.chaos.ground import Hit, awake, send
+from tests.chaos.ground import Hit, awake, say, send
 from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes
 from tests.chaos.plan import Event
 from tests.kubernetes.jobs import set_writable
@@ -16,6 +16,7 @@ from tests.support.wire import Wire
 from tests.testbed.api import UNREACHABLE, ApiError
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.machines import FaultRefused
+from tests.testbed.weather import Mood
 
 How = Callable[[OnKubernetes, Event], Awaitable[Hit | None]]
 
@@ -188,5 +189,30 @@ def break_api_wire(how_broken: Callable[[Wire], None]) -> How:
 
         ground.for_a_while("API wire", event.lasts_s, undo)
         return Hit(text=f"for {event.lasts_s:g} s")
+
+    return how
+
+
+LATE_S = 1.5
+"""So late is each answer of a slow API server."""
+WEATHER_LASTS = 4
+"""Times as long as other things the weather lasts: a worker sends few requests while no job recovers."""
+
+
+def turn_weather(mood: Mood) -> How:
+    """The API server answers the first worker as one in trouble for a while; what it met is printed after."""
+
+    async def how(ground: OnKubernetes, event: Event) -> Hit | None:
+        if ground.is_busy("weather"):
+            return None
+        met = ground.weather.met
+        ground.weather.turn(mood, late_s=LATE_S)
+
+        async def undo() -> None:
+            ground.weather.turn(Mood.CLEAR)
+            say(f"{event.number:3} {event.action} met {ground.weather.met - met} answers")
+
+        ground.for_a_while("weather", WEATHER_LASTS * event.lasts_s, undo)
+        return Hit(text=f"for {WEATHER_LASTS * event.lasts_s:g} s")
 
     return how

@@ -28,6 +28,7 @@ from tests.testbed import wire as to_api_server
 from tests.testbed.api import UNREACHABLE, Api, ApiError, Json
 from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
 from tests.testbed.machines import Machines
+from tests.testbed.weather import Weather
 
 NODES = 5
 NAMESPACE, CLUSTER = "default", "pods"
@@ -57,6 +58,7 @@ class OnKubernetes(Ground):
     machines: Machines
     storage: Path  # the volume of all pods
     api_wire: Wire  # between the second worker and the API server
+    weather: Weather  # between the first worker and the API server
 
     def document(self, job: str) -> dict[str, Any]:
         folder = self.folders[job]
@@ -200,8 +202,9 @@ async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
         kubeconfig = await rights.kubeconfig(plane.access, api, NAMESPACE, folder / "config")
         wire = await stack.enter_async_context(Wire(server.port))
         api_wire = await stack.enter_async_context(to_api_server.Wire(plane.access))
+        weather = await stack.enter_async_context(Weather.before(plane.access))
         workers = [
-            worker(folder / "worker-0", server.address, kubeconfig),
+            worker(folder / "worker-0", server.address, weather.kubeconfig(folder, of=kubeconfig)),
             worker(
                 folder / "worker-1",
                 f"127.0.0.1:{wire.port}",
@@ -221,6 +224,7 @@ async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
             machines=machines,
             storage=storage,
             api_wire=api_wire,
+            weather=weather,
         )
         await ground.begin()
         yield ground
