@@ -56,6 +56,7 @@ ANYWHERE: Mapping[str, Action[Ground]] = {
     "change a checkpoint": Action(how=deeds.change_checkpoint, costs={"crash": 3, "checkpoint": 1}),
     # Workers, server, and what lies between.
     "kill a worker": Action(how=deeds.kill_worker),
+    "another version": Action(how=deeds.change_version),
     "stop a worker": Action(how=deeds.weaken_worker(stopped)),
     "no descriptors": Action(how=deeds.weaken_worker(without_descriptors)),
     "a worker's full disk": Action(how=deeds.weaken_worker(without_room)),

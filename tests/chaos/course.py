@@ -13,11 +13,13 @@ from typing import Any, Generic, TypeVar
 
 from tests.chaos import checker
 from tests.chaos.actions import Action, carry_out
+from tests.chaos.before import Clone, NoneBefore
 from tests.chaos.evidence import BUDGET_NAME, Evidence, lines_of
 from tests.chaos.ground import EVERY, RANKS, Folder, Ground, say
 from tests.chaos.histories import story
 from tests.chaos.plan import JOBS, Event
 from tests.chaos.undisturbed import Undisturbed
+from tests.support.workerproc import ROOT
 
 G = TypeVar("G", bound=Ground)
 
@@ -39,6 +41,7 @@ ENDS_S = 120.0
 async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[str]:
     """Play the plan, and return the violations that the checker finds."""
     async with backend.begun(folder) as ground:
+        ground.before = _version_before(folder)
         await _play(ground, plan, backend.actions)
         await ground.put_back()
         say("all that was away is back; the jobs end")
@@ -52,6 +55,17 @@ async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[
         if sentences:
             _keep(folder, evidence, reports)
         return sentences
+
+
+def _version_before(folder: Path) -> Path | None:
+    clone = Clone(root=ROOT)
+    try:
+        commit = clone.version_before()
+        say(f"the version before is {commit[:12]}")
+        return clone.extract(commit, folder / "before")
+    except NoneBefore as error:
+        say(f"all workers are of today: {error}")
+        return None
 
 
 def _keep(folder: Path, evidence: Sequence[Evidence], reports: Mapping[str, Any]) -> None:

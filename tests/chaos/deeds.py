@@ -21,7 +21,7 @@ from tests.support.byhand import LAST, reset
 from tests.support.child import ChildFailed
 from tests.support.starving import stopped
 from tests.support.wire import Wire
-from tests.support.workerproc import WorkerProcess
+from tests.support.workerproc import ROOT, WorkerProcess
 
 REACHED_S = 5.0
 """So long the server is waited for by what only makes sense at once."""
@@ -52,6 +52,18 @@ async def kill_worker(ground: Ground, event: Event) -> Hit | None:
     worker.kill9()
     ground.for_a_while(what, event.lasts_s, partial(is_back, worker))
     return Hit(text=f"{what} for {event.lasts_s:g} s")
+
+
+async def change_version(ground: Ground, event: Event) -> Hit | None:
+    """A worker of the version before takes the place of one of today, or the other way round."""
+    if ground.before is None or (victim := worker_of(ground, event)) is None:
+        return None
+    worker, what = victim
+    worker.kill9()
+    is_older = worker.root == ground.before
+    worker.root = ROOT if is_older else ground.before
+    ground.for_a_while(what, event.lasts_s, partial(is_back, worker))
+    return Hit(text=f"{what} is {'of today' if is_older else 'of the version before'}")
 
 
 async def is_back(worker: WorkerProcess) -> None:

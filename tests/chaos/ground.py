@@ -133,6 +133,7 @@ class Ground(ABC):
     folders: Mapping[str, Folder]
     workers: Sequence[WorkerProcess]
     wire: Wire  # between the second worker and the server
+    before: Path | None = None  # the program of the version before
     injections: dict[str, list[Injection]] = field(default_factory=dict)
     lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(JOBS, 1))
     is_over: asyncio.Event = field(default_factory=asyncio.Event)

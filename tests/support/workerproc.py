@@ -41,6 +41,7 @@ class WorkerProcess:
         cwd: Path = ROOT,
     ) -> None:
         self.cwd = cwd  # where the next process stands
+        self.root = ROOT  # whose files it runs; of another version it stands there
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.command: Sequence[str] = COMMAND
@@ -85,11 +86,12 @@ class WorkerProcess:
         """Start it and return when it has reported that it is ready."""
         assert self.returncode is not None or self._child is None, "it runs already"
         # PYTHONPATH has the root, so that `-m worker` is found from any directory.
-        env = {**self._env, "PYTHONPATH": str(ROOT)}
-        if self.command == COMMAND and self.cwd == ROOT:
+        env = {**self._env, "PYTHONPATH": str(self.root)}
+        cwd = self.cwd if self.root == ROOT else self.root
+        if self.command == COMMAND and cwd == ROOT:
             self._child = await workerforks.forked(self._backend, log=self.log, env=env)
         else:
-            self._child = Child(self.command, name="worker", log=self.log, env=env, cwd=self.cwd)
+            self._child = Child(self.command, name="worker", log=self.log, env=env, cwd=cwd)
         try:
             await self._child.until(self._is_ready, within_s=HUNG_S)
         except BaseException:

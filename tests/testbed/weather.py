@@ -39,7 +39,7 @@ class Mood(Enum):
     """How requests are answered."""
 
     CLEAR = "clear"
-    BUSY = "busy"  # each request is refused with 429, as by an API server with too many of them
+    BUSY = "busy"  # every other request is refused with 429, as by an API server that has too many
     SLOW = "slow"  # each answer, and each event of a watch, comes late
     HALF_OPEN = "half-open"  # watches stay open and bring nothing more; other requests are answered
     TORN = "torn"  # each request is carried out, and its answer ends in the middle
@@ -57,6 +57,7 @@ class Weather:
         """How many answers, and pieces of watches, were not as the API server gave them."""
         self._mood = Mood.CLEAR
         self._late_s = 0.0
+        self._requests = 0
         self._url = url
         self._ca_file = ca_file
         self._watches: list[web.Request] = []  # which are open
@@ -101,14 +102,15 @@ class Weather:
         """Answer in this way from now on. Watches that brought nothing end: what they lacked is lost."""
         if self._mood is Mood.HALF_OPEN:
             self._cut_watches()
-        self._mood, self._late_s = mood, late_s
+        self._mood, self._late_s, self._requests = mood, late_s, 0
 
     def _cut_watches(self) -> None:
         for request in self._watches:
             abort(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if self._mood is Mood.BUSY:
+        self._requests += 1
+        if self._mood is Mood.BUSY and self._requests % 2:
             self.met += 1
             headers = {"Retry-After": str(RETRY_AFTER_S)}
             return web.json_response(BUSY, status=429, headers=headers)
@@ -146,7 +148,7 @@ class Weather:
     ) -> AsyncIterator[bytes]:
         """What of the answer reaches the client; `Torn` where it gets no more."""
         async for piece in answer.content.iter_any():
-            self.met += self._mood not in {Mood.CLEAR, Mood.HALF_OPEN}
+            self.met += self._mood in {Mood.SLOW, Mood.TORN}
             match self._mood:
                 case Mood.SLOW:
                     await asyncio.sleep(self._late_s)
