@@ -105,7 +105,7 @@ class Loop:
         except Exception as error:  # noqa: BLE001  # the loop's edge
             if repr(error) != self._fault:
                 self._fault = repr(error)
-                sys.stderr.write(_traceback(error))
+                sys.stderr.write(traceback_of(error))
                 sys.stderr.flush()
             time.sleep(AFTER_FAULT_S)
 
@@ -132,7 +132,7 @@ class Loop:
             self._calls.popleft().carry_out()
 
 
-def _traceback(error: Exception) -> str:
+def traceback_of(error: Exception) -> str:
     """The traceback with its source lines; the error alone if the module that prints it cannot be read."""
     try:
         import traceback  # with a tokenizer: only an agent with a fault needs it

@@ -168,8 +168,11 @@ class Handlers:
 
     def fence(self, _query: Fields, body: Fields) -> Any:
         command: wire.FenceCommand = commands.read(body, wire.FenceCommand)
-        question: wire.CheckpointsQuestion | None = command["checkpoints"] and commands.read(
-            command["checkpoints"], wire.CheckpointsQuestion
+        body_of_question = command["checkpoints"]
+        question: wire.CheckpointsQuestion | None = (
+            None
+            if body_of_question is None
+            else commands.read(body_of_question, wire.CheckpointsQuestion)
         )
         self.polled()
         self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))

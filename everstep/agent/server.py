@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import socketserver
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from everstep.agent.agent import Stale
+from everstep.agent.loop import traceback_of
 from everstep.protocol import wire
 
 try:  # `hmac` may have it from there, and imports OpenSSL
@@ -174,6 +176,12 @@ class Requests(socketserver.StreamRequestHandler):
             raise HttpRefusal(400, str(error)) from None
         except OSError as error:
             raise HttpRefusal(wire.NO_STORAGE, str(error)) from None
+        except HttpRefusal:
+            raise
+        except Exception as error:  # noqa: BLE001  # silence would look like a lost node
+            self.server.note_defect(request, error)
+            what = f"a defect of the agent: {type(error).__name__}; its log has more"
+            raise HttpRefusal(wire.DEFECT, what) from None
 
     def _routed(self, request: Request) -> Any:
         parts = urlsplit(request.target)
@@ -235,6 +243,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._tls = tls
         self.routes = routes
         self._cannot_serve = cannot_serve
+        self._defects: set[str] = set()
         self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         address: Any = listening.getsockname()
         super().__init__(address, Requests, bind_and_activate=False)
@@ -283,6 +292,15 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             request.close()  # no TLS, or a certificate that is not the job's
         finally:
             self._free.release()
+
+    def note_defect(self, request: Request, error: Exception) -> None:
+        """Log where the error was raised, once for each kind of request and error."""
+        what = f"{request.method} {urlsplit(request.target).path} failed: {type(error).__name__}"
+        if what not in self._defects:
+            self._defects.add(what)
+            sys.stderr.write(traceback_of(error))
+            sys.stderr.flush()
+            self._cannot_serve(what)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a broken connection; the other connections go on."""

@@ -50,6 +50,8 @@ STALE = 409
 UNAUTHORIZED = 401
 NEVER_ACCEPTED = (400, 413)
 """A command is malformed, or too large."""
+DEFECT = 500
+"""The agent failed by an error of its own."""
 NO_STORAGE = 503
 """A file could not be read or written; the answer says which, and why."""
 

@@ -66,6 +66,12 @@ from tests.support.starving import without_descriptors
         ("POST", wire.CHECKPOINTS, b"{}", 400),
         ("POST", wire.FENCE, b'{"generation": 1, "run": "r", "folders": [""]}', 400),
         ("POST", wire.FENCE, b'{"generation": 1, "run": "r", "left": [""]}', 400),
+        (
+            "POST",
+            wire.FENCE,
+            b'{"generation": 1, "run": "r", "folders": [], "checkpoints": {}}',
+            400,
+        ),
         ("POST", wire.CHECKPOINTS, b'{"path": ""}', 400),
         ("POST", wire.CHECKPOINTS, b'{"path": "/tmp", "ended_between": [["now", "then"]]}', 400),
         ("POST", wire.CHECKPOINTS, b'{"path": "/tmp", "ended_between": [[1]]}', 400),
@@ -207,6 +213,28 @@ def test_a_connection_without_a_thread_leaves_room_for_others(
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_request_that_meets_a_defect_is_answered_and_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that gets no answer would take the agent for lost."""
+    monkeypatch.chdir(tmp_path)
+    notes: list[str] = []
+
+    def fail(*_: Any) -> Any:
+        raise KeyError("missing")
+
+    routes: dict[str, dict[str, RequestHandler]] = {wire.STATE: {"GET": fail}}
+    server = Server(on_unix(wire.SOCKET), TOKEN.encode(), routes, cannot_serve=notes.append)
+    server.serve_in_background()
+    try:
+        assert [_get_state(tmp_path) for _ in range(2)] == [wire.DEFECT] * 2
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert notes == ["GET /v1/state failed: KeyError"]
+    assert capsys.readouterr().err.count("KeyError: 'missing'") == 1
 
 
 def _no_thread(_: threading.Thread) -> None:
