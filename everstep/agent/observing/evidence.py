@@ -3,6 +3,7 @@
 py-spy reads the stack, if it is installed. Without it the process may print the stack itself: on the signal
 named in EVERSTEP_STACK_SIGNAL, or on SIGABRT before a kill, if it has a handler for that (faulthandler).
 Stopped processes are left alone: they cannot answer, and reading them would take for ever.
+Where a rank is a shell, it is the script below it that is looked at.
 """
 
 from __future__ import annotations
@@ -91,17 +92,17 @@ class EvidenceCollector:
         return {number: text for number, text in texts.items() if text}
 
     def _stack(self, run: Run, rank: Rank, within_s: float, *, may_end: bool) -> str:
-        process = proc.find(rank.pid)
+        process = proc.script_of(rank.pid)
         if process is None or not process.is_alive:
             return ""
         if process.is_stopped:
-            return f"process {rank.pid} is stopped\n"
+            return f"process {process.pid} is stopped\n"
         spy = which(PY_SPY, path=run.command["env"].get("PATH")) or which(PY_SPY)
-        if spy is not None and (text := _by_spy(spy, rank.pid, within_s)):
+        if spy is not None and (text := _by_spy(spy, process.pid, within_s)):
             return text
-        number = _signal_of(run, rank, may_end=may_end)
+        number = _signal_of(run, rank, process.pid, may_end=may_end)
         if number == signal.SIGABRT:
-            _prevent_core(rank.pid)
+            _prevent_core(process.pid)
         return self._by_signal(rank, process, number, within_s) if number is not None else ""
 
     def _by_signal(self, rank: Rank, process: proc.Process, number: int, within_s: float) -> str:
@@ -128,12 +129,14 @@ def _prevent_core(pid: int) -> None:
 
 def _without_stack(rank: Rank) -> str:
     """What is known of a rank whose stack cannot be read."""
-    where = ""
+    pid, where = rank.pid, ""
     with contextlib.suppress(OSError):
-        where = (proc.PROC / str(rank.pid) / "wchan").read_text().strip("0\n")
+        script = proc.script_of(pid)
+        pid = pid if script is None else script.pid
+        where = (proc.PROC / str(pid) / "wchan").read_text().strip("0\n")
     waits = f", which waits in the kernel's {where}" if where else ""
     return (
-        f"no stack of process {rank.pid}{waits}: install py-spy where it runs, or have its Python"
+        f"no stack of process {pid}{waits}: install py-spy where it runs, or have its Python"
         " code call faulthandler.enable()\n"
     )
 
@@ -144,10 +147,10 @@ def _by_spy(spy: str, pid: int, within_s: float) -> str:
     return ""
 
 
-def _signal_of(run: Run, rank: Rank, *, may_end: bool) -> int | None:
-    """The signal that makes the rank print its stacks, if it has a handler for it."""
+def _signal_of(run: Run, rank: Rank, pid: int, *, may_end: bool) -> int | None:
+    """The signal that makes this process of the rank print its stacks, if it has a handler for it."""
     name = {**run.command["env"], **rank.env}.get(SIGNAL)
     if name is not None:
         number = getattr(signal, name, None)
-        return number if number is not None and proc.has_handler(rank.pid, number) else None
-    return signal.SIGABRT if may_end and proc.has_handler(rank.pid, signal.SIGABRT) else None
+        return number if number is not None and proc.has_handler(pid, number) else None
+    return signal.SIGABRT if may_end and proc.has_handler(pid, signal.SIGABRT) else None

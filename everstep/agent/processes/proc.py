@@ -118,6 +118,28 @@ def below(root: int, table: dict[int, Process]) -> set[int]:
     return pids
 
 
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"})
+
+
+def script_of(pid: int) -> Process | None:
+    """The process that runs a rank's script: the rank itself or, where that is a shell, the one it waits for.
+
+    Of several commands of a shell, such as those of a pipe, the only Python. Raises OSError.
+    """
+    process = find(pid)
+    if process is None or process.name not in SHELLS:
+        return process
+    table = all_processes()
+    while process.name in SHELLS:
+        children = [each for each in table.values() if each.parent == process.pid]
+        pythons = [each for each in children if each.name.startswith("python")]
+        candidates = children if len(children) == 1 else pythons
+        if len(candidates) != 1:
+            break
+        process = candidates[0]
+    return process
+
+
 class Family:
     """The descendants of a process, found cheaply again and again.
 

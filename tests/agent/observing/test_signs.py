@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -145,6 +147,32 @@ def test_a_rank_without_a_stack_leaves_a_sentence_about_it(pod: Pod) -> None:
     text = (Path(str(state["evidence"])) / "r0.stacks").read_text()
     assert text.startswith("no stack of process")
     assert "install py-spy where it runs" in text
+
+
+@pytest.mark.parametrize("line", ["cd . && {script}; exit $?", "{script} 2>&1 | cat"])
+def test_a_script_below_a_shell_prints_where_it_was(pod: Pod, line: str) -> None:
+    """A `command` that is a string runs in a shell, which has no stack."""
+    (pod.home / "train.py").write_text(
+        f"{TELL}\nimport time\n"
+        "def waits_for_ever():\n    tell('up', 1)\n    time.sleep(600)\nwaits_for_ever()"
+    )
+    script = f"{shlex.quote(sys.executable)} train.py"
+    pod.runs(["/bin/sh", "-c", line.format(script=script)])
+    pod.file("up")
+    state = pod.stopped(2, evidence=True)
+    assert "waits_for_ever" in (Path(str(state["evidence"])) / "r0.stacks").read_text()
+
+
+def test_a_sentence_about_a_missing_stack_names_the_script_below_a_shell(pod: Pod) -> None:
+    """Not the shell, which waits for it."""
+    script = f"{TELL}\nimport os, signal\ntell('up', os.getpid())\nsignal.pause()"
+    (pod.home / "train.py").write_text(script)
+    line = f"{shlex.quote(sys.executable)} train.py; exit $?"
+    pod.runs(["/bin/sh", "-c", line], env={"PYTHONFAULTHANDLER": ""})
+    pid = int(pod.file("up"))
+    state = pod.stopped(2, evidence=True)
+    text = (Path(str(state["evidence"])) / "r0.stacks").read_text()
+    assert text.startswith(f"no stack of process {pid}")
 
 
 def test_stacks_are_told_by_the_signal_that_was_named_and_the_rank_lives_on(pod: Pod) -> None:
