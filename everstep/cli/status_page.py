@@ -113,8 +113,9 @@ def _step(value: Value) -> str | None:
     if step is None or not at or not as_of:
         return step if step is None else str(step)
     age_s = value.get("step_age_s")
-    if age_s is None:  # of a job that has ended, or one in virtual time
+    if age_s is None:  # of a job that has ended, one in virtual time, or one without a worker
         age_s = max(0.0, seconds(as_of) - seconds(at))
+        age_s += value["age_s"] if value.get("silence") else 0.0
     return f"{step}, {age(age_s)} ago"
 
 
@@ -149,6 +150,8 @@ def _still(value: Value) -> str | None:
     """`45s of 300s`: how long nothing has moved that counts, and how long that may last."""
     still_s, limit_s = value.get("still_s"), value.get("still_limit_s")
     if still_s is None or limit_s is None or still_s < min(STILL_LEAST_S, limit_s / 2):
+        return None
+    if value.get("silence"):  # without a worker nothing is judged, so it is about to hang no more
         return None
     return f"for {still_s:.0f} s of {limit_s:g} s, then it counts as a hang"
 

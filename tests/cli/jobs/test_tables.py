@@ -271,6 +271,26 @@ def test_a_status_says_how_old_the_step_is_and_since_when_nothing_was_seen(
     assert [line for line in lines if line.startswith("not seen")] == ([row] if row else [])
 
 
+def test_without_a_worker_the_age_of_a_step_counts_from_now_and_nothing_is_about_to_hang() -> None:
+    """What the server has is 20 s old, and no monitor judges what stands still."""
+    value = {
+        **status("demo", "running"),
+        "as_of": "2026-01-31T12:01:00.000Z",
+        "age_s": 20,
+        "silence": "no worker answered within 10 s",
+        "step_at": "2026-01-31T12:00:59.000Z",
+        "still_s": 45.0,
+        "still_limit_s": 60.0,
+    }
+    there = console()
+    with there.capture() as capture:
+        for part in status_page.status(value):
+            there.print(part)
+    lines = [" ".join(line.split()) for line in capture.get().splitlines()]
+    assert "step 41, 21s ago" in lines
+    assert not [line for line in lines if line.startswith("still")]
+
+
 def test_a_status_says_when_it_stepped_and_how_long_a_silence_may_last() -> None:
     times = {
         "as_of": "2026-01-31T12:01:00.000Z",
