@@ -143,6 +143,10 @@ def check_now(raw: object) -> None:
     _checked_time("expire", "now", raw.get("now") if isinstance(raw, Mapping) else None)
 
 
+NO_REASON = "an operator asked for it"
+"""The reason of an isolation for which none was given. A known one stays in its place."""
+
+
 def request_from(raw: object, *, now: float) -> Request:
     """The request that a job or an operator made, as a JSON object.
 
@@ -158,7 +162,7 @@ def request_from(raw: object, *, now: float) -> Request:
         )
     return Request(
         node=raw["node"],
-        reason=plain_start(str(raw.get("reason") or "an operator asked for it"), TEXT_MOST),
+        reason=plain_start(str(raw.get("reason") or NO_REASON), TEXT_MOST),
         by=plain_start(str(raw.get("by") or OPERATOR), NAME_MOST),
         until=_time(raw.get("until")),
         proven=raw.get("proven") is not False,
@@ -252,7 +256,8 @@ def isolate(quarantine: Quarantine, request: Request) -> tuple[Quarantine, Quara
     quarantine = _without_suspicion(quarantine, request)
     entry = quarantine.nodes.get(request.node)
     if entry is not None and request.by == OPERATOR:
-        entry = replace(entry, reason=request.reason, by=request.by, until=request.until)
+        reason = entry.reason if request.reason == NO_REASON else request.reason
+        entry = replace(entry, reason=reason, by=request.by, until=request.until)
         why = "it was isolated already; this reason and time hold"
         return _entered(quarantine, entry, request.at, why)
     if entry is not None and (request.cluster_size == 1 or not _outlasts(request, entry)):

@@ -107,3 +107,16 @@ def test_an_isolation_that_is_over_stays_while_there_is_room() -> None:
     book, answer = quarantine.isolate(book, request("new", NOW + 30))
     assert (answer.verdict, "n7" in book.nodes) == ("isolated", True)
     assert f"{ENTRIES_MOST} nodes and devices are isolated, of at most" in answer.note
+
+
+@pytest.mark.parametrize(("more", "reason"), [({}, "XID 79"), ({"reason": "fan"}, "fan")])
+def test_an_isolation_that_an_operator_repeats_keeps_its_reason_unless_another_is_given(
+    more: dict[str, Any], reason: str
+) -> None:
+    first = quarantine.request_from({"node": "n3", "by": "job-a", "reason": "XID 79"}, now=NOW)
+    book, _ = quarantine.isolate(Quarantine(cluster="local"), first)
+    again = quarantine.request_from({"node": "n3", **more}, now=NOW + 1)
+    book, answer = quarantine.isolate(book, again)
+    entry = book.nodes["n3"]
+    assert (answer.verdict, entry.reason, entry.since) == ("isolated", reason, NOW)
+    assert entry.by == "operator"
