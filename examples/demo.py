@@ -232,7 +232,8 @@ async def play(stage: Stage, *, keep: bool) -> None:
         stage.say("", f"from step {trouble.step} on: {trouble.meaning}")
     async with served(
         Machine(nodes=NODES, devices=hardware.devices("simulated"), allows_others=True)
-    ) as server:
+    ) as shared:
+        server = shared.place
         stage.say("server", f"Temporal at {server.address}, its UI at {server.ui}")
         stage.say("worker", f"ready; this machine plays {NODES} nodes, n0 to n{NODES - 1}")
         if others := other_users.other_users():

@@ -204,7 +204,8 @@ class Interrupts:
     terminal: Terminal = field(default_factory=Terminal)
 
 
-def _farewell(job_run: JobRun) -> str:
+def farewell(job_run: JobRun) -> str:
+    """What is printed when the job is left running."""
     return (LEFT if job_run.has_other_worker else LEFT_ALONE).format(id=job_run.id)
 
 
@@ -231,7 +232,7 @@ async def run_to_end(job_run: JobRun, interrupts: Interrupts) -> int:
                 reason = choosing.reason(interrupts.signals[-1])
                 return await _stop(job_run, screen, reason)
             case Choice.LEAVE:
-                print(_farewell(job_run))
+                print(farewell(job_run))
                 return Exit.INTERRUPTED
             case Choice.GO_ON:
                 continue

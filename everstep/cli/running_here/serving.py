@@ -80,7 +80,8 @@ def dev(
 
 async def _serve(machine: Machine, page: MetricsPage | None) -> None:
     processes.end_on(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    async with served(machine) as server:
+    async with served(machine) as shared:
+        server = shared.place
         print(f"server  {server.address}")
         print(f"ui      {server.ui}")
         print(f"state   {home()}")

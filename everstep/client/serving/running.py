@@ -29,6 +29,7 @@ from everstep.client.machine import is_here
 from everstep.client.serving import holding, job_ids, pollers
 from everstep.client.serving.job_ids import Confirms, Say
 from everstep.client.serving.served import served
+from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine, Worker, children_ended, kept_alive
 from everstep.client.state import home, made_home
 from everstep.client.submitting import IdTaken, start
@@ -58,10 +59,15 @@ class JobRun:
     say: Say
     worker: Worker | None = None
     """The worker that this run starts where no other one answers; None: the server came with one."""
+    shared: SharedServer | None = None
+    """The server of this machine with a worker of this run, and of the process that holds it."""
 
     @property
     def has_other_worker(self) -> bool:
         """Whether another process serves the job."""
+        if self.shared is not None:
+            # A `run` that holds the server may end with its job; only `dev` names a number of nodes.
+            return not self.shared.is_own and self.shared.place.nodes is not None
         return self.worker is not None and not self.worker.is_begun
 
     async def start(self) -> None:
@@ -101,11 +107,19 @@ async def run_job(
     run takes the ID first, `follow` begins again.
     """
     async with AsyncExitStack() as stack:
-        found_server = await _find_server()
-        server = found_server or await _start_server(stack, machine, say)
+        server, shared = await _find_server(), None
+        if server is None:
+            shared = await _start_server(stack, machine, say)
+            server = await client(shared.place.address)
         stack.enter_context(rpc_errors_as_failed(server))
-        worker_machine = machine if found_server is not None else None
-        return await run_on(server, job, job_id, worker_machine, follow, say=say, confirms=confirms)
+        worker_machine = machine if shared is None else None
+
+        async def follow_here(run: JobRun) -> T:
+            return await follow(replace(run, shared=shared))
+
+        return await run_on(
+            server, job, job_id, worker_machine, follow_here, say=say, confirms=confirms
+        )
 
 
 async def run_on(
@@ -131,14 +145,14 @@ async def run_on(
             continue
 
 
-async def _start_server(stack: AsyncExitStack, machine: Machine, say: Say) -> Client:
+async def _start_server(stack: AsyncExitStack, machine: Machine, say: Say) -> SharedServer:
     """Start the server and the worker of this machine, until the stack is left."""
     if machine.port is None:
         machine = replace(machine, port=_named_port())
-    process = await stack.enter_async_context(served(machine, shares=True))
-    os.environ["EVERSTEP_UI"] = process.ui
-    say(f"server {process.address}, its UI {process.ui}")
-    return await client(process.address)
+    shared = await stack.enter_async_context(served(machine, shares=True))
+    os.environ["EVERSTEP_UI"] = shared.place.ui
+    say(f"server {shared.place.address}, its UI {shared.place.ui}")
+    return shared
 
 
 async def _find_server() -> Client | None:

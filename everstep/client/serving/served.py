@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everstep.client.exits import Exit, Failed
 from everstep.client.serving import other_users, sharing
-from everstep.client.serving.holding import HeldLock, ServerAddress
+from everstep.client.serving.holding import HeldLock
 from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine, Worker, children_ended, kept_alive
 from everstep.client.state import made_home
@@ -23,7 +23,7 @@ POLL_S = 0.2
 
 
 @asynccontextmanager
-async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[ServerAddress]:
+async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[SharedServer]:
     """Run the server of this machine and a worker during the block.
 
     If that server runs already it is shared if allowed, else this is an error.
@@ -38,7 +38,7 @@ async def served(machine: Machine, *, shares: bool = False) -> AsyncIterator[Ser
         async with kept_alive(server.ensure_alive, every_s=POLL_S):
             await _begin(worker, server)
             async with kept_alive(worker.ensure_alive, every_s=POLL_S):
-                yield server.place
+                yield server
 
 
 async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedServer:

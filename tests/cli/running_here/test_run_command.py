@@ -23,6 +23,8 @@ from everstep.client.documents.documents import JobDocument
 from everstep.client.exits import Failed
 from everstep.client.jobs.found_job import find, look_up
 from everstep.client.serving import job_ids, running
+from everstep.client.serving.holding import ServerAddress
+from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine
 from everstep.documents.text import read_text, to_yaml
 from tests.cli.conftest import AsyncCli, Cli, until
@@ -332,6 +334,19 @@ async def test_two_runs_at_once_watch_one_job(
             await asyncio.sleep(0.05)
         await client.get_workflow_handle("demo").execute_update("stop", {"reason": "completed"})
         assert await both == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("nodes_of_dev", "goes_on"), [(4, "goes on; "), (None, "goes on without a worker until ")]
+)
+def test_a_job_that_is_left_is_served_on_by_dev_and_not_by_another_run(
+    client: Client, tmp_path: Path, nodes_of_dev: int | None, goes_on: str
+) -> None:
+    """Both have the server that a `run` finds, and a worker; `dev` stays."""
+    place = ServerAddress(port=7233, ui_port=8233, nodes=nodes_of_dev)
+    shared = SharedServer(tmp_path, place)
+    job = running.JobRun(server=client, job=of_standin(), id="demo", say=print, shared=shared)
+    assert f"demo {goes_on}" in run_command.farewell(job)
 
 
 def of_standin(*, end: str = "") -> JobDocument:
