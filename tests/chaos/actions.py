@@ -14,10 +14,11 @@ from typing import Generic, TypeVar
 from tests.chaos import deeds, machine_deeds
 from tests.chaos.evidence import Injection
 from tests.chaos.ground import Ground, Hit
-from tests.chaos.on_machine import OnMachine, agents, ranks, wardens, whole_pod
+from tests.chaos.on_machine import HAS_DISKS, OnMachine, agents, ranks, wardens, whole_pod
 from tests.chaos.plan import Event
 from tests.support.starving import stopped, without_descriptors, without_room
 from tests.support.wire import Wire
+from tests.testbed.disk import Disk
 
 G_contra = TypeVar("G_contra", bound=Ground, contravariant=True)
 
@@ -56,7 +57,7 @@ ANYWHERE: Mapping[str, Action[Ground]] = {
     "change a checkpoint": Action(how=deeds.change_checkpoint, costs={"crash": 3, "checkpoint": 1}),
     # Workers, server, and what lies between.
     "kill a worker": Action(how=deeds.kill_worker),
-    "another version": Action(how=deeds.change_version),
+    "roll back and out": Action(how=deeds.roll_back),
     "stop a worker": Action(how=deeds.weaken_worker(stopped)),
     "no descriptors": Action(how=deeds.weaken_worker(without_descriptors)),
     "a worker's full disk": Action(how=deeds.weaken_worker(without_room)),
@@ -86,8 +87,18 @@ ANYWHERE: Mapping[str, Action[Ground]] = {
 }
 """Rows that any cluster has."""
 
+SPOILED_DISK = {"storage": 1, "crash": 1}
+
+AS_ROOT: Mapping[str, Action[OnMachine]] = {
+    "a read-only disk": Action(how=machine_deeds.spoil_disk(Disk.read_only), costs=SPOILED_DISK),
+    "a disk without room": Action(how=machine_deeds.spoil_disk(Disk.full), costs=SPOILED_DISK),
+    "a hanging disk": Action(how=machine_deeds.spoil_disk(Disk.hanging)),
+}
+"""Rows that need a disk of their own for each job."""
+
 ON_MACHINE: Mapping[str, Action[OnMachine]] = {
     **ANYWHERE,
+    **(AS_ROOT if HAS_DISKS else {}),
     # Processes of a pod.
     "kill a rank": Action(how=machine_deeds.kill(ranks, must_restart=True), costs={"crash": 1}),
     "stop a rank": Action(how=machine_deeds.stop(ranks)),
@@ -101,6 +112,7 @@ ON_MACHINE: Mapping[str, Action[OnMachine]] = {
     # Nodes and storage.
     "node down": Action(how=machine_deeds.lose_node(""), costs={"node": 1}),
     "node cut off": Action(how=machine_deeds.lose_node("partition"), costs={"node": 1}),
+    "a slow node": Action(how=machine_deeds.slow_node),
     "a full disk": Action(how=machine_deeds.take_room, costs={"crash": 1}),
     "unwritable storage": Action(how=machine_deeds.lose_storage, costs={"storage": 1}),
     # Operations and messages.

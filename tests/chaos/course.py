@@ -101,6 +101,8 @@ def _settle_last_step(folder: Folder) -> None:
 async def _ended(ground: Ground, job: str) -> dict[str, Any]:
     try:
         return await ground.report(job, within_s=ENDS_S)
+    except AssertionError as error:  # it failed otherwise than our jobs do
+        return {"status": f"Failed: {error}"}
     except TimeoutError:
         status = await ground.handle(job).query("status")
         say(f"{job} does not end: {status}")

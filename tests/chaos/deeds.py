@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
+from pathlib import Path
 
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
 from everstep.core import names
-from tests.chaos.ground import LOOK_S, Ground, Hit, new_id, spoilable, step_of
+from tests.chaos.ground import LOOK_S, Ground, Hit, awake, new_id, say, spoilable, step_of
 from tests.chaos.plan import Event
 from tests.support.byhand import LAST, reset
 from tests.support.child import ChildFailed
-from tests.support.starving import stopped
+from tests.support.starving import run_slowly, stopped
 from tests.support.wire import Wire
 from tests.support.workerproc import ROOT, WorkerProcess
 
 REACHED_S = 5.0
 """So long the server is waited for by what only makes sense at once."""
+
+SLOW_TIMES = 4
+"""Times as long as other things last, a node is slow, and all workers are of the version before."""
 
 FORGETS_TIMES = 3
 """Times as long as other things last, an older copy of the database is kept before it is restored."""
@@ -54,16 +58,28 @@ async def kill_worker(ground: Ground, event: Event) -> Hit | None:
     return Hit(text=f"{what} for {event.lasts_s:g} s")
 
 
-async def change_version(ground: Ground, event: Event) -> Hit | None:
-    """A worker of the version before takes the place of one of today, or the other way round."""
-    if ground.before is None or (victim := worker_of(ground, event)) is None:
+async def roll_back(ground: Ground, event: Event) -> Hit | None:
+    """Workers of the version before take the place of those of today one by one, and those of today again."""
+    if ground.before is None or ground.is_busy("rollout"):
         return None
-    worker, what = victim
-    worker.kill9()
-    is_older = worker.root == ground.before
-    worker.root = ROOT if is_older else ground.before
-    ground.for_a_while(what, event.lasts_s, partial(is_back, worker))
-    return Hit(text=f"{what} is {'of today' if is_older else 'of the version before'}")
+    ground.in_background(_rolled_back_and_out(ground, ground.before, event.lasts_s), "rollout")
+    return Hit(text="")
+
+
+async def _rolled_back_and_out(ground: Ground, before: Path, seconds: float) -> None:
+    for root, rest_s in ((before, SLOW_TIMES * seconds), (ROOT, 0.0)):
+        for number, worker in enumerate(ground.workers):
+            what = f"worker {number}"
+            while ground.is_busy(what):
+                await asyncio.sleep(LOOK_S)
+            worker.kill9()
+            worker.root = root
+            ground.in_background(is_back(worker), what)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(ground.is_over.wait(), seconds)
+        say(f"all workers are of {'today' if root == ROOT else 'the version before'}")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ground.is_over.wait(), rest_s)
 
 
 async def is_back(worker: WorkerProcess) -> None:
@@ -163,6 +179,25 @@ def break_wire(how_broken: Callable[[Wire], None]) -> How:
         return Hit(text=f"for {event.lasts_s:g} s")
 
     return how
+
+
+# -- Nodes ------------------------------------------------------------------------------------------
+
+
+def slow_down(ground: Ground, event: Event, what: str, pids: Callable[[], Sequence[int]]) -> Hit:
+    """Let these get little of the processor for a while; what another event has stopped stays stopped."""
+    seconds = SLOW_TIMES * event.lasts_s
+
+    async def work() -> None:
+        slow = asyncio.create_task(run_slowly(lambda: awake(pids())))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ground.is_over.wait(), seconds)
+        slow.cancel()
+        with suppress(asyncio.CancelledError):
+            await slow
+
+    ground.in_background(work(), what)
+    return Hit(text=f"{what}, for {seconds:g} s", jobs=(event.job,))
 
 
 # -- Checkpoints ------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     "node crash": Action(how=deeds.lose_node("node-crash"), costs=LOST),
     "kubelet death": Action(how=deeds.lose_node("kubelet-death"), costs={"node": 1}),
     "partition": Action(how=deeds.lose_node("partition"), costs={"node": 1}),
+    "a slow node": Action(how=deeds.slow_pod),
     "report a node": Action(how=deeds.report_node, costs={"node": 1}),
     "drain a node": Action(how=deeds.drain, costs={"maintenance": 1, "preempted": 1}),
     # The control plane, and the way to it.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
-from tests.chaos.deeds import lasting, sent
+from tests.chaos.deeds import lasting, sent, slow_down
 from tests.chaos.ground import Hit, awake, say, send
-from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes
+from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes, namespace_of, processes_in
 from tests.chaos.plan import Event
 from tests.kubernetes.jobs import set_writable
 from tests.support.starving import stopped
@@ -107,6 +108,15 @@ def lose_node(fault: str) -> How:
         return Hit(text=f"{node} for {NODE_LASTS * event.lasts_s:g} s", jobs=jobs)
 
     return how
+
+
+async def slow_pod(ground: OnKubernetes, event: Event) -> Hit | None:
+    """All processes beside a rank, its agent too, get a tenth of the time for a while."""
+    pids = ground.ranks(event)
+    if not pids or ground.is_busy(what := f"slow pod of {event.job}"):
+        return None
+    namespace = namespace_of(pids[0])
+    return slow_down(ground, event, what, partial(processes_in, namespace))
 
 
 async def drain(ground: OnKubernetes, event: Event) -> Hit | None:

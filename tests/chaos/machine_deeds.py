@@ -12,12 +12,13 @@ from functools import partial
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.tools import NothingRuns
 from everstep.protocol import wire
-from tests.chaos.deeds import lasting, sent
+from tests.chaos.deeds import Outage, lasting, sent, slow_down
 from tests.chaos.ground import LOOK_S, Hit, awake, send
-from tests.chaos.on_machine import OnMachine, ranks
+from tests.chaos.on_machine import OnMachine, ranks, whole_pod
 from tests.chaos.plan import Event
 from tests.support.rehearsal import Pod
 from tests.support.starving import without_room
+from tests.testbed.disk import Busy, Disk
 
 How = Callable[[OnMachine, Event], Awaitable[Hit | None]]
 
@@ -87,6 +88,14 @@ def lose_node(options: str) -> How:
     return how
 
 
+async def slow_node(ground: OnMachine, event: Event) -> Hit | None:
+    """All processes of a pod, new ones too, get a tenth of the time for a while."""
+    victim = ground.first_pids(event, whole_pod)
+    if victim is None or ground.is_busy(what := f"slow pod {victim[0].uid}"):
+        return None
+    return slow_down(ground, event, what, partial(whole_pod, victim[0]))
+
+
 async def take_room(ground: OnMachine, event: Event) -> Hit | None:
     """A rank writes nothing to any file for a while, as on a full disk; the script ends at its next write."""
     victim = ground.first_pids(event, ranks)
@@ -94,6 +103,20 @@ async def take_room(ground: OnMachine, event: Event) -> Hit | None:
         return None
     hit = lasting(event, ground, f"full disk of {victim[1]}", without_room(*victim[1]))
     return replace(hit, jobs=(event.job,))
+
+
+def spoil_disk(outage: Callable[[Disk], Outage]) -> How:
+    """The disk of records and checkpoints fails for a while; the script ends as it saves."""
+
+    async def how(ground: OnMachine, event: Event) -> Hit | None:
+        disk, what = ground.disks[event.job], f"storage {event.job}"
+        if ground.is_busy(what):
+            return None
+        with suppress(Busy):
+            return replace(lasting(event, ground, what, outage(disk)), jobs=(event.job,))
+        return None
+
+    return how
 
 
 # -- Faults and operations of the local cluster -------------------------------------------------------

@@ -180,6 +180,19 @@ def pod_of(item: Json) -> Pod:
     )
 
 
+def namespace_of(pid: int) -> str:
+    """Names the mount namespace of a process, which a container has for itself."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+    except OSError:
+        return ""
+
+
+def processes_in(namespace: str) -> list[int]:
+    pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if namespace and namespace_of(pid) == namespace]
+
+
 @asynccontextmanager
 async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
     """Two jobs that have saved for the first time. Nothing of it runs any more when it is left."""

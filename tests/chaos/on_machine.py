@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,11 @@ from tests.support import books
 from tests.support.rehearsal import Pod, Rehearsal
 from tests.support.wire import Wire
 from tests.support.workerproc import WorkerProcess
+from tests.testbed.disk import Disk, mounted
 
 NODES = 8
+HAS_DISKS = os.geteuid() == 0
+"""Whether each job has a disk of its own for what it saves: root alone may mount one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class OnMachine(Ground):
     """Two jobs on the local backend, with a state directory of their own."""
 
     r: Rehearsal
+    disks: Mapping[str, Disk]  # none without root
 
     def document(self, job: str) -> dict[str, Any]:
         folder = self.folders[job]
@@ -78,6 +82,22 @@ class OnMachine(Ground):
 @asynccontextmanager
 async def begun(folder: Path) -> AsyncIterator[OnMachine]:
     """Two jobs that have saved for the first time. Nothing of it runs any more when it is left."""
+    with ExitStack() as stack:
+        disks = {job: stack.enter_context(disk_of(folder / job)) for job in JOBS if HAS_DISKS}
+        async with on_disks(folder, disks) as ground:
+            yield ground
+
+
+@contextmanager
+def disk_of(folder: Path) -> Iterator[Disk]:
+    """The folder `out` of a job as a disk of its own."""
+    folder.mkdir()
+    with mounted(folder, "out") as disk:
+        yield disk
+
+
+@asynccontextmanager
+async def on_disks(folder: Path, disks: Mapping[str, Disk]) -> AsyncIterator[OnMachine]:
     async with Rehearsal(folder / "r", nodes=NODES) as r, Wire(r.server.port) as wire:
         other_worker = WorkerProcess(
             address=f"127.0.0.1:{wire.port}",
@@ -95,6 +115,7 @@ async def begun(folder: Path) -> AsyncIterator[OnMachine]:
                 workers=(r.worker, other_worker),
                 wire=wire,
                 r=r,
+                disks=disks,
             )
             await ground.begin()
             yield ground
