@@ -141,9 +141,13 @@ test-browser: $(READY)
 # The seed of a course of chaos, any word: a new one each time without. SECONDS: so long things happen.
 SECONDS ?= 60
 BACKEND ?= local
+# Numbers of events of the course: all others are left out.
+EVENTS ?=
+# After a violation, so many seconds a smaller course is looked for that shows it too.
+SHRINK ?= 300
 
 chaos: $(READY) $(if $(filter kubernetes,$(BACKEND)),testbed) ## faults and operations by chance on real jobs, judged by what they wrote: make chaos SECONDS=600 SEED=7
-	$(BIN)/python -m tests.chaos --backend $(BACKEND) --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(ARGS)
+	$(BIN)/python -m tests.chaos --backend $(BACKEND) --seconds $(SECONDS) $(if $(filter command line,$(origin SEED)),--seed $(SEED)) $(if $(EVENTS),--events $(EVENTS)) --shrink $(SHRINK) $(ARGS)
 
 kill-table: $(READY) ## for which steps of which levels a test kills worker or server, on which backend
 	@$(BIN)/python -m tests.workflows.ended.kill_table

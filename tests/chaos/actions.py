@@ -18,6 +18,7 @@ from tests.chaos.on_machine import HAS_DISKS, OnMachine, agents, ranks, wardens,
 from tests.chaos.plan import Event
 from tests.support.starving import stopped, without_descriptors, without_room
 from tests.support.wire import Wire
+from tests.support.world import HAS_COMPILER
 from tests.testbed.disk import Disk
 
 G_contra = TypeVar("G_contra", bound=Ground, contravariant=True)
@@ -96,9 +97,17 @@ AS_ROOT: Mapping[str, Action[OnMachine]] = {
 }
 """Rows that need a disk of their own for each job."""
 
+WITH_COMPILER: Mapping[str, Action[OnMachine]] = {
+    "step a worker's clock": Action(how=machine_deeds.step_worker_clock),
+    "step a node's clock": Action(how=machine_deeds.step_node_clock),
+    "storage errors": Action(how=machine_deeds.fail_storage, costs=SPOILED_DISK),
+}
+"""Rows that need a library of C."""
+
 ON_MACHINE: Mapping[str, Action[OnMachine]] = {
     **ANYWHERE,
     **(AS_ROOT if HAS_DISKS else {}),
+    **(WITH_COMPILER if HAS_COMPILER else {}),
     # Processes of a pod.
     "kill a rank": Action(how=machine_deeds.kill(ranks, must_restart=True), costs={"crash": 1}),
     "stop a rank": Action(how=machine_deeds.stop(ranks)),

@@ -19,6 +19,10 @@ def violations(evidence: Evidence) -> list[str]:
     return [f"{evidence.job}: {sentence}" for rule in RULES for sentence in rule(evidence)]
 
 
+def broken_rules(evidence: Evidence) -> set[str]:
+    return {rule.__name__ for rule in RULES if rule(evidence)}
+
+
 # -- What the script wrote --------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, replace
@@ -38,8 +39,27 @@ ENDS_S = 120.0
 """Once nothing is done to a job any more, it has ended by then, however busy the machine."""
 
 
-async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[str]:
-    """Play the plan, and return the violations that the checker finds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The violations of a course, and the names of the rules that it broke."""
+
+    sentences: Sequence[str] = ()
+    rules: frozenset[str] = frozenset()
+
+
+async def judged(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> Verdict:
+    """Play the plan, and judge it. What goes wrong with the chaos itself is printed, and a violation too."""
+    try:
+        return await _run(plan, folder, backend)
+    except Exception as error:  # noqa: BLE001  # the edge: the course is shrunken as any other
+        traceback.print_exc()
+        name = type(error).__name__
+        return Verdict(
+            sentences=[f"the course broke off: {name}: {error}"], rules=frozenset({name})
+        )
+
+
+async def _run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> Verdict:
     async with backend.begun(folder) as ground:
         ground.before = _version_before(folder)
         await _play(ground, plan, backend.actions)
@@ -54,7 +74,8 @@ async def run(plan: Sequence[Event], folder: Path, backend: Backend[G]) -> list[
         sentences = [each for one in evidence for each in checker.violations(one)]
         if sentences:
             _keep(folder, evidence, reports)
-        return sentences
+        rules = frozenset[str]().union(*map(checker.broken_rules, evidence))
+        return Verdict(sentences=sentences, rules=rules)
 
 
 def _version_before(folder: Path) -> Path | None:

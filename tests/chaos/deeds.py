@@ -28,7 +28,7 @@ REACHED_S = 5.0
 """So long the server is waited for by what only makes sense at once."""
 
 SLOW_TIMES = 4
-"""Times as long as other things last, a node is slow, and all workers are of the version before."""
+"""Times as long as other things: a slow node, a clock that is wrong, workers of the version before."""
 
 FORGETS_TIMES = 3
 """Times as long as other things last, an older copy of the database is kept before it is restored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -116,6 +117,7 @@ async def slow_pod(ground: OnKubernetes, event: Event) -> Hit | None:
     if not pids or ground.is_busy(what := f"slow pod of {event.job}"):
         return None
     namespace = namespace_of(pids[0])
+    assert namespace != namespace_of(os.getpid())
     return slow_down(ground, event, what, partial(processes_in, namespace))
 
 

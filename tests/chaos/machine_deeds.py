@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
+from everstep.agent.processes import proc
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.tools import NothingRuns
 from everstep.protocol import wire
-from tests.chaos.deeds import Outage, lasting, sent, slow_down
+from tests.chaos.deeds import SLOW_TIMES, Outage, lasting, sent, slow_down
 from tests.chaos.ground import LOOK_S, Hit, awake, send
-from tests.chaos.on_machine import OnMachine, ranks, whole_pod
+from tests.chaos.on_machine import OTHER_WORKER, OnMachine, Worlds, agents, ranks, whole_pod
 from tests.chaos.plan import Event
 from tests.support.rehearsal import Pod
 from tests.support.starving import without_room
@@ -117,6 +118,48 @@ def spoil_disk(outage: Callable[[Disk], Outage]) -> How:
         return None
 
     return how
+
+
+STEPS_S = (-3600.0, -60.0, -1.5, 1.5, 60.0, 3600.0)
+"""So far a wall clock is set, and set back after a while."""
+
+
+def step_clock(ground: OnMachine, event: Event, worlds: Worlds, name: str) -> Hit | None:
+    """Let the wall clock of this world step, and back after a while."""
+    if ground.is_busy(what := f"clock of {name}"):
+        return None
+    ahead_s = STEPS_S[int(event.share * len(STEPS_S))]
+    longer = replace(event, lasts_s=SLOW_TIMES * event.lasts_s)
+    hit = lasting(longer, ground, what, worlds[name].ahead(ahead_s))
+    return replace(hit, text=f"{hit.text}, by {ahead_s:g} s")
+
+
+async def step_worker_clock(ground: OnMachine, event: Event) -> Hit | None:
+    """The wall clock of the other worker steps while it lives."""
+    worlds = ground.worlds
+    return None if worlds is None else step_clock(ground, event, worlds, OTHER_WORKER)
+
+
+async def step_node_clock(ground: OnMachine, event: Event) -> Hit | None:
+    """The wall clock of a node steps: that of its agents, while they live and where they begin meanwhile."""
+    victim = ground.first_pids(event, agents)
+    if ground.worlds is None or victim is None:
+        return None
+    pod, [agent] = victim
+    environment = proc.environment(agent) or b""
+    assert not environment or f"worlds/{pod.node}".encode() in environment, environment
+    return step_clock(ground, event, ground.worlds, pod.node)
+
+
+async def fail_storage(ground: OnMachine, event: Event) -> Hit | None:
+    """Writes of ranks and of their agents to the storage of the job end with EIO for a while."""
+    folder, what = ground.folders[event.job].checkpoints.parent, f"storage {event.job}"
+    if ground.worlds is None or ground.is_busy(what):
+        return None
+    outage = ExitStack()
+    for name in {event.job, *(pod.node for pod in ground.pods(event))}:
+        outage.enter_context(ground.worlds[name].without_storage(folder))
+    return replace(lasting(event, ground, what, outage), jobs=(event.job,))
 
 
 # -- Faults and operations of the local cluster -------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
@@ -22,12 +22,42 @@ from tests.chaos.plan import JOBS, Event
 from tests.support import books
 from tests.support.rehearsal import Pod, Rehearsal
 from tests.support.wire import Wire
-from tests.support.workerproc import WorkerProcess
+from tests.support.workerproc import AGENTS_PYTHON, WorkerProcess
+from tests.support.world import HAS_COMPILER, World, built, interpreter
 from tests.testbed.disk import Disk, mounted
 
 NODES = 8
+OTHER_WORKER = "other-worker"
 HAS_DISKS = os.geteuid() == 0
 """Whether each job has a disk of its own for what it saves: root alone may mount one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worlds:
+    """The world of each node's agents, of each job's ranks, and of the other worker."""
+
+    folder: Path
+    library: Path
+
+    @classmethod
+    def new(cls, folder: Path) -> Self:
+        folder.mkdir()
+        for name in (*(f"n{number}" for number in range(NODES)), *JOBS, OTHER_WORKER):
+            World.new(folder / name)
+        library = built(folder)
+        interpreter(folder / "python", library, folder)
+        return cls(folder=folder, library=library)
+
+    def __getitem__(self, name: str) -> World:
+        return World(self.folder / name)
+
+    def variables(self, name: str) -> Mapping[str, str]:
+        return self[name].variables(self.library)
+
+    @property
+    def python(self) -> str:
+        """Starts each agent in the world of its node."""
+        return str(self.folder / "python")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,10 +66,14 @@ class OnMachine(Ground):
 
     r: Rehearsal
     disks: Mapping[str, Disk]  # none without root
+    worlds: Worlds | None  # of nodes, jobs and the other worker; None without a compiler
 
     def document(self, job: str) -> dict[str, Any]:
         folder = self.folders[job]
-        return document(job, folder, inside=str(folder.path), python=sys.executable)
+        made = document(job, folder, inside=str(folder.path), python=sys.executable)
+        if self.worlds is not None:
+            made["spec"]["env"] |= self.worlds.variables(job)
+        return made
 
     async def heal(self) -> None:
         for node in self.r.books().nodes.values():
@@ -98,13 +132,19 @@ def disk_of(folder: Path) -> Iterator[Disk]:
 
 @asynccontextmanager
 async def on_disks(folder: Path, disks: Mapping[str, Disk]) -> AsyncIterator[OnMachine]:
-    async with Rehearsal(folder / "r", nodes=NODES) as r, Wire(r.server.port) as wire:
+    worlds = Worlds.new(folder / "worlds") if HAS_COMPILER else None
+    env = {} if worlds is None else {AGENTS_PYTHON: worlds.python}
+    async with Rehearsal(folder / "r", nodes=NODES, env=env) as r, Wire(r.server.port) as wire:
         other_worker = WorkerProcess(
             address=f"127.0.0.1:{wire.port}",
             namespace="default",
             home=r.home,
             backend="local",
-            env={"EVERSTEP_NODES": str(NODES)},
+            env={
+                "EVERSTEP_NODES": str(NODES),
+                **env,
+                **({} if worlds is None else worlds.variables(OTHER_WORKER)),
+            },
         )
         other_worker.log = folder / "other-worker.log"
         async with other_worker:
@@ -116,6 +156,7 @@ async def on_disks(folder: Path, disks: Mapping[str, Disk]) -> AsyncIterator[OnM
                 wire=wire,
                 r=r,
                 disks=disks,
+                worlds=worlds,
             )
             await ground.begin()
             yield ground

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 JOBS = ("first", "second")
 GAPS_S = (0.0, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 8.0)
@@ -54,3 +55,14 @@ def planned(seed: str, actions: Sequence[str], *, seconds: float) -> tuple[Event
                 lasts_s=chance.choice(LASTS_S),
             )
         )
+
+
+def part(plan: Sequence[Event], numbers: Collection[int]) -> tuple[Event, ...]:
+    """The events of these numbers, as close to each other as they are, and as any two may be at most."""
+    events = [event for event in plan if event.number in numbers]
+    gaps = [0.0, *(later.at_s - earlier.at_s for earlier, later in pairwise(events))]
+    moments, at_s = [], 0.0
+    for gap in gaps:
+        at_s = round(at_s + min(gap, max(GAPS_S)), 2)
+        moments.append(at_s)
+    return tuple(replace(event, at_s=at) for event, at in zip(events, moments, strict=False))

@@ -28,6 +28,8 @@ from tests.support.patience import HUNG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = "forks workers"
+AGENTS_PYTHON = "AGENTS_PYTHON"
+"""Variable with the path of the Python that the worker starts agents with, instead of its own."""
 
 
 class Fork:
@@ -151,6 +153,7 @@ def become(request: Mapping[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = [worker.__file__]
+    sys.executable = request["env"].get(AGENTS_PYTHON, sys.executable)
     worker.main()
     sys.exit(0)
 

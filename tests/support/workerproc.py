@@ -18,6 +18,14 @@ READY = "everstep worker ready"
 
 COMMAND = (sys.executable, "-m", "worker")
 
+AGENTS_PYTHON = workerforks.AGENTS_PYTHON
+BEGIN = f"""
+import os, runpy, sys
+sys.executable = os.environ["{AGENTS_PYTHON}"]
+runpy.run_module("worker", run_name="__main__", alter_sys=True)
+"""
+"""As `-m worker`, with another Python for agents."""
+
 WEDGING = ("invalid argument", "ondeterminis")
 """The log line of a workflow task that fails at every attempt."""
 
@@ -88,10 +96,11 @@ class WorkerProcess:
         # PYTHONPATH has the root, so that `-m worker` is found from any directory.
         env = {**self._env, "PYTHONPATH": str(self.root)}
         cwd = self.cwd if self.root == ROOT else self.root
-        if self.command == COMMAND and cwd == ROOT:
+        if self.command == COMMAND and cwd == ROOT and "LD_PRELOAD" not in env:
             self._child = await workerforks.forked(self._backend, log=self.log, env=env)
         else:
-            self._child = Child(self.command, name="worker", log=self.log, env=env, cwd=cwd)
+            words = [*self.command[:1], "-c", BEGIN] if AGENTS_PYTHON in env else self.command
+            self._child = Child(words, name="worker", log=self.log, env=env, cwd=cwd)
         try:
             await self._child.until(self._is_ready, within_s=HUNG_S)
         except BaseException:
