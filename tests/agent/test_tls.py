@@ -18,7 +18,7 @@ from everstep.backends.kubernetes import credentials
 from everstep.processes import free_port
 from everstep.protocol import wire
 from tests.agent.memory.test_snapshots import ENV, train
-from tests.agent.pod import Pod
+from tests.agent.pod import LIBRARIES, Pod
 from tests.support.patience import HUNG_S
 
 CONNECTIONS = 10
@@ -146,7 +146,7 @@ async def test_a_copy_over_tls_is_as_one_over_a_socket(
         body = {
             "generation": 1,
             "command": [sys.executable, "-c", train(3)],
-            "env": {**ENV, "HOMEDIR": str(copier.home), "EVERSTEP_GENERATION": "1"},
+            "env": {**LIBRARIES, **ENV, "HOMEDIR": str(copier.home), "EVERSTEP_GENERATION": "1"},
             "workdir": str(copier.home),
             "ranks": [{"rank": 0, "local_rank": 0, "env": {"RANK": "0"}}],
             "neighbour": {"slot": 1, "uid": idle.uid, "address": f"tcp:127.0.0.1:{port}"},
