@@ -22,7 +22,6 @@ from activities.visibility import (
     FAILS_VISIBLY_FROM,
     SIGNAL_WITHIN,
     signal_wait,
-    signal_waiting,
     visible,
 )
 from everstep.backends.base import Backend
@@ -33,6 +32,7 @@ from everstep.core.deciding.decision import Isolation, StepOrder, StepResult
 from everstep.core.levels import Step
 from everstep.core.seeing.glance import saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
+from everstep.core.state import Wait
 from everstep.core.world import ClusterReached, GoneState, JobRef, SaveOrder, SaveState
 from everstep.steps.counting import (
     count_faults,
@@ -66,7 +66,7 @@ def _beat(heartbeat: Heartbeat, worker: str, glance: Mapping[str, object]) -> No
     heartbeat.beat({**glance, WATCHED_BY: worker})
 
 
-async def _show_nothing(_wait: str | None) -> None:
+async def _show_nothing(_wait: Wait | None) -> None:
     return None
 
 
@@ -77,24 +77,24 @@ async def until_gone(
     *,
     grace_s: float = 0.0,
     within_s: float = math.inf,
-    show: Callable[[str | None], Awaitable[None]] = _show_nothing,
+    show: Callable[[Wait | None], Awaitable[None]] = _show_nothing,
 ) -> GoneState:
     """Repeat the order until nothing of the job is left, with a heartbeat each time, or the time is over.
 
     `show` is called with what a long end waits for, and with None once that is over.
     """
     cursor, ends_at = "", time.monotonic() + within_s
-    reason, show_at = "", time.monotonic() + END_SHOWN_S
+    wait, show_at = None, time.monotonic() + END_SHOWN_S
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
         beat(state.waiting_for)
         if state.done or time.monotonic() >= ends_at:
-            if reason:
+            if wait is not None:
                 await show(None)
             return state
-        if state.waiting_for != reason and time.monotonic() >= show_at:
-            reason, show_at = state.waiting_for, time.monotonic() + END_SHOWN_S
-            await show(reason or None)
+        if state.wait != wait and time.monotonic() >= show_at:
+            wait, show_at = state.wait, time.monotonic() + END_SHOWN_S
+            await show(None if wait is None else Wait.of(wait))
         cursor = (await backend.observe(job, cursor=cursor, until=None, wait_s=1.0)).cursor
 
 
@@ -196,7 +196,7 @@ class ClusterActivities:
         async with heartbeating() as heartbeat, visible("clear", job.id):
             if key is not None:
                 await self.backend.ensure_generation(job, key)
-            show = partial(signal_waiting, job.id, None)
+            show = partial(signal_wait, job.id, None)
             return await until_gone(self.backend, job, heartbeat.beat, grace_s=grace_s, show=show)
 
     @activity.defn(name="hand_over")

@@ -230,6 +230,7 @@ def message(publication: Publication, notice: Notice) -> dict[str, Any]:
         "message": notice.message,
         "topic": publication.topic,
         "text": _text(publication.job.id, notice),
+        "waiting_reason": notice.waiting_reason or None,
         "incident": None if notice.incident is None else _incident(notice.incident, notice.at),
     }
 

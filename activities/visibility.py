@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 from temporalio import activity
@@ -12,6 +13,7 @@ from temporalio.service import RPCError
 
 from activities.failures import WRONG_CLUSTER, is_worth_a_line, translated
 from everstep.core.state import Wait
+from everstep.core.waits import WaitKind
 
 SIGNAL_WITHIN = timedelta(seconds=2)
 WAITING_SHOWN = 300
@@ -22,34 +24,21 @@ FAILS_IN_EVENTS_AT = 4
 """The attempt whose failure is an event as well. It is a number of `is_worth_a_line`."""
 
 
-async def signal_waiting(
-    job: str,
-    plan: str | None,
-    what: str | None,
-    *,
-    since: float | None = None,
-    until: float | None = None,
-    is_refusal: bool = False,
+async def signal_wait(
+    job: str, plan: str | None, wait: Wait | None, *, is_refusal: bool = False
 ) -> None:
-    """Report to the job what its plan, or its watch, waits for, and between which times of the backend.
+    """Report to the job what its plan, or its watch, waits for; None: it goes on.
 
     Only for display: if the signal fails, the wait goes on.
     """
     handle = activity.client().get_workflow_handle(job)
-    times = {} if since is None else {"since": since, "until": until}
-    waiting = {"plan": plan, "what": what, "is_refusal": is_refusal, **times}
+    values = {"what": None} if wait is None else asdict(wait)
+    notice = {"plan": plan, "is_refusal": is_refusal, **values}
     try:
-        await handle.signal("waiting", waiting, rpc_timeout=SIGNAL_WITHIN)
+        await handle.signal("waiting", notice, rpc_timeout=SIGNAL_WITHIN)
     except RPCError as error:
+        what = values["what"]
         activity.logger.info("the job could not be sent that it waits for %s: %s", what, error)
-
-
-async def signal_wait(job: str, plan: str | None, wait: Wait | None) -> None:
-    """Report to the job the wait of a step; None: it goes on."""
-    if wait is None:
-        await signal_waiting(job, plan, None)
-    else:
-        await signal_waiting(job, plan, wait.what, since=wait.since, until=wait.until)
 
 
 @asynccontextmanager
@@ -70,16 +59,15 @@ async def visible(doing: str, job: str, plan: str | None = None) -> AsyncIterato
         if attempt < shown_from or not is_worth_a_line(attempt) or activity.is_cancelled():
             pass
         elif is_refusal:
-            await signal_waiting(
-                job, plan, _sentence(error), is_refusal=attempt == FAILS_VISIBLY_FROM
-            )
+            wait = Wait.of(WaitKind.BOOKS.of(_sentence(error)))
+            await signal_wait(job, plan, wait, is_refusal=attempt == FAILS_VISIBLY_FROM)
         else:
-            tried = f"{doing}, which failed {attempt} times: {_sentence(error)}"
-            is_event = attempt == FAILS_IN_EVENTS_AT
-            await signal_waiting(job, plan, tried[:WAITING_SHOWN], is_refusal=is_event)
+            wait = Wait.of(WaitKind.FAILING.of(doing, attempt, _sentence(error)))
+            wait = replace(wait, what=wait.what[:WAITING_SHOWN])
+            await signal_wait(job, plan, wait, is_refusal=attempt == FAILS_IN_EVENTS_AT)
         raise
     if attempt > FAILS_VISIBLY_FROM:
-        await signal_waiting(job, plan, None)
+        await signal_wait(job, plan, None)
 
 
 def _sentence(error: Exception) -> str:

@@ -118,8 +118,8 @@ def _cluster_facts() -> Iterator[str]:
     ends = ((f"`{row.field}`", f"`{row.kind}`", row.why) for row in pod_facts.ENDS)
     yield from _table(("in its status", "fact", "because"), ends)
     yield "\nA pod that does not run yet; `waiting_for` shows the words of the cluster:\n"
-    waits = ((f"`{row.field}`", row.why) for row in pod_facts.WAITS)
-    yield from _table(("in its status", "because"), waits)
+    waits = ((f"`{row.field}`", f"`{row.kind.reason}`", row.why) for row in pod_facts.WAITS)
+    yield from _table(("in its status", "`waiting_reason`", "because"), waits)
     yield "\nConditions and taints of a node. A code of NVIDIA in one makes it a `device.fault`:\n"
     conditions = (
         (f"`{_pattern(row.condition)}` is {row.status}", row.source, f"`{row.kind}`", row.why)

@@ -39,6 +39,7 @@ from everstep.core.loop.job_events import (
 )
 from everstep.core.spec import PhaseSpec
 from everstep.core.state import Command, JobState, Mode, Wait, is_applied
+from everstep.core.waits import known_reason
 from everstep.dialects import responses
 from workflows import adopting, attributes, commanding, opening, saving
 
@@ -159,10 +160,13 @@ class JobHandlers:
             what = None if what is None else cut(plain(str(what)), TEXT_MOST)
             since, until = (_moment(notice.get(key)) for key in ("since", "until"))
             since = self._time() if since is None else since
-            wait = None if what is None else Wait(what=what, since=since, until=until)
+            reason = known_reason(notice.get("reason"))
+            wait = (
+                None if what is None else Wait(what=what, since=since, until=until, reason=reason)
+            )
             self._state = lifecycle.waits(self._state, wait)
             if notice.get("is_refusal") and what:
-                self._note_refusal(what)
+                self._note_refusal(what, waiting_reason=reason)
             workflow.set_current_details(views.page(self.state, self.chronicle))
             if views.shown_state(self._state) != self._listed_as:
                 self._list()
@@ -218,10 +222,10 @@ class JobHandlers:
             await workflow.wait_condition(lambda: self._state is not None)
         self._note_refusal(text)
 
-    def _note_refusal(self, text: str) -> None:
+    def _note_refusal(self, text: str, *, waiting_reason: str = "") -> None:
         if happenings.repeats_a_refusal(self.chronicle, text):  # one of thousands
             return
-        refused = RequestRefused(at=self._time(), text=text)
+        refused = RequestRefused(at=self._time(), text=text, waiting_reason=waiting_reason)
         self.chronicle = folded(self.chronicle, [refused])
 
     pause = _update("pause", "stop the processes, keep the pods: {reason}")

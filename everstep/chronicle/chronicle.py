@@ -74,6 +74,7 @@ class Happening(NamedTuple):
     kind: str
     text: str
     generation: int = 0  # of the ranks that a restart started
+    waiting_reason: str = ""  # a `WaitReason`, of a wait that the event is about
 
 
 class QueuedSpan(NamedTuple):

@@ -6,7 +6,7 @@ notice that was not sent is dropped once its happening is not among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle, Happening
 from everstep.chronicle.incidents import IncidentSummary, closed_by, given_up
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.views import ENDED_STATE
-from everstep.core.deciding.decision import Decision
+from everstep.core.deciding.decision import Decision, Waited
 from everstep.core.deciding.playbook import GOOD_NEWS
 from everstep.core.facts import PREFETCH_DONE, Fact
 from everstep.core.levels import FaultClass, Level, Step
@@ -44,6 +44,7 @@ from everstep.core.loop.job_events import (
     WarningOver,
     WorkerChanged,
 )
+from everstep.core.waits import WaitReason
 from everstep.protocol.exits import Exit
 
 TEXT_KEPT, START_KEPT = 120, 200  # a start says from which checkpoint it goes on
@@ -126,16 +127,22 @@ def with_event(chronicle: Chronicle, event: JobEvent) -> Chronicle:
     generation = event.generation if isinstance(event, Started) else 0
     for kind, at, text in _texts_of(chronicle, event):
         most = START_KEPT if generation else TEXT_KEPT
-        chronicle = _append(chronicle, kind, at, _cut(text, most), generation)
+        happening = Happening(
+            number=0,
+            at=at,
+            kind=kind,
+            text=_cut(text, most),
+            generation=generation,
+            waiting_reason=_waiting_reason(kind, event),
+        )
+        chronicle = _append(chronicle, happening)
     return chronicle
 
 
-def _append(
-    chronicle: Chronicle, kind: str, at: float, text: str, generation: int = 0
-) -> Chronicle:
+def _append(chronicle: Chronicle, new: Happening) -> Chronicle:
+    """The chronicle with the happening under the next number."""
     number = chronicle.happening_number + 1
-    new = Happening(number=number, at=at, kind=kind, text=text, generation=generation)
-    happenings = (*chronicle.happenings, new)
+    happenings = (*chronicle.happenings, new._replace(number=number))
     undelivered = [h for h in happenings[:-HAPPENINGS_KEPT] if _is_unsent_notice(chronicle, h)]
     chronicle = replace(
         chronicle, happenings=happenings[-HAPPENINGS_KEPT:], happening_number=number
@@ -143,7 +150,7 @@ def _append(
     for h in undelivered:
         name = f"{h.number} {KINDS[h.kind].event}"
         chronicle = journal.line(
-            chronicle, at, f"event {name} was not delivered in time and is dropped"
+            chronicle, new.at, f"event {name} was not delivered in time and is dropped"
         )
     return chronicle
 
@@ -159,7 +166,8 @@ def lines_lost(chronicle: Chronicle, at: float) -> Chronicle:
     lost = chronicle.entries_lost + len(chronicle.entries)
     what = "1 line" if lost == 1 else f"{lost} lines"
     text = f"{what} of run.log could not be written"
-    return _append(chronicle, "lines_lost", at, text) if lost else chronicle
+    happening = Happening(number=0, at=at, kind="lines_lost", text=text)
+    return _append(chronicle, happening) if lost else chronicle
 
 
 def _cut(text: str, most: int) -> str:
@@ -179,6 +187,7 @@ class Notice:
     level: str
     message: str
     incident: IncidentSummary | None = None  # the one that ended with this event
+    waiting_reason: str = ""
 
 
 def unsent_notices(chronicle: Chronicle) -> tuple[Notice, ...]:
@@ -206,6 +215,7 @@ def _notice(chronicle: Chronicle, happening: Happening) -> Notice:
         level=kind.level,
         message=happening.text,
         incident=_incident(chronicle, happening),
+        waiting_reason=happening.waiting_reason,
     )
 
 
@@ -240,6 +250,7 @@ def _as_json(happening: Happening) -> dict[str, Any]:
         "message": happening.text,
         "source": kind.source,
         "event": kind.event,
+        "waiting_reason": happening.waiting_reason or None,
     }
 
 
@@ -303,6 +314,23 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
             return
 
 
+def _waiting_reason(kind: str, event: JobEvent) -> str:
+    """The reason of the wait that an event is about; empty: it is about none."""
+    match event:
+        case RestartDecided() if kind == "storage_awaited":
+            return WaitReason.STORAGE_UNAVAILABLE
+        case RequestRefused(waiting_reason=reason):
+            return reason
+        case Started(waited=waited) if waited:
+            return _longest(waited).reason
+        case _:
+            return ""
+
+
+def _longest(waited: Iterable[Waited]) -> Waited:
+    return max(waited, key=lambda one: one.s)
+
+
 def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
@@ -333,7 +361,7 @@ def _start_text(chronicle: Chronicle, event: Started) -> Iterator[EventText]:
     phase = chronicle.phase.name if chronicle.phase is not None else ""
     what = f"phase {phase} on {_nodes(len(event.slots))}, from {journal.origin(event)}"
     if event.waited:
-        longest = max(event.waited, key=lambda waited: waited.s)
+        longest = _longest(event.waited)
         what += f", after {longest.s:g} s of waiting for {longest.what}"
     if chronicle.started_at is None:
         yield "started", event.at, f"running: {what}"

@@ -49,6 +49,7 @@ STATUS = (
     "checkpoint_path",
     "resumed_from",
     "waiting_for",
+    "waiting_reason",
     "waiting_since",
     "waiting_until",
     "recovery",

@@ -147,9 +147,10 @@ def _times(state: JobState, chronicle: Chronicle | None) -> dict[str, Any]:
 
 def _wait(wait: Wait | None) -> dict[str, str | None]:
     if wait is None:
-        return dict.fromkeys(("waiting_for", "waiting_since", "waiting_until"))
+        return dict.fromkeys(("waiting_for", "waiting_reason", "waiting_since", "waiting_until"))
     return {
         "waiting_for": wait.what,
+        "waiting_reason": wait.reason or None,
         "waiting_since": moment(wait.since),
         "waiting_until": moment(wait.until),
     }
@@ -332,7 +333,10 @@ def record(r: Record) -> dict[str, Any]:
         "refused_by": r.refused_by,
         "end_reason": r.end_reason,
         "notes": [*r.notes, *_unknown_step(r)],
-        "waited": [{"for": waited.what, "s": waited.s} for waited in r.waited],
+        "waited": [
+            {"for": waited.what, "s": waited.s, "reason": waited.reason or None}
+            for waited in r.waited
+        ],
         "spares": record_rows.spares(reused.stood_up_s),
     }
 

@@ -30,6 +30,7 @@ from everstep.core.loop.job_events import JobEvent
 from everstep.core.seeing.job_warnings import JobWarning
 from everstep.core.slots import BySlot, Slots
 from everstep.core.spec import JobSpec, PhaseSpec
+from everstep.core.waits import WaitCause
 from everstep.core.world import Checkpoint, JobRef, PodState, Snapshot
 
 COMMAND_IDS_KEPT = 1_000
@@ -161,6 +162,12 @@ class Wait:
     what: str
     since: float | None = None  # None: unknown
     until: float | None = None  # then it goes on without, or fails; None: it has no limit
+    # A `WaitReason`, as it was reported; empty: by a version that had none.
+    reason: str = ""
+
+    @classmethod
+    def of(cls, cause: WaitCause, **times: float | None) -> Wait:
+        return cls(what=cause.sentence, reason=cause.reason, **times)
 
 
 class AvoidedNode(NamedTuple):

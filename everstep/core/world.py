@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 from everstep.core.facts import Fact
 from everstep.core.spec import Accelerator, PrefetchOrder
+from everstep.core.waits import WaitCause, WaitKind, sentence_of
 from everstep.protocol.exits import RankExit
 from everstep.protocol.wire import RunOrder, RunProgress
 
@@ -386,7 +387,19 @@ class PlaceOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceState:
+class Waiting:
+    """An answer of a backend that may come before the order is carried out."""
+
+    wait: WaitCause | None = None
+
+    @property
+    def waiting_for(self) -> str:
+        """The sentence of the wait; empty: nothing is waited for."""
+        return sentence_of(self.wait)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceState(Waiting):
     """The progress of a placement: `pods` of every slot once placed, before that `places`.
 
     `places` is how many of the slots could live now; None if unknown, then smaller orders are tried.
@@ -395,7 +408,6 @@ class PlaceState:
     placed: bool
     pods: Mapping[int, PodRef] = field(default_factory=dict)
     places: int | None = 0
-    waiting_for: str = ""
     # Pods of one slot in a row that failed before their agent answered, though their node took them.
     start_failures: int = 0
     failure: str = ""  # how the newest of them failed
@@ -470,7 +482,7 @@ class CheckpointListing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FenceState:
+class FenceState(Waiting):
     """Done once every older pod is proven stopped, or has had the time to stop after reading the fence.
 
     `unwritable` is the storage's error, empty if it has none. `newer` is a newer generation found there:
@@ -478,7 +490,6 @@ class FenceState:
     """
 
     done: bool
-    waiting_for: str = ""
     unwritable: str = ""
     newer: int = 0
     no_folder: bool = False  # something else is in the place of a folder, or its workdir is missing
@@ -487,8 +498,8 @@ class FenceState:
 
     @classmethod
     def refused(cls, why: str, *, no_folder: bool = False) -> FenceState:
-        waits_for = f"the storage: {why}"
-        return cls(done=False, waiting_for=waits_for, unwritable=why, no_folder=no_folder)
+        wait = WaitKind.STORAGE.of(why)
+        return cls(done=False, wait=wait, unwritable=why, no_folder=no_folder)
 
 
 class SlotStart(NamedTuple):
@@ -582,8 +593,7 @@ class StartState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoneState:
+class GoneState(Waiting):
     """Whether nothing of a job is left on the cluster."""
 
     done: bool
-    waiting_for: str = ""

@@ -18,6 +18,7 @@ from everstep.core.facts import Fact, is_late
 from everstep.core.levels import FaultClass, Step
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
 from everstep.core.state import Wait
+from everstep.core.waits import WaitCause
 from everstep.core.world import Observation, PodRef, PodState, PodView
 
 ENDED = frozenset({PodState.LOST, PodState.ABSENT})
@@ -112,8 +113,10 @@ class StepRun:
     facts: list[Fact] = field(default_factory=list)
     nodes: frozenset[str] = frozenset()  # where this plan has created pods
     needs: frozenset[int] = frozenset()  # slots that must have a living container
-    waiting_for: str | None = None  # the current wait; None: it does not wait
-    past_waits: dict[str, float] = field(default_factory=dict)  # seconds, by what it waited for
+    wait: WaitCause | None = None  # the current one; None: it does not wait
+    past_waits: dict[WaitCause, float] = field(
+        default_factory=dict
+    )  # seconds, by what it waited for
     observation: Observation | None = None  # the newest
     first_request_at: float | None = None  # the result of `requested_at`, once that was called
 
@@ -185,41 +188,44 @@ class StepRun:
             if pod.slot in self.needs and pod.silent_since is not None
         }
 
-    async def report_wait(self, what: str | None, *, until: float | None = None) -> None:
+    async def report_wait(self, cause: WaitCause | None, *, until: float | None = None) -> None:
         """Report what the step waits for, before the wait and only when it changed.
 
         The step fails at `until` if that has not come.
         """
-        if what != self.waiting_for:
+        if cause != self.wait:
             self._count_current_wait()
             since = max(self.now, self.order.since)
-            wait = None if what is None else Wait(what=what, since=since, until=until)
+            wait = None if cause is None else Wait.of(cause, since=since, until=until)
             await self.context.send_wait(wait)
-            self.waiting_for = what
+            self.wait = cause
 
-    async def resume_wait(self, what: str) -> None:
+    async def resume_wait(self, cause: WaitCause) -> None:
         """Count a wait that this try of the step finds over: an earlier try had it.
 
         It lasted from the step's begin until now. Does nothing if that was short or this try waits itself.
         """
-        if self.waiting_for is not None:
+        if self.wait is not None:
             return
         now = await self.context.backend.clock()
         if now - self._wait_began() >= WAITED_S:
-            self.now, self.waiting_for = max(self.now, now), what
+            self.now, self.wait = max(self.now, now), cause
 
     def long_waits(self) -> tuple[Waited, ...]:
         """The longest waits of the step, the longest first. It ends the current one."""
         self._count_current_wait()
         waits = [w for w in self.past_waits.items() if w[1] >= WAITED_S]
         longest = sorted(waits, key=lambda w: -w[1])[:WAITS_KEPT]
-        return tuple(Waited(what=cut(what, WAIT_MOST), s=round(s, 3)) for what, s in longest)
+        return tuple(
+            Waited(what=cut(cause.sentence, WAIT_MOST), s=round(s, 3), reason=cause.reason)
+            for cause, s in longest
+        )
 
     def _count_current_wait(self) -> None:
         """Add the current wait, up to now, to the past ones."""
-        if self.waiting_for is not None:
+        if self.wait is not None:
             wait_s = max(self.now - self._wait_began(), 0.0)
-            self.past_waits[self.waiting_for] = self.past_waits.get(self.waiting_for, 0.0) + wait_s
+            self.past_waits[self.wait] = self.past_waits.get(self.wait, 0.0) + wait_s
 
     def _wait_began(self) -> float:
         """When the current wait began.
@@ -319,7 +325,7 @@ def gives_way(fact: Fact, classes: tuple[FaultClass, ...]) -> bool:
 
 
 async def observe_then_report(
-    step: StepRun, until: float | None, what: str, *, deadline: float | None = None
+    step: StepRun, until: float | None, cause: WaitCause, *, deadline: float | None = None
 ) -> None:
     """Wait for something that usually comes at once, and report the wait only if it does not.
 
@@ -329,7 +335,7 @@ async def observe_then_report(
     look = step.observe_answers if deadline is None else step.observe
     report_at = step.order.since + REPORT_AFTER_S
     if step.now >= report_at:
-        await step.report_wait(what, until=deadline)
+        await step.report_wait(cause, until=deadline)
         await look(until)
     else:
         await look(report_at if until is None else min(until, report_at))

@@ -24,6 +24,7 @@ from everstep.core.recovering.placement import (
 from everstep.core.recovering.plans import prefetch_order
 from everstep.core.recovering.quarantine import QuarantineAnswer, Request
 from everstep.core.slots import Slots
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import (
     JobRef,
     NodeView,
@@ -109,7 +110,7 @@ async def _standby(step: StepRun) -> StepResult:
             # None is wanted any more: those that stand by are removed.
             await step.context.backend.ensure_standby(replace(order, recreate=()))
             return _failed_before_stop(step, STANDBY_NONE, message)
-        await step.report_wait(state.waiting_for, until=deadline)
+        await step.report_wait(state.wait, until=deadline)
         if ended_slots := _ended_slots(await step.observe(deadline)):
             message = f"slot {ended_slots[0]} ended before a backup pod was ready"
             return _failed_before_stop(step, STANDBY_OVER, message)
@@ -191,9 +192,9 @@ async def _heal(step: StepRun) -> StepResult:
     is_online = step.order.plan.level in ALL_STAY
     heal_s = HEAL_ONLINE_S if is_online else HEAL_S_MAX
     while True:
-        healing: list[tuple[str, float]] = []
+        healing: list[tuple[WaitCause, float]] = []
         for ref in step.order.plan.remedy.heal:
-            what = f"device {ref.node}/{ref.device} to heal"
+            wait = WaitKind.HEAL.of(ref.node, ref.device)
             state = await step.context.backend.ensure_healed(
                 step.order.plan.job,
                 generation=step.generation,
@@ -201,7 +202,7 @@ async def _heal(step: StepRun) -> StepResult:
                 device=ref.device,
             )
             if state.state == "healed":
-                await step.resume_wait(what)
+                await step.resume_wait(wait)
                 continue
             # After a time without a worker the step is old, but the device may have begun just now.
             deadline = max(step.order.since, state.began_at or 0.0) + heal_s
@@ -212,11 +213,11 @@ async def _heal(step: StepRun) -> StepResult:
                 message = state.message or f"{ref.node}/{ref.device} did not heal"
                 cause = step.cause("device.heal_failed", message, node=ref.node, device=ref.device)
                 return step.failed(cause)
-            healing.append((what, deadline))
+            healing.append((wait, deadline))
         if not healing:
             return step.done()
-        what, deadline = healing[0]
-        await step.report_wait(what, until=deadline)
+        wait, deadline = healing[0]
+        await step.report_wait(wait, until=deadline)
         await step.observe(min(until for _, until in healing))
 
 
@@ -228,7 +229,7 @@ async def _writable(step: StepRun) -> StepResult:
         if deadline is not None and step.now >= deadline:
             message = f"{problem} for {wait_s:g} s"
             return step.failed(step.cause("storage.unwritable", message))
-        await step.report_wait("the storage to be writable", until=deadline)
+        await step.report_wait(WaitKind.WRITABLE.of(), until=deadline)
         next_poll = step.now + STORAGE_POLL_S
         await step.observe(next_poll if deadline is None else min(deadline, next_poll))
     return step.done()
@@ -379,7 +380,7 @@ async def _place(step: StepRun) -> StepResult:
         if isinstance(choice, OrderPlaces) and choice.slots != slots:
             slots = choice.slots
         elif all_have_nodes_at is None:
-            await step.report_wait(state.waiting_for or None, until=deadline)
+            await step.report_wait(state.wait, until=deadline)
             await step.observe(choice.until)
         elif (cause := await _wait_for_agents(step, state, all_have_nodes_at)) is not None:
             return step.failed(cause)
@@ -402,7 +403,7 @@ async def _wait_for_agents(
     if step.now < report_at:
         await step.observe(min(report_at, until))
         return None
-    await step.report_wait(state.waiting_for or None, until=until)
+    await step.report_wait(state.wait, until=until)
     await step.observe(until)
     return None
 
@@ -414,8 +415,8 @@ async def _order(
     avoid = await _avoided_now(step)
     state = await step.context.backend.ensure_placed(_place_order(step, slots, avoid))
     if state.places is None or state.places < len(slots):
-        what = avoiding.wait_sentence(state.waiting_for, step.order.plan, avoid)
-        state = replace(state, waiting_for=what)
+        wait = avoiding.with_avoided(state.wait, step.order.plan, avoid)
+        state = replace(state, wait=wait)
     if attempt is None or attempt.slots != slots:
         attempt = Attempt(slots=slots, since=step.now)
     return state, attempt
@@ -474,7 +475,7 @@ async def _precheck(step: StepRun) -> StepResult:
     )
     step.needs = frozenset(order.slots)
     while not (state := await step.context.backend.ensure_prechecked(order)).done:
-        await observe_then_report(step, None, "the checks before the start")
+        await observe_then_report(step, None, WaitKind.PRECHECK.of())
     step.facts += state.failures
     result = step.failed(min(state.failures, key=weight)) if state.failures else step.done()
     return replace(result, notes=state.notes)
@@ -502,10 +503,8 @@ async def _start(step: StepRun) -> StepResult:
             failed = step.failed(step.cause("start.timeout", message, slot=slot))
             return replace(failed, works=state.works)
         step.needs = frozenset(state.pending)
-        waiting_for = (
-            f"slot {slot} to start its ranks{resuming_from(step.order.snapshot or order.resume)}"
-        )
-        await observe_then_report(step, deadline, waiting_for, deadline=deadline)
+        wait = WaitKind.START.of(slot, resuming_from(step.order.snapshot or order.resume))
+        await observe_then_report(step, deadline, wait, deadline=deadline)
 
 
 STEP: Mapping[Step, Callable[[StepRun], Awaitable[StepResult]]] = {

@@ -11,6 +11,7 @@ from everstep.core.deciding.decision import Plan, StepResult
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import NONE_OLDER, START_FAILED, STORAGE_GIVEN_UP, Fact
 from everstep.core.recovering import placement, snapshots
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import (
     NEWER_NAMED,
     Checkpoint,
@@ -111,15 +112,16 @@ async def _wait_for_fence(step: StepRun, order: FenceOrder) -> FenceState | Step
     while not (state := await step.context.backend.ensure_fenced(order)).done:
         if state.newer:
             return replace(step.done(), end="outdated", newer=state.newer)
+        assert state.wait is not None, "a fence that is not done waits for something"
         if state.no_folder and is_launch:
             return step.failed(step.cause(START_FAILED, state.unwritable))
-        if not state.unwritable:
-            await observe_then_report(step, None, state.waiting_for)
+        if state.wait.kind is not WaitKind.STORAGE:
+            await observe_then_report(step, None, state.wait)
             continue
         if deadline is not None and step.now >= deadline:
             message = f"it could not be written for {wait_s:g} s: {state.unwritable}"
             return step.failed(step.cause(STORAGE_GIVEN_UP, message))
-        await step.report_wait(state.waiting_for, until=deadline)
+        await step.report_wait(state.wait, until=deadline)
         next_poll = step.now + STORAGE_POLL_S
         await step.observe(next_poll if deadline is None else min(deadline, next_poll))
     return state
@@ -138,19 +140,19 @@ async def _wait_for_checkpoints(step: StepRun) -> CheckpointListing:
     """Wait until checkpoints are listed again, at most `requeue_s`: training must not start without."""
     wait_s = step.order.plan.phase.limits.requeue_s
     deadline = None if wait_s is None else step.order.since + wait_s
-    waiting_for = _missing(step.order.plan)
+    wait = _missing(step.order.plan)
     listing = NO_CHECKPOINTS
     while not listing.checkpoints and (deadline is None or step.now < deadline):
-        await step.report_wait(waiting_for, until=deadline)
+        await step.report_wait(wait, until=deadline)
         next_poll = step.now + STORAGE_POLL_S
         await step.observe(next_poll if deadline is None else min(deadline, next_poll))
         listing = await _list_checkpoints(step)
     return listing
 
 
-def _missing(plan: Plan) -> str:
-    what = f"the checkpoints to be there again: {plan.phase.checkpoints_path} has none"
-    return what if plan.n else f"{what}. To begin without them, submit the job under another ID"
+def _missing(plan: Plan) -> WaitCause:
+    kind = WaitKind.CHECKPOINTS if plan.n else WaitKind.CHECKPOINTS_AT_LAUNCH
+    return kind.of(plan.phase.checkpoints_path)
 
 
 async def _list_checkpoints(step: StepRun) -> CheckpointListing:
@@ -161,7 +163,7 @@ async def _list_checkpoints(step: StepRun) -> CheckpointListing:
         try:
             return CheckpointListing(checkpoints=await _checkpoints(step))
         except NoAgentAvailable as error:
-            await observe_then_report(step, step.now + STORAGE_POLL_S, str(error))
+            await observe_then_report(step, step.now + STORAGE_POLL_S, WaitKind.LISTING.of(error))
 
 
 async def _checkpoints(step: StepRun) -> tuple[Checkpoint, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from everstep.core.errors import EverstepError
 from everstep.core.seeing.watch_report import SparesOrder
+from everstep.core.waits import WaitCause, sentence_of
 from everstep.core.world import PlaceOrder, PrecheckOrder
 from everstep.steps.looking import StepContext
 
@@ -26,7 +27,7 @@ class KeptSpares:
     look_at: float | None = None  # the next time, whatever happens
     is_standing_up: bool = False  # every change of the job is a reason to look
     ready: int = 0
-    waiting_for: str = ""
+    wait: WaitCause | None = None
     unfit_nodes: list[str] = field(default_factory=list)  # on which a check failed
 
     async def keep(self, now: float) -> None:
@@ -52,7 +53,7 @@ class KeptSpares:
         if len(self.unfit_nodes) > len(places.avoid) - len(order.avoid):
             self.look_at = now  # for one on another node
         self.ready = len(places.recreate) if is_checked else 0
-        self.waiting_for = state.waiting_for
+        self.wait = state.wait
 
     async def _are_checked(self, places: PlaceOrder) -> bool:
         """Whether every spare passed the checks before a start. One that fails is replaced elsewhere."""
@@ -74,5 +75,7 @@ class KeptSpares:
         """What the heartbeat of the watch has of them."""
         if self.order is None:
             return {}
-        count = len(self.order.places.recreate)
-        return {"spares": {"wanted": count, "ready": self.ready, "waiting_for": self.waiting_for}}
+        spares = {"wanted": len(self.order.places.recreate), "ready": self.ready}
+        reason = None if self.wait is None else self.wait.reason
+        wait = {"waiting_for": sentence_of(self.wait), "waiting_reason": reason}
+        return {"spares": {**spares, **wait}}

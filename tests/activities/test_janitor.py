@@ -12,6 +12,7 @@ from activities.janitor_activities import JanitorActivities
 from everstep.backends.fake.backend import FakeBackend
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.waits import WaitKind
 from everstep.core.world import GoneState, JobRef, Leftover
 from tests.support.at_work import at_work, thinker
 from tests.support.devserver import DevServer
@@ -38,7 +39,7 @@ class Leftovers(FakeBackend):
             return GoneState(done=True)
         if self.obstacle is not None:
             raise self.obstacle
-        return GoneState(done=False, waiting_for="pod a-0-g1 to go")
+        return GoneState(done=False, wait=WaitKind.POD_GONE.of("pod a-0-g1"))
 
 
 @pytest.mark.parametrize(

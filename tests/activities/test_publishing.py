@@ -92,6 +92,7 @@ async def test_a_message_says_all_there_is_to_know() -> None:
             "message": "no. 1",
             "topic": "urn:nlp",
             "text": "demo: no. 1",
+            "waiting_reason": None,
             "incident": None,
         }
     ]

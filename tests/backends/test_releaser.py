@@ -7,6 +7,7 @@ import pytest
 from everstep.backends.kubernetes.books import JobSession
 from everstep.backends.kubernetes.releasing import FolderReleaser
 from everstep.core.errors import BackendUnavailable
+from everstep.core.waits import sentence_of
 from everstep.protocol import wire
 from tests.backends.objects_in_memory import (
     AGENT,
@@ -75,7 +76,7 @@ async def test_a_quota_or_a_right_that_is_missing_for_now_is_waited_for(message:
                 raise refusal
 
     api.before = refuse_once
-    assert message in await releaser.release(COMMAND)
+    assert message in sentence_of(await releaser.release(COMMAND))
     await releaser.release(COMMAND)
     assert "train-release-g1" in api.of("pods")
 
@@ -110,7 +111,7 @@ async def test_the_log_says_once_what_the_folders_of_an_ended_job_wait_for(
 
     api.before = refuse
     for _ in range(3):
-        assert message in await releaser.release(COMMAND)
+        assert message in sentence_of(await releaser.release(COMMAND))
     [sentence] = [line for line in caplog.messages if message in line]
     assert sentence.startswith(
         f"job {JOB.id} has ended, but keeps /storage until a pod that releases them can be created"

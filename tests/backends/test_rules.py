@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from everstep.backends.rules import fencing, ownership, placing
-from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.backends.rules.placing import OldPod, PlaceRequest
 from everstep.core.errors import FolderTaken, StaleGeneration, WrongCluster
+from everstep.core.waits import WaitKind
 from everstep.core.world import DeviceView, FenceOrder, JobRef, NodeView, PlaceOrder
 from everstep.protocol.wire import RunOrder
 
@@ -341,7 +341,7 @@ HOLDS: dict[str, tuple[list[str], bool, float | None, str | None]] = {
     "all is proven": ([], False, SOON, None),
     "one may still run": (["a on n0"], False, SOON, "proof that a on n0 ended"),
     "its time has passed": (["a on n0"], True, PASSED, None),
-    "there may be others": ([], True, SOON, UNKNOWN_PODS),
+    "there may be others": ([], True, SOON, WaitKind.UNKNOWN_PODS.of().sentence),
     "nowhere to write, one may still run": (["a on n0"], False, None, "proof that a on n0 ended"),
     "nowhere to write, there may be others": ([], True, None, None),
 }

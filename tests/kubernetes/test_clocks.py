@@ -75,5 +75,5 @@ async def test_a_pod_that_releases_folders_has_its_time_where_the_worker_s_clock
 
 async def test_a_pod_that_released_no_folder_in_its_time_is_removed() -> None:
     async with api_server(pod_age_s=LIVES_S + 2.0) as (api, deleted):
-        assert await releaser(api).release(COMMAND) == ""
+        assert await releaser(api).release(COMMAND) is None
     assert len(deleted) == 1

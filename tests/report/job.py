@@ -116,6 +116,7 @@ def status(**more: Any) -> dict[str, Any]:
         "step": 100,
         "checkpoint_step": 100,
         "waiting_for": None,
+        "waiting_reason": None,
         "pods": [],
         "budgets": {},
         "isolated_nodes": [],

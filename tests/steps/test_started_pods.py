@@ -9,13 +9,14 @@ from everstep.backends.base import Backend
 from everstep.core.deciding.decision import StepOrder
 from everstep.core.levels import Step
 from everstep.core.recovering import recovery
+from everstep.core.waits import WaitKind
 from everstep.core.world import Observation, PlaceState
 from everstep.simulation import QuarantineInMemory
 from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
 from tests.support.builders import fact, running
 
-WAITS = "pod demo-1: its agent to answer"
+WAITS = WaitKind.AGENT.of("demo-1")
 
 
 @dataclass
@@ -31,7 +32,7 @@ class WithoutAgents:
         return 2
 
     async def ensure_placed(self, _order: Any) -> PlaceState:
-        return PlaceState(placed=False, pods={}, places=4, waiting_for=WAITS)
+        return PlaceState(placed=False, pods={}, places=4, wait=WAITS)
 
     async def observe(self, _job: Any, *, until: float | None, **_details: Any) -> Observation:
         assert until is not None, "nothing else ends this wait"
@@ -58,7 +59,7 @@ async def test_pods_that_have_a_node_get_the_time_of_a_start() -> None:
     assert result.cause is not None
     assert result.cause.kind == "place.none"
     assert result.cause.message == (
-        f"each slot has a node, and after {start_s:g} s still waits for {WAITS}"
+        f"each slot has a node, and after {start_s:g} s still waits for {WAITS.sentence}"
     )
-    assert waits[0] == WAITS
+    assert waits[0] == WAITS.sentence
     assert start_s <= backend.now - 1_000.0 <= start_s + 5.0

@@ -15,6 +15,7 @@ from everstep.core.deciding.decision import StepOrder, Waited
 from everstep.core.errors import NoAgentAvailable
 from everstep.core.levels import FaultClass
 from everstep.core.recovering import recovery
+from everstep.core.waits import WaitKind
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import responses
 from everstep.simulation import QuarantineInMemory, Simulation
@@ -61,6 +62,7 @@ async def test_the_event_of_a_start_says_what_the_launch_waited_for() -> None:
     chronicle = (await played("waits_for_places_at_launch")).simulation.chronicle
     started = next(e for e in happenings.events(chronicle) if e["event"] == "JobStarted")
     assert "s of waiting for room for 1 more pod" in started["message"]
+    assert started["waiting_reason"] == "ClusterTooSmall"
 
 
 async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> None:
@@ -69,10 +71,12 @@ async def test_a_step_that_is_repeated_counts_its_wait_from_the_first_try() -> N
     order = recovery.next_step(recovery.begin(job.plan))
     assert isinstance(order, StepOrder)
     step = StepRun.of(StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory()), order)
-    await step.report_wait("a place")  # as the first try did, which was killed
+    await step.report_wait(WaitKind.WRITABLE.of())  # as the first try did, which was killed
     step.now = order.since + 30.0
     await step.report_wait(None)
-    assert step.long_waits() == (Waited(what="a place", s=30.0),)
+    assert step.long_waits() == (
+        Waited(what="the storage to be writable", s=30.0, reason="StorageUnavailable"),
+    )
 
 
 @pytest.mark.parametrize(("took_s", "is_reported"), [(10.0, True), (0.2, False)])
@@ -86,7 +90,7 @@ async def test_a_step_that_finds_done_what_an_earlier_try_waited_for_tells_it(
     context = StepContext(backend=FakeBackend(), quarantine=QuarantineInMemory())
     began = await context.backend.clock() - took_s
     step = StepRun.of(context, replace(order, since=began))
-    await step.resume_wait("device n1/0 to heal")
+    await step.resume_wait(WaitKind.HEAL.of("n1", 0))
     await step.report_wait(None)
     assert [waited.what for waited in step.long_waits()] == ["device n1/0 to heal"] * is_reported
 

@@ -48,6 +48,7 @@ async def test_a_running_job_waits_for_its_own_books_and_goes_on_there_where_non
             status = await until_it_waits_for(job, STRANGE)
             assert (status["state"], status["restarts"]) == ("unreachable", 0)
             assert "everstep adopt demo" in status["waiting_for"]
+            assert status["waiting_reason"] == "WrongCluster"
             refusals = [e for e in await job.query("events") if STRANGE in e["message"]]
             assert len(refusals) == 1
         async with at_work(actor(client, own_cluster)):

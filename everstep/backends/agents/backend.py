@@ -34,6 +34,7 @@ from everstep.backends.rules.ownership import FolderClaim
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import WrongCluster
 from everstep.core.facts import Fact
+from everstep.core.waits import WaitCause
 from everstep.core.world import (
     Checkpoint,
     DumpOrder,
@@ -217,14 +218,14 @@ class AgentBackend(Backend):
         )
 
     @abstractmethod
-    async def remove_pods(self, job: JobRef) -> Sequence[str]:
-        """Remove the pods of the job that were ordered to end; return what of them may still be there."""
+    async def remove_pods(self, job: JobRef) -> Sequence[WaitCause]:
+        """Remove the job's pods that were ordered to end; return a wait for each that may be left."""
 
     @abstractmethod
-    async def release_folders(self, job: JobRef, end: JobEnd) -> str:
+    async def release_folders(self, job: JobRef, end: JobEnd) -> WaitCause | None:
         """Release the fences of a job that has no pod any more; a folder out of reach stays the job's.
 
-        Returns what that waits for; empty once it is done.
+        Returns what that waits for; None once it is done.
         """
 
     @abstractmethod

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from everstep.backends.agents import job_record, releasing
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import GoneState, JobRef
 from everstep.protocol import wire
 
@@ -34,24 +35,24 @@ async def ensure_gone(
     job: JobRef,
     *,
     grace_s: float,
-    remove_pods: Callable[[], Awaitable[Sequence[str]]],
-    release_folders: Callable[[JobEnd], Awaitable[str]],
+    remove_pods: Callable[[], Awaitable[Sequence[WaitCause]]],
+    release_folders: Callable[[JobEnd], Awaitable[WaitCause | None]],
 ) -> GoneState:
-    """`remove_pods` returns what is left of the job's pods; `release_folders` what it waits for, if so."""
+    """`remove_pods` returns a wait for each pod that is left; `release_folders` what it waits for, if so."""
     end = await cluster.books.change(job.id, lambda books: _close(books, job, cluster))
     if not end.is_released and end.pods:
         released = await releasing.release(cluster, end.pods, end.command, grace_s=grace_s)
         if isinstance(released, Pod):
-            return GoneState(done=False, waiting_for=f"the ranks of {released} to end")
+            return GoneState(done=False, wait=WaitKind.RANKS_END.of(released))
         if released:
             end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
     if not await cluster.books.change(job.id, lambda books: _end_pods(books, end, grace_s)):
-        return GoneState(done=False, waiting_for="a generation that was begun meanwhile to end")
+        return GoneState(done=False, wait=WaitKind.NEW_GENERATION.of())
     if left := await remove_pods():
-        return GoneState(done=False, waiting_for=f"{left[0]} to go")
+        return GoneState(done=False, wait=left[0])
     if not end.is_released:
         if wait := await release_folders(end):
-            return GoneState(done=False, waiting_for=wait)
+            return GoneState(done=False, wait=wait)
         end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
     await cluster.books.change(job.id, lambda books: _forget(books, end))
     return GoneState(done=True)

@@ -20,6 +20,7 @@ from everstep.backends.rules import ownership
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable
 from everstep.core.facts import Fact
+from everstep.core.waits import WaitKind
 from everstep.core.world import (
     Checkpoint,
     DumpOrder,
@@ -306,8 +307,8 @@ class FakeCluster:
         )
         left = [*job_state.pods.values(), *job_state.leaving]
         if left:
-            wait = f"{left[0].name} on {left[0].node.name} to go"
-            return GoneState(done=False, waiting_for=wait)
+            wait = WaitKind.POD_GONE.of(f"{left[0].name} on {left[0].node.name}")
+            return GoneState(done=False, wait=wait)
         self._forget(job_state)
         return GoneState(done=True)
 

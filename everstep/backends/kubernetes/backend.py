@@ -73,6 +73,7 @@ from everstep.backends.rules.ownership import FolderClaim, refuse_strange
 from everstep.chronicle.chronicle import Entry
 from everstep.core.errors import BackendUnavailable, CommandRejected
 from everstep.core.facts import Fact
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import (
     GoneState,
     HealState,
@@ -89,7 +90,6 @@ from everstep.protocol import wire
 logger = logging.getLogger(__name__)
 
 _OPEN_S = 30.0
-_HOLDS = "of others holds"
 _HANDSHAKES = 32
 """With agents, at once. Each takes this process a millisecond, on a busy machine ten: so many are done
 within the second that an agent has for one."""
@@ -502,13 +502,13 @@ class KubernetesBackend(AgentBackend):
             await self._of(job).books.release(job.id)
         return state
 
-    async def remove_pods(self, job: JobRef) -> Sequence[str]:
+    async def remove_pods(self, job: JobRef) -> Sequence[WaitCause]:
         namespace = self._of(job)
         stored = await namespace.reconciler.sync(job.id)
         if left := stored.document.removable:
             self.news.add_later(job.id, 0.2)
-            words = (self._left_of(entry) for entry in left)
-            return sorted(words, key=lambda word: _HOLDS not in word)
+            waits = (self._left_of(entry) for entry in left)
+            return sorted(waits, key=lambda wait: wait.kind is not WaitKind.HELD_POD_GONE)
         if namespace.placer.settings.has_pod_groups:
             await namespace.placer.groups.remove(job.id)
         await allowing(self._api.delete(f"{namespace.path}/secrets/{names.secret(job.id)}"), 404)
@@ -517,16 +517,18 @@ class KubernetesBackend(AgentBackend):
         namespace.pods.forget(job.id)
         return ()
 
-    def _left_of(self, entry: PodEntry) -> str:
-        """The pod that is not gone yet, and whose finalizer holds it up, if one does."""
+    def _left_of(self, entry: PodEntry) -> WaitCause:
+        """The wait for a pod that is not gone yet; it names the finalizer of others that holds it up."""
         pod = self.watch.pod(entry.uid)
         holder = "" if pod is None or not self._has_ended(entry) else held_by(pod)
-        return f"{entry.name}, which the finalizer {holder} {_HOLDS}," if holder else entry.name
+        if holder:
+            return WaitKind.HELD_POD_GONE.of(entry.name, holder)
+        return WaitKind.POD_GONE.of(entry.name)
 
     def _has_ended(self, entry: PodEntry) -> bool:
         return not entry.node or entry.uid in self.watch.ended
 
-    async def release_folders(self, job: JobRef, end: JobEnd) -> str:
+    async def release_folders(self, job: JobRef, end: JobEnd) -> WaitCause | None:
         wait = await self._of(job).releaser.release(end.command)
         if wait:
             self.news.add_later(end.job, 1.0)

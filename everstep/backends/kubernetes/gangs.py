@@ -14,8 +14,15 @@ from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.manifest import Gang
 from everstep.backends.kubernetes.pod_facts import created_at, is_owned
-from everstep.backends.kubernetes.reaching import allowing, both, may_be_taken_later, reached
+from everstep.backends.kubernetes.reaching import (
+    allowing,
+    both,
+    may_be_taken_later,
+    reached,
+    refusal_wait,
+)
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.waits import WaitCause, WaitKind
 
 API = "/apis/scheduling.k8s.io/v1beta1"
 _KIND = "podgroups"
@@ -37,10 +44,10 @@ async def are_served(api: KubernetesApi) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupState:
-    """What holds a PodGroup up: both are empty where it is scheduled, or where there is to be none."""
+    """What holds a PodGroup up: neither where it is scheduled, or where there is to be none."""
 
-    refusal: str = ""  # why the API server takes none now
-    problem: str = ""  # why the group that there is cannot be scheduled yet
+    refusal: WaitCause | None = None  # why the API server takes none now
+    problem: WaitCause | None = None  # why the group that there is cannot be scheduled yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,7 @@ class PodGroups:
             await reached(self.api.patch(f"{self._path}/{gang.name}", _size(gang)))
         return GroupState(problem=_problem(group))
 
-    async def _create(self, job: str, body: Json) -> str:
+    async def _create(self, job: str, body: Json) -> WaitCause | None:
         """Why the API server takes no group now. Raises InvalidSpec where it never takes this one."""
         try:
             await self.api.create(self._path, body)
@@ -112,14 +119,14 @@ class PodGroups:
             if error.status == 409:
                 name, groups = body["metadata"]["name"], await self._of(job)
                 is_of_job = any(group["metadata"]["name"] == name for group in groups)
-                return "" if is_of_job else _in_the_way(job, name)  # another worker was first
+                return None if is_of_job else _in_the_way(job, name)  # another worker was first
             if may_be_taken_later(error):
-                return str(error)
+                return refusal_wait(error)
             if error.status == 403:
                 what = f"the API server refuses the pods' group: {error}"
                 raise InvalidSpec([("spec.pod_template", what)]) from None
             raise BackendUnavailable(str(error)) from None
-        return ""
+        return None
 
     async def remove(
         self, job: str, *, keep: str = "", groups: Iterable[Json] | None = None
@@ -137,8 +144,9 @@ class PodGroups:
         return items
 
 
-def _in_the_way(job: str, name: str) -> str:
-    return f"PodGroup {name} is not of job {job}, and in the way of its own"
+def _in_the_way(job: str, name: str) -> WaitCause:
+    what = f"PodGroup {name} is not of job {job}, and in the way of its own"
+    return WaitKind.REFUSED.of(what)
 
 
 def _size(gang: Gang) -> Json:
@@ -150,22 +158,23 @@ def _size_of(group: Json) -> int:
     return size
 
 
-def _problem(group: Json) -> str:
-    """Why the group is not scheduled, in the words of the scheduler; empty: it is, or nothing is known."""
+def _problem(group: Json) -> WaitCause | None:
+    """Why the group is not scheduled, in the words of the scheduler. None: it is, or nothing is known."""
     conditions = group.get("status", {}).get("conditions", ())
     scheduled: Json = next((one for one in conditions if one["type"] == _SCHEDULED), {})
     if scheduled.get("status") != "False":
-        return ""
-    return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
+        return None
+    words = scheduled.get("message") or scheduled.get("reason") or "not scheduled"
+    return WaitKind.GROUP.of(words)
 
 
 _OF_GROUPS = ("cannot be satisfied", "can possibly be assigned")
 """In what the cluster's scheduler says of a group, and Volcano of its pods that would fit."""
 
 
-def is_of_group(problem: str) -> bool:
+def is_of_group(problem: WaitCause) -> bool:
     """Whether the pod waits for others of its group only, so that this says nothing of what they lack."""
-    return any(words in problem for words in _OF_GROUPS)
+    return any(words in problem.sentence for words in _OF_GROUPS)
 
 
 # -- Where there are no groups ----------------------------------------------------------------------

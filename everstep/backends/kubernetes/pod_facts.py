@@ -12,6 +12,7 @@ from typing import Any
 
 from everstep.backends.kubernetes import names
 from everstep.backends.kubernetes.manifest import CONTAINER, KUEUE_FINALIZER
+from everstep.core.waits import WaitCause, WaitKind
 
 Json = Mapping[str, Any]
 """An object of the API, as the server wrote it."""
@@ -72,6 +73,10 @@ class PodReport:
         states = (one.get("state", {}) for one in self.containers if one["name"] == CONTAINER)
         ending: Json = next((state.get("terminated", {}) for state in states), {})
         return ending
+
+    @property
+    def is_gated(self) -> bool:
+        return bool(self.condition("PodScheduled").get("reason") == "SchedulingGated")
 
     @property
     def is_deleted(self) -> bool:
@@ -232,6 +237,7 @@ def end_of(report: PodReport) -> EndRow | None:
 class WaitRow:
     """What a pod waits for. `message` returns the words of the cluster; empty: the row does not match."""
 
+    kind: WaitKind
     field: str
     why: str
     message: Callable[[PodReport], str]
@@ -276,37 +282,53 @@ def _scheduling_problem(report: PodReport) -> str:
 
 WAITS: tuple[WaitRow, ...] = (
     WaitRow(
+        kind=WaitKind.POD_FAILED,
         field="status.phase: Failed",
         why="it ended before its agent answered, and is made again",
         message=_failure,
     ),
     WaitRow(
+        kind=WaitKind.POD_FAILED,
         field="waiting.reason: ErrImagePull, ImagePullBackOff, Create..., CrashLoopBackOff",
         why="its image cannot be pulled, or its container cannot be created",
         message=_start_problem,
     ),
     WaitRow(
+        kind=WaitKind.POD_FAILED,
         field="waiting.message",
         why="a volume, a Secret or a ConfigMap that it names is not there",
         message=_creation_problem,
     ),
     WaitRow(
-        field="PodScheduled: Unschedulable or SchedulingGated",
-        why="no node fits, or a queue holds it back",
+        kind=WaitKind.GATED,
+        field="PodScheduled: SchedulingGated",
+        why="a queue holds it back",
+        message=lambda report: _scheduling_problem(report) if report.is_gated else "",
+    ),
+    WaitRow(
+        kind=WaitKind.UNSCHEDULED,
+        field="PodScheduled: Unschedulable",
+        why="no node fits",
         message=_scheduling_problem,
     ),
 )
 
 
+def wait_of(pod: Json) -> WaitCause | None:
+    """Why it does not run yet, in the words of the scheduler or the kubelet. None: nothing is wrong."""
+    report, name = PodReport(pod=pod), pod["metadata"]["name"]
+    return next((row.kind.of(name, text) for row in WAITS if (text := row.message(report))), None)
+
+
 def trouble(pod: Json) -> str:
-    """Why it does not run yet, in the words of the scheduler or the kubelet; empty: nothing is wrong."""
-    report = PodReport(pod=pod)
-    return next((text for row in WAITS if (text := row.message(report))), "")
+    """The words of that; empty: nothing is wrong."""
+    wait = wait_of(pod)
+    return "" if wait is None else wait.about[1]
 
 
 def is_gated(pod: Json) -> bool:
     """Whether the scheduler is to leave it alone for now: a queue holds it back."""
-    return bool(PodReport(pod=pod).condition("PodScheduled").get("reason") == "SchedulingGated")
+    return PodReport(pod=pod).is_gated
 
 
 # -- Times and ends ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from everstep.backends.kubernetes.api import Refused, Unreachable
 from everstep.core.errors import BackendUnavailable, ClusterRefused
+from everstep.core.waits import WaitCause, WaitKind
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -18,8 +19,9 @@ _AT_ONCE = 32
 ATTEMPTS = 100
 """To replace an object that others replace too. With many workers some lose a few times in a row."""
 _RETRY_S = 0.05
+_OVER_QUOTA = "exceeded quota"
 _TAKEN_LATER = (
-    "exceeded quota",
+    _OVER_QUOTA,
     'serviceaccount "default" not found',
     "cannot create resource",
     "because it is being terminated",
@@ -35,6 +37,13 @@ _NEVER_TAKEN = frozenset({400, 413, 422})
 def may_be_taken_later(refusal: Refused) -> bool:
     """Whether the API server may create the same object later."""
     return refusal.status == 403 and any(words in str(refusal) for words in _TAKEN_LATER)
+
+
+def refusal_wait(
+    refusal: Refused, *, kind: WaitKind = WaitKind.REFUSED, of_quota: WaitKind = WaitKind.QUOTA
+) -> WaitCause:
+    """The wait of a job until the API server takes the object that it refuses now."""
+    return (of_quota if _OVER_QUOTA in str(refusal) else kind).of(refusal)
 
 
 async def reached(request: Awaitable[T]) -> T:

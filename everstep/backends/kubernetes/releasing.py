@@ -11,8 +11,14 @@ from everstep.backends.kubernetes.agent_program import ensure_agent
 from everstep.backends.kubernetes.api import Json, KubernetesApi, Refused, Unreachable
 from everstep.backends.kubernetes.books import ConfigMapBooks
 from everstep.backends.kubernetes.pod_facts import created_at, has_ended, trouble
-from everstep.backends.kubernetes.reaching import allowing, may_be_taken_later, reached
+from everstep.backends.kubernetes.reaching import (
+    allowing,
+    may_be_taken_later,
+    reached,
+    refusal_wait,
+)
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.protocol import wire
 
 LOG = logging.getLogger(__name__)
@@ -40,8 +46,8 @@ class FolderReleaser:
     def _pods(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods"
 
-    async def release(self, command: wire.ReleaseCommand) -> str:
-        """Release the folders. Returns what that waits for; empty once it is done.
+    async def release(self, command: wire.ReleaseCommand) -> WaitCause | None:
+        """Release the folders. Returns what that waits for; None once it is done.
 
         A folder that cannot be released stays the job's, with a warning in the log.
         """
@@ -58,21 +64,21 @@ class FolderReleaser:
         if not is_over and self.api.server_time() < created_at(pod) + LIVES_S:
             name = pod["metadata"]["name"]
             await ensure_agent(self.api, self.namespace, self.agent)
-            return f"pod {name} to release the folders {trouble(pod)}".rstrip()
+            return WaitKind.RELEASER.of(name, f" {trouble(pod)}".rstrip())
         if pod["status"].get("phase") != "Succeeded":
             _warn(command, trouble(pod) or f"its pod did not end within {LIVES_S:g} s")
         await allowing(self.api.delete(path, {"gracePeriodSeconds": 0}), 404)
-        return ""
+        return None
 
-    async def _begin(self, command: wire.ReleaseCommand) -> str:
+    async def _begin(self, command: wire.ReleaseCommand) -> WaitCause | None:
         stored = await reached(self.books.read(command["job"]))
         document = stored.document
         if document.pods:  # their objects are gone, and nothing proves that their processes are
             _warn(command, f"pod {document.pods[0].name} may still write")
-            return ""
+            return None
         if not document.template:
             _warn(command, "the template of its pods is not known")
-            return ""
+            return None
         owner = {"name": names.record(command["job"]), "uid": stored.uid}
         template: Json = json.loads(document.template)
         await ensure_agent(self.api, self.namespace, self.agent)
@@ -85,18 +91,20 @@ class FolderReleaser:
             raise BackendUnavailable(str(error)) from None
         except InvalidSpec as error:
             _warn(command, str(error))
-            return ""
+            return None
         except Refused as error:
             if may_be_taken_later(error):
                 self._note_refusal(command, str(error))
-                return f"a pod to release the folders: {error}"
+                return refusal_wait(
+                    error, kind=WaitKind.NO_RELEASER, of_quota=WaitKind.NO_RELEASER_QUOTA
+                )
             if error.status in {400, 403, 422}:
                 _warn(command, str(error))
-                return ""
+                return None
             if error.status != 409:
                 raise BackendUnavailable(str(error)) from None
         self.refusals.pop(command["job"], None)
-        return "a pod to release the folders"
+        return WaitKind.RELEASE.of()
 
     def _note_refusal(self, command: wire.ReleaseCommand, refusal: str) -> None:
         job, folders = command["job"], ", ".join(command["folders"])

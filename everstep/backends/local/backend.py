@@ -33,6 +33,7 @@ from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.backends.rules.placing import standby_state
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import (
     GoneState,
     HealState,
@@ -189,8 +190,8 @@ class LocalBackend(AgentBackend):
             return state
         for ref in state.pods.values():
             if not self._answers(ref.uid):
-                wait = f"{ref.uid} on {ref.node} to be ready"
-                return PlaceState(placed=False, places=len(state.pods), waiting_for=wait)
+                wait = WaitKind.POD_READY.of(f"{ref.uid} on {ref.node}")
+                return PlaceState(placed=False, places=len(state.pods), wait=wait)
         return state
 
     async def ensure_standby(self, order: PlaceOrder) -> PlaceState:
@@ -245,17 +246,16 @@ class LocalBackend(AgentBackend):
             self._folders.forget(job.id)
         return state
 
-    async def remove_pods(self, job: JobRef) -> Sequence[str]:
+    async def remove_pods(self, job: JobRef) -> Sequence[WaitCause]:
         await self.reconciler.reconcile()
         return [
-            str(pod)
+            WaitKind.POD_GONE.of(pod)
             for pod in self.reconciler.pods.values()
             if pod.job == job.id and pod.is_leaving
         ]
 
-    async def release_folders(self, job: JobRef, end: JobEnd) -> str:  # noqa: ARG002  # `end` has it
+    async def release_folders(self, job: JobRef, end: JobEnd) -> None:  # noqa: ARG002  # `end` has it
         await storage.release(self.settings.agent, end.command)
-        return ""
 
     async def close(self) -> None:
         await self.reconciler.close()

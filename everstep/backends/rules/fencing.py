@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from everstep.core.waits import WaitKind
 from everstep.core.world import FenceOrder, FenceState
-
-UNKNOWN_PODS = "pods that are not in this cluster database to end by themselves"
-"""What a fence waits for if only its time can make it hold."""
 
 
 def has_folder(order: FenceOrder) -> bool:
@@ -22,12 +20,12 @@ def has_folder(order: FenceOrder) -> bool:
 
 def to_be_written(order: FenceOrder) -> FenceState:
     """The answer until the agent of the lowest slot has written the fence."""
-    return FenceState(done=False, waiting_for=f"slot {order.lowest_slot} to write the fence")
+    return FenceState(done=False, wait=WaitKind.FENCE.of(order.lowest_slot))
 
 
 def newer_on_storage(newer: int) -> FenceState:
     """The answer if this newer generation is on storage: waiting would not help."""
-    return FenceState(done=False, newer=newer, waiting_for=f"a generation above {newer}")
+    return FenceState(done=False, newer=newer)
 
 
 def holds_at(written_at: float | None, *, fence_s: float, margin_s: float) -> float | None:
@@ -42,7 +40,9 @@ def state(
     if holds_at is not None and now >= holds_at:
         return FenceState(done=True)
     if unproven:
-        return FenceState(done=False, waiting_for=f"proof that {unproven[0]} ended")
+        return FenceState(done=False, wait=WaitKind.PROOF.of(unproven[0]))
     if may_have_unknown_pods and holds_at is not None:
-        return FenceState(done=False, waiting_for=UNKNOWN_PODS)
+        return FenceState(
+            done=False, wait=WaitKind.UNKNOWN_PODS.of()
+        )  # only its time can make it hold
     return FenceState(done=True)

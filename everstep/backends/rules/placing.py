@@ -27,9 +27,10 @@ from everstep.core.recovering.placement import (
     is_open,
     isolated_places,
     isolation_hint,
-    room_sentence,
+    more_pods,
     shortage,
 )
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
@@ -160,8 +161,9 @@ def standby_state(
 ) -> PlaceState:
     """How far the standbys are. `missing`: slots without one; `unready`: names of those not ready yet."""
     if missing or unready:
-        wait = room_sentence(len(missing), len(missing)) if missing else f"{unready[0]} to be ready"
-        return PlaceState(placed=False, places=len(pods), waiting_for=wait)
+        room = more_pods(len(missing), len(missing))
+        wait = WaitKind.ROOM.of(room) if missing else WaitKind.POD_READY.of(unready[0])
+        return PlaceState(placed=False, places=len(pods), wait=wait)
     return PlaceState(placed=True, pods=pods, places=len(pods))
 
 
@@ -227,10 +229,10 @@ class PlaceRequest:
         """The answer to an order that got no places."""
         places = len(self.order.slots) - len(self._missing()) + len(self._chosen())
         if self.claims and self.claims_nodes:
-            wait = f"its turn behind {self.claims[0].order.job.id}"
+            wait = WaitKind.TURN.of(self.claims[0].order.job.id)
         else:
             wait = self._next_need(places)
-        return PlaceState(placed=False, places=places, waiting_for=wait)
+        return PlaceState(placed=False, places=places, wait=wait)
 
     @property
     def claims_nodes(self) -> bool:
@@ -303,16 +305,19 @@ class PlaceRequest:
     def _need(self) -> Need:
         return _need(self.order)
 
-    def _next_need(self, places: int) -> str:
+    def _next_need(self, places: int) -> WaitCause:
         """What the order waits for, the soonest first. `places`: of its slots, those that have room now."""
-        needs = room_sentence(self._least - places, len(self.order.slots) - places)
+        room = more_pods(self._least - places, len(self.order.slots) - places)
         if why := self._shortage:
-            return f"{needs} ({why}: it never fits here)"
+            return WaitKind.NEVER_FITS.of(room, why)
         if removable := self._removable():
-            return f"{removable[0]} to go"
+            return WaitKind.POD_GONE.of(removable[0])
         if broken := broken_devices(self.nodes, self._need):
-            return f"device {broken[0]}{isolation_hint(self._isolated_at(broken[0]))}"
-        return f"{needs}{isolation_hint(isolated_places(self.nodes, self._need))}"
+            hint = isolation_hint(self._isolated_at(broken[0]))
+            kind = WaitKind.ISOLATED_DEVICE if hint else WaitKind.DEVICE
+            return kind.of(broken[0], hint)
+        hint = isolation_hint(isolated_places(self.nodes, self._need))
+        return (WaitKind.ISOLATED_ROOM if hint else WaitKind.ROOM).of(room, hint)
 
     def _isolated_at(self, device: str) -> tuple[str, ...]:
         return tuple(name for name in isolated_places(self.nodes, self._need) if name == device)

@@ -19,6 +19,7 @@ from everstep.client.jobs.failures import readable
 from everstep.client.jobs.found_job import FoundJob, find
 from everstep.client.jobs.lives import lives_of
 from everstep.core import names
+from everstep.core.waits import WaitKind
 from everstep.dialects.modelarts import NAME as MODELARTS
 
 MONITOR = "monitor"
@@ -132,8 +133,9 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
     Only the server has this of an activity that no worker can start, or whose result cannot be sent.
     """
     failing = {
-        each.activity_type.name: f"{each.activity_type.name}, which failed {each.attempt - 1} times: "
-        f"{each.last_failure.message}"
+        each.activity_type.name: WaitKind.FAILING.of(
+            each.activity_type.name, each.attempt - 1, each.last_failure.message
+        )
         for each in pending
         if each.attempt - 1 > FAILURES_TOLERATED
         and each.HasField("last_failure")
@@ -142,10 +144,11 @@ def with_failing(status: Value, pending: Iterable[PendingActivityInfo]) -> Value
     if not failing:
         return status
     warnings = [row for row in status.get("warnings") or () if row["kind"] != "failing"]
-    status = shapes.with_failing({**status, "warnings": warnings}, *failing.values())
-    awaited = next((text for name, text in failing.items() if name not in BESIDE_THE_LOOP), None)
+    texts = (cause.sentence for cause in failing.values())
+    status = shapes.with_failing({**status, "warnings": warnings}, *texts)
+    awaited = next((cause for name, cause in failing.items() if name not in BESIDE_THE_LOOP), None)
     if awaited and not status.get("waiting_for"):
-        status["waiting_for"] = awaited
+        status |= {"waiting_for": awaited.sentence, "waiting_reason": awaited.reason}
     if MONITOR in failing and status["state"] == "running":
         status["state"] = "unreachable"
         status["pods"] = [_out_of_sight(pod) for pod in status["pods"]]

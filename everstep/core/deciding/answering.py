@@ -27,6 +27,7 @@ from everstep.core.levels import (
     Level,
 )
 from everstep.core.spec import Budget, Series
+from everstep.core.waits import WaitCause, WaitKind
 
 NEW_CONTAINERS = (Level.POD, Level.JOB)
 
@@ -331,12 +332,12 @@ def _decision(
     )
 
 
-def wait_for_nodes(nodes: Iterable[str]) -> str:
+def wait_for_nodes(nodes: Iterable[str]) -> WaitCause:
     """What a job with these unreachable nodes waits for."""
-    return f"an answer from {', '.join(nodes) or 'the agents'}"
+    return WaitKind.ANSWERS.of(", ".join(nodes) or "the agents")
 
 
 def _waiting_for(fault: Fault) -> str | None:
     if fault.cls is not FaultClass.UNREACHABLE:
         return None
-    return wait_for_nodes(fault.nodes)
+    return wait_for_nodes(fault.nodes).sentence

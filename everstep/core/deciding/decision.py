@@ -280,6 +280,7 @@ class Waited:
 
     what: str
     s: float
+    reason: str = ""  # a `WaitReason`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ from everstep.core.state import (
     remember_ids,
     with_ledger,
 )
+from everstep.core.waits import WaitReason
 from everstep.core.world import PodState
 
 LAST_CHOICE_MOST = SUSPECTED_NODES_MOST = 20
@@ -168,11 +169,11 @@ def _with_unreachable(state: JobState, decision: Decision) -> JobState:
     unreachable = tuple(sorted({*still, *decision.fault.slots}))
     if (what := decision.waiting_for) is None:
         return replace(state, unreachable=unreachable, waiting=None)
-    waiting = Wait(what=what, since=decision.at)
+    waiting = Wait(what=what, since=decision.at, reason=WaitReason.AGENT_SILENT)
     if still:
-        what = wait_for_nodes(dict.fromkeys(state.slots[n].node for n in unreachable))
+        cause = wait_for_nodes(dict.fromkeys(state.slots[n].node for n in unreachable))
         since = decision.at if state.waiting is None else state.waiting.since
-        waiting = Wait(what=what, since=since)
+        waiting = Wait.of(cause, since=since)
     return replace(state, unreachable=unreachable, waiting=waiting)
 
 

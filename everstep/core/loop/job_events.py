@@ -287,9 +287,10 @@ class WorkerChanged(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused(_Event):
-    """A request was refused whose sender gets no answer."""
+    """A request was refused whose sender gets no answer, or an activity of the job was, which waits."""
 
     text: str
+    waiting_reason: str = ""  # a `WaitReason` of the wait
 
 
 JobEvent = (

@@ -57,6 +57,7 @@ from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Learned, Ledger, Mode, PhaseResult, Wait, happened
+from everstep.core.waits import WaitKind
 from everstep.core.world import JobRef
 
 
@@ -110,7 +111,7 @@ def plan_key(state: JobState) -> str | None:
 
 def opened(job: JobRef, spec: JobSpec, *, at: float | None = None) -> JobState:
     """A job whose document was read at this time, before anything is reported of its cluster."""
-    waiting = Wait(what=f"a worker of cluster {spec.cluster}", since=at)
+    waiting = Wait.of(WaitKind.WORKER.of(spec.cluster), since=at)
     job = replace(job, namespace=spec.namespace)
     return JobState(job=job, spec=spec, phase_index=spec.first_phase, waiting=waiting)
 
@@ -202,8 +203,8 @@ def _pause_ended(state: JobState, event: PlanEnded) -> JobState:
     if outcome.cause is None:
         return state
     # Processes that did not confirm their end may still run: the resume stops or replaces them.
-    running = f"the end of all processes: {outcome.cause.message}"
-    return waits(replace(state, unstopped=Wait(what=running, since=outcome.now)), None)
+    unstopped = Wait.of(WaitKind.STOP.of(outcome.cause.message), since=outcome.now)
+    return waits(replace(state, unstopped=unstopped), None)
 
 
 def _reporting_ended(state: JobState, event: PlanEnded) -> JobState:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from everstep.core.bounds import cut
 from everstep.core.deciding.decision import Decision, Plan, Remedy
 from everstep.core.state import AvoidedNode, JobState
+from everstep.core.waits import WaitCause
 from everstep.core.world import NodeView
 
 AVOIDED_MOST = 100
@@ -104,22 +105,22 @@ def until(avoided: AvoidedNode, job: str) -> str:
     return f"`everstep release {avoided.node} --job {job}`"
 
 
-def wait_sentence(waiting_for: str, plan: Plan, avoid: Collection[str]) -> str:
-    """What a step waits for, with the nodes that it does not use for that. Empty: it waits for nothing."""
-    if not waiting_for or not avoid:
-        return waiting_for
+def with_avoided(wait: WaitCause | None, plan: Plan, avoid: Collection[str]) -> WaitCause | None:
+    """What a step waits for, with the nodes that it does not use for that."""
+    if wait is None or not avoid:
+        return wait
     in_service_soon = [name for name in avoid if name in plan.remedy.in_maintenance]
     to_release = [name for name in avoid if name not in plan.remedy.in_maintenance]
-    parts = [waiting_for]
+    hints = []
     if in_service_soon:
-        parts.append(
+        hints.append(
             f"the job avoids {_listed(in_service_soon)} until the maintenance there is over"
         )
     if to_release:
-        parts.append(
+        hints.append(
             f"the job avoids {_listed(to_release)} until `everstep release NODE --job {plan.job.id}`"
         )
-    return "; ".join(parts)
+    return replace(wait, hints=tuple(hints))
 
 
 def _listed(names: Collection[str]) -> str:

@@ -102,13 +102,12 @@ def isolation_hint(names: Sequence[str]) -> str:
     more = len(names) - ISOLATED_NAMED
     listed = ", ".join(names[:ISOLATED_NAMED]) + (f" and {more} more" if more > 0 else "")
     verb = "is" if len(names) == 1 else "are"
-    return f" ({listed} {verb} isolated: everstep release {names[0]})"
+    return f"{listed} {verb} isolated: everstep release {names[0]}"
 
 
-def room_sentence(least: int, most: int) -> str:
+def more_pods(least: int, most: int) -> str:
     """How many more pods need a place: so many at least, so many at most."""
-    span = f"{least} to {most} more pods" if 0 < least < most else _count(most, "more pod")
-    return f"room for {span}"
+    return f"{least} to {most} more pods" if 0 < least < most else _count(most, "more pod")
 
 
 def shortage(count: int, nodes: Sequence[NodeView], need: Need) -> str:

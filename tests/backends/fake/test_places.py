@@ -7,6 +7,7 @@ import pytest
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.core.errors import StaleGeneration
+from everstep.core.waits import WaitKind
 from everstep.core.world import GoneState, PodRef
 from tests.backends.conftest import FakeLab, FakeRun
 from tests.backends.lab import left_on, nodes_of, observed
@@ -109,7 +110,7 @@ async def test_a_pod_out_of_reach_hears_later_that_it_had_to_go(demo: FakeRun) -
     await demo.launch()
     await demo.fault("silence n1")
     assert await demo.backend.ensure_gone(demo.ref) == GoneState(
-        done=False, waiting_for="demo/1 on n1 to go"
+        done=False, wait=WaitKind.POD_GONE.of("demo/1 on n1")
     )
     assert await left_on(demo.lab) == [demo.ref]
     await demo.fault("unsilence n1")

@@ -23,8 +23,8 @@ from everstep.backends.agents import fencing
 from everstep.backends.agents.commands import storage as agent_storage
 from everstep.backends.local.database import books, identity
 from everstep.backends.local.reconciling import storage
-from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import FolderTaken, StaleGeneration
+from everstep.core.waits import WaitKind
 from everstep.protocol import wire
 from tests.agent.pod import until
 from tests.backends.lab import Run
@@ -333,7 +333,7 @@ async def test_a_fence_that_says_more_of_the_job_than_the_books_is_waited_out(
     assert await job.new_generation("restart again") == 8
     await job.stop()
     state = await job.backend.ensure_fenced(job.fence_order())
-    assert (state.done, state.waiting_for) == (False, UNKNOWN_PODS)
+    assert (state.done, state.wait) == (False, WaitKind.UNKNOWN_PODS.of())
     await job.fence()
 
 

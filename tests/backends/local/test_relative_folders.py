@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from everstep.agent.storage import fence
-from everstep.backends.rules.fencing import UNKNOWN_PODS
 from everstep.core.errors import CommandRejected
+from everstep.core.waits import WaitKind
 from tests.backends.lab import Run
 from tests.backends.local_lab import SHORT_FENCE_S, LocalLab
 from tests.backends.verbs import NEVER_ENDS
@@ -103,7 +103,7 @@ async def test_an_adopted_job_that_names_no_folder_waits_until_what_it_had_has_e
         await job.place()
         nowhere: dict[str, Any] = {"model_dir": None, "checkpoints_path": None}
         state = await job.backend.ensure_fenced(job.fence_order(**nowhere))
-        assert (state.done, state.waiting_for) == (False, UNKNOWN_PODS)
+        assert (state.done, state.wait) == (False, WaitKind.UNKNOWN_PODS.of())
         began = await job.backend.clock()
         await job.fence(**nowhere)
         assert await job.backend.clock() - began >= lab.fence_s - 1.0

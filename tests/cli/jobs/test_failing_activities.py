@@ -25,6 +25,7 @@ def test_a_job_whose_monitor_fails_is_unreachable_and_waits_for_it() -> None:
     status = with_failing(RUNNING, [pending("monitor", 5)])
     text = "monitor, which failed 4 times: no such activity"
     assert (status["state"], status["waiting_for"]) == ("unreachable", text)
+    assert status["waiting_reason"] == "ActivityFailing"
     assert [warning["message"] for warning in status["warnings"]] == [text]
 
 

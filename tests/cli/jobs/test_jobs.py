@@ -20,6 +20,7 @@ STATUS_KEYS = {
     "step",
     "checkpoint_step",
     "waiting_for",
+    "waiting_reason",
     "recovery",
     "pods",
     "budgets",

@@ -11,10 +11,11 @@ from everstep.core.recovering.avoiding import (
     avoided_nodes,
     maintenance_over,
     until,
-    wait_sentence,
+    with_avoided,
     with_nodes,
 )
 from everstep.core.spec import Match, Policy, Rule
+from everstep.core.waits import WaitKind, sentence_of
 from everstep.core.world import NodeView
 from tests.support.builders import ScriptedJob, fact, running, sighting
 
@@ -127,14 +128,15 @@ def test_a_wait_names_the_nodes_that_it_does_not_use() -> None:
     job = running()
     job.see(fact("maintenance.notice", node="n1"))
     plan = job.plan
-    assert wait_sentence("room for 1 more pod", plan, ("n1",)) == (
+    room = WaitKind.ROOM.of("1 more pod")
+    assert sentence_of(with_avoided(room, plan, ("n1",))) == (
         "room for 1 more pod; the job avoids n1 until the maintenance there is over"
     )
     many = ("n1", *(f"m{number}" for number in range(5)))
-    assert wait_sentence("room for 1 more pod", plan, many).endswith(
+    assert sentence_of(with_avoided(room, plan, many)).endswith(
         "the job avoids m0, m1, m2 and 2 more until `everstep release NODE --job demo`"
     )
-    assert wait_sentence("room for 1 more pod", plan, ()) == "room for 1 more pod"
+    assert with_avoided(room, plan, ()) == room
 
 
 def test_only_so_many_nodes_are_kept() -> None:

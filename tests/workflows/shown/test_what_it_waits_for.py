@@ -30,6 +30,7 @@ from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
 from everstep.core.errors import BackendUnavailable
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import GoneState, JobRef, NodeView, Observation, PlaceOrder, PlaceState
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
@@ -59,7 +60,7 @@ async def test_a_job_on_a_cluster_without_a_worker_says_so_and_can_be_stopped(
     async with at_work(thinker(client)):
         job = await submit(client, document())
         status = await until_it_waits_for(job, "a worker of cluster local")
-        assert status["state"] == "pending"
+        assert (status["state"], status["waiting_reason"]) == ("pending", "NoWorker")
         stopped_from = time.time()
         await job.execute_update("stop", {"reason": "wrong cluster"})
         report = await job.result()
@@ -142,11 +143,11 @@ async def test_a_step_that_fails_for_a_bug_of_ours_is_visible_and_goes_on_once_i
 class Lingering(FakeBackend):
     """A backend on which something of a job stays for a while."""
 
-    waits_for = ""
+    wait: WaitCause | None = None
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         state = await super().ensure_gone(job, grace_s=grace_s)
-        return GoneState(done=False, waiting_for=self.waits_for) if self.waits_for else state
+        return GoneState(done=False, wait=self.wait) if self.wait else state
 
 
 async def test_a_job_that_ends_shows_what_its_end_waits_for(
@@ -158,12 +159,12 @@ async def test_a_job_that_ends_shows_what_its_end_waits_for(
     async with at_work(thinker(client), actor(client, backend)):
         job = await submit(client, document(env={"STEPS": "100000000"}))
         await until_state(job, "running")
-        backend.waits_for = "pod demo-1 to go"
+        backend.wait = WaitKind.POD_GONE.of("pod demo-1")
         await job.execute_update("stop", {"reason": "enough", "grace_s": 0})
-        await until_it_waits_for(job, backend.waits_for)
-        backend.waits_for = "quota for the pod that releases the folders"
-        await until_it_waits_for(job, backend.waits_for)
-        backend.waits_for = ""
+        await until_it_waits_for(job, backend.wait.sentence)
+        backend.wait = WaitKind.NO_RELEASER.of("exceeded quota")
+        await until_it_waits_for(job, backend.wait.sentence)
+        backend.wait = None
         report = await job.result()
     assert report["status"] == "Terminated"
 
@@ -583,7 +584,14 @@ async def test_the_id_of_a_restart_that_cannot_be_freed_is_shown() -> None:
     assert client.signals == [
         (
             "demo",
-            {"plan": "the plan", "what": f"{FAILED} {n} times: no answer", "is_refusal": n == 4},
+            {
+                "plan": "the plan",
+                "what": f"{FAILED} {n} times: no answer",
+                "reason": "ActivityFailing",
+                "since": None,
+                "until": None,
+                "is_refusal": n == 4,
+            },
         )
         for n in (2, 4)
     ]

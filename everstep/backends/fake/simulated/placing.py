@@ -11,6 +11,7 @@ from everstep.backends.fake.simulated import pods
 from everstep.backends.fake.simulated.model import Job, Placement, Pod, WaitingJob
 from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import nodes, placing
+from everstep.core.waits import WaitKind
 from everstep.core.world import NodeView, PlaceOrder, PlaceState, PodRef
 
 
@@ -216,8 +217,8 @@ def _answer(state: FakeState, job: Job, order: PlaceOrder) -> PlaceState:
     if not placement.is_ready:
         unready = _unready(job, placement)
         if unready:
-            wait = f"{unready[0]} to be ready"
-            return PlaceState(placed=False, places=len(placement.pods), waiting_for=wait)
+            wait = WaitKind.POD_READY.of(unready[0])
+            return PlaceState(placed=False, places=len(placement.pods), wait=wait)
         placement.is_ready = True
     spares = {
         slot: pod.stood_up_s

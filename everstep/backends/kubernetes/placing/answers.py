@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.kubernetes import gangs
 from everstep.backends.kubernetes.books import PodEntry
-from everstep.backends.kubernetes.pod_facts import held_by, trouble
+from everstep.backends.kubernetes.pod_facts import held_by, wait_of
 from everstep.backends.kubernetes.watch import ClusterWatch
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import PlaceState, PodRef
 
 
@@ -18,33 +19,33 @@ def place_state(
     *,
     watch: ClusterWatch,
     agents: Agents,
-    refusal: str,
+    refusal: WaitCause | None,
 ) -> PlaceState:
     """How far these slots are. `refusal`: why the API server or a scheduler takes no more pods now."""
     refs: dict[int, PodRef] = {}
-    places, problems, waits = 0, [refusal] if refusal else [], list[str]()
+    places, problems, waits = 0, [refusal] if refusal else [], list[WaitCause]()
     for slot in slots:
         entry = entries.get(slot)
         pod = watch.pod(entry.uid) if entry is not None else None
         if entry is None or pod is None:
             if failed := "" if entry is None else failure_of(entry):
-                problems.append(failed)
-            what = f"a place in group {entry.joins} of Kueue" if entry and entry.joins else ""
-            waits.append(what or f"a pod for slot {slot} to be created")
+                problems.append(WaitKind.POD_FAILING.of(failed))
+            joins = entry.joins if entry else ""
+            waits.append(WaitKind.PLACE_IN_GROUP.of(joins) if joins else WaitKind.NEW_POD.of(slot))
             continue
-        node, why = pod["spec"].get("nodeName", ""), trouble(pod)
+        node, why = pod["spec"].get("nodeName", ""), wait_of(pod)
         agent = agents.by_uid.get(entry.uid)
         if agent is not None and agent.state is not None:
             refs[slot] = PodRef(node=node, uid=entry.uid)
         else:
             # A pod whose place is given back ends for that reason.
             if holder := held_by(pod):
-                why = f"the finalizer {holder} of others holds it"
-            shows_why = why and (holder or not entry.is_withdrawn)
-            if problem := f"pod {entry.name}: {why}" if shows_why else failure_of(entry):
-                problems.append(problem)
-            next_event = "its agent to answer" if node else "the scheduler to choose a node"
-            waits.append(f"pod {entry.name}: {next_event}")
+                why = WaitKind.POD_HELD.of(entry.name, holder)
+            if why and (holder or not entry.is_withdrawn):
+                problems.append(why)
+            elif failed := failure_of(entry):
+                problems.append(WaitKind.POD_FAILING.of(failed))
+            waits.append((WaitKind.AGENT if node else WaitKind.SCHEDULER).of(entry.name))
         places += bool(node and not why)
     if len(refs) == len(slots):
         return PlaceState(placed=True, pods=refs, places=len(refs))
@@ -54,7 +55,7 @@ def place_state(
     return PlaceState(
         placed=False,
         places=places,
-        waiting_for=[*problems, *waits][0],
+        wait=[*problems, *waits][0],
         start_failures=0 if worst is None else worst.start_failures,
         failure="" if worst is None else failure_of(worst),
     )

@@ -60,10 +60,12 @@ from everstep.backends.kubernetes.reaching import (
     both,
     may_be_taken_later,
     reached,
+    refusal_wait,
 )
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.backends.rules.ownership import FolderClaim
 from everstep.core.errors import BackendUnavailable, InvalidSpec
+from everstep.core.waits import WaitCause
 from everstep.core.world import PlaceOrder, PlaceState
 
 logger = logging.getLogger(__name__)
@@ -196,8 +198,8 @@ class PodPlacer:
         due: Collection[str],
         avoided: NodesToAvoid,
         trial_pod: Json,
-    ) -> tuple[Stored, str]:
-        """Create the pods that are due, and their group. Also returns what holds either up; empty: nothing.
+    ) -> tuple[Stored, WaitCause | None]:
+        """Create the pods that are due, and their group. Also returns what holds either up; None: nothing.
 
         Before that, the pods that exist are brought in line with the record. Pods that need to wait for
         nothing are created at the same time.
@@ -275,7 +277,7 @@ class PodPlacer:
         avoided = self._nodes_to_avoid(nodes_to_avoid(order) | isolated | job_nodes)
         missing = [entry for entry in standby_entries(stored).values() if not entry.uid]
         now = self.agents.clock()
-        refusal = ""
+        refusal = None
         if due := [entry for entry in missing if entry.created_from <= now]:
             await self._ensure_mounted(order.job.id, stored)
             answers = await self._create(order, stored, due, avoided)
@@ -298,7 +300,7 @@ class PodPlacer:
         return stored
 
     def _state(
-        self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: str
+        self, slots: Sequence[int], entries: Mapping[int, PodEntry], refusal: WaitCause | None
     ) -> PlaceState:
         return place_state(slots, entries, watch=self.watch, agents=self.agents, refusal=refusal)
 
@@ -435,8 +437,8 @@ class PodPlacer:
 
     async def _store_uids(
         self, order: PlaceOrder, stored: Stored, answers: Answers
-    ) -> tuple[Stored, str]:
-        """Store the uids of new pods. Also returns why one can only be created later; empty: none.
+    ) -> tuple[Stored, WaitCause | None]:
+        """Store the uids of new pods. Also returns why one can only be created later; None: none.
 
         Raises BackendUnavailable where one creation had no answer, once the uids of the others are stored: a
         busy API server is not to create all of them again for one that is late.
@@ -452,8 +454,8 @@ class PodPlacer:
         for answer in answers.values():
             if isinstance(answer, BackendUnavailable):
                 raise answer
-        refusals = (str(one) for one in answers.values() if isinstance(one, Refused))
-        return stored, next(refusals, "")
+        refusals = (refusal_wait(one) for one in answers.values() if isinstance(one, Refused))
+        return stored, next(refusals, None)
 
     async def _create_avoiding(
         self, pod_that_avoids: Callable[[NodesToAvoid], Json], avoided: NodesToAvoid

@@ -17,6 +17,7 @@ from everstep.backends.kubernetes.pods import KubernetesPods
 from everstep.backends.kubernetes.reaching import all_at_once, allowing
 from everstep.backends.kubernetes.watch import ClusterWatch
 from everstep.core.errors import BackendUnavailable
+from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import PlaceOrder
 
 
@@ -87,17 +88,17 @@ class JobQueues:
             if patch is not None
         )
 
-    async def problem(self, order: PlaceOrder, stored: Stored) -> str:
-        """Why Kueue holds pods of the order back; empty: it does not."""
+    async def problem(self, order: PlaceOrder, stored: Stored) -> WaitCause | None:
+        """Why Kueue holds pods of the order back. None: it does not."""
         if not (queue := kueue.queue_of(order)):
-            return ""
+            return None
         pods = (self.watch.pod(entry.uid) for entry in wanted_entries(stored).values())
         gated = (pod for pod in pods if pod is not None and is_gated(pod))
         group = next((group for pod in gated if (group := kueue.group_of(pod))), None)
         if group is None:
-            return ""
-        waits = f"group {group.name} waits in queue {queue} of Kueue"
-        return ": ".join(filter(None, (waits, await self._reason(group))))
+            return None
+        words = await self._reason(group)
+        return WaitKind.QUEUED.of(group.name, queue, f": {words}" if words else "")
 
     async def _reason(self, group: Gang) -> str:
         """Kueue's words on the group; empty: it has none yet, or is of another version."""
