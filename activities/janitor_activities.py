@@ -62,9 +62,9 @@ class JanitorActivities:
     client: Client
     server: str  # this one, as the cluster's records name it
     failures: dict[str, str] = field(default_factory=dict)
-    """By workflow: the error that was logged last, of a job that stays or a quarantine that refuses."""
+    """The error that was logged last of each workflow: a job that stays or a quarantine that refuses."""
     unanswered: dict[str, str] = field(default_factory=dict)
-    """By cluster: the ID of the update that its quarantine has not answered. A server keeps few of these."""
+    """The ID of the update that the quarantine of a cluster has not answered. A server keeps few of these."""
 
     def all(self) -> list[Any]:
         return [self.sweep, self.keep_swept]

@@ -70,7 +70,7 @@ class TemporalQuarantine:
         )
 
     async def note_faults(self, cluster: str, report: DeviceReport) -> tuple[FaultCount, ...]:
-        """The same for faults that are to be counted: a report that comes twice counts once."""
+        """Report faults that are to be counted: a report that comes twice counts once."""
         return (await self._update(cluster, "note_faults", report, DeviceAnswer)).counts
 
     async def _update(self, cluster: str, name: str, argument: Any, result_type: type[T]) -> T:

@@ -260,7 +260,7 @@ def span_exporter(telemetry: MetricsConfiguration) -> SpanExporter | None:
 
 
 JANITOR_EVERY_S = 30.0
-"""So often a worker looks for the janitor: one that was ended by hand is back after that time."""
+"""Seconds between two looks of a worker for the janitor: one ended by hand is back after that time."""
 
 
 async def keep_janitor(client: Client, cluster: str, *, every_s: float = JANITOR_EVERY_S) -> None:

@@ -28,7 +28,7 @@ class WorkerSettings(BaseSettings):
     janitor: bool = True  # start the cluster's janitor if it does not run
     concurrency: int = Field(default=500, ge=1)  # most activities of the cluster at once
     deployment: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,99})?$")
-    """Of Temporal's worker versioning: what workers of several versions have in common. Empty: off."""
+    """The name that workers of several versions share in Temporal's worker versioning. Empty: off."""
     build_id: str = Field(default=__version__, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,99}$")
     """The version of this worker in its deployment."""
     log_format: LogFormat = "text"  # of standard error

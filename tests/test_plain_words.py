@@ -49,16 +49,23 @@ def test_what_was_told(): ...
     assert counted == ["ASK_S", "NobodyAnswered", "asked_at", "nobody_to_ask"]
 
 
-def test_docstrings_without_an_object_are_counted() -> None:
+def test_docstrings_without_an_object_are_counted_of_attributes_too() -> None:
     texts = (
         "Of the pods that one generation creates.",
         "On every object of a job.",
         "Of many files only the newest are of use.",
+        "So many are kept.",
+        "The same where nothing runs.",
+        "By the name of their file.",
+        "By then the pod has ended.",
         "The pods that one generation creates.",
         "Without a fence nothing is held.",
     )
-    source = "".join(f'def f{n}():\n    """{text}"""\n' for n, text in enumerate(texts))
-    assert list(plain_words.fragments(parsed(source))) == [*texts[:2]]
+    fragments = [*texts[:2], *texts[3:6]]
+    functions = "".join(f'def f{n}():\n    """{text}"""\n' for n, text in enumerate(texts))
+    assert list(plain_words.fragments(parsed(functions))) == fragments
+    attributes = "".join(f'A{n} = {n}\n"""{text}"""\n' for n, text in enumerate(texts))
+    assert list(plain_words.fragments(parsed(attributes))) == fragments
 
 
 def test_no_room_has_more_private_words_than_it_may() -> None:

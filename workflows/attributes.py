@@ -42,7 +42,7 @@ def _cut(text: str) -> str:
 
 
 def _fitting(nodes: Sequence[str]) -> list[str] | None:
-    """As many of the nodes as one value holds; all of them are in the records and the status."""
+    """The first nodes, as far as one value holds them; all of them are in the records and the status."""
     fitting, left = [], VALUE_BYTES
     for node in map(plain, nodes):
         left -= len(node.encode()) + 3  # quotes and a comma

@@ -46,7 +46,7 @@ async def run_step(
 
 
 async def run_call(call: Call[T], show: Show) -> T:
-    """The same for a short call that touches the cluster."""
+    """Run a short call that touches the cluster, and show where no worker takes it."""
     return await run_step(call, show, first=options.FIRST_CALL, usual=options.CALL)
 
 

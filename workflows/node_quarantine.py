@@ -28,7 +28,7 @@ from workflows.renewing import is_full
 T = TypeVar("T")
 
 LEAST_WAIT_S = 1.0
-"""Between two looks at the clock of a cluster."""
+"""Seconds between two looks at the clock of a cluster."""
 ROWS_SHOWN = 20
 """Isolated nodes on the workflow's page."""
 

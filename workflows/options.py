@@ -44,7 +44,7 @@ STEP: dict[str, Any] = {
 }
 
 TAKEN_WITHIN = timedelta(seconds=60)
-"""So long a job waits for a worker to take a step before it shows that there is none."""
+"""The time that a job waits for a worker to take a step before it shows that there is none."""
 
 NOT_REGISTERED = "NotFoundError"
 """The type of the SDK's failure for an activity that the worker does not have."""
@@ -132,7 +132,7 @@ PUBLISH: dict[str, Any] = {
 }
 
 LAST_LINES = timedelta(seconds=5)
-"""So long pods, and what still runs in them, stay for the lines of run.log that one of their agents writes.
+"""The time that pods, and what still runs in them, stay for the lines of run.log that an agent writes.
 
 That takes milliseconds, some four seconds where agents are stopped, and without end where storage hangs.
 """
@@ -157,7 +157,7 @@ CANCEL_COMES = timedelta(seconds=5)
 """Within this time the cancel of a Recovery follows on the end of its job, also on a busy server."""
 
 QUARANTINE_PATIENCE = timedelta(seconds=10)
-"""So long a job waits for the quarantine's answer before it isolates for itself."""
+"""The time that a job waits for the quarantine's answer before it isolates for itself."""
 
 EVENTS_KEPT = 4_000
 """The quarantine goes on as a new run before its history grows beyond this."""

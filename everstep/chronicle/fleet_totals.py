@@ -17,9 +17,9 @@ from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.counters import BUCKETS_S, sum_of_totals
 
 ENDED_KEPT = 100
-"""So many ended jobs are kept apart: what a job sends again after a reset replaces what it sent before."""
+"""Ended jobs that are kept apart: what a job sends again after a reset replaces what it sent before."""
 JOBS_KEPT = 1_000
-"""Of all jobs: one that is terminated never reports its end."""
+"""The most jobs, running ones included: one that is terminated never reports its end."""
 JOBS_BYTES_MOST = 1_200_000
 """Their size as JSON."""
 REPORT_BYTES_MOST = 100_000
@@ -27,7 +27,7 @@ REPORT_BYTES_MOST = 100_000
 SUMMED_KEPT = 5_000
 """Jobs that are in `earlier`: what they report later is left out, as it would count twice."""
 NAMES_KEPT = 100
-"""Of restarts, budgets and so on in `earlier`. Further ones are `other`."""
+"""Names of restarts, budgets and so on in `earlier`. Further ones are `other`."""
 NAME_BYTES_MOST = 200
 
 PARTS_MOST = 3

@@ -40,7 +40,7 @@ from everstep.core.world import Checkpoint
 
 TEXT_KEPT, ERROR_KEPT = 300, 100
 ROWS_KEPT = 10
-"""So many runs keep their row while nothing can be written: a row is larger than a line."""
+"""Runs that keep their row while nothing can be written: a row is larger than a line."""
 MAIN = 0
 """`Entry.run` of a line that the job writes, not a run."""
 

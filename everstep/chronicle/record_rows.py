@@ -101,7 +101,7 @@ def result(r: Mapping[str, Any]) -> str:
 
 
 def result_in_words(r: Mapping[str, Any]) -> str:
-    """The same for people."""
+    """The result of a restart, in words for people."""
     return result({**r, "recover_result": result_word(r["recover_result"])})
 
 

@@ -24,7 +24,7 @@ INDENT = 4
 TEXT_LEAST = 40
 """Cells that long text needs to stand beside other columns; with less it is easier to read below."""
 TEXT_LEAST_CUT = 12
-"""The same where it is cut anyway."""
+"""The least width of a text that is cut anyway."""
 CELL_LEAST = 4
 
 

@@ -109,7 +109,7 @@ async def machine_of(
     accelerator: str,
     allow_other_users: bool,
 ) -> Machine:
-    """As much of this machine as a worker for the job serves."""
+    """The part of this machine that a worker for the job serves."""
     from everstep.client.serving.working import machine_for
 
     here = hardware.devices(accelerator, devices)

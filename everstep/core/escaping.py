@@ -37,7 +37,7 @@ def for_terminal(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Within a line of markdown: shown as it is, never a link, an image, HTML or a cell of its own.
+    """The text for a line of markdown: shown as it is, never a link, an image, HTML or a cell of its own.
 
     A blank without width keeps an address of mail from being a link.
     """

@@ -18,9 +18,9 @@ EXAMPLES_KEPT = 20
 MESSAGE_MOST = 500
 """Characters of what a fact says of itself: a record repeats it, and there are fifty."""
 LOG_MOST = 4_096
-"""Of the newest lines of a process that ended."""
+"""Characters of the newest lines of a process that ended."""
 LOGS_MOST = 400_000
-"""The same of all processes that ended at once; nothing repeats them."""
+"""Characters of the lines of all processes that ended at once; nothing repeats them."""
 
 ALL_ENDED = "process.all_ended"
 """Nothing runs and the reason was only noted: the one fact that cannot be answered with a note."""

@@ -15,7 +15,7 @@ Content = Mapping[str, Any]
 CHANGES: Mapping[str, Callable[[Content, StartOrder], Content]] = {
     cerebras.PARAMS: cerebras.started
 }
-"""By the name of the file; other files do not change."""
+"""Files that are changed, by their names; others are not."""
 
 
 def command_files(order: StartOrder) -> dict[str, str]:

@@ -11,7 +11,7 @@ from everstep.dialects.cerebras import journal as cerebras
 Format = Callable[[PhaseSpec, Entry], Entry]
 
 FORMATS: Mapping[str, Format] = {cerebras.NAME: cerebras.formatted}
-"""By dialect; jobs of other dialects have the common records."""
+"""Formats of dialects; jobs of other dialects have the common records."""
 
 
 def formatted(spec: JobSpec, entries: Iterable[Entry]) -> tuple[Entry, ...]:

@@ -79,7 +79,7 @@ def problem(message: str, *at: PathPart) -> PydanticCustomError:
 
 
 def problems_of_keys(problems: Iterable[Problem]) -> ValidationError:
-    """The same for several keys of one mapping."""
+    """The error for problems of several keys of one mapping."""
     return ValidationError.from_exception_data(
         "keys", [{"type": problem(what), "loc": (key,), "input": None} for key, what in problems]
     )

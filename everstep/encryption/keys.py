@@ -29,9 +29,9 @@ KEY_BYTES = 32
 KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 FILE_MOST = 1_024
 LOOK_AGAIN_S = 5.0
-"""So long a process writes with a key after another one was chosen."""
+"""Seconds that a process writes with a key after another one was chosen."""
 LOOK_FOR_S = 0.5
-"""At most so often it looks for a key that it lacks."""
+"""Seconds between two looks for a key that it lacks."""
 
 HOW_TO_MAKE = "`openssl rand -base64 32` makes one"
 

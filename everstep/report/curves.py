@@ -13,7 +13,7 @@ Value = Mapping[str, Any]
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 240, 136, 24, 14, 34
 CLASSES = ("kept", "lost")
-"""Of the first line and of the second one."""
+"""CSS classes of the first line and of the second one."""
 LEAST_SPAN = 0.01
 
 

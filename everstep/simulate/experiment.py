@@ -41,7 +41,7 @@ NUMBERS = (
     *("step_s", "checkpoint_s", "write_s", "start_s", "load_s", "pod_s"),
     *("library", "snapshot_every_s", "snapshot_s", "restore_s", "rebuild_s"),
 )
-"""Of `JobNumbers`, what people choose."""
+"""Fields of `JobNumbers` that people choose."""
 USUAL_POLICIES = ("document", "oracle")
 
 

@@ -41,7 +41,7 @@ class JobNumbers:
 
     @property
     def steps_between_snapshots(self) -> int:
-        """The same for snapshots; 0: there are none."""
+        """Steps from one snapshot to the next; 0: there are none."""
         keeps_any = self.library != "none"
         return max(round(self.snapshot_every_s / self.step_s), 1) if keeps_any else 0
 

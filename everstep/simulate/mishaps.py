@@ -127,7 +127,7 @@ REPAIR_S = 129 * HOUR_S
 
 
 def spares_for(profile: Profile, nodes: int) -> int:
-    """As many spare nodes as are enough 99 % of the time, if each comes back after its repair."""
+    """The number of spare nodes that is enough 99 % of the time, if each comes back after its repair."""
     lost = sum(
         row.share * (1 - row.cured) * (1 - row.users)
         for row in profile.rows

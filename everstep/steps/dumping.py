@@ -7,7 +7,7 @@ from everstep.core.world import DumpOrder
 from everstep.steps.looking import StepRun
 
 LATE_S = 2.0
-"""So long after its time an agent has reported that it killed what did not end."""
+"""Seconds after its time within which an agent has reported that it killed what did not end."""
 POLL_S = 0.25
 
 

@@ -31,7 +31,7 @@ WAITED_S = 1.0
 WAITS_KEPT, WAIT_MOST = 5, 120
 """Waits that a result has, the longest, and the characters of each."""
 ANSWER_S = 60.0
-"""So long a step that begins late waits for an answer, though its limit is over."""
+"""Seconds that a step which begins late waits for an answer, though its limit is over."""
 REPORT_AFTER_S = 3.0
 """A fence or a start that takes longer reports what it waits for."""
 

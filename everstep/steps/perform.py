@@ -59,9 +59,9 @@ STOP_CONFIRM_S = 5.0
 HEAL_S_MAX = 600.0
 """A device that has not healed within this time counts as broken."""
 HEAL_ONLINE_S = 15.0
-"""The same where its processes stay."""
+"""The limit of a device whose processes stay."""
 HAND_OVER_S = 10.0
-"""So long an ended job waits for answers of the quarantine. One may take that long; the activity has 30 s."""
+"""Seconds that an ended job waits for the quarantine. One answer may take that long; an activity has 30 s."""
 OLD_PODS_END_S = 5.0
 """Time that old pods have to end before a step that starts late goes on with fewer places."""
 

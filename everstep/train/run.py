@@ -59,7 +59,7 @@ class Run:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """In a process that a rank forked, such as the worker of a data loader: it is no rank.
+        """Forget the run in a process that a rank forked, such as the worker of a data loader.
 
         Before the first call this process may be one that is forked to become a rank.
         """

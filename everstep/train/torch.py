@@ -46,7 +46,7 @@ from everstep.train.run import Run
 
 PYTORCH = Path(torch.__file__).parent
 NO_STATE = -1
-"""In place of a completed step: of a rank that has not the state after any."""
+"""The completed step of a rank that has not the state after any."""
 TRY_S, POLL_S = 1.0, 0.02
 """Time limit of one try to reach the store of a group, and how long after a refused one the next begins."""
 THERE = "everstep/there/"

@@ -71,11 +71,18 @@ PARTS = frozenset(
 )
 """Words for people as parts of longer names, such as `nobody_to_ask` and `NobodyAnswered`."""
 
-FRAGMENT = re.compile(
-    r"(Of|So long|As many|At most so|Without|With|Beside|Behind|On|In|For)\b(?![^.:]*\b(is|are|has|have|may"
-    r"|can|must|takes?|returns?|reads?|counts?|gives?|does|do|was|were|will|ends?)\b)"
+_VERB = (
+    r"\b(is|are|has|have|may|can|must|take[sn]?|returns?|reads?|counts?|gives?|does|do|was|were|will|ends?|sees?"
+    r"|stands?|stood|comes?|goes|go|sends?|reports?|saves?|waits?|holds?|begins?|lived?|lacks?|needs?|isolates?"
+    r"|follows?|knows?|gets?|keeps?|checks?|fits?|wins?|grants?|judges?|reach|works?|made|left|been)\b"
 )
-"""The begin of a docstring that names no object and has no verb: `Of the pods of a job.`"""
+FRAGMENT = re.compile(
+    r"(So (long|often|many)|As (many|much)|At most so|The same (of|for|where|after|while|as|with))\b"
+    r"|(Of|By|To|Between|Beside|Behind|Within|Above|Over|Without|With|On|In|For)\b"
+    rf"(?![^.:;]*{_VERB})"
+)
+"""The begin of a docstring without an object and a verb, as `Of the pods of a job.`, or that needs its
+neighbour, as `So many are kept.` beside a number, and `The same for nodes.`"""
 
 
 def room(path: Path) -> str:
@@ -111,10 +118,9 @@ def compounds(tree: ast.Module) -> Iterator[str]:
 
 
 def fragments(tree: ast.Module) -> Iterator[str]:
-    """The first line of each docstring that is no sentence and names no thing."""
-    for node in ast.walk(tree):
-        text = ast.get_docstring(node) if isinstance(node, ast.Module | Scope) else None
-        if text and FRAGMENT.match(text):
+    """The first line of each docstring, of attributes too, that is no sentence and names no thing."""
+    for text in _docstrings(tree):
+        if FRAGMENT.match(text):
             yield text.partition("\n")[0]
 
 
@@ -144,11 +150,17 @@ def _bound_names(tree: ast.Module) -> Iterator[str]:
 
 def people_words(tree: ast.Module) -> Iterator[str]:
     """Each people-word in the docstrings of modules, classes, functions and attributes."""
+    for text in _docstrings(tree):
+        yield from (word.lower() for word in WORDS.findall(text))
+
+
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    """The docstrings of modules, classes, functions and attributes."""
     nodes: collections.deque[ast.AST] = collections.deque([tree])
     while nodes:
         match node := nodes.popleft():
             case ast.Expr(value=ast.Constant(value=str(text))):
-                yield from (word.lower() for word in WORDS.findall(text))
+                yield text
             case ast.mod() | ast.stmt() | ast.excepthandler() | ast.match_case():
                 nodes += ast.iter_child_nodes(node)
             case _:

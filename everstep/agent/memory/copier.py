@@ -33,7 +33,7 @@ AGAIN_S = 5.0
 PATIENT = 5
 """The niceness of the thread. The agent's loop needs what it holds, so that it must not starve."""
 OVERTAKEN_MOST = 3
-"""So many snapshots in a row that were overwritten before they were sent are worth a note."""
+"""Snapshots in a row that are overwritten before they were sent, after which there is a note."""
 
 
 class Overwritten(Exception):

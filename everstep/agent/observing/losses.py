@@ -11,7 +11,7 @@ from typing import NamedTuple
 from everstep.agent.observing import matching, step_patterns
 
 WRONG_TIMES = 3
-"""So many wrong losses in a row are a fault: a scaler of gradients skips single ones."""
+"""Wrong losses in a row that are a fault: a scaler of gradients skips single ones."""
 USUAL = (
     r"(?i:(?<!best )(?<!lowest )\b(?:train(?:ing)?_)?loss)\b[\"']?[ \t]*[:=]?[ \t]*(?:tensor\()?[\"']?"
     r"(?P<loss>[-+]?(?i:nan|inf(?:inity)?|[0-9.]+(?:e[-+]?[0-9]+)?))\b"

@@ -15,7 +15,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LIMIT_S = 1.0
-"""Of the processor, for one match. What is reasonable takes a thousandth of it."""
+"""Processor time for one match. A reasonable pattern takes a thousandth of it."""
 
 _began: float | None = None
 

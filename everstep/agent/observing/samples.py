@@ -24,7 +24,7 @@ SAMPLE_S_LEAST = 0.2
 TOOL_S = 10.0
 """Least time between two runs of a vendor's tool: it is slow, and keeps the driver busy."""
 SHOWN_S = 30.0
-"""The same where no run is judged by it: people are shown the use of devices."""
+"""Least time between two of its runs where they only show people the use of devices."""
 STILL_S = 60.0
 """Least time without I/O after which a run is judged, unless its command sets another."""
 SAMPLES = 4

@@ -40,7 +40,7 @@ FOLDER_S = 0.5
 WRITERS_MOST = 1_000
 """Of so many processes that were there before the folder one has ended: more need not be remembered."""
 FOLDERS_MOST = 256
-"""So many folders of checkpoints are watched at most, those that were made in this run."""
+"""The most folders of checkpoints that are watched, of those that were made in this run."""
 
 Call = Callable[[], object]
 

@@ -25,7 +25,7 @@ BY_NAME = {
     "lightning": rf"\bEpoch (?P<bar_epoch_0>\d+): *{_BAR}{_COUNT}",
     "tqdm": rf"(?:^|[| ])(?P<step>\d+)(?:/(?P<bar_total>\d+)|it){_TIME}",
 }
-"""By the program that prints so: the Trainer of Hugging Face, PyTorch Lightning, any bar of tqdm."""
+"""Patterns of programs that print steps: the Trainer of Hugging Face, PyTorch Lightning, any bar of tqdm."""
 JSON = "json:"
 """Begins the name of a pattern that takes the step from a key: `json:global_step`."""
 KEY = r"[A-Za-z0-9_.@/-]{1,100}"

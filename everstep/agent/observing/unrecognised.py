@@ -11,7 +11,7 @@ from everstep.agent.storage.checkpoint_formats import TRACKERS
 from everstep.protocol import bounds, wire
 
 NAMES_MOST = 10_000
-"""So many names of the folder are looked at."""
+"""The most names of the folder that are looked at."""
 USUAL_SUFFIXES = (".log", ".out", ".err", ".yaml", ".yml", ".toml", ".csv", ".md", ".py")
 """What scripts write beside checkpoints: logs, settings, tables of their losses."""
 OF_TENSORBOARD = "events.out.tfevents"

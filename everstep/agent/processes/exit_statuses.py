@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from everstep.agent.processes import proc
 
 HANDLES_MOST = 256
-"""So many processes are held at most: each takes one of the agent's open files, often 1,024 at most."""
+"""The most processes that are held: each takes one of the agent's open files, often 1,024 at most."""
 
 # `struct pidfd_info` in its first version, and the request for it, _IOWR(0xFF, 11, struct pidfd_info).
 _INFO = struct.Struct("=QQ11Ii")

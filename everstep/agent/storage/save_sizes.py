@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ELDERS_MOST = 3
-"""So many of the saves before it are compared."""
+"""The number of saves before it that are compared."""
 LEAST_SHARE = 0.5
 SAME_SHARE = 0.02
 """Sizes that differ by no more are one size."""

@@ -26,7 +26,7 @@ EXCEPTION = 1
 """The exit code of an interpreter that an exception ends."""
 
 WHOLE_MOST = 128
-"""At most so many whole saves stay in memory, the newest; a record has fewer."""
+"""The most whole saves that stay in memory, the newest; a record has fewer."""
 
 OPEN, LEFT, CLOSED, RENAMED, UNWATCHED = "open", "left", "closed", "renamed", "unwatched"
 """The states of a save. Open: it is being written. Left: it was open when its writer ended. Closed: by a

@@ -49,7 +49,7 @@ def _helper_modules(agents: Agents, pod: Pod) -> Sequence[str]:
 
 
 def _modules(agents: Agents, pod: Pod) -> Sequence[str]:
-    """The same of a helper that is ready."""
+    """The modules of a helper that is ready."""
     agent = agents.by_uid.get(pod.uid)
     helper = None if agent is None or agent.state is None else agent.state["helper"]
     return helper["modules"] if helper is not None and helper["ready"] else ()

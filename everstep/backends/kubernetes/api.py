@@ -261,7 +261,7 @@ def _refused(response: aiohttp.ClientResponse, text: str) -> Refused:
 
 
 def _seconds(text: str) -> float:
-    """Of a Retry-After header; a date in it counts as none."""
+    """The seconds of a Retry-After header; a date in it counts as none."""
     return float(text) if text.isdecimal() else 0.0
 
 

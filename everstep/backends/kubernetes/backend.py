@@ -91,7 +91,7 @@ logger = logging.getLogger(__name__)
 
 _OPEN_S = 30.0
 _HANDSHAKES = 32
-"""With agents, at once. Each takes this process a millisecond, on a busy machine ten: so many are done
+"""Handshakes with agents at once. Each takes this process a millisecond, on a busy machine ten: they are done
 within the second that an agent has for one."""
 
 

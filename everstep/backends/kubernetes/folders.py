@@ -27,7 +27,7 @@ class PodFolders(JobFolders):
 
 
 FOLDERS = PodFolders(base="/", default_model_dir=None)
-"""Of every job: what a pod sees is the same for all of them."""
+"""The folders of every job: what a pod sees is the same for all of them."""
 
 
 # -- On which volume ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from everstep.core.facts import LIST_VERSION, Fact, ObserverReport
 
 ENDS_KEPT = 200
-"""Of a job's record, the newest."""
+"""The number of ends that a job's record keeps, the newest."""
 
 
 class FaultList(NamedTuple):

@@ -215,7 +215,7 @@ def _spec(order: PlaceOrder, slot: int, settings: PodSettings) -> Json:
 
 
 def _priority(priority: int, classes: Mapping[int, str]) -> Json:
-    """By the classes of the worker's settings; a template that names one wins."""
+    """The priority class by the worker's settings; a template that names one wins."""
     reached = [least for least in classes if least <= priority]
     return {"priorityClassName": classes[max(reached)]} if reached else {}
 

@@ -30,7 +30,7 @@ from everstep.core.world import JobRef
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 5.0
-"""Between two tries to serve a namespace that refuses."""
+"""Seconds between two tries to serve a namespace that refuses."""
 ONE = {"limit": "1"}
 _ADVICE = (
     "`kubectl apply -k` of an overlay over deploy/job-namespace grants what a worker needs there, and"

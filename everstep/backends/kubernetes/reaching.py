@@ -17,7 +17,7 @@ U = TypeVar("U")
 _AT_ONCE = 32
 """Requests to the API server for one job."""
 ATTEMPTS = 100
-"""To replace an object that others replace too. With many workers some lose a few times in a row."""
+"""Attempts to replace an object that others replace too. With many workers some lose a few times in a row."""
 _RETRY_S = 0.05
 _OVER_QUOTA = "exceeded quota"
 _TAKEN_LATER = (

@@ -38,7 +38,7 @@ GAP_S = 15.0
 
 WARN_EVERY_S = 30.0
 UNREACHABLE_DOUBLINGS = 1
-"""So often the delay doubles while no server answers."""
+"""How often the delay doubles while no server answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Backoff:
     healthy_s: float = 60.0
     """After a stream that lasted so long before it failed, delays begin with the shortest again."""
     failures: int = 0
-    """In a row."""
+    """Failures in a row."""
 
     def after(
         self, *, worked_s: float, had_events: bool = False, is_unreachable: bool = False
@@ -72,7 +72,7 @@ class Backoff:
         )
 
     def delay_s(self, *, chance: float, wanted_s: float = 0.0) -> float:
-        """Between half and all of the delay, by `chance` (0 to 1); `wanted_s` at least, which the server set.
+        """Half to all of the delay, by `chance` (0 to 1); `wanted_s` at least, which the server set.
 
         Chance spreads the workers: they must not all come back to a restarted server at one moment.
         """
@@ -102,7 +102,7 @@ class Reflector:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.objects: dict[str, Json] = {}
-        """By uid, trimmed."""
+        """The objects by uid, trimmed."""
         self.synchronized = asyncio.Event()
         """Set once the first list is complete."""
         self.contact_at = clock()

@@ -20,7 +20,7 @@ IN_JOB_NAMESPACE: Mapping[str, tuple[str, ...]] = {
     "networkpolicies.networking.k8s.io": ("create", "delete"),
     "events": ("create",),
 }
-"""In each namespace of jobs. deploy/job-namespace grants these."""
+"""Rights in each namespace of jobs. deploy/job-namespace grants them."""
 
 IN_CLUSTER: Mapping[str, tuple[str, ...]] = {
     "nodes": ("list", "watch"),

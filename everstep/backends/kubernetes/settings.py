@@ -32,13 +32,13 @@ class KubernetesSettings:
     resources: Mapping[str, str] = field(default_factory=dict)
     uses_pod_groups: bool = True  # where the API server has them
     gang_s: float = 30.0
-    """Without PodGroups: how long pods may hold places while others of the job have none."""
+    """How long pods may hold places while others of the job have none, where there are no PodGroups."""
     # Least priority of a document -> its PriorityClass.
     priority_classes: Mapping[int, str] = field(default_factory=dict)
     topology: Sequence[str] = TOPOLOGY  # labels of nodes that pods of a job prefer to share
     messages: Sequence[ObserverMessages] = ()  # of external observers
     environ: Mapping[str, str] = field(default_factory=os.environ.copy, repr=False)
-    """Of the worker: a rank gets of it only what its document takes by name."""
+    """The worker's environment: a rank gets of it only what its document takes by name."""
 
     @property
     def all_job_namespaces(self) -> Sequence[str]:

@@ -37,7 +37,7 @@ from everstep.core.facts import Fact
 from everstep.protocol import wire
 
 Ranks = dict[tuple[str, int], wire.RankSeen]
-"""By the uid of their pod, and their number."""
+"""Ranks by the uid of their pod, and their number."""
 
 DEAD_S = 2.0
 """Longest wait until a killed process is gone; the kernel takes some milliseconds."""

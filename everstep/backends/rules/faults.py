@@ -285,4 +285,4 @@ FAULTS: Mapping[str, tuple[str, Callable[[Any, FaultLine], None]]] = {
     "maintenance": ("NODE", maintenance),
     "add-node": ("NAME", add_node),
 }
-"""By name: how it is written, and what it does. Each cluster has more of its own."""
+"""Faults by name: how each is written, and what it does. Each cluster has more of its own."""

@@ -22,7 +22,7 @@ from everstep.client.exits import Exit, Failed
 
 POLL_S = 0.2
 KNOWN_WITHIN_S = 60.0
-"""So long all parts of a server may take until they use a new namespace or attribute."""
+"""Seconds that all parts of a server may take until they use a new namespace or attribute."""
 
 TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,

@@ -32,7 +32,7 @@ from everstep.client.jobs.glances import Glance, glances
 from everstep.core.bounds import rounded
 
 STEP_LINE_S = 5.0
-"""Without a terminal, least time between two lines for steps; all else is printed at once."""
+"""The least time between two lines for steps where there is no terminal; all else is printed at once."""
 DEVICES_LINE_S = 30.0
 DEVICES_LINES = 4
 """Without a terminal, least time between two looks at devices, and for how many slots a line is printed."""
@@ -281,7 +281,7 @@ class LivePage(JobScreen):
         live.update(self._page(live.console, latest, glance.silence), refresh=True)
 
     def print(self, text: str) -> None:
-        """Above the page."""
+        """Print the text above the page."""
         self._drawn().console.print(Text(text), end="", soft_wrap=True)
 
     def _page(self, terminal: Console, latest: Glance, silence: str | None) -> Group:

@@ -28,7 +28,7 @@ class EndedJob:
     """How many the ID had."""
     status: Value
     restarts: list[Value]
-    """Of all lives of its ID, oldest first, each with its `life`."""
+    """The restarts of all lives of its ID, oldest first, each with its `life`."""
     events: list[Value]
     explanation: Value
     """Of its newest restart, or of its end."""

@@ -63,7 +63,7 @@ def _no_restart(job_id: str, choice: RestartChoice, number: int | None) -> Faile
 
 
 def explained_from_file(ended: EndedJob, choice: RestartChoice, number: int | None) -> Value:
-    """The same of a job that has ended, from its file."""
+    """The explanation of a job that has ended, from its file."""
     if choice == RestartChoice() and number is None:
         return ended.explanation
     row = choice.of([row for row in ended.restarts if number in (None, row["life"])])

@@ -37,7 +37,7 @@ class Glance:
         return self.status.get("state") in ENDED
 
     def _repr_html_(self) -> str:
-        """The same as a notebook shows it."""
+        """The glance as a notebook shows it."""
         from everstep.report import render  # loads the templates
 
         return render.status_html({**self.status, "silence": self.silence}, self.restarts)

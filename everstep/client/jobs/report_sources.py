@@ -29,7 +29,7 @@ NO_ISOLATION = (
 ISOLATION_S = 1.0
 """A report that is otherwise whole waits no longer for the quarantine."""
 ANSWER_S = 2.0
-"""So long one of many jobs may take to answer."""
+"""Seconds that one of many jobs may take to answer."""
 
 
 async def report_of(job: FoundJob) -> Value:

@@ -13,7 +13,7 @@ from everstep.client.serving import pollers
 from everstep.core.spec import JobSpec
 
 NAMED_MOST = 5
-"""So many variables are named; the others are counted."""
+"""The most variables that are named; the others are counted."""
 
 OF_THE_SHELL = re.compile(
     r"_|PWD|OLDPWD|SHLVL|PATH|PS\d|TERM.*|COLORTERM|COLUMNS|LINES|LS_COLORS|NO_COLOR|PYTHON.*|VIRTUAL_ENV.*"
@@ -52,7 +52,7 @@ def missing_from(worker_env: Mapping[str, str], shell_env: Mapping[str, str]) ->
 
 
 def _environment(pid: int) -> dict[str, str] | None:
-    """Of a process; None where it cannot be read."""
+    """The environment of a process; None where it cannot be read."""
     try:
         raw = proc.environment(pid)
     except OSError:

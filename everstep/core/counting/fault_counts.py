@@ -19,7 +19,7 @@ FAULTS_OF_ONE_KEPT = 100
 FAULTS_BYTES_MOST = 330_000
 """Of all of them as JSON, however long the names in them are."""
 _FIELDS_BYTES = 260
-"""Of one fault without its names."""
+"""Bytes of one fault without its names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from everstep.core.counting.reports import FaultReport, SoundReport
 from everstep.core.world import NodeView
 
 SPANS_KEPT = 1_000
-"""At most so many, one of each code and device."""
+"""The most spans that are kept, one of each code and device."""
 SPANS_BYTES_MOST = 450_000
 """Of all of them as JSON, however long the names in them are."""
 _FIELDS_BYTES = 470
-"""Of one span without its names."""
+"""Bytes of one span without its names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ MAY_BE_HARDWARE = frozenset({FaultClass.CRASH, FaultClass.HANG, FaultClass.UNKNO
 """Classes that say only how a run ended: broken hardware that no monitor reports ends it so as well."""
 
 RUNS_ON_A_NODE = 2
-"""So many runs that end on one node, no cause known, are answered there; the next one leaves it."""
+"""Runs that end on one node, no cause known, and are answered there; the next one leaves it."""
 
 LEAVES_EVIDENCE = frozenset(
     {FaultClass.CRASH, FaultClass.HANG, FaultClass.DEVICE, FaultClass.UNKNOWN}

@@ -21,7 +21,7 @@ ENDED = frozenset({"process", "agent", "pod", "node"})
 
 BEFORE_A_STEP = "before a step"
 BEFORE_ONE_WAS_SEEN = "before a step was seen"
-"""Of a job that never showed a step: it may have made some."""
+"""Where a run of a job ended that never showed a step: it may have made some."""
 
 ALIKE_TIMES = 3
 EXCEPTION_KEPT = 200

@@ -44,7 +44,7 @@ from everstep.core.waits import WaitReason
 from everstep.core.world import PodState
 
 LAST_CHOICE_MOST = SUSPECTED_NODES_MOST = 20
-"""So many nodes, the newest, are taken only where no other has room."""
+"""The nodes, the newest, that are taken only where no other has room."""
 
 # -- Reports -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ AVOIDED_MOST = 100
 """A job avoids at most so many nodes, the newest: its state goes from run to run."""
 WHY_MOST = 120
 NAMED_MOST = 3
-"""So many nodes are named in a sentence."""
+"""The most nodes that a sentence names."""
 
 Avoided = tuple[AvoidedNode, ...]
 

@@ -15,10 +15,10 @@ ENTRIES_MOST = 1_250
 """Nodes and devices that are isolated, with the suspicions that are held back. Fewer than the activities, one
 for each mark, that a server lets a workflow have pending: 2,000."""
 ENTRY_BYTES_MOST = 700
-"""Of an entry as JSON: all of them with the rest of the quarantine fit into a payload of Temporal, 2 MiB, and
+"""Bytes of an entry as JSON: all with the rest of the quarantine fit into a payload of Temporal, 2 MiB, and
 their names and reasons into a ConfigMap of Kubernetes, 1 MiB."""
 _FIELDS_BYTES = 160
-"""Of an entry without its texts: names of fields, times, punctuation."""
+"""Bytes of an entry without its texts: names of fields, times, punctuation."""
 _SENDER_BYTES_MOST = 100
 
 

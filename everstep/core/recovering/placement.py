@@ -92,7 +92,7 @@ def isolated_places(nodes: Iterable[NodeView], need: Need) -> tuple[str, ...]:
 
 
 ISOLATED_NAMED = 3
-"""So many isolated nodes are named in a wait."""
+"""The most isolated nodes that a wait names."""
 
 
 def isolation_hint(names: Sequence[str]) -> str:
@@ -183,7 +183,7 @@ class NoPlace:
 
 
 TRY_S = 5.0
-"""So long each smaller order is tried where the cluster does not say how many places it has."""
+"""Seconds for each smaller order, where the cluster does not report how many places it has."""
 
 
 def usable(least: int, most: int, *, bad: Collection[int]) -> tuple[int, ...]:
@@ -192,7 +192,7 @@ def usable(least: int, most: int, *, bad: Collection[int]) -> tuple[int, ...]:
 
 
 def first_slots(count: int, slots: Collection[int], *, staying: Collection[int]) -> tuple[int, ...]:
-    """So many of the slots: those that keep their pod, then the lowest numbers."""
+    """The first `count` of the slots: those that keep their pod, then the lowest numbers."""
     return tuple(sorted((*sorted(staying), *sorted({*slots} - {*staying}))[:count]))
 
 

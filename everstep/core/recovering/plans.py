@@ -233,7 +233,7 @@ def _place_rules(state: JobState, *, wait_s: float | None) -> PlaceRules:
 
 
 def _sized(state: JobState, most: int, *, spare_s: float, wait_s: float | None) -> PlaceRules:
-    """As many as there may be, at least the document's minimum, none that is known not to work."""
+    """Rules for places: `most` or fewer, at least the document's minimum, no number known not to work."""
     least, bad = state.phase.nodes_min, state.ledger.bad_sizes
     target = max(usable(least, most, bad=bad), default=most)
     return PlaceRules(wanted=target, least=least, spare_s=spare_s, wait_s=wait_s, bad=bad)

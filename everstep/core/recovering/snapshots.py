@@ -13,7 +13,7 @@ from everstep.core.state import JobState
 from everstep.core.world import Checkpoint, CopyPlace, PodState, PodView, RankSnapshot, Snapshot
 
 STARTS_MOST = 2
-"""So many runs in a row begin from the same snapshots. The next one begins from the checkpoint: the state in
+"""Runs in a row that begin from the same snapshots. The next one begins from the checkpoint: the state in
 memory may be what ends them."""
 
 KEEPS_SNAPSHOTS = frozenset({"restore", "snapshot"})

@@ -12,7 +12,7 @@ from everstep.core.slots import Slots, format_ranges
 from everstep.core.world import RankPosition
 
 HOLD_S_LEAST, HOLD_S_MOST, GAPS = 5.0, 10.0, 3
-"""So long a rank has to report where it is. One in a collective operation does within milliseconds; one that
+"""The time that a rank has to report where it is. In a collective operation it takes milliseconds; one that
 computes arrives at the next operation, mostly within the time of a step."""
 
 

@@ -30,7 +30,7 @@ PROVEN_AFTER_S = 1800.0
 for a start, and until a checkpoint was seen or PROVEN_AFTER_S have passed since the first step."""
 
 EXCUSED_TIMES = 10.0
-"""So many times as long steps may stand still while output or I/O goes on: a validation, a long save."""
+"""The factor of the limit of steps while output or I/O goes on: a validation, a long save."""
 
 AT_ONCE_S = 2.0
 """Slots that stopped within this time stopped at once: clocks differ, and signs of life are sampled."""

@@ -14,7 +14,7 @@ from everstep.core.world import Observation, PodView
 from everstep.protocol.wire import RunProgress
 
 UNMATCHED_S = 60.0
-"""So long lines may be printed before one of them is a step, and files written before one is a checkpoint."""
+"""Seconds in which lines are printed and none is a step, or files written and none is a checkpoint."""
 OVERDUE = 3.0
 """A checkpoint may take this many times the usual interval."""
 OVERDUE_S_LEAST = 5.0

@@ -23,13 +23,13 @@ News = Literal[
 ]
 
 REFRESH_S = 3600.0
-"""So often a quiet watch reports anyway: the job's own view of its progress is never older."""
+"""Seconds after which a quiet watch reports: the job's own view of its progress is never older."""
 
 POLL_AGAIN_S = 30.0
-"""So often a job is looked at whose steps, checkpoints or signs of life are waited for: none is news."""
+"""Seconds between two looks at a job whose steps, checkpoints or signs of life are awaited: none is news."""
 
 DEFERRED_RETRY_S = 60.0
-"""The same while an isolation is still to be sent to the quarantine."""
+"""Seconds between two reports while an isolation is still to be sent to the quarantine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

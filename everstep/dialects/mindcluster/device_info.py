@@ -25,7 +25,7 @@ LABEL = ("mx-consumer-cim", "true")
 """Of the ConfigMaps that MindCluster's own components read; not all of them are about devices."""
 KEY = "DeviceInfoCfg"
 PREFIX = "mindx-dl-deviceinfo-"
-"""Of their names; the name of the node follows."""
+"""How their names begin; the name of the node follows."""
 
 _FAULTS = "-Fault"  # huawei.com/Ascend910-Fault
 _MILLISECONDS_FROM = 10**11

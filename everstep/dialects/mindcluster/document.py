@@ -23,11 +23,11 @@ from everstep.documents.merge import merged
 from everstep.documents.problems import Problem, described, judged, path, refusal
 
 GRACE_OVER_TIME_S = 900
-"""So long a pod that is removed gracefully may take; then it is killed. The scheduler's default."""
+"""Seconds that a pod has to end gracefully; then it is killed. The scheduler's default."""
 MAX_RETRY_DEFAULT = 3
 """`maxRetry` of a Volcano Job that has none, or 0."""
 PENDING_SESSIONS_S = 12.0
-"""So long a pod waits for its place before the whole job is rescheduled: twelve sessions of a second."""
+"""Seconds that a pod waits for its place before the whole job is rescheduled: twelve sessions of a second."""
 WAIT_VARIABLE = "MINDIO_WAIT_MINDX_TIME"
 WAIT_VARIABLE_S, BEFORE_SCALE_IN_S = 30, 10
 """The variable has the seconds that an elastic job waits for a new place. Its default; and so long before the

@@ -18,7 +18,7 @@ from everstep.documents.problems import Problem, judged, path, problem, refusal
 from everstep.documents.text import read_text
 
 KEY = "PublicFault"
-"""Of a ConfigMap's data: the message."""
+"""The key of the message in a ConfigMap's data."""
 LABEL = ("mc-consumer-publicfault", "true")
 """Of the ConfigMaps that hold one."""
 

@@ -17,7 +17,7 @@ from everstep.documents.problems import described, problem
 ENTRIES = 1000
 FRAMEWORKS = ("pytorch", "mindspore", "tensorflow")
 REPLICA_TYPES = ("Master", "Chief", "Scheduler", "Worker")
-"""In the order of their node ranks."""
+"""Types of replicas, in the order of their node ranks."""
 LEADERS = REPLICA_TYPES[:-1]
 RESTART_POLICIES = ("Never", "OnFailure", "Always", "ExitCode")
 
@@ -27,7 +27,7 @@ RANK_INDEX = "hccl/rankIndex"
 DEVICE = re.compile(r"huawei\.com/(npu|Ascend[0-9]+[A-Z]?)")
 """A resource that counts whole devices; parts of one (`Ascend910-4c`, `npu-core`) are no device."""
 PERCENT_OF_A_DEVICE = "softShareDev"
-"""In `huawei.com/schedule_policy`: the number is a share of one device, in percent."""
+"""The value of `huawei.com/schedule_policy` with which the number is a share of one device, in percent."""
 
 
 class Part(BaseModel):

@@ -26,7 +26,7 @@ REQUEST_S = 1.0
 
 HEAD_MOST = 64 * 1024
 ANSWER_MOST = 16 * 1024 * 1024
-"""In bytes. `quotes.ALL_QUOTES_MOST` bounds what an agent's state holds of the output of its ranks."""
+"""Bytes. `quotes.ALL_QUOTES_MOST` bounds what an agent's state holds of the output of its ranks."""
 
 SSLProtocol.max_size = 32 * 1024
 """The buffer of each connection, in memory from its begin: a record of TLS has 16 KB at most. The 256 KB of
@@ -232,7 +232,7 @@ def tls_link(
     connect_s: float = REQUEST_S,
     turns: AbstractAsyncContextManager[object] | None = None,
 ) -> HttpLink:
-    """To an agent that listens on a port; `tls` trusts only the authority of its job, which signed for it."""
+    """A link to an agent on a port; `tls` trusts only the authority of its job, which signed for it."""
 
     async def connect() -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

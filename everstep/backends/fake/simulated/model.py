@@ -99,7 +99,7 @@ class Processes:
 
     @property
     def ended(self) -> Processes:
-        """The same after an end: pods that were alike still are."""
+        """These processes after their end: pods that were alike still are."""
         if self._ended is None:
             self._ended = replace(self, is_ended=True)
         return self._ended

@@ -78,9 +78,9 @@ _QUEUE_S = 5.0
 CREATED_PER_CALL = 128
 """So a call of a large job ends well before it counts as stuck, and the uids of its pods are stored."""
 Answer = Json | Refused | BackendUnavailable
-"""To a creation: the pod, a refusal that may end by itself, or why there is no answer."""
+"""The answer to a creation: the pod, a refusal that may end by itself, or why there is none."""
 Answers = Mapping[str, Answer]
-"""Of each pod to create, by its name."""
+"""The answer for each pod to create, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
