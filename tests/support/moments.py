@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -22,7 +23,7 @@ from everstep.backends.fake.backend import Admin
 from everstep.backends.fake.gates import Side
 from everstep.backends.fake.settings import EPOCH
 from everstep.core import names
-from everstep.core.levels import Level
+from everstep.core.levels import Level, Step
 from everstep.core.world import JobRef
 from everstep.dialects import job_memo
 from tests.support.patience import HUNG_S
@@ -127,16 +128,41 @@ class Event:
 
     async def reached(self, stage: Stage) -> None:
         kind = EventType.Value(f"EVENT_TYPE_{self.kind}")
-        await asyncio.wait_for(_shows(stage.client, self.workflow, kind, self.nth), HUNG_S)
+        work = _has(stage.client, self.workflow, lambda event: event.event_type == kind, self.nth)
+        await asyncio.wait_for(work, HUNG_S)
 
 
-async def _shows(client: Client, workflow: str, kind: int, nth: int) -> None:
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """As soon as a Recovery has begun one of its steps."""
+
+    recovery: str
+    step: Step
+
+    def __str__(self) -> str:
+        return f"{self.recovery} has begun to {self.step}"
+
+    async def arm(self, stage: Stage) -> None:
+        """Histories keep what was missed."""
+
+    async def reached(self, stage: Stage) -> None:
+        def is_it(event: HistoryEvent) -> bool:
+            scheduled = event.activity_task_scheduled_event_attributes
+            return bool(scheduled.activity_type.name == self.step)
+
+        await asyncio.wait_for(_has(stage.client, self.recovery, is_it, 1), HUNG_S)
+
+
+async def _has(
+    client: Client, workflow: str, is_it: Callable[[HistoryEvent], bool], nth: int
+) -> None:
+    """Wait until the history of a workflow has so many of these events."""
     while True:
         count = 0
         try:
             history = client.get_workflow_handle(workflow).fetch_history_events(wait_new_event=True)
             async for event in history:
-                count += event.event_type == kind
+                count += is_it(event)
                 if count == nth:
                     return
         except RPCError as error:

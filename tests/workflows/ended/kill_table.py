@@ -16,7 +16,7 @@ from typing import NamedTuple
 from everstep.core.levels import STEPS, Level, Step
 from tests.kubernetes import test_outages as on_kubernetes
 from tests.local import killtable as on_machine
-from tests.support.moments import Call, Event
+from tests.support.moments import Begun, Call, Event
 from tests.workflows.ended import test_kills as on_fake
 
 STEP_OF: Mapping[str, Step] = {
@@ -58,6 +58,8 @@ def of_fake() -> Iterator[Write]:
             match moment:
                 case Call(verb=verb) if verb in STEP_OF:
                     yield Write(own_level, STEP_OF[verb])
+                case Begun(recovery=recovery, step=step):
+                    yield Write(_level_of(recovery), step)
                 case Event(workflow=workflow, kind="ACTIVITY_TASK_SCHEDULED", nth=nth):
                     yield from _scheduled(workflow, nth)
                 case _:
@@ -66,8 +68,14 @@ def of_fake() -> Iterator[Write]:
 
 def _scheduled(workflow: str, nth: int) -> Iterator[Write]:
     """The first step of a plan is its stop; which others it has depends on its fault."""
-    if nth == 1 and (level := LEVEL_IN_ID.search(workflow)):
-        yield Write(Level(level[1]), Step.STOP)
+    if nth == 1 and LEVEL_IN_ID.search(workflow):
+        yield Write(_level_of(workflow), Step.STOP)
+
+
+def _level_of(recovery: str) -> Level:
+    level = LEVEL_IN_ID.search(recovery)
+    assert level is not None
+    return Level(level[1])
 
 
 def of_machine() -> Iterator[Write]:
@@ -101,5 +109,14 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def text() -> str:
+    """The table, and below it what no test kills at on any backend."""
+    columns = counts().values()
+    without = [f"{one.level} {one.step}" for one in ALL if not any(kills[one] for kills in columns)]
+    number = len(ALL) - len(without)
+    summary = f"{number} of {len(ALL)} lines have a kill; none: {', '.join(without) or '-'}"
+    return f"{table()}\n\n{summary}"
+
+
 if __name__ == "__main__":
-    sys.stdout.write(f"{table()}\n")
+    sys.stdout.write(f"{text()}\n")

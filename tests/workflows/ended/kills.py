@@ -120,6 +120,53 @@ HANG = Incident(
 PREEMPTED = Incident(body=BODY, faults=["at 35s preempt demo"], begins_s=34, levels=(Level.JOB,))
 """All pods are removed, and created again."""
 
+KEEPS = document(processes_per_node=2, env={"STEPS": "60", "LIBRARY": "1"})
+"""Its ranks run the train library, so they may go on when others end."""
+SLOW_TO_HEAL = "heal-takes n1 0 2h"
+
+SURVIVORS = Incident(
+    body=KEEPS, faults=["at 35s node-down n2"], begins_s=34, levels=(Level.PROCESS,)
+)
+KEPT_DEVICE = Incident(
+    body=KEEPS,
+    faults=["at 35s device n1 0 80E01801 heals"],
+    begins_s=34,
+    levels=(Level.PROCESS_ONLINE,),
+)
+NOT_HEALED = Incident(
+    body=KEEPS,
+    faults=[SLOW_TO_HEAL, "at 35s device n1 0 80E01801 heals"],
+    begins_s=34,
+    levels=(
+        Level.PROCESS_ONLINE,
+        Level.PROCESS,
+        Level.IN_PLACE,
+    ),
+)
+CONNECTION = Incident(
+    body=KEEPS,
+    faults=["at 35s fact demo network.collective rank=2 node=n1"],
+    begins_s=34,
+    levels=(Level.OPERATOR_ONLINE,),
+)
+CRASHES = ["at 35s kill demo 2 exit 1", "at 41s kill demo 2 exit 1", "at 47s kill demo 2 exit 1"]
+NO_PROGRESS = Incident(
+    body=BODY,
+    faults=CRASHES,
+    begins_s=34,
+    levels=(
+        Level.IN_PLACE,
+        Level.POD,
+        Level.JOB,
+    ),
+)
+"""The third restart waits before it begins."""
+UNWRITABLE = ["at 35s storage demo unwritable", "at 2m storage demo writable"]
+STORAGE = Incident(body=BODY, faults=UNWRITABLE, begins_s=34, levels=(Level.IN_PLACE,))
+NODE_AND_STORAGE = Incident(
+    body=BODY, faults=["at 35s node-down n2", *UNWRITABLE], begins_s=34, levels=(Level.POD,)
+)
+
 Row = tuple[Incident, Sequence[Moment]]
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from everstep.core.levels import KEEPING, STEPS, Level, Step
-from tests.workflows.ended.kill_table import ALL, Write, counts, table
+from everstep.core.levels import STEPS, Level, Step
+from tests.workflows.ended.kill_table import ALL, Write, counts, table, text
 
 ALWAYS = (Step.STOP, Step.RESUME, Step.START)
 
 
-def test_each_level_that_ends_processes_is_killed_at_each_write_that_it_always_makes() -> None:
-    """Levels that keep processes need the train library, which the fake cluster has no ranks for."""
+def test_each_level_is_killed_at_each_write_that_it_always_makes() -> None:
     killed_at = counts()["fake"]
-    levels = [level for level, steps in STEPS.items() if steps and level not in KEEPING]
+    levels = [level for level, steps in STEPS.items() if steps]
     missing = [
         (level, step) for level in levels for step in ALWAYS if not killed_at[Write(level, step)]
     ]
@@ -22,6 +21,13 @@ def test_the_table_has_a_line_for_each_write_of_each_level() -> None:
     lines = table().splitlines()
     assert len(lines) == 1 + len(ALL)
     assert lines[0].split() == ["level", "step", "fake", "local", "kubernetes"]
+
+
+def test_what_no_test_kills_at_is_named() -> None:
+    *_, summary = text().splitlines()
+    uncovered = [write for write in ALL if not any(column[write] for column in counts().values())]
+    assert summary.startswith(f"{len(ALL) - len(uncovered)} of {len(ALL)} lines have a kill")
+    assert all(f"{write.level} {write.step}" in summary for write in uncovered)
 
 
 def test_kills_are_counted_where_the_tests_have_them() -> None:

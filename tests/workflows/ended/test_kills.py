@@ -12,21 +12,29 @@ from pathlib import Path
 
 import pytest
 
+from everstep.core.levels import STEPS, Level, Step
 from tests.support.devserver import DevServer
-from tests.support.moments import Call, Event, Incident, Moment, until_incident
+from tests.support.moments import Begun, Call, Event, Incident, Moment, until_incident
 from tests.support.rows import recovery
 from tests.workflows.ended.kills import (
+    CONNECTION,
     CRASH,
     DEVICE,
     DOWNGRADE,
     HANG,
+    KEPT_DEVICE,
+    NO_PROGRESS,
     NODE,
+    NODE_AND_STORAGE,
+    NOT_HEALED,
     NUMERIC,
     PREEMPTED,
     RESIZE,
     SCALING,
     SPARED,
+    STORAGE,
     SUB_HEALTHY,
+    SURVIVORS,
     Kills,
     Row,
     ServerKills,
@@ -43,6 +51,11 @@ HEALING, DOWNGRADED = (
     "demo/main/recovery-1-in_place-device-n1",
     "demo/main/recovery-2-pod-device-n1",
 )
+
+
+def at_steps(recovery: str, *steps: Step) -> Sequence[Sequence[Moment]]:
+    """A row for each of these steps of a Recovery."""
+    return [[Begun(f"demo/main/{recovery}", step)] for step in steps]
 
 
 def both_sides(*verbs: str, nth: int = 1) -> Sequence[Sequence[Moment]]:
@@ -149,6 +162,44 @@ MOMENTS: dict[str, tuple[Incident, Sequence[Sequence[Moment]]]] = {
             *both_sides("ensure_generation", "ensure_stopped", "ensure_placed"),
             *both_sides("ensure_fenced", "ensure_started"),
         ],
+    ),
+    "a failed connection, and all processes stay": (
+        CONNECTION,
+        [
+            *at_steps("recovery-1-operator_online-network-n1", Step.STOP, Step.RESUME, Step.START),
+            *both_sides("ensure_generation", "ensure_stopped", "ensure_fenced", "ensure_started"),
+        ],
+    ),
+    "a device that heals below its processes": (
+        KEPT_DEVICE,
+        at_steps("recovery-1-process_online-device-n1", *STEPS[Level.PROCESS_ONLINE]),
+    ),
+    "a lost node, and the other processes stay": (
+        SURVIVORS,
+        [
+            *at_steps("recovery-1-process-node-n2", Step.STOP, Step.ISOLATE, Step.PLACE),
+            *at_steps("recovery-1-process-node-n2", Step.RESUME, Step.START),
+            *both_sides("ensure_stopped", "ensure_placed", "ensure_started"),
+        ],
+    ),
+    "a device that does not heal in time": (
+        NOT_HEALED,
+        at_steps("recovery-2-process-device-n1", Step.STOP, Step.HEAL),
+    ),
+    "three crashes without progress": (
+        NO_PROGRESS,
+        [
+            *at_steps("recovery-2-pod-crash-n2", Step.PLACE, Step.RESUME),
+            *at_steps("recovery-3-job-crash-n4", Step.SPACE),
+        ],
+    ),
+    "a storage that cannot be written": (
+        STORAGE,
+        at_steps("recovery-1-in_place-storage", Step.WRITABLE),
+    ),
+    "a lost node, and no storage": (
+        NODE_AND_STORAGE,
+        at_steps("recovery-1-pod-node-n2", Step.WRITABLE),
     ),
     "a downgrade, twice": (
         DOWNGRADE,
