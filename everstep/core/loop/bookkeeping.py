@@ -117,7 +117,12 @@ def _with_sizes(state: JobState, facts: tuple[Fact, ...]) -> JobState:
 
 
 def _slots_seen(state: JobState, report: WatchReport) -> dict[int, Slot]:
-    slots = dict(state.slots)
+    """The slots with the states that changed, and as lost those that ran and have no pod any more."""
+    slots, in_report = dict(state.slots), {pod.slot for pod in report.pods}
+    for slot in report.lost_containers:
+        # The report leaves out a pod only if it is there as before, or not there at all.
+        if slot not in in_report and slots[slot].state is PodState.RUNNING:
+            slots[slot] = slots[slot]._replace(state=PodState.LOST)
     for pod in report.pods:
         old = slots.get(pod.slot)
         if old is not None and old.uid == pod.uid and old.state != pod.state:
