@@ -151,7 +151,7 @@ def _still(value: Value) -> str | None:
     still_s, limit_s = value.get("still_s"), value.get("still_limit_s")
     if still_s is None or limit_s is None or still_s < min(STILL_LEAST_S, limit_s / 2):
         return None
-    if value.get("silence"):  # without a worker nothing is judged, so it is about to hang no more
+    if value.get("silence") or _age_of_look(value):  # nothing is judged that is not seen
         return None
     return f"for {still_s:.0f} s of {limit_s:g} s, then it counts as a hang"
 

@@ -99,11 +99,10 @@ class LocalScene(faults.Scene[Node]):
             _show(path, devices)
 
     def job(self, job_id: str) -> str:
-        if pods.of_job(self.db, job_id):
-            return job_id
         record = books.job(self.db, job_id)
-        if record.newest > record.closed:  # it waits for its pods
-            raise NothingRuns(_idle(job_id))
+        is_open = record.newest > record.closed  # without pods it waits for them
+        if is_open or pods.of_job(self.db, job_id):
+            return job_id
         raise ValueError(f"there is no job {job_id!r} on this cluster")
 
     def add_job_fact(self, job: str, fact: Fact) -> None:

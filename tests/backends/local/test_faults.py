@@ -31,6 +31,16 @@ async def test_a_job_between_two_pods_is_there(local_lab: LocalLab) -> None:
         await local_lab.fault("kill other 0")
 
 
+async def test_the_storage_of_a_job_without_pods_breaks_and_comes_back(local_lab: LocalLab) -> None:
+    """A job that waits for its storage may have lost its pods meanwhile."""
+    job = Run(local_lab)
+    await job.new_generation("before its first pods")
+    for state in ("unwritable", "writable"):
+        await local_lab.fault(f"storage demo {state}")
+        facts = (await job.backend.observe(job.ref, cursor="", until=0.0, wait_s=0.0)).facts
+        assert f"storage.{state}" in {fact.kind for fact in facts}
+
+
 async def test_a_rank_or_an_agent_cannot_be_killed_twice(local_lab: LocalLab) -> None:
     """The other rank lives on: it is not the job that has ended."""
     job = Run(local_lab, slots=(0, 1), env={"STEPS": "100000"})

@@ -261,7 +261,8 @@ def test_a_status_says_how_old_the_step_is_and_since_when_nothing_was_seen(
     times = {"as_of": "2026-01-31T12:01:00.000Z", "step_at": "2026-01-31T12:01:00.000Z"}
     ages = {"step_age_s": seen_age_s, "seen_age_s": seen_age_s}
     why = {"unseen_why": "the API server does not answer"}
-    value = {**status("demo", "running"), **times, **ages, **why}
+    still = {"still_s": 45.0, "still_limit_s": 60.0}
+    value = {**status("demo", "running"), **times, **ages, **why, **still}
     there = console()
     with there.capture() as capture:
         for part in status_page.status(value):
@@ -269,6 +270,8 @@ def test_a_status_says_how_old_the_step_is_and_since_when_nothing_was_seen(
     lines = [" ".join(line.split()) for line in capture.get().splitlines()]
     assert f"step 41, {seen_age_s:.0f}s ago" in lines
     assert [line for line in lines if line.startswith("not seen")] == ([row] if row else [])
+    is_judged = row is None
+    assert any(line.startswith("still for 45 s of 60 s") for line in lines) is is_judged
 
 
 def test_without_a_worker_the_age_of_a_step_counts_from_now_and_nothing_is_about_to_hang() -> None:
