@@ -9,7 +9,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 
-from everstep.core.errors import BackendUnavailable
+from everstep.core.errors import BackendUnavailable, WrongCluster
 from everstep.core.facts import Fact, bounded, distinct
 from everstep.core.recovering import growth
 from everstep.core.recovering.avoiding import maintenance_over
@@ -77,6 +77,7 @@ async def _watched(
         if observation is None:
             # An earlier try may have reported a wait for an observation.
             await context.send_wait(None)
+        _refuse_older(order, fresh)
         cursor, observation = fresh.cursor, fresh
         memory, verdict = watching.check(order, memory, fresh)
         if context.has_heartbeat:
@@ -185,7 +186,18 @@ async def _observed_now(context: StepContext, order: WatchOrder, cursor: str) ->
     if any(pod.state is PodState.PENDING for pod in observation.pods):
         await _check_now(context, order)
         observation = await observe()
+    _refuse_older(order, observation)
     return observation
+
+
+def _refuse_older(order: WatchOrder, observation: Observation) -> None:
+    """Raise WrongCluster if the cluster database never gave the job its generation: it is an older copy.
+
+    The pods that it shows as lost are not those that train.
+    """
+    newest = observation.generation
+    if 0 < newest < order.generation:
+        raise WrongCluster.older(order.job.id, newest=newest, ordered=order.generation)
 
 
 async def observe_once(context: StepContext, order: WatchOrder) -> WatchReport:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.fake.backend import FakeBackend
+from everstep.core.errors import WrongCluster
 from everstep.core.facts import Fact
 from everstep.core.loop import next_actions
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
@@ -25,6 +26,10 @@ async def left_at_once(context: StepContext, order: WatchOrder) -> WatchReport:
     leave = asyncio.Event()
     leave.set()
     return await watch(context, order, leave)
+
+
+async def watch_for_ever(context: StepContext, order: WatchOrder) -> WatchReport:
+    return await watch(context, order, asyncio.Event())
 
 
 @pytest.mark.parametrize("observe_job", [observe_once, left_at_once])
@@ -54,3 +59,17 @@ async def test_a_pod_whose_agent_has_not_answered_this_worker_yet_is_not_gone(
     context = StepContext(backend=backend, quarantine=QuarantineInMemory())
     report = await observe_job(context, next_actions.watch_order(state))
     assert report.lost_containers == ()
+
+
+@pytest.mark.parametrize("observe_job", [observe_once, watch_for_ever])
+async def test_books_that_are_behind_the_job_show_nothing_of_it(
+    observe_job: Callable[[StepContext, WatchOrder], Awaitable[WatchReport]],
+) -> None:
+    """They are an older copy: the pods that they show as lost are not those that train."""
+    backend = cluster()
+    plan, past = await launched(backend)
+    state = replace(running().state, job=plan.job, generation=past.generation + 1)
+    context = StepContext(backend=backend, quarantine=QuarantineInMemory())
+    behind = f"up to generation {past.generation}, it is at {past.generation + 1}: an older copy"
+    with pytest.raises(WrongCluster, match=behind):
+        await observe_job(context, next_actions.watch_order(state))
