@@ -105,6 +105,8 @@ class ClusterActivities:
     backend: Backend
     quarantine: QuarantineClient
     monitors: set[Heartbeat] = field(default_factory=set)  # of the jobs that are monitored here
+    takeovers: dict[str, str] = field(default_factory=dict)
+    """Jobs whose monitor failed here since it was reported as taken over, each with the earlier worker."""
 
     def glances(self) -> list[Mapping[str, Any]]:
         """The newest glance at each of these jobs."""
@@ -165,12 +167,15 @@ class ClusterActivities:
             saved, step = saved_in(before), step_in(before, generation=order.generation)
             earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
             context = replace(context, beat=partial(_beat, heartbeat, worker))
-            if earlier not in (None, worker):
+            if earlier not in (None, worker, self.takeovers.get(order.job.id)):
                 await report_takeover(order.job, earlier=str(earlier))
+                self.takeovers[order.job.id] = str(earlier)
             looking = asyncio.ensure_future(watch(context, order, leave, saved=saved, step=step))
             self.monitors.add(heartbeat)
             try:
-                return await asyncio.shield(looking)
+                report = await asyncio.shield(looking)
+                self.takeovers.pop(order.job.id, None)
+                return report
             except asyncio.CancelledError:
                 details = activity.cancellation_details()
                 if details is None or not details.cancel_requested:

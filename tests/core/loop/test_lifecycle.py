@@ -205,8 +205,8 @@ def test_a_new_pod_that_never_came_is_made_by_the_next_level() -> None:
 def test_slots_without_a_pod_are_shown_as_lost_while_the_job_recovers() -> None:
     """As after the record of the job was deleted, with which its pods go."""
     job = running()
-    gone = fact("pod.gone", at=job.state.now, slot=0, message="the pod of slot 0 was removed")
-    job.see(gone, lost_containers=(0, 1))
+    removal = fact("pod.gone", at=job.state.now, slot=0, message="the pod of slot 0 was removed")
+    job.see(removal, lost_containers=(0, 1))
     assert [str(slot.state) for _, slot in sorted(job.state.slots.items())][:3] == [
         "lost",
         "lost",
