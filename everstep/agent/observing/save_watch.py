@@ -166,6 +166,8 @@ class SaveWatch:
         self._timeline.mark_looked(look)
         if number == signal.SIGTERM:
             self._timeline.mark(self._states.terminating)
+        elif number == signal.SIGKILL:
+            self._timeline.mark(self._states.killing)
 
     def exited(self, pid: int, status: int) -> None:
         """A process was waited for; the status of one that a signal ended is negative."""

@@ -7,11 +7,13 @@ is cleared: it was alive after it, or ended by an exit of its own, with code 0 o
 A process that ends by an exception closes its files too, half written or not. So a close proves nothing if an
 exit with code 1 follows within moments, or if SIGTERM was sent while the file was open and an exit follows:
 `sys.exit` in the handler of a signal unwinds the very save that it interrupts. Nor does a close by an exit
-with another code and without SIGTERM: `os._exit` in another thread interrupts a save.
+with another code and without SIGTERM: `os._exit` in another thread interrupts a save. Nor does the close of a
+file that was open when SIGKILL was sent, or when a signal had ended a rank: a child may have inherited it.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -51,7 +53,7 @@ class _File:
         self.changed_at = now
         self.closed_at: float | None = None  # None: it is open
         self.suspects: set[Identity] = set()  # processes whose end may have closed it
-        self.is_tainted = False  # SIGTERM was sent while it was open
+        self.is_tainted = False  # a signal was sent, or had ended a rank, while it was open
         self.is_whole = False
         self.was_left = False  # the end of its writer closed it
 
@@ -137,11 +139,17 @@ class SaveStates:
     def terminating(self) -> None:
         """SIGTERM is about to be sent."""
         self._is_terminating = True
-        for file in self._files.values():
-            file.is_tainted = file.is_tainted or file.closed_at is None
+        self._taint_open_files()
+
+    def killing(self) -> None:
+        """SIGKILL is about to be sent."""
+        self._taint_open_files()
 
     def exited(self, pid: int, status: int) -> None:
         """A rank has ended: with this exit code, or by a signal, whose number is negative."""
+        is_shell = any(one[0] == pid for one in self._shells)
+        if status < 0 and not (is_shell and status == -signal.SIGTERM):
+            self._taint_open_files()  # a child that inherited a file may close it later
         self._processes = {one for one in self._processes if one[0] != pid}
         for path, file in self._pending():
             self._judge(path, file, {one for one in file.suspects if one[0] == pid}, status)
@@ -153,9 +161,14 @@ class SaveStates:
             if process in file.suspects:
                 self._judge(path, file, {process}, status)
 
+    def _taint_open_files(self) -> None:
+        for file in self._files.values():
+            file.is_tainted = file.is_tainted or file.closed_at is None
+
     def _judge(self, path: str, file: _File, may_have_closed: set[Identity], status: int) -> None:
         """Decide what the end of a process says of a file: `may_have_closed` is that process, or empty."""
-        if may_have_closed - self._shells and status < 0:
+        cut_off = may_have_closed - (self._shells if status == -signal.SIGTERM else set())
+        if cut_off and status < 0:
             file.was_left = True
             return
         file.suspects -= may_have_closed

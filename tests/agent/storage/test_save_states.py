@@ -72,6 +72,8 @@ def after(*happenings: Happening) -> str | None:
         ((TERM, writes(), closes(), exits(143)), CLOSED),
         ((TERM, writes(), closes(), looked_at(RANK), exits(143)), CLOSED),
         ((writes(), looked_at(), closes(), exits(BY_SIGNAL)), LEFT),
+        ((writes(), exits(BY_SIGNAL), closes(), time_passes(3.0)), None),
+        ((writes(), SaveStates.killing, closes(), looked_at(RANK), time_passes(3.0)), None),
         ((renames(), exits(BY_SIGNAL)), RENAMED),
         ((renames(), exits(1)), RENAMED),
     ],
@@ -100,9 +102,11 @@ def test_a_close_that_an_exception_may_have_made_says_nothing(
 
 
 @pytest.mark.parametrize(
-    ("status", "state"), [(BY_SIGTERM, CLOSED), (3, None)], ids=["SIGTERM", "exit code 3"]
+    ("status", "state"),
+    [(BY_SIGTERM, CLOSED), (BY_SIGNAL, LEFT), (3, None)],
+    ids=["SIGTERM", "SIGKILL", "exit code 3"],
 )
-def test_a_shell_that_a_signal_ends_before_its_command_cuts_off_nothing(
+def test_a_shell_that_sigterm_ends_before_its_command_cuts_off_nothing(
     status: int, state: str | None
 ) -> None:
     both, rank = looked_at(RANK, SHELL), looked_at(RANK)
