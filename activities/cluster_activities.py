@@ -127,9 +127,9 @@ class ClusterActivities:
             self.devices_of,
             self.request_save,
             earlier_quarantine,
-            self.marks,
-            self.mark,
-            self.release_mark,
+            self.cluster_isolations,
+            self.isolate_on_cluster,
+            self.release_on_cluster,
         ]
 
     def _context(self, heartbeat: Heartbeat) -> StepContext:
@@ -234,13 +234,13 @@ class ClusterActivities:
             return await count_faults(self._context(heartbeat), order)
 
     @activity.defn(name="marks")
-    async def marks(self) -> dict[str, str]:
+    async def cluster_isolations(self) -> dict[str, str]:
         """The nodes and devices that the cluster itself shows as isolated, and why."""
         async with heartbeating():
             nodes = await self.backend.nodes()
         devices = {f"{n.name}/{d.index}": d.isolated for n in nodes for d in n.devices}
-        marks = {name: reason for name, reason in devices.items() if reason is not None}
-        return {**{n.name: n.reason for n in nodes if n.isolated}, **marks}
+        isolated = {name: reason for name, reason in devices.items() if reason is not None}
+        return {**{n.name: n.reason for n in nodes if n.isolated}, **isolated}
 
     @activity.defn(name="devices_of")
     async def devices_of(self, node: str) -> tuple[int, ...]:
@@ -257,13 +257,13 @@ class ClusterActivities:
             return await until_saved(self.backend, order, heartbeat.beat, within_s=within_s)
 
     @activity.defn(name="mark")
-    async def mark(self, node: str, reason: str) -> None:
+    async def isolate_on_cluster(self, node: str, reason: str) -> None:
         """Lets nothing new land on the node."""
         async with heartbeating():
             await self.backend.ensure_isolated(node, reason=reason)
 
     @activity.defn(name="release_mark")
-    async def release_mark(self, node: str) -> None:
+    async def release_on_cluster(self, node: str) -> None:
         """Lets new pods land on the node again."""
         async with heartbeating():
             await self.backend.ensure_released(node)

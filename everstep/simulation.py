@@ -78,7 +78,7 @@ class QuarantineInMemory(QuarantineClient):
         after, counts = quarantine.take_report(book, report)
         self.quarantines[cluster] = after
         if self.backend is not None:
-            for name in quarantine.changed_marks(book, after):
+            for name in quarantine.changed_isolations(book, after):
                 if (entry := after.nodes.get(name)) is not None:
                     await self.backend.ensure_isolated(name, reason=entry.reason)
                 else:

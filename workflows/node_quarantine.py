@@ -39,7 +39,9 @@ class Opening:
 
     cluster: str
     quarantine: Quarantine | None = None
-    unsettled: tuple[str, ...] = ()  # nodes whose mark may not agree with the quarantine yet
+    unsettled: tuple[
+        str, ...
+    ] = ()  # nodes whose isolation the cluster may not show as the quarantine has it
 
 
 @workflow.defn(name=names.NODE_QUARANTINE)
@@ -54,9 +56,9 @@ class NodeQuarantine:
         self._quarantine = opening.quarantine or Quarantine(cluster=opening.cluster)
         self._is_known = opening.quarantine is not None
         self._cluster_time = 0.0  # as it was reported last
-        # One call about a node's mark at a time. A task of it ends once the mark agrees with the book.
+        # One call about a node at a time. Its task ends once the cluster shows what the book has.
         self._settling: dict[str, asyncio.Task[str]] = {}
-        self._failing: dict[str, str] = {}  # node -> why the call about its mark failed last
+        self._failing: dict[str, str] = {}  # node -> why the call about it failed last
         self._unsettled_before = opening.unsettled
 
     @workflow.run
@@ -76,18 +78,18 @@ class NodeQuarantine:
         workflow.continue_as_new(opening, initial_versioning_behavior=options.UPGRADED)
 
     async def _learn(self) -> None:
-        """After a terminate nothing is lost: read what the run before kept, and the cluster's own marks."""
+        """After a terminate nothing is lost: read what the run before kept, and what the cluster shows."""
         if self._is_known:
             return
         earlier = await self._call(
             signatures.earlier_quarantine, summary="read what the run before kept"
         )
-        marks = await self._call(signatures.marks, summary="read the marks")
+        isolated = await self._call(signatures.cluster_isolations, summary="read the isolations")
         earlier = replace(earlier, cluster=self._quarantine.cluster)
-        self._quarantine = quarantine.with_marks_of_cluster(earlier, marks, workflow.time())
+        self._quarantine = quarantine.with_isolations_of_cluster(earlier, isolated, workflow.time())
         self._is_known = True
         self._show()
-        await self._settle_all(sorted(earlier.nodes.keys() - marks.keys()))
+        await self._settle_all(sorted(earlier.nodes.keys() - isolated.keys()))
 
     async def _wait_until_due(self) -> None:
         """Wait until a fault has lasted for too long or a device is sound, by the cluster's clock."""
@@ -115,9 +117,9 @@ class NodeQuarantine:
         return sorted(before.nodes.keys() - self._quarantine.nodes.keys())
 
     async def _settle_changed(self, before: Quarantine) -> None:
-        """Bring the marks of all nodes in line that changed since, or begin to."""
+        """Bring the cluster in line for all nodes that changed since, or begin to."""
         self._show()
-        await self._settle_all(quarantine.changed_marks(before, self._quarantine))
+        await self._settle_all(quarantine.changed_isolations(before, self._quarantine))
 
     async def _settle_all(self, nodes: Iterable[str]) -> None:
         """Settle these nodes at once: where the cluster refuses one call, it refuses them all."""
@@ -133,7 +135,7 @@ class NodeQuarantine:
             self._settling[node] = asyncio.create_task(self._follow(node))
 
     async def _settle(self, node: str, *, to_the_end: bool = False) -> str:
-        """Make the cluster's mark agree with the book, which may change meanwhile.
+        """Make the cluster show what the book has of the node, which may change meanwhile.
 
         The book is changed first and at once; here one call after the other follows it. Returns why the
         cluster refuses the isolation for good, else nothing. Once the calls fail they go on without this one;
@@ -152,25 +154,29 @@ class NodeQuarantine:
         return ""
 
     async def _follow(self, node: str) -> str:
-        """Order calls about a node's mark until it agrees with the book. Returns why it cannot."""
-        how = options.FIRST_MARK
+        """Order calls about a node until the cluster shows what the book has. Returns why it cannot."""
+        how = options.FIRST_SETTLING
         while True:
             entry = self._quarantine.nodes.get(node)
             try:
                 if entry is None:
                     await self._call(
-                        signatures.release_mark, node, how=how, summary=f"release {node}"
+                        signatures.release_on_cluster, node, how=how, summary=f"release {node}"
                     )
                 else:
                     await self._call(
-                        signatures.mark, node, entry.reason, how=how, summary=f"isolate {node}"
+                        signatures.isolate_on_cluster,
+                        node,
+                        entry.reason,
+                        how=how,
+                        summary=f"isolate {node}",
                     )
             except ActivityError as error:
                 cause = error.cause
                 why = cut(getattr(cause, "message", None) or str(error), TEXT_MOST)
                 if isinstance(cause, ApplicationError) and cause.type == "ClusterRefused":
                     return self._give_up(node, entry, why)
-                self._failing[node], how = why, options.LATER_MARK
+                self._failing[node], how = why, options.LATER_SETTLING
             else:
                 if self._quarantine.nodes.get(node) == entry:
                     self._failing.pop(node, None)
@@ -186,7 +192,7 @@ class NodeQuarantine:
         return why
 
     def _unsettled(self) -> tuple[str, ...]:
-        """The nodes whose mark may not agree with the book yet."""
+        """The nodes that the cluster may not show yet as the book has them."""
         nodes = (node for node, task in self._settling.items() if not task.done())
         return tuple(sorted(nodes)[:ENTRIES_MOST])
 

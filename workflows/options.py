@@ -87,13 +87,13 @@ CALL: dict[str, Any] = {
 
 FIRST_CALL = _first(CALL)
 
-# A mark of the quarantine: tried a few times, so that a release that comes meanwhile ends the tries. The
-# quarantine orders it again, more slowly; a thousand of them wait where an API server is gone.
-FIRST_MARK: dict[str, Any] = {
+# To isolate or release a node on the cluster: tried a few times, so that a release that comes meanwhile ends
+# the tries. The quarantine orders it again, more slowly; a thousand wait where an API server is gone.
+FIRST_SETTLING: dict[str, Any] = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=timedelta(milliseconds=500), maximum_attempts=4),
 }
-LATER_MARK: dict[str, Any] = {
+LATER_SETTLING: dict[str, Any] = {
     **CALL,
     "retry_policy": RetryPolicy(
         initial_interval=timedelta(seconds=10), backoff_coefficient=1.0, maximum_attempts=4

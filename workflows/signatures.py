@@ -126,15 +126,15 @@ async def earlier_quarantine() -> Quarantine:
 
 
 @activity.defn(name="marks")
-async def marks() -> dict[str, str]:
+async def cluster_isolations() -> dict[str, str]:
     raise NotImplementedError
 
 
 @activity.defn(name="mark")
-async def mark(node: str, reason: str) -> None:
+async def isolate_on_cluster(node: str, reason: str) -> None:
     raise NotImplementedError
 
 
 @activity.defn(name="release_mark")
-async def release_mark(node: str) -> None:
+async def release_on_cluster(node: str) -> None:
     raise NotImplementedError

@@ -23,7 +23,7 @@ class Ranks:
         path = folder / "logs" / f"g{generation}-r{rank}.log"
         size = path.stat().st_size if path.exists() else 0
         marks = log_times.times_beside(path).read_bytes() if size else b""
-        log_times.Marks(path, clock=lambda: next(self._seconds)).add(size)
+        log_times.TimeStamps(path, clock=lambda: next(self._seconds)).add(size)
         log_times.times_beside(path).write_bytes(marks + log_times.times_beside(path).read_bytes())
         with path.open("ab") as file:
             file.write(text.encode())

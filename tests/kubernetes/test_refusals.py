@@ -108,7 +108,9 @@ async def test_a_rule_of_ours_that_is_refused_names_only_nodes_that_are_there() 
     (pod,) = api.created
     assert pod["keeps off"] == ["there"]
     there = NodesToAvoid(hosts={"there"})
-    assert pod["metadata"]["annotations"] == {names.KEEPS_OFF: f"{BOTH.mark} {there.mark}"}
+    assert pod["metadata"]["annotations"] == {
+        names.KEEPS_OFF: f"{BOTH.fingerprint} {there.fingerprint}"
+    }
 
 
 async def test_a_pod_whose_rule_of_ours_is_never_taken_waits_and_does_not_end_its_job() -> None:

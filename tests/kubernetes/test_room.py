@@ -40,7 +40,7 @@ def pod(*, avoided: NodesToAvoid | None = None, **spec: Any) -> dict[str, Any]:
     if avoided is not None:
         spec = json.loads(json.dumps(spec))
         keep_off(spec, avoided)
-        annotations[names.KEEPS_OFF] = avoided.mark
+        annotations[names.KEEPS_OFF] = avoided.fingerprint
     whole = {"metadata": {"name": "p", "annotations": annotations}, "spec": spec}
     return object_fields.trimmed(whole, object_fields.POD)
 

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from everstep.agent.observing.log_times import Marks
+from everstep.agent.observing.log_times import TimeStamps
 from everstep.agent.storage import files, permissions
 
 MB = 1024 * 1024
@@ -61,17 +61,17 @@ class LogFile:
         self._has_gap_of_move = False
         self._recent = b""
         self._file = -1
-        self._marks: Marks | None = None
+        self._stamps: TimeStamps | None = None
         try:
             permissions.ensure_below(_home(path), path.parent)
             self._file = files.handle(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, within=_home(path))
-            self._marks = Marks(path)
+            self._stamps = TimeStamps(path)
         except OSError as error:
             self.problem = str(error)
 
     def write(self, chunk: bytes) -> None:
-        if self._marks is not None:
-            self._marks.add(self.written)
+        if self._stamps is not None:
+            self._stamps.add(self.written)
         self.written += len(chunk)
         self._recent = (self._recent + chunk[-RECENT_BYTES:])[-RECENT_BYTES:]
         if self._file < 0:
@@ -106,8 +106,8 @@ class LogFile:
             target += len(block)
         os.ftruncate(self._file, target)
         self._size, self._dropped, self._has_gap_of_move = target, dropped, True
-        if self._marks is not None:
-            self._marks.leave_out(self._head, self._head + self._dropped)
+        if self._stamps is not None:
+            self._stamps.leave_out(self._head, self._head + self._dropped)
         self._write_gap()
 
     def _write_gap(self) -> None:

@@ -1,7 +1,7 @@
 """Watches the folder of checkpoints while a run writes there, and records which saves are whole.
 
-A thread of its own does all that storage may hold up. The agent's loop puts marks between the events: before
-it sends a signal, and when a process has ended. So the order of signals, events and ends is exact.
+A thread of its own does all that storage may hold up. The agent's loop queues calls between the events:
+before it sends a signal, and when a process has ended. So the order of signals, events and ends is exact.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SaveRun(NamedTuple):
 
 
 class Timeline:
-    """Events of the kernel, and marks of the agent's loop between them, in their order. For any thread."""
+    """Events of the kernel, and calls of the agent's loop between them, in their order. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,12 +68,12 @@ class Timeline:
         with contextlib.suppress(OSError):  # without it nothing is known of any save
             self.events = inotify.Inotify()
 
-    def mark(self, mark: Call) -> None:
-        """Put the mark behind all that has happened."""
-        self.mark_looked(lambda: mark)
+    def call_in_turn(self, call: Call) -> None:
+        """Queue the call behind all that has happened."""
+        self.look_in_turn(lambda: call)
 
-    def mark_looked(self, look: Callable[[], Call]) -> None:
-        """Look, and put the mark that `look` returns behind what had happened before the look."""
+    def look_in_turn(self, look: Callable[[], Call]) -> None:
+        """Look, and queue the call that `look` returns behind what had happened before the look."""
         with self._lock:
             self._read()
             self._items.append(look())
@@ -91,7 +91,7 @@ class Timeline:
         return items
 
     def wait(self, timeout_s: float | None, *, for_events: bool = True) -> None:
-        """Wait for a mark, and for an event if `for_events`."""
+        """Wait for a call, and for an event if `for_events`."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
         if for_events and self.events is not None:
@@ -154,7 +154,7 @@ class SaveWatch:
             self._reported_writers = identities
             with self._family_lock:
                 self._exit_statuses.hold(writers)
-            self._timeline.mark(lambda: self._states.saw(identities))
+            self._timeline.call_in_turn(lambda: self._states.saw(identities))
 
     def before_signal(self, number: int) -> None:
         """This signal is about to be sent: what was closed before was not closed by its effect."""
@@ -163,19 +163,19 @@ class SaveWatch:
             processes = self._look()
             return (lambda: None) if processes is None else (lambda: self._states.looked(processes))
 
-        self._timeline.mark_looked(look)
+        self._timeline.look_in_turn(look)
         if number == signal.SIGTERM:
-            self._timeline.mark(self._states.terminating)
+            self._timeline.call_in_turn(self._states.terminating)
         elif number == signal.SIGKILL:
-            self._timeline.mark(self._states.killing)
+            self._timeline.call_in_turn(self._states.killing)
 
     def exited(self, pid: int, status: int) -> None:
         """A process was waited for; the status of one that a signal ended is negative."""
-        self._timeline.mark(lambda: self._states.exited(pid, status))
+        self._timeline.call_in_turn(lambda: self._states.exited(pid, status))
 
     def ended(self, *, is_over: bool, then: Callable[[], object]) -> None:
         """Processes were ended: all of the pod, if `is_over`. `then` is called once that is recorded."""
-        self._mark_exits_below()
+        self._report_exits_below()
 
         def end() -> None:
             if is_over:
@@ -183,7 +183,7 @@ class SaveWatch:
                 self._is_over = True
             self._afterwards.append(then)
 
-        self._timeline.mark(end)
+        self._timeline.call_in_turn(end)
 
     def is_open(self, path: Path) -> bool:
         """Whether a file of this save may be open, or was when its writer ended. For any thread."""
@@ -197,7 +197,7 @@ class SaveWatch:
         def end() -> None:
             self._is_closed = True
 
-        self._timeline.mark(end)
+        self._timeline.call_in_turn(end)
 
     # -- the thread -------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class SaveWatch:
         """Take what has happened, record it, and wait for more."""
         if self._recorded is None:
             self._begin_to_watch()
-        self._mark_exits_below()
+        self._report_exits_below()
         items = self._timeline.take()
         changes = [item for item in items if isinstance(item, inotify.Event)]
         is_saving = [self._carry_out(item) for item in items]
@@ -274,7 +274,7 @@ class SaveWatch:
         return inherited
 
     def _carry_out(self, item: inotify.Event | Call) -> bool:
-        """Apply an event or a mark. Returns whether a save was opened or closed."""
+        """Apply an event or a call. Returns whether a save was opened or closed."""
         if not isinstance(item, inotify.Event):
             item()
             return False
@@ -384,12 +384,12 @@ class SaveWatch:
             if states.get(name) in (RENAMED, LEFT) or self._states.is_closed_file(name):
                 self._prints[name] = save_records.print_of(self.run.folder / name)
 
-    def _mark_exits_below(self) -> None:
-        """Put a mark for each process that has ended and was waited for by another one than the agent."""
+    def _report_exits_below(self) -> None:
+        """Queue a call for each process that has ended and was waited for by another one than the agent."""
         with self._family_lock:
             statuses = self._exit_statuses.take()
         for identity, status in statuses:
-            self._timeline.mark(partial(self._states.exited_below, identity, status))
+            self._timeline.call_in_turn(partial(self._states.exited_below, identity, status))
 
     def _look(self) -> Look | None:
         """The processes of the pod now; None: they cannot be read."""

@@ -30,7 +30,7 @@ class NodesToAvoid:
         return bool(self.hosts or self.names)
 
     @property
-    def mark(self) -> str:
+    def fingerprint(self) -> str:
         """A hash of these nodes, for an annotation of the pods that avoid them; empty: there are none."""
         if not self:
             return ""
@@ -106,10 +106,12 @@ def patch_of_held(pod: Json, nodes: NodesToAvoid) -> Json | None:
     both = NodesToAvoid(hosts=hosts.union(nodes.hosts), names=names.union(nodes.names))
     metadata = pod["metadata"]
     same = {key: metadata[key] for key in ("uid", "resourceVersion")}
-    marks = " ".join(filter(None, (both.mark, metadata.get("annotations", {}).get(KEEPS_OFF))))
+    fingerprints = " ".join(
+        filter(None, (both.fingerprint, metadata.get("annotations", {}).get(KEEPS_OFF)))
+    )
     spec: Json = {"affinity": {"nodeAffinity": {_REQUIRED: required}}}
     keep_off(spec, both)
-    return {"metadata": {**same, "annotations": {KEEPS_OFF: marks}}, "spec": spec}
+    return {"metadata": {**same, "annotations": {KEEPS_OFF: fingerprints}}, "spec": spec}
 
 
 def terms_that_fit(terms: Sequence[Json]) -> list[Json]:
@@ -123,17 +125,17 @@ def _kept_off(term: Mapping[str, Any], field: str, key: str) -> set[str]:
     return {value for rule in rules for value in rule["values"]}
 
 
-def without_rules(term: Mapping[str, Any], marks: str) -> Mapping[str, Any]:
-    """The term without what `keep_off` appended for the nodes of each mark. All else is the template's."""
-    for mark in marks.split():  # the newest first
-        term = _without_rule(term, mark)
+def without_rules(term: Mapping[str, Any], fingerprints: str) -> Mapping[str, Any]:
+    """The term without what `keep_off` appended for each fingerprint. All else is the template's."""
+    for fingerprint in fingerprints.split():  # the newest first
+        term = _without_rule(term, fingerprint)
     return term
 
 
-def _without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
-    """The term without the rules that `keep_off` appended for the nodes of this mark, if it has any.
+def _without_rule(term: Mapping[str, Any], fingerprint: str) -> Mapping[str, Any]:
+    """The term without the rules that `keep_off` appended for the nodes of this fingerprint, if any.
 
-    A mark is a hash of the nodes. So the ends of the two lists are tried until their nodes have the mark:
+    A fingerprint is a hash of the nodes. So the ends of the two lists are tried until their nodes have it:
     each number of last rules for names, with the last rule for host names and without it.
     """
     expressions, fields = term.get("matchExpressions") or [], term.get("matchFields") or []
@@ -144,7 +146,7 @@ def _without_rule(term: Mapping[str, Any], mark: str) -> Mapping[str, Any]:
             break
         names = [field["values"][0] for field in own_fields]
         for own_hosts in (hosts, []):
-            if NodesToAvoid(hosts=own_hosts, names=names).mark == mark:
+            if NodesToAvoid(hosts=own_hosts, names=names).fingerprint == fingerprint:
                 return {
                     **term,
                     "matchExpressions": expressions[:-1] if own_hosts else expressions,

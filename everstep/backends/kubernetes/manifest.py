@@ -173,7 +173,7 @@ def _pod(
     prefer_others(made["spec"], order.last_choice)
     if nodes_to_avoid:
         keep_off(made["spec"], nodes_to_avoid)
-        made["metadata"]["annotations"][names.KEEPS_OFF] = nodes_to_avoid.mark
+        made["metadata"]["annotations"][names.KEEPS_OFF] = nodes_to_avoid.fingerprint
     return made
 
 

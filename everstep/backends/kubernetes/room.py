@@ -62,10 +62,10 @@ def _terms(pod: Json) -> Sequence[Mapping[str, Any]] | None:
     required = affinity.get(_REQUIRED)
     if required is None:
         return None
-    marks = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
+    fingerprints = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF)
     terms = terms_that_fit(required["nodeSelectorTerms"])
     # Nodes that were isolated when the pod was created, or held back: the next pod keeps off others.
-    return [without_rules(term, marks) for term in terms] if marks else terms
+    return [without_rules(term, fingerprints) for term in terms] if fingerprints else terms
 
 
 def _fits(term: Mapping[str, Any], node: Json) -> bool:

@@ -13,7 +13,7 @@ from everstep.core.bounds import text_bytes
 
 ENTRIES_MOST = 1_250
 """Nodes and devices that are isolated, with the suspicions that are held back. Fewer than the activities, one
-for each mark, that a server lets a workflow have pending: 2,000."""
+for each node, that a server lets a workflow have pending: 2,000."""
 ENTRY_BYTES_MOST = 700
 """Bytes of an entry as JSON: all with the rest of the quarantine fit into a payload of Temporal, 2 MiB, and
 their names and reasons into a ConfigMap of Kubernetes, 1 MiB."""

@@ -533,10 +533,10 @@ def release(quarantine: Quarantine, node: str) -> tuple[Quarantine, bool]:
     return replace(quarantine, nodes=nodes, held=held), was_there
 
 
-def changed_marks(before: Quarantine, after: Quarantine) -> list[str]:
+def changed_isolations(before: Quarantine, after: Quarantine) -> list[str]:
     """The nodes that were isolated or released between the two, or whose isolation has another reason."""
-    marks = [{e.node: e.reason for e in book.nodes.values()} for book in (before, after)]
-    return sorted({node for node, _ in marks[0].items() ^ marks[1].items()})
+    nodes = [{e.node: e.reason for e in book.nodes.values()} for book in (before, after)]
+    return sorted({node for node, _ in nodes[0].items() ^ nodes[1].items()})
 
 
 def expired_nodes(quarantine: Quarantine, now: float) -> tuple[str, ...]:
@@ -549,17 +549,17 @@ def expired_nodes(quarantine: Quarantine, now: float) -> tuple[str, ...]:
     )
 
 
-def with_marks_of_cluster(
-    quarantine: Quarantine, marks: Mapping[str, str], now: float
+def with_isolations_of_cluster(
+    quarantine: Quarantine, isolated: Mapping[str, str], now: float
 ) -> Quarantine:
-    """Isolate the nodes that are marked on the cluster, too: an isolation is never forgotten.
+    """Isolate the nodes that the cluster shows as isolated, too: an isolation is never forgotten.
 
-    Those for which there is no room stay isolated by their mark.
+    Those for which there is no room stay isolated on the cluster.
     """
     nodes = dict(quarantine.nodes)
-    missing = sorted(marks.keys() - nodes.keys())
+    missing = sorted(isolated.keys() - nodes.keys())
     for node in missing[: max(ENTRIES_MOST - len(nodes), 0)]:
-        reason = plain_start(marks[node] or "marked on the cluster", TEXT_MOST)
+        reason = plain_start(isolated[node] or "marked on the cluster", TEXT_MOST)
         entry = IsolatedNode(node=node, reason=reason, by="cluster", since=now)
         nodes[node] = isolations.bounded(entry)
     return replace(quarantine, nodes=nodes, held=_held_beside(nodes, quarantine.held))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from everstep.agent.observing.log_times import Marks, Times, times_beside
+from everstep.agent.observing.log_times import Times, TimeStamps, times_beside
 
 
 def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
     moments = iter([10.0, 10.05, 11.0, 5.0])
-    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
+    stamps = TimeStamps(tmp_path / "a.log", clock=lambda: next(moments))
     for offset in (0, 100, 200, 300):
-        marks.add(offset)
+        stamps.add(offset)
     times = Times(tmp_path / "a.log")
     line_times = [times.at(offset) for offset in (0, 99, 150, 200, 300, 10**9)]
     assert line_times == [10.0, 10.0, 10.0, 11.0, 5.0, 5.0], (
@@ -24,9 +24,9 @@ def test_lines_have_the_times_they_were_written_at(tmp_path: Path) -> None:
 def test_marks_do_not_outgrow_a_log_of_which_little_is_written_at_a_time(tmp_path: Path) -> None:
     """A dot for each step, ten times a second."""
     moments = (n / 8 for n in itertools.count())
-    marks = Marks(tmp_path / "a.log", clock=lambda: next(moments))
+    stamps = TimeStamps(tmp_path / "a.log", clock=lambda: next(moments))
     for offset in range(800):
-        marks.add(offset)
+        stamps.add(offset)
     times = Times(tmp_path / "a.log")
     assert times_beside(tmp_path / "a.log").stat().st_size == 16 * 100, "one a second"
     assert [times.at(offset) for offset in (0, 7, 8, 799)] == [0.0, 0.0, 1.0, 99.0]
@@ -34,11 +34,11 @@ def test_marks_do_not_outgrow_a_log_of_which_little_is_written_at_a_time(tmp_pat
 
 def test_what_a_log_left_out_has_no_marks(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    marks = Marks(path, clock=iter(range(1000)).__next__)
+    stamps = TimeStamps(path, clock=iter(range(1000)).__next__)
     for offset in range(0, 1000, 10):
-        marks.add(offset)
+        stamps.add(offset)
     before = Times(path)
-    marks.leave_out(100, 905)
+    stamps.leave_out(100, 905)
     after = Times(path)
     assert [after.at(n) for n in (0, 95, 905, 999)] == [before.at(n) for n in (0, 95, 905, 999)]
     assert times_beside(path).stat().st_size == 16 * (10 + 10)

@@ -332,10 +332,10 @@ def test_a_mark_changes_with_the_isolation_and_with_its_reason() -> None:
     book, _ = ask(ask(EMPTY, "n1", reason="first")[0], "n2")
     longer, _ = ask(book, "n1", by=quarantine.OPERATOR, reason="first", until=50.0)
     other, _ = ask(longer, "n1", by=quarantine.OPERATOR, reason="second")
-    assert quarantine.changed_marks(EMPTY, book) == ["n1", "n2"]
-    assert quarantine.changed_marks(book, longer) == []
-    assert quarantine.changed_marks(longer, other) == ["n1"]
-    assert quarantine.changed_marks(other, EMPTY) == ["n1", "n2"]
+    assert quarantine.changed_isolations(EMPTY, book) == ["n1", "n2"]
+    assert quarantine.changed_isolations(book, longer) == []
+    assert quarantine.changed_isolations(longer, other) == ["n1"]
+    assert quarantine.changed_isolations(other, EMPTY) == ["n1", "n2"]
 
 
 def test_isolations_end_with_their_time() -> None:
@@ -348,7 +348,7 @@ def test_isolations_end_with_their_time() -> None:
 
 def test_marks_of_the_cluster_are_never_forgotten() -> None:
     book, _ = ask(EMPTY, "n1", reason="ours")
-    after = quarantine.with_marks_of_cluster(book, {"n1": "theirs", "n2": ""}, now=5.0)
+    after = quarantine.with_isolations_of_cluster(book, {"n1": "theirs", "n2": ""}, now=5.0)
     assert after.nodes["n1"].reason == "ours"
     assert after.nodes["n2"].reason == "marked on the cluster"
 

@@ -156,8 +156,8 @@ async def test_a_release_ends_the_tries_to_isolate(
     shared: Scene, quarantine: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     soon = RetryPolicy(initial_interval=timedelta(seconds=0.2), maximum_attempts=2)
-    for name in ("FIRST_MARK", "LATER_MARK"):
-        monkeypatch.setattr(options, name, {**options.FIRST_MARK, "retry_policy": soon})
+    for name in ("FIRST_SETTLING", "LATER_SETTLING"):
+        monkeypatch.setattr(options, name, {**options.FIRST_SETTLING, "retry_policy": soon})
     await shared.admin.unavailable()
     isolating = asyncio.create_task(tell(quarantine, "isolate", node="n1"))
     async with asyncio.timeout(HUNG_S):

@@ -177,14 +177,16 @@ class PodPlacer:
         self, order: PlaceOrder, stored: Stored, avoided: NodesToAvoid
     ) -> Stored:
         """Withdraw waiting pods that were made to avoid other nodes: each is removed and created again."""
-        gang, mark = gang_of(order, stored), avoided.mark
+        gang, fingerprint = gang_of(order, stored), avoided.fingerprint
         if kueue.queue_of(order):
             await self.queues.keep_off(stored, avoided)
-            stored = await self.withdrawals.withdraw_outdated_in_queue(stored, mark=mark)
+            stored = await self.withdrawals.withdraw_outdated_in_queue(
+                stored, fingerprint=fingerprint
+            )
             if gang.size > 1:
                 return stored
             # A pod alone in its group was left by the call above: it is withdrawn as without a queue.
-        return await self.withdrawals.withdraw_outdated(gang, stored, mark=mark)
+        return await self.withdrawals.withdraw_outdated(gang, stored, fingerprint=fingerprint)
 
     def _due(self, order: PlaceOrder, stored: Stored, *, now: float) -> list[str]:
         """The names of the pods that may be created by now."""
@@ -476,9 +478,9 @@ class PodPlacer:
                 status=422, reason="", message=f"keeping off nodes: {error}", retry_after_s=0.0
             )
         body = pod_that_avoids(nodes_there := self._of_nodes_there(avoided))
-        # The first mark: of the nodes that the pod was to keep off. It is not made again for those.
-        marks = " ".join(filter(None, (avoided.mark, nodes_there.mark)))
-        body["metadata"]["annotations"][names.KEEPS_OFF] = marks
+        # The first fingerprint: of the nodes that the pod was to keep off. It is not made again for those.
+        fingerprints = " ".join(filter(None, (avoided.fingerprint, nodes_there.fingerprint)))
+        body["metadata"]["annotations"][names.KEEPS_OFF] = fingerprints
         try:
             return await self._create_one(body)
         except InvalidSpec:

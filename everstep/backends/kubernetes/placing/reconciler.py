@@ -141,7 +141,7 @@ class PodReconciler:
         if pod is None and (entry.uid or entry.is_leaving or entry.is_withdrawn):
             pod = await self._pod_on_server(entry, stored)
         if pod is not None:
-            await self._mend_marks(pod, stored.document.record.id)
+            await self._mend_labels(pod, stored.document.record.id)
             await self._mend_slot(pod, entry)
         if pod is not None and not entry.uid:
             entry = replace(entry, uid=pod["metadata"]["uid"])
@@ -273,7 +273,7 @@ class PodReconciler:
             return None
         return pod if entry.uid in {"", pod["metadata"]["uid"]} else None
 
-    async def _mend_marks(self, pod: Json, job_id: str) -> None:
+    async def _mend_labels(self, pod: Json, job_id: str) -> None:
         """Put back the labels and the annotation by which a watch finds the pod and its job.
 
         Another person's tool may take them away. The pod itself is known by its uid.
@@ -286,9 +286,9 @@ class PodReconciler:
         if has_labels and job_of(pod) == job_id:
             return
         logger.warning("pod %s of job %s lacks marks of ours: put back", metadata["name"], job_id)
-        marks = {"uid": metadata["uid"], "labels": labels, "annotations": {names.JOB: job_id}}
+        changes = {"uid": metadata["uid"], "labels": labels, "annotations": {names.JOB: job_id}}
         path = f"{self._path}/pods/{metadata['name']}"
-        await allowing(self.api.patch(path, {"metadata": marks}), 404, 409)
+        await allowing(self.api.patch(path, {"metadata": changes}), 404, 409)
 
     async def _mend_slot(self, pod: Json, entry: PodEntry) -> None:
         """Label the pod with its slot, if it stood by before: then it was for another one, or for any."""
@@ -296,9 +296,9 @@ class PodReconciler:
         label = (metadata.get("labels") or {}).get(names.SLOT)
         if not entry.made_as or label == str(entry.slot):
             return
-        marks = {"uid": metadata["uid"], "labels": {names.SLOT: str(entry.slot)}}
+        changes = {"uid": metadata["uid"], "labels": {names.SLOT: str(entry.slot)}}
         path = f"{self._path}/pods/{metadata['name']}"
-        await allowing(self.api.patch(path, {"metadata": marks}), 404, 409)
+        await allowing(self.api.patch(path, {"metadata": changes}), 404, 409)
 
     async def _delete(self, pod: PodDeletion) -> None:
         options = {"gracePeriodSeconds": pod.grace_s, "preconditions": {"uid": pod.uid}}

@@ -62,16 +62,21 @@ class Withdrawals:
 
         await self.books.transact(stored.document.record.id, withdraw)
 
-    async def withdraw_outdated(self, gang: manifest.Gang, stored: Stored, *, mark: str) -> Stored:
+    async def withdraw_outdated(
+        self, gang: manifest.Gang, stored: Stored, *, fingerprint: str
+    ) -> Stored:
         """Have all pods of the gang created again if one of them avoids other nodes than it should.
 
-        `mark`: the value of the annotation that pods have which avoid the right nodes. A gang stays as it is
+        `fingerprint`: that of the nodes which pods have to avoid, in their annotation. A gang stays as it is
         if one of its pods has a node, or is held by a queue.
         """
         pods = self._pods_of(gang, stored)
         if not pods or any(pod["spec"].get("nodeName") or is_gated(pod) for pod in pods):
             return stored
-        if all(_mark_of(pod) == mark or "deletionTimestamp" in pod["metadata"] for pod in pods):
+        if all(
+            _fingerprint_of(pod) == fingerprint or "deletionTimestamp" in pod["metadata"]
+            for pod in pods
+        ):
             return stored
         uids = {entry.uid for entry in members(stored, gang) if entry.uid}
 
@@ -83,13 +88,13 @@ class Withdrawals:
         _, stored = await self.books.transacted(stored.document.record.id, withdraw, start=stored)
         return stored
 
-    async def withdraw_outdated_in_queue(self, stored: Stored, *, mark: str) -> Stored:
+    async def withdraw_outdated_in_queue(self, stored: Stored, *, fingerprint: str) -> Stored:
         """Have pods that Kueue admitted created again if they wait and avoid the wrong nodes.
 
         Each stays in its group, which keeps its quota as long as one pod of it is there. So one
         is kept until others are created. A pod that is alone in its group stays as it is.
         """
-        uids = self._outdated(stored, mark=mark)
+        uids = self._outdated(stored, fingerprint=fingerprint)
         if not uids:
             return stored
 
@@ -101,14 +106,15 @@ class Withdrawals:
         _, stored = await self.books.transacted(stored.document.record.id, withdraw, start=stored)
         return stored
 
-    def _outdated(self, stored: Stored, *, mark: str) -> set[str]:
+    def _outdated(self, stored: Stored, *, fingerprint: str) -> set[str]:
         """The uids of waiting pods that avoid the wrong nodes. If all of a group do, one is left out."""
         uids: set[str] = set()
         for pods in self._by_group(stored).values():
             outdated = [
                 pod
                 for pod in pods
-                if not (pod["spec"].get("nodeName") or is_gated(pod)) and _mark_of(pod) != mark
+                if not (pod["spec"].get("nodeName") or is_gated(pod))
+                and _fingerprint_of(pod) != fingerprint
             ]
             first = 1 if len(outdated) == len(pods) else 0
             uids.update(pod["metadata"]["uid"] for pod in outdated[first:])
@@ -131,7 +137,7 @@ class Withdrawals:
         return [pod for pod in pods if pod is not None]
 
 
-def _mark_of(pod: Json) -> str:
-    """The newest of its marks."""
-    marks: str = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF, "")
-    return marks.partition(" ")[0]
+def _fingerprint_of(pod: Json) -> str:
+    """The newest of its fingerprints."""
+    fingerprints: str = pod["metadata"].get("annotations", {}).get(names.KEEPS_OFF, "")
+    return fingerprints.partition(" ")[0]
