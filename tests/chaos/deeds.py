@@ -9,6 +9,7 @@ import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tests.support.child import ChildFailed
 from tests.support.starving import run_slowly, stopped
 from tests.support.wire import Wire
 from tests.support.workerproc import ROOT, WorkerProcess
+from tests.support.world import World
 
 REACHED_S = 5.0
 """So long the server is waited for by what only makes sense at once."""
@@ -198,6 +200,20 @@ def slow_down(ground: Ground, event: Event, what: str, pids: Callable[[], Sequen
 
     ground.in_background(work(), what)
     return Hit(text=f"{what}, for {seconds:g} s", jobs=(event.job,))
+
+
+STEPS_S = (-3600.0, -60.0, -1.5, 1.5, 60.0, 3600.0)
+"""So far a wall clock is set, and set back after a while."""
+
+
+def step_clock(ground: Ground, event: Event, world: World, name: str) -> Hit | None:
+    """Let the wall clock of a node or of a worker step, and back after a while."""
+    if ground.is_busy(what := f"clock of {name}"):
+        return None
+    ahead_s = STEPS_S[int(event.share * len(STEPS_S))]
+    longer = replace(event, lasts_s=SLOW_TIMES * event.lasts_s)
+    hit = lasting(longer, ground, what, world.ahead(ahead_s))
+    return replace(hit, text=f"{hit.text}, by {ahead_s:g} s")
 
 
 # -- Checkpoints ------------------------------------------------------------------------------------

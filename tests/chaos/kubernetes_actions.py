@@ -8,6 +8,7 @@ from tests.chaos import kubernetes_deeds as deeds
 from tests.chaos.actions import ANYWHERE, Action
 from tests.chaos.on_kubernetes import OnKubernetes
 from tests.support.wire import Wire
+from tests.support.world import HAS_COMPILER
 from tests.testbed.weather import Mood
 
 LOST = {"node": 1, "crash": 1}
@@ -28,6 +29,7 @@ ON_KUBERNETES: Mapping[str, Action[OnKubernetes]] = {
     "kubelet death": Action(how=deeds.lose_node("kubelet-death"), costs={"node": 1}),
     "partition": Action(how=deeds.lose_node("partition"), costs={"node": 1}),
     "a slow node": Action(how=deeds.slow_pod),
+    **({"step a node's clock": Action(how=deeds.step_node_clock)} if HAS_COMPILER else {}),
     "report a node": Action(how=deeds.report_node, costs={"node": 1}),
     "drain a node": Action(how=deeds.drain, costs={"maintenance": 1, "preempted": 1}),
     # The control plane, and the way to it.

@@ -7,14 +7,16 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
-from tests.chaos.deeds import lasting, sent, slow_down
+from tests.chaos.deeds import lasting, sent, slow_down, step_clock
 from tests.chaos.ground import Hit, awake, say, send
 from tests.chaos.on_kubernetes import NAMESPACE, PODS, OnKubernetes, namespace_of, processes_in
 from tests.chaos.plan import Event
 from tests.kubernetes.jobs import set_writable
 from tests.support.starving import stopped
 from tests.support.wire import Wire
+from tests.support.world import LIBRARY
 from tests.testbed.api import UNREACHABLE, ApiError
 from tests.testbed.controlplane import ControlPlane
 from tests.testbed.machines import FaultRefused
@@ -119,6 +121,15 @@ async def slow_pod(ground: OnKubernetes, event: Event) -> Hit | None:
     namespace = namespace_of(pids[0])
     assert namespace != namespace_of(os.getpid())
     return slow_down(ground, event, what, partial(processes_in, namespace))
+
+
+async def step_node_clock(ground: OnKubernetes, event: Event) -> Hit | None:
+    """The wall clock of a node steps: that of all processes of its pods."""
+    pods, pids = await ground.pods(event), ground.ranks(event)
+    if ground.worlds is None or not pods or not pids:
+        return None
+    assert f"/{LIBRARY}" in Path(f"/proc/{pids[0]}/maps").read_text()
+    return step_clock(ground, event, ground.worlds[pods[0].node], pods[0].node)
 
 
 async def drain(ground: OnKubernetes, event: Event) -> Hit | None:

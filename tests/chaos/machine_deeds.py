@@ -13,9 +13,9 @@ from everstep.agent.processes import proc
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.tools import NothingRuns
 from everstep.protocol import wire
-from tests.chaos.deeds import SLOW_TIMES, Outage, lasting, sent, slow_down
+from tests.chaos.deeds import Outage, lasting, sent, slow_down, step_clock
 from tests.chaos.ground import LOOK_S, Hit, awake, send
-from tests.chaos.on_machine import OTHER_WORKER, OnMachine, Worlds, agents, ranks, whole_pod
+from tests.chaos.on_machine import OTHER_WORKER, OnMachine, agents, ranks, whole_pod
 from tests.chaos.plan import Event
 from tests.support.rehearsal import Pod
 from tests.support.starving import without_room
@@ -120,24 +120,10 @@ def spoil_disk(outage: Callable[[Disk], Outage]) -> How:
     return how
 
 
-STEPS_S = (-3600.0, -60.0, -1.5, 1.5, 60.0, 3600.0)
-"""So far a wall clock is set, and set back after a while."""
-
-
-def step_clock(ground: OnMachine, event: Event, worlds: Worlds, name: str) -> Hit | None:
-    """Let the wall clock of this world step, and back after a while."""
-    if ground.is_busy(what := f"clock of {name}"):
-        return None
-    ahead_s = STEPS_S[int(event.share * len(STEPS_S))]
-    longer = replace(event, lasts_s=SLOW_TIMES * event.lasts_s)
-    hit = lasting(longer, ground, what, worlds[name].ahead(ahead_s))
-    return replace(hit, text=f"{hit.text}, by {ahead_s:g} s")
-
-
 async def step_worker_clock(ground: OnMachine, event: Event) -> Hit | None:
     """The wall clock of the other worker steps while it lives."""
     worlds = ground.worlds
-    return None if worlds is None else step_clock(ground, event, worlds, OTHER_WORKER)
+    return None if worlds is None else step_clock(ground, event, worlds[OTHER_WORKER], OTHER_WORKER)
 
 
 async def step_node_clock(ground: OnMachine, event: Event) -> Hit | None:
@@ -148,7 +134,7 @@ async def step_node_clock(ground: OnMachine, event: Event) -> Hit | None:
     pod, [agent] = victim
     environment = proc.environment(agent) or b""
     assert not environment or f"worlds/{pod.node}".encode() in environment, environment
-    return step_clock(ground, event, ground.worlds, pod.node)
+    return step_clock(ground, event, ground.worlds[pod.node], pod.node)
 
 
 async def fail_storage(ground: OnMachine, event: Event) -> Hit | None:

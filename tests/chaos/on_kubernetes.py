@@ -24,6 +24,7 @@ from tests.kubernetes.on_kubernetes import ALWAYS_SOUND
 from tests.support.devserver import DevServer
 from tests.support.wire import Wire
 from tests.support.workerproc import WorkerProcess
+from tests.support.world import HAS_COMPILER, LIBRARY, Worlds
 from tests.testbed import wire as to_api_server
 from tests.testbed.api import UNREACHABLE, Api, ApiError, Json
 from tests.testbed.controlplane import ControlPlane, until_pods_can_be_created
@@ -36,6 +37,14 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 CLAIMS = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{folder_claims.NAME}"
 MADE_FOR_ENDED_JOBS = {f"configmaps/everstep-job-{job}" for job in JOBS}
 """The record of an ended job stays until it is pruned."""
+WORLDS = "worlds"
+NODE = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+OF_ITS_NODE = [
+    NODE,
+    {"name": "LD_PRELOAD", "value": f"{STORAGE}/{WORLDS}/{LIBRARY}"},
+    {"name": "WORLD", "value": f"{STORAGE}/{WORLDS}/$(NODE)"},
+]
+"""Variables that let all processes of a pod see the world of its node."""
 KNOWN_S = 30.0
 """A cluster removes pods and ends processes some time after it was ordered to."""
 
@@ -59,6 +68,7 @@ class OnKubernetes(Ground):
     storage: Path  # the volume of all pods
     api_wire: Wire  # between the second worker and the API server
     weather: Weather  # between the first worker and the API server
+    worlds: Worlds | None  # of the nodes, in the volume; None without a compiler
 
     def document(self, job: str) -> dict[str, Any]:
         folder = self.folders[job]
@@ -76,6 +86,7 @@ class OnKubernetes(Ground):
                         {
                             "name": "train",
                             "volumeMounts": [{"name": "storage", "mountPath": STORAGE}],
+                            "env": OF_ITS_NODE if self.worlds is not None else [],
                         }
                     ],
                 }
@@ -200,6 +211,8 @@ async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
     storage.mkdir()
     for path in (folder, storage):
         path.chmod(0o777)
+    nodes = [f"m{number}" for number in range(NODES)]
+    worlds = Worlds.new(storage / WORLDS, nodes) if HAS_COMPILER else None
     async with AsyncExitStack() as stack:
         server = await DevServer.start(db_file=folder / "temporal.db", log=folder / "temporal.log")
         stack.callback(server.stop)
@@ -208,8 +221,8 @@ async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
         api = await stack.enter_async_context(plane.access.api())
         machines = await Machines.start(plane.access, folder / "machines")
         stack.callback(machines.stop)
-        for number in range(NODES):
-            await machines.add_node(f"m{number}")
+        for node in nodes:
+            await machines.add_node(node)
         await until_pods_can_be_created(api, NAMESPACE)
         await rights.grant(api, NAMESPACE)
         kubeconfig = await rights.kubeconfig(plane.access, api, NAMESPACE, folder / "config")
@@ -238,6 +251,7 @@ async def begun(folder: Path) -> AsyncIterator[OnKubernetes]:
             storage=storage,
             api_wire=api_wire,
             weather=weather,
+            worlds=worlds,
         )
         await ground.begin()
         yield ground

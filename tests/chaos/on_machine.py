@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.service import RPCError
@@ -23,41 +23,13 @@ from tests.support import books
 from tests.support.rehearsal import Pod, Rehearsal
 from tests.support.wire import Wire
 from tests.support.workerproc import AGENTS_PYTHON, WorkerProcess
-from tests.support.world import HAS_COMPILER, World, built, interpreter
+from tests.support.world import HAS_COMPILER, Worlds
 from tests.testbed.disk import Disk, mounted
 
 NODES = 8
 OTHER_WORKER = "other-worker"
 HAS_DISKS = os.geteuid() == 0
 """Whether each job has a disk of its own for what it saves: root alone may mount one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worlds:
-    """The world of each node's agents, of each job's ranks, and of the other worker."""
-
-    folder: Path
-    library: Path
-
-    @classmethod
-    def new(cls, folder: Path) -> Self:
-        folder.mkdir()
-        for name in (*(f"n{number}" for number in range(NODES)), *JOBS, OTHER_WORKER):
-            World.new(folder / name)
-        library = built(folder)
-        interpreter(folder / "python", library, folder)
-        return cls(folder=folder, library=library)
-
-    def __getitem__(self, name: str) -> World:
-        return World(self.folder / name)
-
-    def variables(self, name: str) -> Mapping[str, str]:
-        return self[name].variables(self.library)
-
-    @property
-    def python(self) -> str:
-        """Starts each agent in the world of its node."""
-        return str(self.folder / "python")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,8 +104,9 @@ def disk_of(folder: Path) -> Iterator[Disk]:
 
 @asynccontextmanager
 async def on_disks(folder: Path, disks: Mapping[str, Disk]) -> AsyncIterator[OnMachine]:
-    worlds = Worlds.new(folder / "worlds") if HAS_COMPILER else None
-    env = {} if worlds is None else {AGENTS_PYTHON: worlds.python}
+    names_of_worlds = (*(f"n{number}" for number in range(NODES)), *JOBS, OTHER_WORKER)
+    worlds = Worlds.new(folder / "worlds", names_of_worlds) if HAS_COMPILER else None
+    env = {} if worlds is None else {AGENTS_PYTHON: worlds.python()}
     async with Rehearsal(folder / "r", nodes=NODES, env=env) as r, Wire(r.server.port) as wire:
         other_worker = WorkerProcess(
             address=f"127.0.0.1:{wire.port}",

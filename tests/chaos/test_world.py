@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.world import HAS_COMPILER, World, built, interpreter
+from tests.support.world import HAS_COMPILER, World, Worlds, built
 
 pytestmark = pytest.mark.skipif(
     not HAS_COMPILER, reason="the rows that need it are left out then, too"
@@ -68,11 +68,12 @@ def test_the_world_of_a_living_process_changes_and_changes_back(tmp_path: Path) 
 
 
 def test_an_agent_is_in_the_world_of_its_node(tmp_path: Path) -> None:
-    worlds = {name: World.new(tmp_path / name) for name in ("n0", "n1")}
-    python = interpreter(tmp_path / "python", built(tmp_path), tmp_path)
+    nodes = ("n0", "n1")
+    worlds = Worlds.new(tmp_path / "worlds", nodes)
     with worlds["n1"].ahead(60.0):
         ends = []
-        for node in worlds:
-            with living([str(python), "-c", PROCESS, "--slot", "0", "--node", node], {}) as process:
+        for node in nodes:
+            command = [worlds.python(), "-c", PROCESS, "--slot", "0", "--node", node]
+            with living(command, {}) as process:
                 ends.append(answer(process, tmp_path / "file"))
     assert ends == ["0 0 written", "60 60 written"]

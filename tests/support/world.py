@@ -10,13 +10,14 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 SOURCE = Path(__file__).with_suffix(".c")
+LIBRARY = "world.so"
 HAS_COMPILER = shutil.which("cc") is not None
 
 _AHEAD, _ERROR, _FOLDER = struct.Struct("=d"), struct.Struct("=i"), struct.Struct("=1024s")
@@ -25,7 +26,7 @@ _AHEAD, _ERROR, _FOLDER = struct.Struct("=d"), struct.Struct("=i"), struct.Struc
 
 def built(folder: Path) -> Path:
     """The library, in this folder."""
-    library = folder / "world.so"
+    library = folder / LIBRARY
     command = ["cc", "-shared", "-fPIC", "-O2", "-o", str(library), str(SOURCE), "-ldl"]
     subprocess.run(command, check=True)
     return library
@@ -71,16 +72,37 @@ class World:
             file.write(content)
 
 
-def interpreter(path: Path, library: Path, worlds: Path) -> Path:
-    """A Python that starts an agent in the world of its node, a file of that name in `worlds`."""
-    path.write_text(
-        f"""#!/bin/sh
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worlds:
+    """Several of them by name, in one folder."""
+
+    folder: Path
+    library: Path
+
+    @classmethod
+    def new(cls, folder: Path, names: Iterable[str]) -> Self:
+        folder.mkdir()
+        for name in names:
+            World.new(folder / name)
+        return cls(folder=folder, library=built(folder))
+
+    def __getitem__(self, name: str) -> World:
+        return World(self.folder / name)
+
+    def variables(self, name: str) -> Mapping[str, str]:
+        return self[name].variables(self.library)
+
+    def python(self) -> str:
+        """A Python that starts an agent in the world that has the name of its node."""
+        path = self.folder / "python"
+        path.write_text(
+            f"""#!/bin/sh
 for word; do
-    [ "$before" = --node ] && export LD_PRELOAD='{library}' WORLD='{worlds}'/"$word"
+    [ "$before" = --node ] && export LD_PRELOAD='{self.library}' WORLD='{self.folder}'/"$word"
     before=$word
 done
 exec '{sys.executable}' "$@"
 """
-    )
-    path.chmod(0o755)
-    return path
+        )
+        path.chmod(0o755)
+        return str(path)

@@ -43,7 +43,8 @@ class Disk:
     def read_only(self) -> Iterator[None]:
         """Let nothing be written (EROFS). Raises Busy while a file is open for that."""
         try:
-            _run("mount", "-o", "remount,ro", str(self.folder))
+            # Of the file system alone: a mount namespace that begins meanwhile keeps the flag of a mount.
+            _run("mount", "-o", "remount,ro=fs", str(self.folder))
         except subprocess.CalledProcessError as error:
             raise Busy(error.stderr.decode()) from None
         try:
