@@ -19,7 +19,7 @@ from pathlib import Path
 import benchmarks.support  # noqa: F401  # SIGTERM ends it as Ctrl-C does
 from everstep.agent.storage import checkpoints
 from everstep.agent.storage.checkpoints import CheckpointWatch
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 
 CHECKPOINTS, FILES = 200, 1_000
 SAMPLES = 21
@@ -75,7 +75,7 @@ def measure(saves: Path) -> None:
 
 
 def understand(answer: str) -> int | None:
-    found = [views.checkpoint(saved) for saved in json.loads(answer)["checkpoints"]]
+    found = [agent_views.checkpoint(saved) for saved in json.loads(answer)["checkpoints"]]
     return found[0].step
 
 

@@ -21,7 +21,7 @@ from everstep.agent.server import HttpRefusal, Last, OfBytes, Routes
 from everstep.agent.storage import (
     checkpoints,
     fence,
-    fencing,
+    fence_writing,
     journal,
     reading,
     releasing,
@@ -133,7 +133,7 @@ class Handlers:
         If the storage hangs nothing is started: another generation may be running.
         """
         owner = (self.agent.job, command["cluster"])
-        left_s = fencing.time_left(READ_S)
+        left_s = fence_writing.time_left(READ_S)
         for folder in filter(None, (command["order"].model_dir, command["order"].checkpoints_path)):
             try:
                 read = partial(fence.read, folder)
@@ -154,7 +154,7 @@ class Handlers:
         read = partial(fence.missing_volume, folders, owner)
         with suppress(OSError):  # the warden goes on trying
             if folders and (missing := reading.read(folders[0], read, within_s=within_s)):
-                raise commands.BadCommand(fencing.NOT_MOUNTED.format(missing))
+                raise commands.BadCommand(fence_writing.NOT_MOUNTED.format(missing))
 
     def stop(self, _query: Fields, body: Fields) -> Any:
         command: wire.StopCommand = commands.read(body, wire.StopCommand)
@@ -177,8 +177,8 @@ class Handlers:
         self.polled()
         self.agent.loop.call(lambda: self.agent.accept_generation(command["generation"]))
         with self._recorded_as("fence"):
-            answer = fencing.write(command, self.agent.job)
-        if question is not None and fencing.is_written(answer):
+            answer = fence_writing.write(command, self.agent.job)
+        if question is not None and fence_writing.is_written(answer):
             answer["listing"] = self._listing(question, command["generation"])
         return answer
 
@@ -189,7 +189,7 @@ class Handlers:
         moved_before = partial(
             set_aside.moved, Path(question["path"]), generation, question["pattern"]
         )
-        left_s = fencing.time_left(LISTING_S)
+        left_s = fence_writing.time_left(LISTING_S)
         try:
             saved = self._saved(question, within_s=left_s())
             moved = reading.read(question["path"], moved_before, within_s=left_s())

@@ -13,7 +13,7 @@ import pytest
 from everstep.backends.agents.client import link
 from everstep.backends.agents.client.link import NoAnswer
 from everstep.backends.local.reconciling.agents import AgentFolder
-from everstep.backends.local.reconciling.storage import read
+from everstep.backends.local.reconciling.slow_storage import read
 from everstep.core.errors import BackendUnavailable
 from everstep.protocol import wire
 from tests.support.patience import HUNG_S

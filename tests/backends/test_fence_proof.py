@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from everstep.backends.agents import fencing
+from everstep.backends.agents import fence_proof
 from everstep.backends.agents.client.link import Link, NoAnswer
 from everstep.backends.agents.client.watch import Agents
 from everstep.backends.agents.commands.ranks import RankSettings
@@ -90,6 +90,6 @@ async def test_the_requests_to_silent_agents_are_sent_at_once() -> None:
         settings=AgentSettings(ranks=ranks, fence_margin_s=5.0, thresholds=wire.THRESHOLDS),
         now=lambda: 1.0,
     )
-    state, holds_at = await fencing.ensure_fenced(cluster, ORDER)
+    state, holds_at = await fence_proof.ensure_fenced(cluster, ORDER)
     assert state.waiting_for == "proof that u0 on n0 ended"
     assert holds_at == 35.0

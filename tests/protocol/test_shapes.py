@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from everstep.backends.agents.client.views import pod_view
+from everstep.backends.agents.client.agent_views import pod_view
 from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.backends.agents.pod import Pod as PodOfJob
 from everstep.protocol import wire

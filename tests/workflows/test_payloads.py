@@ -18,7 +18,7 @@ from temporalio.api.common.v1 import Payload
 from temporalio.api.failure.v1 import Failure
 from temporalio.exceptions import ApplicationError
 
-from everstep.backends.agents.client import views as agent_views
+from everstep.backends.agents.client import agent_views
 from everstep.chronicle import fleet_totals, views
 from everstep.chronicle.chronicle import JobTotals
 from everstep.converter import DATA_CONVERTER

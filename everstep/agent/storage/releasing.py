@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from everstep.agent import commands
-from everstep.agent.storage import fence, fencing, reading
-from everstep.agent.storage.fencing import time_left
+from everstep.agent.storage import fence, fence_writing, reading
+from everstep.agent.storage.fence_writing import time_left
 from everstep.protocol import wire
 
 
@@ -43,7 +43,7 @@ def _release(folder: str, command: wire.ReleaseCommand) -> None:
     for above in command["folders"]:
         is_inside = above != folder and Path(folder).is_relative_to(above)
         if is_inside and fence.missing_volume([above, folder], owner):
-            raise OSError(fencing.NOT_MOUNTED.format(folder))
+            raise OSError(fence_writing.NOT_MOUNTED.format(folder))
     fence.release(folder, owner, up_to=command["generation"])
     fence.outdate_earlier(folder, command["job"], command["earlier"])
 

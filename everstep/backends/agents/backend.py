@@ -15,7 +15,7 @@ from functools import partial
 from everstep.backends.agents import (
     checking,
     dumping,
-    fencing,
+    fence_proof,
     job_end,
     job_record,
     job_storage,
@@ -154,7 +154,7 @@ class AgentBackend(Backend):
         folders = await self.folders_of(order.job.id)
         order = replace(order, run=folders.to_run(order.run))
         with self.news.reading(order.job.id):
-            state, holds_at = await fencing.ensure_fenced(self.cluster_of(order.job), order)
+            state, holds_at = await fence_proof.ensure_fenced(self.cluster_of(order.job), order)
         if holds_at is not None:
             self.news.add_later(order.job.id, holds_at - self.agent_cluster.now())
         return state

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from everstep.backends.agents.commands import checks
+from everstep.backends.agents.commands import prechecks
 from everstep.backends.agents.job_record import JobRecord
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
@@ -33,7 +33,7 @@ async def ensure_prechecked(cluster: AgentCluster, order: PrecheckOrder) -> Prec
     hosts = cluster.pods.check_hosts(to_check)
 
     async def request(pod: Pod) -> list[wire.CheckSeen] | None:
-        return await checks.request(
+        return await prechecks.request(
             cluster.agents,
             pod.uid,
             generation=order.generation,
@@ -79,7 +79,7 @@ def _findings(record: JobRecord, pod: Pod, generation: int) -> Findings | None:
     answers = record.checks.get(pod.uid, {})
     if generation in answers:
         return answers[generation]
-    return next((facts for facts in answers.values() if all(map(checks.is_note, facts))), None)
+    return next((facts for facts in answers.values() if all(map(prechecks.is_note, facts))), None)
 
 
 def _add(
@@ -92,10 +92,10 @@ def _add(
     uids = {pod.uid for pod in (*books.pods(), *books.standbys(), *books.leaving())}
     recorded = {uid: dict(findings) for uid, findings in books.record.checks.items() if uid in uids}
     for pod, answer in measured.items():
-        findings = checks.findings(pod, generation, answer, now=now)
+        findings = prechecks.findings(pod, generation, answer, now=now)
         facts = {fact.kind: fact for fact in (*findings, *_rehearsed(books, pod, generation, now))}
         for fact in facts.values():
-            prefix = "" if not checks.is_note(fact) else "only noted: "
+            prefix = "" if not prechecks.is_note(fact) else "only noted: "
             LOG.warning("%s%s", prefix, fact.message, extra={"job": pod.job})
         recorded.setdefault(pod.uid, {}).setdefault(generation, tuple(facts.values()))
     books.record = replace(books.record, checks=recorded)
@@ -105,7 +105,7 @@ def _rehearsed(books: JobBooks, pod: Pod, generation: int, now: float) -> Iterab
     """Failures that an operator rehearses."""
     for name, hardware in books.rehearsed_checks(pod).items():
         message, details = f"the check of {name} failed on {pod.node}", {"hardware": hardware}
-        yield checks.finding(pod, generation, name, at=now, message=message, details=details)
+        yield prechecks.finding(pod, generation, name, at=now, message=message, details=details)
 
 
 def _state(books: JobBooks, order: PrecheckOrder) -> PrecheckState:
@@ -117,6 +117,6 @@ def _state(books: JobBooks, order: PrecheckOrder) -> PrecheckState:
     facts = [fact for one in findings for fact in one or ()]
     return PrecheckState(
         done=all(one is not None for one in findings),
-        failures=tuple(fact for fact in facts if not checks.is_note(fact)),
-        notes=tuple(fact.message for fact in facts if checks.is_note(fact)),
+        failures=tuple(fact for fact in facts if not prechecks.is_note(fact)),
+        notes=tuple(fact.message for fact in facts if prechecks.is_note(fact)),
     )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
@@ -45,9 +45,9 @@ async def before_the_end(
     Returns a pod that has not done its part yet. Every rank has ended.
     """
     agents = cluster.agents.by_uid
-    pod_views = [views.pod_view(pod, agents.get(pod.uid)) for pod in pods if not pod.is_out]
+    pod_views = [agent_views.pod_view(pod, agents.get(pod.uid)) for pod in pods if not pod.is_out]
     step = newest_whole_step(pod_views)
-    checkpoint = views.newest_checkpoint(agents[pod.uid] for pod in pods if pod.uid in agents)
+    checkpoint = agent_views.newest_checkpoint(agents[pod.uid] for pod in pods if pod.uid in agents)
     is_saved = checkpoint is not None and step is not None and (checkpoint.step or 0) >= step
     if step is None or is_saved or not any(one.saves for pod in pod_views for one in pod.snapshots):
         return None

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from everstep.backends.agents import endings, job_record
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.client.watch import WatchedAgent
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
@@ -36,7 +36,7 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
     return Observation(
         now=cluster.now(),
         cursor=after,
-        pods=tuple(views.pod_view(pod, agents.get(pod.uid)) for pod in pods),
+        pods=tuple(agent_views.pod_view(pod, agents.get(pod.uid)) for pod in pods),
         checkpoint=_newest_checkpoint(cluster, pods),
         facts=facts,
         generation=newest,
@@ -45,7 +45,7 @@ async def observe(cluster: AgentCluster, job: JobRef, cursor: str) -> Observatio
 
 def _newest_checkpoint(cluster: AgentCluster, pods: Sequence[Pod]) -> Checkpoint | None:
     agents = cluster.agents.by_uid
-    return views.newest_checkpoint([agents[pod.uid] for pod in pods if pod.uid in agents])
+    return agent_views.newest_checkpoint([agents[pod.uid] for pod in pods if pod.uid in agents])
 
 
 def _store_reports(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.AgentState]:
@@ -62,7 +62,7 @@ def _store_reports(cluster: AgentCluster, books: JobBooks) -> dict[str, wire.Age
         if agent.state is not None:
             if not pod.has_answered:
                 books.set_answered(pod.uid)
-            for fact in views.facts(pod, agent.state):
+            for fact in agent_views.facts(pod, agent.state):
                 books.add_fact(fact)
             states[pod.uid] = agent.state
         if agent.is_gone and not pod.is_lost:
@@ -97,7 +97,7 @@ def _note_lost(
 ) -> None:
     books.set_lost(pod.uid)
     generation = run_generation(state, newest=books.record.newest, created_in=pod.generation)
-    books.add_fact(views.agent_gone(pod, at=cluster.now(), generation=generation))
+    books.add_fact(agent_views.agent_gone(pod, at=cluster.now(), generation=generation))
 
 
 def run_generation(state: wire.AgentState | None, *, newest: int, created_in: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.client.link import NoAnswer, Refused
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
@@ -22,13 +22,13 @@ async def ensure_save_requested(cluster: AgentCluster, order: SaveOrder) -> Save
     pods = await cluster.books.change(order.job.id, read)
     by_pod = await asyncio.gather(*(_request(cluster, pod, order) for pod in pods))
     answers = [answer for answer in by_pod if answer is not None]
-    saved = [views.checkpoint(one["saved"]) for one in answers if one["saved"] is not None]
+    saved = [agent_views.checkpoint(one["saved"]) for one in answers if one["saved"] is not None]
     good = [checkpoint for checkpoint in saved if checkpoint.good]
     return SaveState(
         signalled=tuple(sorted(rank for answer in answers for rank in answer["signalled"])),
         deaf=tuple(sorted(rank for answer in answers for rank in answer["deaf"])),
         silent=tuple(pod.slot for pod, one in zip(pods, by_pod, strict=True) if one is None),
-        saved=max(good, key=views.newness, default=None),
+        saved=max(good, key=agent_views.newness, default=None),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from everstep.backends.agents import job_record, neighbours
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.commands import environment, ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
@@ -29,7 +29,7 @@ async def ensure_started(cluster: AgentCluster, order: StartOrder) -> StartState
     slots.sort()
     answers = await asyncio.gather(*(_start(cluster, pods, slot, order, meeting) for slot in slots))
     state = ranks.state_of(dict(zip(slots, answers, strict=True)))
-    works = views.works(pods, cluster.agents.by_uid, order.generation, of=BEFORE_RANKS_RUN)
+    works = agent_views.works(pods, cluster.agents.by_uid, order.generation, of=BEFORE_RANKS_RUN)
     return replace(state, works=works)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.commands import ranks
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, owned_record
@@ -28,7 +28,7 @@ async def ensure_stopped(cluster: AgentCluster, order: StopOrder) -> StopState:
         kept_ranks=tuple(sorted(rank for answer in answers for rank in answer.kept_ranks)),
         positions=tuple(one for answer in answers for one in answer.positions),
         evidence=next(evidence, None),
-        works=views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
+        works=agent_views.works(pods, cluster.agents.by_uid, order.generation, of=("stop",)),
     )
 
 

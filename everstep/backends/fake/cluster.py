@@ -11,9 +11,9 @@ from functools import partial
 from itertools import takewhile
 
 from everstep.backends.base import NO_FOLDERS
-from everstep.backends.fake import views
+from everstep.backends.fake import cluster_views
 from everstep.backends.fake.settings import FakeSettings
-from everstep.backends.fake.simulated import fencing, health, placing, pods, processes
+from everstep.backends.fake.simulated import fence, health, placing, pods, processes
 from everstep.backends.fake.simulated.model import Job, Pod
 from everstep.backends.fake.simulated.state import FakeState
 from everstep.backends.rules import ownership
@@ -86,14 +86,14 @@ class FakeCluster:
         return Observation(
             now=now,
             cursor=str(job.version),
-            pods=views.cached_pod_views(job, now),
+            pods=cluster_views.cached_pod_views(job, now),
             checkpoint=next(good, None),
             facts=_facts_after(job, version),
             generation=job.newest,
         )
 
     def check(self, job: JobRef) -> tuple[Fact, ...]:
-        return views.present_facts(self.state.job(job.id))
+        return cluster_views.present_facts(self.state.job(job.id))
 
     def check_storage(self, job: JobRef) -> str:
         unwritable = self.state.job(job.id).unwritable
@@ -260,7 +260,7 @@ class FakeCluster:
     # --- starting -------------------------------------------------------------------------------
 
     def ensure_fenced(self, order: FenceOrder) -> FenceState:
-        return fencing.ensure(self.state, self._owned(order.job, order.generation), order)
+        return fence.ensure(self.state, self._owned(order.job, order.generation), order)
 
     def ensure_started(self, order: StartOrder) -> StartState:
         job = self._owned(order.job, order.generation)
@@ -271,14 +271,14 @@ class FakeCluster:
         pending = {
             slot: pod
             for slot, pod in job_pods.items()
-            if pod is None or not views.has_started(pod, order.generation)
+            if pod is None or not cluster_views.has_started(pod, order.generation)
         }
         to_start = [pod for pod in pending.values() if pod and _can_work(pod)]
         processes.start(self.state, job, to_start, order)
         return StartState(
             started=tuple([slot for slot in job_pods if slot not in pending]),
             pending=tuple(pending),
-            failed=views.not_started(job, pending, order.generation),
+            failed=cluster_views.not_started(job, pending, order.generation),
         )
 
     # --- ending ---------------------------------------------------------------------------------

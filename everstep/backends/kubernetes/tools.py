@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from kubernetes.aio.config import ConfigException
 from pydantic import ValidationError
 
-from everstep.backends.kubernetes import checks, document_rules, dry_run, looking, manifest, pruning
+from everstep.backends.kubernetes import (
+    cluster_checks,
+    document_rules,
+    dry_run,
+    looking,
+    manifest,
+    pruning,
+)
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.backends.kubernetes.identity import stored_namespaces
 from everstep.backends.kubernetes.pod_logs import PodLogs
@@ -53,10 +60,10 @@ class KubernetesTools(Tools):
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:
-            namespaces = checks.Namespaces(
+            namespaces = cluster_checks.Namespaces(
                 of_workers=self._settings.kube_namespace, of_jobs=await self._namespaces(api)
             )
-            return await checks.of_cluster(api, namespaces)
+            return await cluster_checks.of_cluster(api, namespaces)
 
     def broken_rules(self, spec: JobSpec) -> list[tuple[str, str]]:
         default = self._settings.kube_default_namespace or self._settings.kube_namespace

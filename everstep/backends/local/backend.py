@@ -27,7 +27,7 @@ from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.faults import LocalScene
 from everstep.backends.local.machine import LocalPods
-from everstep.backends.local.reconciling import adopting, storage
+from everstep.backends.local.reconciling import adopting, slow_storage
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings
 from everstep.backends.rules.faults import heal
@@ -238,7 +238,7 @@ class LocalBackend(AgentBackend):
     # -- ending ----------------------------------------------------------------------------------
 
     async def write_journal(self, job: JobRef, command: wire.JournalCommand) -> None:
-        await storage.read(f"the records of {job.id}", partial(journal_files.write, command))
+        await slow_storage.read(f"the records of {job.id}", partial(journal_files.write, command))
 
     async def ensure_gone(self, job: JobRef, *, grace_s: float = 0.0) -> GoneState:
         state = await super().ensure_gone(job, grace_s=grace_s)
@@ -255,7 +255,7 @@ class LocalBackend(AgentBackend):
         ]
 
     async def release_folders(self, job: JobRef, end: JobEnd) -> None:  # noqa: ARG002  # `end` has it
-        await storage.release(self.settings.agent, end.command)
+        await slow_storage.release(self.settings.agent, end.command)
 
     async def close(self) -> None:
         await self.reconciler.close()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import PurePath
 
-from everstep.backends.local.reconciling.storage import READ_S, read
+from everstep.backends.local.reconciling.slow_storage import READ_S, read
 from everstep.backends.rules.ownership import FolderClaim, FolderPlace
 from everstep.core.errors import BackendUnavailable
 

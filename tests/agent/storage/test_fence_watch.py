@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent import commands
-from everstep.agent.storage import fence, fencing
+from everstep.agent.storage import fence, fence_writing
 from everstep.agent.storage.fence import Fence
 from everstep.agent.storage.fence_watch import TICK_S, FenceWatch
 from everstep.protocol import wire
@@ -58,7 +58,7 @@ def test_a_volume_mounted_inside_the_first_folder_has_a_fence_of_its_own(
 
     monkeypatch.setattr(fence, "volume_of", volume_of)
     order = {"generation": 2, "run": "r1", "cluster": "", "folders": [model, saved]}
-    fencing.write(commands.read(order, wire.FenceCommand), "demo")
+    fence_writing.write(commands.read(order, wire.FenceCommand), "demo")
     assert fence.path_in(model).exists()
     assert fence.path_in(saved).exists() == is_mounted
 

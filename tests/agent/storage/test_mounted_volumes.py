@@ -16,7 +16,7 @@ import pytest
 
 from everstep.agent import commands
 from everstep.agent.observing.saves import MountedVolume
-from everstep.agent.storage import fence, fencing, releasing
+from everstep.agent.storage import fence, fence_writing, releasing
 from everstep.protocol import wire
 from tests.agent.pod import FOREVER, Pod, Refused, is_running, until
 from tests.support.patience import HUNG_S
@@ -55,7 +55,7 @@ class Volume:
         folders = [str(self.model), saved]
         order = {"generation": generation, "run": "r1", "cluster": "", "folders": folders}
         order |= {"begins": {saved: "main"}, "left": [] if saves_in is None else [str(self.saved)]}
-        return fencing.write(commands.read(order, wire.FenceCommand), "demo")
+        return fence_writing.write(commands.read(order, wire.FenceCommand), "demo")
 
     def generation(self, folder: Path) -> int:
         return fence.read(str(folder))["demo", ""].generation
@@ -80,7 +80,7 @@ def test_no_fence_is_written_while_the_volume_is_missing(volume: Volume) -> None
     assert list(volume.saved.iterdir()) == []
     assert volume.generation(volume.model) == 1
     volume.mount()
-    assert fencing.is_written(volume.fence(2))
+    assert fence_writing.is_written(volume.fence(2))
     assert volume.generation(volume.saved) == volume.generation(volume.model) == 2
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_was_removed_from_its_volume_is_made_again(volume: Volume)
     saved = volume.saved / "run"
     volume.fence(1, saves_in=saved)
     shutil.rmtree(saved)
-    assert fencing.is_written(volume.fence(2, saves_in=saved))
+    assert fence_writing.is_written(volume.fence(2, saves_in=saved))
     assert volume.generation(saved) == 2
 
 
@@ -109,7 +109,7 @@ def test_what_was_moved_to_the_folder_of_the_volume_goes_on_there(volume: Volume
     with pytest.raises(OSError, match="if no volume is wanted there, copy its files with `"):
         volume.fence(2)
     run("cp", "-r", f"{volume.model}/copy/.everstep", str(volume.saved))
-    assert fencing.is_written(volume.fence(2))
+    assert fence_writing.is_written(volume.fence(2))
 
 
 def test_a_volume_that_is_lost_is_replaced_by_the_fence_of_model_dir(volume: Volume) -> None:
@@ -117,9 +117,9 @@ def test_a_volume_that_is_lost_is_replaced_by_the_fence_of_model_dir(volume: Vol
     volume.fence(1)
     volume.remove()
     run("cp", "-r", f"{volume.model}/.everstep", str(volume.saved))
-    assert fencing.is_written(volume.fence(2))
+    assert fence_writing.is_written(volume.fence(2))
     shutil.rmtree(volume.saved)
-    assert fencing.is_written(volume.fence(3))
+    assert fence_writing.is_written(volume.fence(3))
 
 
 def test_no_rank_is_started_where_the_volume_is_missing(pod: Pod, volume: Volume) -> None:

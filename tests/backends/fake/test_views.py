@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from everstep.backends.fake.backend import FakeBackend
+from everstep.backends.fake.cluster_views import pod_view
 from everstep.backends.fake.settings import FakeSettings
-from everstep.backends.fake.views import pod_view
 from everstep.core.world import PodView
 from everstep.dialects.registry import compile_document
 from everstep.simulation import Simulation

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from everstep.agent.storage import fence
-from everstep.backends.agents import fencing
+from everstep.backends.agents import fence_proof
 from everstep.backends.agents.commands import storage as agent_storage
 from everstep.backends.local.database import books, identity
-from everstep.backends.local.reconciling import storage
+from everstep.backends.local.reconciling import slow_storage
 from everstep.core.errors import FolderTaken, StaleGeneration
 from everstep.core.waits import WaitKind
 from everstep.protocol import wire
@@ -90,7 +90,7 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
     newer = replace(record, fenced=2, fence_holds=False)
     await store.run(lambda db: books.store(db, newer))
     for order, holds in ((late, False), (job.fence_order(), True)):
-        note = partial(fencing._note_held, generation=order.generation, proven_by_time=[])
+        note = partial(fence_proof._note_held, generation=order.generation, proven_by_time=[])
         await local_lab.backend.agent_cluster.books.change("demo", note)
         assert (await store.run(lambda db: books.job(db, "demo"))).fence_holds is holds
 
@@ -99,8 +99,8 @@ async def test_a_proof_that_is_noted_late_says_nothing_of_a_newer_fence(
     ("module", "function", "is_stopped"),
     [
         pytest.param(agent_storage, "write_fence", True, id="behind the agent's answer"),
-        pytest.param(fencing, "_write", False, id="behind the note of the fence"),
-        pytest.param(fencing, "_unproven", False, id="before the note of the proof"),
+        pytest.param(fence_proof, "_write", False, id="behind the note of the fence"),
+        pytest.param(fence_proof, "_unproven", False, id="before the note of the proof"),
     ],
 )
 async def test_an_order_that_is_overtaken_says_nothing_of_the_newer_fence(
@@ -299,7 +299,7 @@ async def test_a_folder_that_hangs_is_one_that_cannot_be_read(
     job.generation = await job.backend.ensure_generation(job.ref, "launch", folders=folders)
     await job.place()
     await job.fence(checkpoints_path=None)
-    monkeypatch.setattr(storage, "READ_S", 0.1)
+    monkeypatch.setattr(slow_storage, "READ_S", 0.1)
     monkeypatch.setattr(fence, "release", hanging)
     try:
         await other.launch()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends.local.reconciling.storage import read
+from everstep.backends.local.reconciling.slow_storage import read
 from tests.support.patience import HUNG_S
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from everstep.backends.agents.client import views
+from everstep.backends.agents.client import agent_views
 from everstep.backends.agents.client.link import REQUEST_S
 from everstep.backends.agents.client.watch import Agents
 from everstep.chronicle.chronicle import Entry
@@ -90,7 +90,7 @@ def listing(answer: wire.FenceAnswer) -> CheckpointListing | None:
     if reply is None:
         return None
     return CheckpointListing(
-        checkpoints=tuple(views.checkpoint(saved) for saved in reply["checkpoints"]),
+        checkpoints=tuple(agent_views.checkpoint(saved) for saved in reply["checkpoints"]),
         set_aside=tuple(reply["set_aside"]),
     )
 
@@ -109,7 +109,7 @@ async def checkpoints(
 ) -> tuple[Checkpoint, ...]:
     """Raises NoAgentAvailable if no agent answers, BackendUnavailable if one cannot read the storage."""
     answer = await agents.request_any(uids, wire.CHECKPOINTS, question, within_s=wire.LIST_S)
-    return tuple(views.checkpoint(saved) for saved in answer["checkpoints"])
+    return tuple(agent_views.checkpoint(saved) for saved in answer["checkpoints"])
 
 
 async def set_aside(

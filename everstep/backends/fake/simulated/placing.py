@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from everstep.backends.fake import views
+from everstep.backends.fake import cluster_views
 from everstep.backends.fake.simulated import pods
 from everstep.backends.fake.simulated.model import Job, Placement, Pod, WaitingJob
 from everstep.backends.fake.simulated.state import FakeState
@@ -19,10 +19,10 @@ def node_views(state: FakeState) -> tuple[NodeView, ...]:
     kind = state.settings.accelerator
     devices = nodes.devices_by_node(state.isolated)
     return tuple(
-        views.node_view(
+        cluster_views.node_view(
             node,
             reason=state.isolated.get(name),
-            devices=devices.get(name, views.NOTHING),
+            devices=devices.get(name, cluster_views.NOTHING),
             accelerator=kind,
             now=state.now,
         )

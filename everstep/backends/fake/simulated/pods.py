@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from everstep.backends.fake import views
+from everstep.backends.fake import cluster_views
 from everstep.backends.fake.simulated import processes
 from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
 from everstep.backends.fake.simulated.state import FakeState
@@ -92,7 +92,7 @@ def _add_pod(
 
 
 def _report_faults(state: FakeState, pod: Pod) -> None:
-    for fact in views.faults_held(pod):
+    for fact in cluster_views.faults_held(pod):
         state.report(pod.job, replace(fact, slot=pod.slot), through=pod.node)
 
 
@@ -207,7 +207,7 @@ def _keep_last_reports(state: FakeState, node: Node) -> None:
     """Keep the last report of each agent: nothing newer is known of a silent node."""
     if node.answers:
         for pod in node.pods:
-            pod.last_seen = views.current_view(pod, state.now)
+            pod.last_seen = cluster_views.current_view(pod, state.now)
 
 
 def _resume_reports(state: FakeState, node: Node) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from everstep.backends.fake.settings import EPOCH, FakeSettings
 from everstep.backends.fake.simulated.model import Device, Job, Node, Pod
-from everstep.backends.fake.simulated.storage import Storage
+from everstep.backends.fake.simulated.shared_storage import Storage
 from everstep.backends.fake.simulated.timeline import Callback, Timeline
 from everstep.core.facts import Detail, Fact
 

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from everstep.backends.local.database.settings_table import setting, store_setting
 from everstep.backends.local.database.store import Db, Store
-from everstep.backends.local.reconciling.storage import READ_S, read
+from everstep.backends.local.reconciling.slow_storage import READ_S, read
 from everstep.core.errors import BackendUnavailable
 
 LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from functools import partial
 from everstep.agent.processes import members, proc
 from everstep.agent.storage import fence
 from everstep.backends.local.database.placing import is_pod_of
-from everstep.backends.local.reconciling.storage import read
+from everstep.backends.local.reconciling.slow_storage import read
 from everstep.core.errors import BackendUnavailable, CommandRejected
 
 END_S = 10.0

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from everstep.backends.agents.client.agent_views import PodPlace
 from everstep.backends.agents.client.link import NoAnswer, Refused
-from everstep.backends.agents.client.views import PodPlace
 from everstep.backends.agents.client.watch import Agents
 from everstep.core.facts import Detail, Fact
 from everstep.protocol import wire
