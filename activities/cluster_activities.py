@@ -33,7 +33,7 @@ from everstep.core.levels import Step
 from everstep.core.seeing.glance import saved_in, step_in
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.state import Wait
-from everstep.core.world import ClusterReached, GoneState, JobRef, SaveOrder, SaveState
+from everstep.core.world import Checkpoint, ClusterReached, GoneState, JobRef, SaveOrder, SaveState
 from everstep.steps.counting import (
     count_faults,
 )
@@ -85,13 +85,15 @@ async def until_gone(
     """
     cursor, ends_at = "", time.monotonic() + within_s
     wait, show_at = None, time.monotonic() + END_SHOWN_S
+    saved: Checkpoint | None = None
     while True:
         state = await backend.ensure_gone(job, grace_s=grace_s)
+        saved = state.saved or saved
         beat(state.waiting_for)
         if state.done or time.monotonic() >= ends_at:
             if wait is not None:
                 await show(None)
-            return state
+            return replace(state, saved=saved)
         if state.wait != wait and time.monotonic() >= show_at:
             wait, show_at = state.wait, time.monotonic() + END_SHOWN_S
             await show(None if wait is None else Wait.of(wait))

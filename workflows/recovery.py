@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -22,7 +21,7 @@ from everstep.core.deciding.decision import Outcome, Plan, StepOrder, StepResult
 from everstep.core.escaping import in_markdown
 from everstep.core.loop.next_actions import Clear
 from everstep.core.recovering import recovery
-from everstep.core.world import resuming_from
+from everstep.core.world import GoneState, resuming_from
 from workflows import attributes, missing_workers, options, signatures
 from workflows.inputs import read, required, typed
 
@@ -112,27 +111,29 @@ async def carry_out(plan: Plan, show: missing_workers.Show) -> Outcome:
                 progress = after_step
 
 
-async def clear_away(order: Clear, cluster: str, show: missing_workers.Show, *, why: str) -> None:
+async def clear_away(
+    order: Clear, cluster: str, show: missing_workers.Show, *, why: str
+) -> GoneState:
     """Remove everything of the job. If another run took a generation since, take a newer one.
 
     A Recovery under way outlives the reset of its job, so it may take a generation after this call did.
     """
     key: str | None = None
-    for time in itertools.count(1):
+    times = 0
+    while True:
         try:
-            await missing_workers.run_step(partial(_clear, order, cluster, key, why), show)
+            return await missing_workers.run_step(partial(_clear, order, cluster, key, why), show)
         except ActivityError as error:
             if _behind(error, STALE) is None:
                 raise
-            key = f"clear-{time}"
-        else:
-            return
+            times += 1
+            key = f"clear-{times}"
 
 
 async def _clear(
     order: Clear, cluster: str, key: str | None, why: str, how: Mapping[str, Any]
-) -> None:
-    await workflow.execute_activity(
+) -> GoneState:
+    return await workflow.execute_activity(
         signatures.clear,
         args=[order.job, order.grace_s, key],
         task_queue=names.cluster_queue(cluster),

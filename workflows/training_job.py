@@ -171,13 +171,13 @@ class TrainingJob(JobHandlers):
                 await self._publisher.wait_for_lines()
                 isolated = await self._hand_over()  # before its places are free for other jobs
                 cluster, why = self.state.spec.cluster, self.state.ending_reason
-                await adopting.in_current_books(
+                cleared = await adopting.in_current_books(
                     lambda: self.state.job,
                     lambda job: clear_away(
                         replace(action, job=job), cluster, self._show_wait, why=why
                     ),
                 )
-                return next_actions.Cleared(isolated=isolated)
+                return next_actions.Cleared(isolated=isolated, saved=cleared.saved)
             case _:
                 raise ApplicationError(f"{action} is not something to do", non_retryable=True)
 

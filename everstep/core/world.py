@@ -597,3 +597,4 @@ class GoneState(Waiting):
     """Whether nothing of a job is left on the cluster."""
 
     done: bool
+    saved: Checkpoint | None = None  # its newest whole one, once its ranks had their grace to save

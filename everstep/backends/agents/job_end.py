@@ -6,15 +6,20 @@ proven while it lives; else the cluster does it after the last pod.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from everstep.backends.agents import job_record, releasing
+from everstep.backends.agents import job_record, job_storage, releasing
 from everstep.backends.agents.pod import Pod
 from everstep.backends.agents.ports import AgentCluster, JobBooks, record_of
+from everstep.core.errors import BackendUnavailable
 from everstep.core.waits import WaitCause, WaitKind
-from everstep.core.world import GoneState, JobRef
+from everstep.core.world import Checkpoint, GoneState, JobRef
 from everstep.protocol import wire
+
+LISTED_S = 2.0
+"""Seconds in which a stopped job's checkpoints are listed; after that it ends without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ async def ensure_gone(
     release_folders: Callable[[JobEnd], Awaitable[WaitCause | None]],
 ) -> GoneState:
     """`remove_pods` returns a wait for each pod that is left; `release_folders` what it waits for, if so."""
+    saved = None
     end = await cluster.books.change(job.id, lambda books: _close(books, job, cluster))
     if not end.is_released and end.pods:
         released = await releasing.release(cluster, end.pods, end.command, grace_s=grace_s)
@@ -46,16 +52,28 @@ async def ensure_gone(
             return GoneState(done=False, wait=WaitKind.RANKS_END.of(released))
         if released:
             end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
+        if grace_s > 0:
+            saved = await _last_saved(cluster, job)
     if not await cluster.books.change(job.id, lambda books: _end_pods(books, end, grace_s)):
-        return GoneState(done=False, wait=WaitKind.NEW_GENERATION.of())
+        return GoneState(done=False, wait=WaitKind.NEW_GENERATION.of(), saved=saved)
     if left := await remove_pods():
-        return GoneState(done=False, wait=left[0])
+        return GoneState(done=False, wait=left[0], saved=saved)
     if not end.is_released:
         if wait := await release_folders(end):
-            return GoneState(done=False, wait=wait)
+            return GoneState(done=False, wait=wait, saved=saved)
         end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
     await cluster.books.change(job.id, lambda books: _forget(books, end))
-    return GoneState(done=True)
+    return GoneState(done=True, saved=saved)
+
+
+async def _last_saved(cluster: AgentCluster, job: JobRef) -> Checkpoint | None:
+    """The newest whole checkpoint, which ranks may have saved as they were stopped; None: it is unknown."""
+    try:
+        async with asyncio.timeout(LISTED_S):
+            listed = await job_storage.checkpoints(cluster, job)
+    except (TimeoutError, BackendUnavailable):  # the job ends all the same
+        return None
+    return next((checkpoint for checkpoint in listed if checkpoint.good), None)
 
 
 def _close(books: JobBooks, job: JobRef, cluster: AgentCluster) -> JobEnd:

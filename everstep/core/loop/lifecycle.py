@@ -58,7 +58,7 @@ from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Learned, Ledger, Mode, PhaseResult, Wait, happened
 from everstep.core.waits import WaitKind
-from everstep.core.world import JobRef
+from everstep.core.world import Checkpoint, JobRef
 
 
 def advance(state: JobState, event: Event) -> tuple[JobState, Action, tuple[JobEvent, ...]]:
@@ -364,7 +364,19 @@ def _failed(state: JobState, decision: Decision) -> JobState:
 
 
 def _cleared(state: JobState, event: Cleared) -> JobState:
-    return replace(outcomes.cleared(state, event.isolated), mode=Mode.ENDED, waiting=None)
+    state = replace(outcomes.cleared(state, event.isolated), mode=Mode.ENDED, waiting=None)
+    return state if event.saved is None else _saved_at_the_end(state, event.saved)
+
+
+def _saved_at_the_end(state: JobState, saved: Checkpoint) -> JobState:
+    """The state with what the ranks saved as they were stopped, in the result of their phase too."""
+    finished = tuple(
+        replace(result, last_checkpoint_step=saved.step)
+        if result.name == state.phase.name
+        else result
+        for result in state.finished
+    )
+    return replace(state, saved=saved, finished=finished)
 
 
 def _finished_phase(state: JobState, how: str, why: str, *, worker: int | None = None) -> JobState:

@@ -22,7 +22,7 @@ from everstep.core.seeing.watch_report import (
     WatchReport,
 )
 from everstep.core.state import JobState, Mode
-from everstep.core.world import JobRef
+from everstep.core.world import Checkpoint, JobRef
 
 # -- What may happen ----------------------------------------------------------------------------
 
@@ -68,6 +68,7 @@ class Cleared:
     """Nothing of the job is left on the cluster, and the quarantine has what was deferred."""
 
     isolated: tuple[str, ...] = ()  # deferred nodes that it isolated, as far as it answered
+    saved: Checkpoint | None = None  # the newest, once its ranks had their grace to save
 
 
 Event = Begun | PlanEnded | Watched | Decided | Undecided | Cleared

@@ -13,6 +13,7 @@ from everstep.agent.storage.checkpoints import SETTLED_S
 from everstep.core.world import Observation
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab
+from tests.support.patience import HUNG_S
 
 SAVES = "mkdir -p {folder}; test $RANK = 0 && echo weights > {folder}/step-7.opaque; exit {code}"
 
@@ -163,3 +164,23 @@ async def test_what_a_rank_out_of_reach_wrote_until_it_read_the_fence_may_be_cut
     assert unfinished.stat().st_mtime == written, "its writer has ended"
     saved = [(one.step, one.good) for one in await job.backend.checkpoints(job.ref)]
     assert saved == [(9, False), (5, True)]
+
+
+async def test_what_a_stopped_rank_saved_in_its_grace_comes_with_the_end_of_the_job(
+    local_lab: LocalLab,
+) -> None:
+    """Nothing observes the job any more by then, and an operator who stops it looks for that."""
+    job = Run(local_lab, slots=(0,), env={"STEPS": "100000", "CHECKPOINT_EVERY": "1000"})
+    await job.launch()
+    await job.step(5)
+    saved: list[int | None] = []
+
+    async def is_gone() -> bool:
+        state = await job.backend.ensure_gone(job.ref, grace_s=HUNG_S)
+        saved.extend([state.saved.step] if state.saved else [])
+        return state.done
+
+    while not await is_gone():
+        await job.backend.observe(job.ref, cursor="", until=None, wait_s=0.05)
+    assert len(saved) == 1
+    assert 5 <= (saved[0] or 0) < 1000

@@ -13,7 +13,7 @@ from everstep.core.deciding import decide
 from everstep.core.deciding.decision_input import decision_input
 from everstep.core.errors import CommandRejected, LifecycleBug
 from everstep.core.levels import FaultClass, Level, Step
-from everstep.core.loop import commands, lifecycle, next_actions, operators
+from everstep.core.loop import commands, lifecycle, next_actions, operators, outcomes
 from everstep.core.loop.next_actions import (
     Action,
     Begun,
@@ -33,6 +33,7 @@ from everstep.core.loop.next_actions import (
 from everstep.core.seeing.watch_report import WatchReport
 from everstep.core.spec import Budget, Match, Policy, Rule
 from everstep.core.state import FACT_IDS_KEPT, Mode, Wait
+from everstep.core.world import Checkpoint
 from everstep.dialects import responses
 from everstep.dialects.cerebras.policy import cerebras
 from tests.support.builders import (
@@ -535,6 +536,26 @@ def test_a_stop_during_a_recovery_closes_its_books_and_ends_the_job() -> None:
     ended: object = job.action
     assert ended == End(status="Terminated", reason="stopped by an operator")
     assert {pod["state"] for pod in views.status(job.state)["pods"]} == {"stopped"}
+
+
+def test_what_ranks_saved_as_they_were_stopped_is_shown_once_the_job_has_ended() -> None:
+    job = running()
+    job.report(checkpoint=Checkpoint(step=100, path="ckpt/step_100"))
+    job.command("stop")
+    job.interrupted()
+    assert isinstance(job.action, Clear)
+    job._advance(Cleared(saved=Checkpoint(step=148, path="ckpt/step_148")))
+    status = views.status(job.state)
+    assert (status["checkpoint_step"], status["checkpoint_path"]) == (148, "ckpt/step_148")
+
+
+def test_what_ranks_saved_as_they_were_stopped_is_in_the_result_of_their_phase() -> None:
+    job = running()
+    job.report(checkpoint=Checkpoint(step=100, path="ckpt/step_100"))
+    failed = lifecycle._finished_phase(job.state, "failed", "why")
+    job.state = outcomes.ending(failed, "Failed", "why")
+    job._advance(Cleared(saved=Checkpoint(step=148, path="ckpt/step_148")))
+    assert [phase.last_checkpoint_step for phase in job.state.finished] == [148]
 
 
 @pytest.mark.parametrize("unreachable", [(), (1,)], ids=["all answer", "a slot is silent"])
