@@ -17,7 +17,6 @@ from temporalio.service import RPCError
 from activities.earlier_quarantine import earlier_quarantine
 from activities.heartbeat import Heartbeat, heartbeating
 from activities.recovery_ids import end_recovery
-from activities.saving import until_saved
 from activities.visibility import (
     FAILS_VISIBLY_FROM,
     SIGNAL_WITHIN,
@@ -45,6 +44,7 @@ from everstep.telemetry.logs import log_with
 WATCHED_BY = "worker"
 """The key of a monitor's heartbeat with the identity of its worker."""
 
+SAVED_POLL_S = 0.5
 END_SHOWN_S = 10.0
 """A job shows what its end waits for only after so long, and a change of it as late: each is a signal."""
 
@@ -98,6 +98,20 @@ async def until_gone(
             wait, show_at = state.wait, time.monotonic() + END_SHOWN_S
             await show(None if wait is None else Wait.of(wait))
         cursor = (await backend.observe(job, cursor=cursor, until=None, wait_s=1.0)).cursor
+
+
+async def until_saved(
+    backend: Backend, order: SaveOrder, beat: Callable[..., None], *, within_s: float
+) -> SaveState:
+    """Repeat the request until something is saved, nothing is to be waited for, or the time is over."""
+    ends_at = time.monotonic() + within_s
+    while True:
+        state = await backend.ensure_save_requested(order)
+        beat()
+        is_awaited = state.saved is None and (state.signalled or state.silent)
+        if not is_awaited or time.monotonic() >= ends_at:
+            return state
+        await asyncio.sleep(SAVED_POLL_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

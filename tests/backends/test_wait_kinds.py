@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic import TypeAdapter
 from temporalio.testing import ActivityEnvironment
 
 from activities.visibility import visible
@@ -24,6 +25,7 @@ from everstep.backends.kubernetes.books import PodEntry
 from everstep.backends.kubernetes.manifest import KUEUE_GROUP, KUEUE_QUEUE, KUEUE_SIZE
 from everstep.backends.kubernetes.placing.answers import place_state
 from everstep.backends.rules import fencing, placing
+from everstep.chronicle import views
 from everstep.core.deciding.decision import DeviceRef, StepOrder
 from everstep.core.errors import BackendUnavailable, NoAgentAvailable, WrongCluster
 from everstep.core.levels import FaultClass, Step
@@ -390,6 +392,15 @@ def test_each_reason_is_explained_once() -> None:
 
 def test_a_reason_of_a_later_version_is_left_out() -> None:
     assert [known_reason(text) for text in ("Queue", "LaterReason", None)] == ["Queue", "", ""]
+
+
+def test_waits_that_an_earlier_version_stored_are_read_and_have_no_reason() -> None:
+    job = running()
+    before = TypeAdapter(Wait).validate_json('{"what": "1 more node", "since": 7.0, "until": null}')
+    status = views.status(replace(job.state, waiting=before))
+    assert (status["waiting_for"], status["waiting_reason"]) == ("1 more node", None)
+    ended = TypeAdapter(GoneState).validate_json('{"done": true, "waiting_for": ""}')
+    assert ended == GoneState(done=True)
 
 
 def test_the_words_of_the_cluster_stay_as_they_are() -> None:
