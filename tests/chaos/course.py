@@ -151,6 +151,6 @@ async def _evidence(
         spent=report["phases"][-1]["budgets"][BUDGET_NAME]["used"] if has_ended else None,
         lives=ground.lives[job],
         status=report["status"],
-        stuck=job_story.stuck if has_ended else (),
+        stuck=job_story.stuck if has_ended else job_story.failed_tasks,
         left=left,
     )

@@ -41,6 +41,8 @@ STEP_S = 0.1
 EVERY = 10
 HANG_S = 8.0
 LOOK_S = 0.05
+PUT_BACK_S = 120.0
+"""Longest time until all is back, with workers that begin one after the other."""
 LINE_BYTES = 256  # as the trainer writes them
 BUDGET = {
     "limit": 100_000,
@@ -176,14 +178,19 @@ class Ground(ABC):
     def raise_failures(self) -> None:
         """Raise what went wrong in the background: a mistake of the chaos itself."""
         for task in self.tasks:
-            if task.done():
+            if task.done() and not task.cancelled():
                 task.result()
 
-    async def put_back(self) -> None:
-        """End the chaos: everything that is away comes back, and commands under way arrive."""
+    async def put_back(self, *, within_s: float = PUT_BACK_S) -> None:
+        """End the chaos: everything that is away comes back, and commands under way arrive.
+
+        A job that is stuck answers no command: after some time none is waited for.
+        """
         self.is_over.set()
-        while not all(task.done() for task in self.tasks):  # some begin others
-            await asyncio.gather(*self.tasks)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not all(task.done() for task in self.tasks):  # some begin others
+                    await asyncio.gather(*self.tasks)
         self.raise_failures()
         await self.heal()
 

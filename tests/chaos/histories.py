@@ -33,7 +33,8 @@ class Story:
     """All of one job that histories hold."""
 
     recoveries: Sequence[Recovery]
-    stuck: Sequence[str]
+    stuck: Sequence[str]  # with these:
+    failed_tasks: Sequence[str]
 
 
 async def story(client: Client, job: str) -> Story:
@@ -51,10 +52,12 @@ async def story(client: Client, job: str) -> Story:
         )
         for child, recovery in started.items()
     ]
+    failed_tasks = [line for events in runs.values() for line in _failed_tasks(job, events)]
     return Story(
         recoveries=sorted(recoveries, key=lambda one: one.at),
+        failed_tasks=failed_tasks,
         stuck=[
-            *(line for events in runs.values() for line in _failed_tasks(job, events)),
+            *failed_tasks,
             *[
                 f"{recovery.id} outlives its job"
                 for child, recovery in started.items()
