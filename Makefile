@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos kill-table demo demo-kubernetes bench bench-peers docs site histories wheel agent release constraints audit clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos kill-table demo demo-kubernetes bench bench-peers newest-peers docs site histories wheel agent release constraints audit clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,19 +161,34 @@ demo-kubernetes: testbed ## the demo in a real Kubernetes cluster of this machin
 bench: $(READY) ## run the benchmarks; one of them: make bench ARGS=restart
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-bench-peers: .venv-peers/.ready ## compare with other launchers of PyTorch; faults each: make bench-peers ARGS=20
+# What cannot be installed or built here is a line of the output that says so.
+bench-peers: .venv-peers/.ready ## compare with other launchers and JobSet, 22 minutes; less: make bench-peers ARGS="--rounds 1 --rows crash"
+	-@test -x $(NEWEST)/ft_launcher || $(MAKE) --no-print-directory newest-peers
+	-@$(BIN)/python -m tests.testbed.build >/dev/null && $(BIN)/python -m benchmarks.peers.build
 	$(BIN)/python -m benchmarks.peers $(ARGS)
 
-.venv-peers/.ready: $(READY) constraints-torch.txt benchmarks/peers/requirements.txt
+.venv-peers/.ready: $(READY) constraints-torch.txt benchmarks/peers/requirements-nvrx.txt benchmarks/peers/requirements-torchft.txt
 	$(PYTHON) -m venv .venv-peers
-	$(BIN)/uv pip install --quiet --python .venv-peers/bin/python \
-		-r constraints-torch.txt -r benchmarks/peers/requirements.txt
+	$(BIN)/uv pip install --quiet --python .venv-peers/bin/python -r constraints-torch.txt
+	-$(BIN)/uv pip install --quiet --python .venv-peers/bin/python -r benchmarks/peers/requirements-nvrx.txt
+	-$(BIN)/uv pip install --quiet --python .venv-peers/bin/python -r benchmarks/peers/requirements-torchft.txt
 	@touch $@
 
-docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tables of the code
+# A Python 3.12, which the newest peers need.
+PYTHON312 ?= python3.12
+NEWEST := .venv-peers-3.12/bin
+
+# Its wheel names a newer C library than some machines have, for a part that profiles GPUs.
+newest-peers: $(READY)
+	$(PYTHON312) -m venv .venv-peers-3.12
+	$(BIN)/uv pip install --quiet --python $(NEWEST)/python --python-platform x86_64-manylinux_2_39 \
+		-r constraints-torch.txt -r benchmarks/peers/requirements-3.12.txt
+
+docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tables of the code, benchmarks.md from what was measured
 	$(BIN)/python -m docs.write_playbook
 	$(BIN)/python -m docs.write_faults
 	$(BIN)/python -m docs.write_document
+	$(BIN)/python -m docs.write_benchmarks
 
 site: $(READY) ## build the pages as a site, build/site/site/index.html, and check its links
 	$(BIN)/python -m docs.build_site build/site
@@ -204,5 +219,5 @@ audit: ## look for known vulnerabilities in all that is pinned; its data is in t
 		echo "audit: a package above is vulnerable, or the public index could not be reached and nothing was audited" >&2; exit 1; }
 
 clean: ## remove everything that was made here
-	rm -rf .venv .venv-torch .venv-peers .venv-audit build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-torch .venv-peers .venv-peers-3.12 .venv-audit build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

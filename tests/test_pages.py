@@ -42,6 +42,39 @@ def test_every_row_of_a_table_is_one_line_of_words() -> None:
     assert broken == []
 
 
+MEASURED = re.compile(
+    r"\b(about|some|around|roughly|nearly) [\d.,]+ ?(ms|s|us|MB)\b"  # a limit is exact
+    r"|\d ?(ms|s|seconds|minutes) of a processor"
+    r"|\b(micro|milli)second\b"
+    r"|\btimes (as (fast|quick)|faster|quicker)\b",
+    re.IGNORECASE,
+)
+"""The words of a page for what something was found to take."""
+
+
+def test_every_figure_of_speed_names_the_command_that_prints_it() -> None:
+    """The paragraph, or the row, does. A sentence that says it otherwise than `MEASURED` is not noticed."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *FOLDER.glob("*.md")]
+    unnamed = [
+        f"{page.name}: {figure[0]}"
+        for page in pages
+        if page.name != "benchmarks.md"  # one command has printed all of it
+        for paragraph in re.split(r"\n\n|\n(?=\||- )", page.read_text())
+        if (figure := MEASURED.search(paragraph)) and "python -m benchmarks." not in paragraph
+    ]
+    assert unnamed == [], "name it, as `python -m benchmarks.snapshots`"
+
+
+def test_every_command_of_a_benchmark_is_there() -> None:
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+    commands = {
+        name
+        for page in pages
+        for name in re.findall(r"python -m benchmarks\.(\w+)", page.read_text())
+    }
+    assert commands - {path.stem for path in (ROOT / "benchmarks").iterdir()} == set()
+
+
 def test_every_setting_of_a_worker_is_on_a_page() -> None:
     text = "".join(
         page.read_text()

@@ -21,6 +21,7 @@ from tests.testbed.api import Api
 from tests.testbed.controlplane import (
     NODE_GRACE_S,
     SCHEDULER_QPS,
+    ClusterAccess,
     ControlPlane,
     until_pods_can_be_created,
 )
@@ -34,6 +35,7 @@ NAMESPACE = "bench"
 class Cluster:
     """Its API with all rights, its machines, and workers with the rights of deploy/kubernetes."""
 
+    access: ClusterAccess
     api: Api
     machines: Machines
     client: Client
@@ -88,7 +90,7 @@ async def cluster(
                     },
                 )
                 started.append(await worker.start())
-            yield Cluster(api=api, machines=machines, client=client, workers=started)
+            yield Cluster(access=access, api=api, machines=machines, client=client, workers=started)
     finally:
         for worker in started:
             worker.kill9()
