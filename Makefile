@@ -38,7 +38,7 @@ LONG = -m long --hypothesis-seed=$(SEED) $(SLOW) $(if $(SHARD),--shard=$(SHARD))
 WITH_KUBERNETES = --override-ini='norecursedirs=.* tests/torch tests/browser'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos kill-table demo demo-kubernetes bench bench-peers newest-peers docs site histories wheel agent release constraints audit clean
+.PHONY: help setup check fix test test-long test-cluster torch test-torch testbed test-kubernetes test-kubelet test-kueue test-volcano test-python39 test-agent39 test-image test-browser chaos kill-table demo demo-kubernetes bench bench-peers newest-peers docs recording site histories wheel agent release constraints audit clean
 
 help: ## list these recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -189,6 +189,9 @@ docs: $(READY) ## write docs/playbook.md, faults.md and document.md from the tab
 	$(BIN)/python -m docs.write_faults
 	$(BIN)/python -m docs.write_document
 	$(BIN)/python -m docs.write_benchmarks
+
+recording: $(READY) ## run the demo, and draw what it prints as the moving picture of README
+	$(BIN)/python -m docs.record_demo
 
 site: $(READY) ## build the pages as a site, build/site/site/index.html, and check its links
 	$(BIN)/python -m docs.build_site build/site
