@@ -35,6 +35,7 @@ from everstep.core.loop.job_events import (
     DocumentChanged,
     RequestRefused,
     SaveRequested,
+    StorageAwaited,
     WorkerChanged,
 )
 from everstep.core.spec import PhaseSpec
@@ -164,6 +165,11 @@ class JobHandlers:
             wait = (
                 None if what is None else Wait(what=what, since=since, until=until, reason=reason)
             )
+            if wait is not None and lifecycle.begins_to_await_storage(self._state, wait):
+                awaited = StorageAwaited(
+                    at=self._time(), text=wait.what, waiting_reason=str(wait.reason)
+                )
+                self.chronicle = folded(self.chronicle, [awaited])
             self._state = lifecycle.waits(self._state, wait)
             if notice.get("is_refusal") and what:
                 self._note_refusal(what, waiting_reason=reason)

@@ -40,6 +40,7 @@ from everstep.core.loop.job_events import (
     SaveRequested,
     Started,
     StepsFound,
+    StorageAwaited,
     WarningBegan,
     WarningOver,
     WorkerChanged,
@@ -302,6 +303,8 @@ def _texts_of(chronicle: Chronicle, event: JobEvent) -> Iterator[EventText]:  # 
         case RequestRefused(at=at, text=text):
             if not repeats_a_refusal(chronicle, text):
                 yield "refused", at, text
+        case StorageAwaited(at=at, text=text):
+            yield "storage_awaited", at, f"waiting for {text}"
         case WorkerChanged(at=at):
             yield "taken_over", at, journal.taken_over(event)
         case Paused(at=at, reason=reason):
@@ -319,7 +322,7 @@ def _waiting_reason(kind: str, event: JobEvent) -> str:
     match event:
         case RestartDecided() if kind == "storage_awaited":
             return WaitReason.STORAGE_UNAVAILABLE
-        case RequestRefused(waiting_reason=reason):
+        case StorageAwaited(waiting_reason=reason) | RequestRefused(waiting_reason=reason):
             return reason
         case Started(waited=waited) if waited:
             return _longest(waited).reason

@@ -286,6 +286,14 @@ class WorkerChanged(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageAwaited(_Event):
+    """A plan began to wait for storage or checkpoints, and its decision did not announce that."""
+
+    text: str
+    waiting_reason: str  # a `WaitReason`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRefused(_Event):
     """A request was refused whose sender gets no answer, or an activity of the job was, which waits."""
 
@@ -321,5 +329,6 @@ JobEvent = (
     | BillReturned
     | NodeIsolated
     | WorkerChanged
+    | StorageAwaited
     | RequestRefused
 )

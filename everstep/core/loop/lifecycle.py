@@ -57,7 +57,7 @@ from everstep.core.seeing.progress import is_at_last_step
 from everstep.core.seeing.watch_report import WatchReport, all_started
 from everstep.core.spec import JobSpec
 from everstep.core.state import JobState, Learned, Ledger, Mode, PhaseResult, Wait, happened
-from everstep.core.waits import WaitKind
+from everstep.core.waits import WaitKind, WaitReason
 from everstep.core.world import Checkpoint, JobRef
 
 
@@ -99,6 +99,18 @@ def waits(state: JobState, wait: Wait | None) -> JobState:
         wait = replace(wait, since=before.since)
     unstopped = state.unstopped if state.mode is Mode.PAUSED else None
     return replace(state, waiting=wait or unstopped)
+
+
+STORAGE_REASONS = (WaitReason.STORAGE_UNAVAILABLE, WaitReason.CHECKPOINTS_MISSING)
+
+
+def begins_to_await_storage(state: JobState, wait: Wait | None) -> bool:
+    """Whether a plan waits for storage from now on, and its decision did not announce that."""
+    if wait is None or wait.reason not in STORAGE_REASONS or state.mode not in CARRYING_OUT:
+        return False
+    is_announced = Step.WRITABLE in run_plan(state).plan.remedy.steps
+    waits_already = state.waiting is not None and state.waiting.reason in STORAGE_REASONS
+    return not (is_announced or waits_already)
 
 
 def plan_key(state: JobState) -> str | None:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from everstep.chronicle import happenings
-from everstep.chronicle.chronicle import HAPPENINGS_KEPT
+from everstep.chronicle.chronicle import HAPPENINGS_KEPT, Chronicle
+from everstep.chronicle.fold import folded
 from everstep.core.levels import FaultClass, Step
 from everstep.core.loop import lifecycle, next_actions, operators
+from everstep.core.loop.job_events import StorageAwaited
 from everstep.core.spec import JobSpec
+from everstep.core.state import Wait
+from everstep.core.waits import WaitReason
 from everstep.dialects.modelarts import shapes
 from everstep.dialects.modelarts.policy import modelarts
 from tests.support.builders import (
@@ -181,6 +185,30 @@ def test_a_job_that_waits_for_storage_sends_a_notice_as_the_wait_begins() -> Non
         "JobWaiting",
         "JobRestarted",
     ]
+
+
+def test_a_launch_that_waits_for_its_checkpoints_sends_a_notice_once() -> None:
+    """As `submit --again` does where the folder is gone; a later report of the same wait is no news."""
+    job = ScriptedJob(spec=job_spec())
+    what = "the checkpoints to be there again: out has none"
+    wait = Wait(what=what, since=job.state.now, reason=WaitReason.CHECKPOINTS_MISSING)
+    assert lifecycle.begins_to_await_storage(job.state, wait)
+    awaited = StorageAwaited(at=job.state.now, text=what, waiting_reason=str(wait.reason))
+    (event,) = happenings.events(folded(Chronicle(), [awaited]))
+    assert (event["event"], event["level"], event["message"]) == (
+        "JobWaiting",
+        "Warning",
+        f"waiting for {what}",
+    )
+    state = lifecycle.waits(job.state, wait)
+    assert not lifecycle.begins_to_await_storage(state, wait)
+
+
+def test_a_restart_for_storage_announces_its_wait_only_once() -> None:
+    job = running()
+    job.see(sighting(FaultClass.STORAGE, message="/data is read-only"))
+    wait = Wait(what="the storage", since=0.0, reason=WaitReason.STORAGE_UNAVAILABLE)
+    assert not lifecycle.begins_to_await_storage(job.state, wait)
 
 
 def test_the_names_are_the_seven_of_modelarts_and_that_of_a_wait() -> None:

@@ -16,6 +16,7 @@ from everstep.core.loop.job_events import (
     JobEvent,
     RequestRefused,
     SaveRequested,
+    StorageAwaited,
     WorkerChanged,
 )
 from everstep.core.loop.next_actions import PlanEnded
@@ -66,7 +67,13 @@ def test_every_kind_of_event_happens_to_some_job() -> None:
     failed.see(fact("limit.run"))
     kinds_seen = {type(event) for job in (done, failed, refused()) for event in job.events}
     # Of the workflow, which receives commands and signals.
-    other_kinds = {DocumentChanged, RequestRefused, SaveRequested, WorkerChanged}
+    other_kinds = {
+        DocumentChanged,
+        RequestRefused,
+        SaveRequested,
+        StorageAwaited,
+        WorkerChanged,
+    }
     assert {*get_args(JobEvent)} - other_kinds == kinds_seen
 
 

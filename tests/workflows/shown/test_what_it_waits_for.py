@@ -29,7 +29,9 @@ from everstep.chronicle import shapes
 from everstep.core import names
 from everstep.core.counting.occurrences import FaultCount
 from everstep.core.errors import BackendUnavailable
+from everstep.core.loop import lifecycle
 from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, Request
+from everstep.core.state import JobState
 from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import GoneState, JobRef, NodeView, Observation, PlaceOrder, PlaceState
 from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
@@ -82,6 +84,25 @@ async def test_a_job_stopped_while_it_waits_for_nodes_ends_when_it_is_stopped(
         await job.execute_update("stop", {"reason": "too small"})
         report = await job.result()
     assert_ended_after(report, stopped_from)
+
+
+@pytest.mark.usefixtures("nobody_writes")
+async def test_a_launch_that_waits_for_its_checkpoints_is_one_event(client: Client) -> None:
+    """As after `submit --again` where the folder is gone: an operator has to bring it back."""
+    backend = FakeBackend(FakeSettings(nodes=1))
+    async with at_work(thinker(client), actor(client, backend)):
+        job = await submit(client, document())
+        await until_it_waits_for(job, "room for")
+        plan = lifecycle.plan_key(await job.query("state", result_type=JobState))
+        what = "the checkpoints to be there again: out has none"
+        notice = {"plan": plan, "what": what, "reason": "CheckpointsMissing"}
+        for _ in range(2):  # by a step that is tried again
+            await job.signal("waiting", notice)
+            await until_it_waits_for(job, what)
+        events = await job.query("events")
+        await job.execute_update("stop", {})
+        await job.result()
+    assert [e["message"] for e in events if e["event"] == "JobWaiting"] == [f"waiting for {what}"]
 
 
 def assert_ended_after(report: Mapping[str, Any], at: float) -> None:
