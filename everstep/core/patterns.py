@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import re2
 
 _QUIET = re2.Options()
@@ -21,4 +23,10 @@ def refused(pattern: str) -> str | None:
 
 def is_found(pattern: str, text: str) -> bool:
     """Whether it is somewhere in the text."""
-    return re2.compile(pattern, _QUIET).search(text.encode(errors="replace")) is not None
+    return _compiled(pattern).search(text.encode(errors="replace")) is not None
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re2._Regexp:
+    """The cache of the library itself is looked up more slowly than most patterns are matched."""
+    return re2.compile(pattern, _QUIET)

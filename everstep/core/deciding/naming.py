@@ -335,7 +335,7 @@ def _explain_end(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:
     cause = next((each for each in causes if each is not None), None)
     if cause is None or not cause.is_remark:
         return diagnosis
-    return replace(diagnosis, remarks=(*diagnosis.remarks, cause.means))
+    return replace(diagnosis, remarks=(*diagnosis.remarks, cause.sentence))
 
 
 def _use_requested_level(_inputs: DecisionInput, diagnosis: Diagnosis) -> Diagnosis:

@@ -68,7 +68,7 @@ def test_the_same_exception_at_the_same_step_is_probably_the_code(
 @pytest.mark.parametrize(
     ("exception", "means"),
     [
-        ("OSError: [Errno 28] No space left on device", "storage is full, read-only or failed"),
+        ("OSError: [Errno 28] No space left on device", "make room or mend it, or write elsewhere"),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "another node can help"),
         ("torch.OutOfMemoryError: CUDA out of memory.", "a smaller batch or more devices help"),
     ],
