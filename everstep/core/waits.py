@@ -109,13 +109,13 @@ class WaitKind(StrEnum):
     CHECKPOINTS = (
         "checkpoints",
         WaitReason.CHECKPOINTS_MISSING,
-        "the checkpoints to be there again: {} has none",
+        "the checkpoints to be there again: {} has none; move them back into it",
     )
     CHECKPOINTS_AT_LAUNCH = (
         "checkpoints at launch",
         WaitReason.CHECKPOINTS_MISSING,
-        "the checkpoints to be there again: {} has none. To begin without them, submit the job under "
-        "another ID",
+        "the checkpoints to be there again: {} has none; move them back into it. To begin without "
+        "them, submit the job under another ID",
     )
     LISTING = "listing", WaitReason.AGENT_SILENT, "{}"
     HEAL = "heal", WaitReason.DEVICE_HEALING, "device {}/{} to heal"

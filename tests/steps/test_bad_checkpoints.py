@@ -178,7 +178,7 @@ async def test_a_job_that_is_submitted_again_waits_for_what_it_saved_before(
             storage.move_back(FOLDER)
 
     ended = await carried_out(fake, again, wait=note)
-    assert any(f"{FOLDER} has none. To begin without them, submit" in what for what in waits)
+    assert any(f"{FOLDER} has none; move them back into it. To begin" in what for what in waits)
     if moves_back:
         assert (ended.result, ended.resume and ended.resume.step) == ("success", 10)
     else:
