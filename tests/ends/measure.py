@@ -21,7 +21,7 @@ from everstep.core.levels import Owner
 
 FOLDER = Path(__file__).parent
 Class = TypeVar("Class", bound=Hashable)
-FILES = ("provoked", "reported", "threads", "later", "fresh", "unseen")
+FILES = ("provoked", "reported", "threads", "later", "fresh", "newest", "unseen")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
