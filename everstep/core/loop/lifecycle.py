@@ -178,7 +178,7 @@ def _recovery_ended(state: JobState, event: PlanEnded) -> JobState:
     state = outcomes.recovered(state, plan, outcome)
     facts = (*state.pending_facts, *outcome.facts)
     if outcome.result == "success":
-        mended = outcomes.mended(plan, outcome)
+        mended = outcomes.mended(plan, outcome, facts)
         state = bookkeeping.mark_answered(state, mended)
         facts = tuple(fact for fact in facts if fact not in mended)
         mode = Mode.DECIDING if facts else Mode.WATCHING

@@ -52,16 +52,17 @@ def carried_out(plan: Plan, outcome: Outcome, step: Step) -> bool:
     return step in done
 
 
-def mended(plan: Plan, outcome: Outcome) -> tuple[Fact, ...]:
-    """Facts of ended ranks about a storage that the plan has since seen writable: nothing is left to answer.
+def mended(plan: Plan, outcome: Outcome, facts: tuple[Fact, ...]) -> tuple[Fact, ...]:
+    """Those of ended ranks about a storage that the plan has since written to: nothing is left to answer.
 
-    Each agent of a job reports the folder that they share, and some do so once the first report is answered.
+    Each agent of a job reports the folder that they share, and some do so once the first report is answered,
+    by a wait for the storage or by a restart for another reason: `resume` puts a fence into each folder.
     """
-    if not carried_out(plan, outcome, Step.WRITABLE):
+    if not carried_out(plan, outcome, Step.RESUME):
         return ()
     return tuple(
         fact
-        for fact in outcome.facts
+        for fact in facts
         if 0 < fact.generation < outcome.generation and row_for(fact).cls is FaultClass.STORAGE
     )
 

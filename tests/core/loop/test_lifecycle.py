@@ -434,6 +434,21 @@ def test_what_another_slot_reports_of_a_storage_that_was_waited_for_is_no_second
     assert len(job.decisions) == 1
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_another_slot_reports_of_a_storage_is_answered_by_a_restart_for_another_reason(
+    is_late: bool,
+) -> None:
+    """The fence of its generation lies in the folders since: they can be written again."""
+    job = running()
+    job.see(fact("storage.read_only", slot=0, node="n0", generation=1))
+    other = fact("storage.read_only", slot=1, node="n1", generation=1)
+    job.gives_way(fact("job.preempted"), *(() if is_late else (other,)))
+    job.succeeds(facts=(other,) if is_late else ())
+    assert job.state.mode is Mode.WATCHING
+    assert other.id in job.state.seen_ids
+    assert [one.fault.cls for one in job.decisions] == [_C.STORAGE, _C.PREEMPTED]
+
+
 def test_a_storage_that_fails_again_after_it_was_waited_for_is_another_fault() -> None:
     """The ranks of the new generation, or the cluster itself, report what is so now."""
     for generation in (2, 0):
