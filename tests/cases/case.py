@@ -80,9 +80,9 @@ class Case:
     ends: str = "Completed"
     because: str = ""  # what the report's reason holds
     counts: Mapping[int, tuple[tuple[int, int], ...]] = field(default_factory=dict)
-    """By slot: MA_SCHEDULE_CNT and MA_PROC_START_CNT of every start, as in the script's environment."""
+    """MA_SCHEDULE_CNT and MA_PROC_START_CNT of every start of a slot, as in the script's environment."""
     pods: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    """By slot: which pod each start ran in; 0 is the first one."""
+    """The pod that each start of a slot ran in; 0 is the first one."""
     slots: tuple[tuple[int, ...], ...] = ()  # who ran in each start, each told how many they are
     micro_batches: tuple[str, ...] = ()  # which size each start was given
     used: Mapping[str, int] = field(default_factory=dict)

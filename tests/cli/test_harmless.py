@@ -36,7 +36,7 @@ VIEWS: Mapping[str, tuple[Callable[[Any], Page], Any]] = {
 
 
 def spoiled(value: Any, key: str = "") -> Any:
-    """The same with something hostile behind every text."""
+    """The value with something hostile behind every text."""
     if isinstance(value, dict):
         return {name: spoiled(item, str(name)) for name, item in value.items()}
     if isinstance(value, list | tuple):

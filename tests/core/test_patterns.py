@@ -14,7 +14,7 @@ from tests.support.builders import fact
 # A matcher that goes back and tries again is not done with any of them today.
 ENDLESS = ("(a+)+$", "(.*)*=", "(a|a)*b", ".*.*.*.*=")
 BUSY_S = 20.0
-"""Of the processor: the others are done with it in a thousandth of that."""
+"""Processor time: the others are done with it in a thousandth of that."""
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)

@@ -33,7 +33,7 @@ NUMBERS = JobNumbers(
 )
 """Starts and pods take as long as on every fake cluster, so that a scenario plays the same."""
 SURVIVORS = replace(NUMBERS, library="levels", snapshot_every_s=10.0, restore_s=0.0, rebuild_s=0.0)
-"""The same with ranks that keep snapshots and outlive faults."""
+"""Numbers of jobs whose ranks keep snapshots and outlive faults."""
 BUDGET = {"all": {"limit": 10_000, "levels": ["in_place", "suspension", "pod", "job", "rollback"]}}
 BROKEN_FOR = Lasting(median_s=1_800.0, sigma=1.0, most_s=4 * HOUR_S)
 

@@ -18,7 +18,7 @@ from tests.support.builders import job_spec
 MEGABYTE = 1_000_000
 LONG_TEXT = "X" * MEGABYTE
 ANSWER_MOST = 2_000_000
-"""Of bytes: what the server takes as one answer."""
+"""Bytes that the server takes as one answer."""
 
 
 def crash(slot: int, log: str = "") -> Fact:

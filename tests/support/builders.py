@@ -124,7 +124,7 @@ def job_spec(policy: Policy | None = None, *, nodes: int = 4, **phase: Any) -> J
 
 
 def watch_order(*slots: int, **changes: Any) -> WatchOrder:
-    """To watch these slots of the first generation, by limits that nothing reaches."""
+    """The order to watch these slots of the first generation, by limits that nothing reaches."""
     order = WatchOrder(
         job=JobRef(id="demo", run="r1"),
         cluster="local",
@@ -278,7 +278,7 @@ class ScriptedJob:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """Of this phase."""
+        """The records of this phase."""
         return records.of_phase(self.chronicle, self.state.phase.name)
 
     @property

@@ -137,7 +137,7 @@ class Child:
 
 
 def die_with_parent() -> None:
-    """For a process that another one of the test run started: a SIGKILL when that one is gone."""
+    """Have the kernel end this process by SIGKILL when the one that started it is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -13,7 +13,7 @@ from tests.support.machine import ROOT, Machine
 
 @contextmanager
 def demo(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """With its temporary files in a place of the test's own."""
+    """The demo, with its temporary files in a place of the test's own."""
     process = subprocess.Popen(
         command,
         cwd=ROOT,

@@ -201,7 +201,7 @@ class Count:
 
 
 def count() -> tuple[dict[str, Count], dict[str, Count]]:
-    """By room, and by file."""
+    """The counts of each room, and of each file."""
     rooms: dict[str, Count] = {}
     files: dict[str, Count] = {}
     for path in sorted(file for top in TOPS for file in (ROOT / top).rglob("*.py")):

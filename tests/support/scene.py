@@ -26,7 +26,7 @@ from tests.support.stage import Handle, Stage
 Report = Mapping[str, Any]
 
 POLL_S, LONGER, POLL_MOST_S = 0.02, 1.3, 0.2
-"""Between two looks at a job: a query costs milliseconds, and some waits last for seconds."""
+"""Seconds between two looks at a job: a query costs milliseconds, and some waits last for seconds."""
 
 
 class Scene:

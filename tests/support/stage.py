@@ -113,7 +113,7 @@ class Stage:
 
 
 class StageOfProcesses(Stage):
-    """The same with the worker in a process of its own: to be killed, frozen, measured."""
+    """A stage with the worker in a process of its own: to be killed, frozen, measured."""
 
     worker: WorkerProcess
 

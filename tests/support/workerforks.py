@@ -61,7 +61,7 @@ class Fork:
 
 
 _servers: dict[str, tuple[Child, str]] = {}
-"""By backend: the process that forks its workers, and that one's socket."""
+"""The process that forks the workers of each backend, and its socket."""
 
 
 async def forked(backend: str, *, log: Path, env: Mapping[str, str]) -> Child:

@@ -38,7 +38,7 @@ ALL_RULES = (*rules(), *rules("rules-kubernetes.yaml"))
 
 
 def expressions() -> dict[str, str]:
-    """By the name of the rule or the title of the panel."""
+    """Expressions by the name of the rule or the title of the panel."""
     dashboard = json.loads((DEPLOY / "dashboard.json").read_text())
     panels = {
         f"{panel['title']} {target['refId']}": target["expr"]

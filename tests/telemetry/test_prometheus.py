@@ -91,7 +91,7 @@ class Prometheus:
             return json.load(response)["data"]
 
     async def values(self, expression: str) -> dict[str, float]:
-        """By the labels, as JSON."""
+        """The values by their labels, as JSON."""
         series = (await self.get("query", query=expression))["result"]
         return {json.dumps(each["metric"]): float(each["value"][1]) for each in series}
 
@@ -104,7 +104,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def prometheus(binaries: Path, folder: Path, target: str) -> AsyncIterator[Prometheus]:
-    """With the configuration of deploy/observability, but for the address and a shorter interval."""
+    """A server with the configuration of deploy/observability, but for the address and a shorter interval."""
     configuration = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text())
     configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     configuration["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]

@@ -129,7 +129,7 @@ class Refused(Protocol):
     """How a worker ends that cannot begin, and what it prints; it needs no process for that."""
 
     async def __call__(self, server: DevServer, namespace: str, **env: str) -> tuple[int, str]:
-        """With these settings."""
+        """Start a worker with these settings; return its exit code and output."""
 
 
 @pytest.fixture

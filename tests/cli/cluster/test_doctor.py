@@ -49,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Iterator[
 
 
 def checks(ended: Ended) -> dict[str, dict[str, Any]]:
-    """By name; of several with one name the worst."""
+    """The checks by name; of several with one name the worst."""
     report = json.loads(ended.out)
     assert report.keys() == {"ok", "checks"}
     assert report["ok"] is (ended.code == 0)

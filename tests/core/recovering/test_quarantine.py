@@ -73,7 +73,7 @@ def test_what_an_earlier_version_let_in_is_read_for_ever(until: float) -> None:
 
 
 def full_book(**until: float) -> Quarantine:
-    """As many isolations as there may be, with these ends; the others last."""
+    """A book with the most isolations, with these ends; the others last."""
     nodes = {
         node: IsolatedNode(node=node, reason="it smokes", by="operator", since=NOW, until=end)
         for node, end in ((f"n{n}", until.get(f"n{n}")) for n in range(ENTRIES_MOST))

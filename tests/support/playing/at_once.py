@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def begun(
     request: pytest.FixtureRequest, play: Callable[[Any], Awaitable[T]]
 ) -> AsyncIterator[Mapping[str, asyncio.Task[T]]]:
-    """By the names of the selected tests of this file, in their order.
+    """Tasks by the names of the selected tests of this file, in their order.
 
     `play` gets the one parameter of a test.
     """

@@ -69,7 +69,7 @@ class Pace:
 
 
 class OnMachine(OnProcesses):
-    """With one state directory."""
+    """Plays on real processes with one state directory."""
 
     cluster_name = "local"
 

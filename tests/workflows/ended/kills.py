@@ -20,7 +20,7 @@ from tests.support.scene import differences
 from tests.support.stage import StageOfProcesses, document
 
 AT_A_TIME = 4
-"""So many runs at once: each has a worker and a cluster of its own, and there are few cores."""
+"""Runs at once: each has a worker and a cluster of its own, and there are few cores."""
 
 BODY = document(env={"STEPS": "60"})
 

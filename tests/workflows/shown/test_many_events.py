@@ -27,12 +27,12 @@ FAULTS = (
 EVENTS_OF_JOB, EVENTS_OF_RECOVERY = 35, 60
 """What one incident may cost: a job that restarts every hour fills a history in half a year."""
 LARGEST_KB = 512
-"""Of one payload; the server takes 2 MB, and says something from here on."""
+"""Kilobytes of one payload; the server takes 2 MB, and warns from here on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of one job with three incidents. A new run is suggested at 4 MB or 4,096 events."""
+    """The sizes of one job with three incidents. A new run is suggested at 4 MB or 4,096 events."""
 
     kinds: tuple[tuple[str, ...], ...]  # of each history; how work was bundled in tasks may differ
     incidents: tuple[int, ...]
