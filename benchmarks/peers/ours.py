@@ -59,7 +59,7 @@ async def everstep(
             return at
 
         async def lose_node() -> float:
-            node = stage.pods(JOB)[1].node
+            node = next(pod.node for pod in stage.pods(JOB) if pod.slot == 1)
             at = time.time()
             await stage.fault(f"node-down {node}")
             return at
