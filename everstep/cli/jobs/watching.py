@@ -208,7 +208,7 @@ class Lines(JobScreen):
                     f"restart {n}: {record_rows.result_word(result)}{end}",
                 )
         status = glance.status
-        if not status:
+        if not status or _is_outdated(glance):
             return
         name = status["phase"] or status["id"]  # no document is read in the first moments
         reason = f": {status['reason']}" if status.get("reason") else ""
@@ -230,6 +230,12 @@ class Lines(JobScreen):
         if (uses := status.get("device_use")) and glance.at - self._devices_at >= DEVICES_LINE_S:
             self._devices_at = glance.at
             yield from _device_lines(uses)
+
+
+def _is_outdated(glance: Glance) -> bool:
+    """Whether the status is from before the restarts, of which the newest started the job since."""
+    has_started = any(record["recover_result"] == "success" for record in glance.restarts[-1:])
+    return has_started and glance.status["state"] == "recovering"
 
 
 def _device_lines(uses: Sequence[Value]) -> Iterator[tuple[str, object, str]]:

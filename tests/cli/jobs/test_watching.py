@@ -99,6 +99,20 @@ def test_waits_restarts_and_silence_are_said(capsys: pytest.CaptureFixture[str])
     ]
 
 
+def test_a_state_that_is_older_than_the_restart_beside_it_is_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The restart may start the job between the two questions of a look."""
+    between = Glance(at=11, status=status("demo", "recovering"), restarts=(record(3),))
+    after = replace(glance(12, generation=4), restarts=(record(3),))
+    lines = printed_lines(capsys, glance(10), between, after)
+    assert lines[3:] == [
+        "restart 3: XID 79 on gpu-07/3 -> pod",
+        "restart 3: started, from step 40",
+        "main running, generation 4 on gpu-01",
+    ]
+
+
 @pytest.mark.parametrize(
     ("reason", "line"),
     [
