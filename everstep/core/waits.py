@@ -29,7 +29,7 @@ class WaitReason(StrEnum):
     PODS_STARTING = "PodsStarting"
     PRECHECK_RUNNING = "PrecheckRunning"
     QUEUE = "Queue"
-    QUOTA_EXCEEDED = "QuotaExceeded"
+    QUOTA_USED_UP = "QuotaUsedUp"
     RANKS_STARTING = "RanksStarting"
     STORAGE_UNAVAILABLE = "StorageUnavailable"
     WRONG_CLUSTER = "WrongCluster"
@@ -63,7 +63,7 @@ class WaitKind(StrEnum):
     # Places on Kubernetes, where the last part is the cluster's words
     QUEUED = "queued", WaitReason.QUEUE, "group {} waits in queue {} of Kueue{}"
     PLACE_IN_GROUP = "place in group", WaitReason.QUEUE, "a place in group {} of Kueue"
-    QUOTA = "quota", WaitReason.QUOTA_EXCEEDED, "{}"
+    QUOTA = "quota", WaitReason.QUOTA_USED_UP, "{}"
     REFUSED = "refused", WaitReason.PODS_REFUSED, "{}"
     GROUP = "group", WaitReason.NODES_UNAVAILABLE, "{}"
     NEW_POD = "new pod", WaitReason.PODS_STARTING, "a pod for slot {} to be created"
@@ -92,7 +92,7 @@ class WaitKind(StrEnum):
     NO_RELEASER = "no releaser", WaitReason.PODS_REFUSED, "a pod to release the folders: {}"
     NO_RELEASER_QUOTA = (
         "no releaser quota",
-        WaitReason.QUOTA_EXCEEDED,
+        WaitReason.QUOTA_USED_UP,
         "a pod to release the folders: {}",
     )
     # The fence
