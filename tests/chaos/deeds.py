@@ -65,7 +65,7 @@ async def roll_back(ground: Ground, event: Event) -> Hit | None:
     if ground.before is None or ground.is_busy("rollout"):
         return None
     ground.in_background(_rolled_back_and_out(ground, ground.before, event.lasts_s), "rollout")
-    return Hit(text="")
+    return Hit(text="", jobs=tuple(ground.folders))
 
 
 async def _rolled_back_and_out(ground: Ground, before: Path, seconds: float) -> None:
