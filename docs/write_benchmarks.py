@@ -87,7 +87,8 @@ ROWS = (
         ours="controller",
         theirs="controller",
         title="a rank is killed, then the controller in mid-recovery, which starts again at once",
-        caveat="worker, launcher, lighthouse; the benchmark is the supervisor that starts it again",
+        caveat="worker, launcher, lighthouse; the benchmark is the supervisor that starts it again. "
+        "A dead worker of ours shows after 2 s",
     ),
     Row(
         ours="node",
