@@ -9,6 +9,7 @@ exit with code 1 follows within moments, or if SIGTERM was sent while the file w
 `sys.exit` in the handler of a signal unwinds the very save that it interrupts. Nor does a close by an exit
 with another code and without SIGTERM: `os._exit` in another thread interrupts a save. Nor does the close of a
 file that was open when SIGKILL was sent, or when a signal had ended a rank: a child may have inherited it.
+Nor does that of a file which is written in pieces, opened for each, if a signal ends a rank soon after one.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class _File:
         self.closed_at: float | None = None  # None: it is open
         self.suspects: set[Identity] = set()  # processes whose end may have closed it
         self.is_tainted = False  # a signal was sent, or had ended a rank, while it was open
+        self.is_continued = False  # it was closed moments before, and then written again
         self.is_whole = False
         self.was_left = False  # the end of its writer closed it
 
@@ -90,7 +92,9 @@ class SaveStates:
         self._renamed.pop(_top(path), None)
         file = self._files.get(path)
         if file is None or file.closed_at is not None:
-            self._files[path] = _File(now)
+            before, file = file, _File(now)
+            file.is_continued = before is not None and now < (before.closed_at or 0.0) + CONFIRMED_S
+            self._files[path] = file
             return True
         file.changed_at = now
         return False
@@ -150,6 +154,7 @@ class SaveStates:
         is_shell = any(one[0] == pid for one in self._shells)
         if status < 0 and not (is_shell and status == -signal.SIGTERM):
             self._taint_open_files()  # a child that inherited a file may close it later
+            self._doubt_continued_files()
         self._processes = {one for one in self._processes if one[0] != pid}
         for path, file in self._pending():
             self._judge(path, file, {one for one in file.suspects if one[0] == pid}, status)
@@ -164,6 +169,11 @@ class SaveStates:
     def _taint_open_files(self) -> None:
         for file in self._files.values():
             file.is_tainted = file.is_tainted or file.closed_at is None
+
+    def _doubt_continued_files(self) -> None:
+        for path, file in self._pending():
+            if file.is_continued:
+                del self._files[path]
 
     def _judge(self, path: str, file: _File, may_have_closed: set[Identity], status: int) -> None:
         """Decide what the end of a process says of a file: `may_have_closed` is that process, or empty."""

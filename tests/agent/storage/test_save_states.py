@@ -167,6 +167,25 @@ def test_the_end_of_a_child_that_was_reported_counts_as_that_of_a_rank(
     assert after(BOTH_LIVE, *happenings) == state
 
 
+IN_PIECES = (writes(), closes(0.1), looked_at(RANK), writes(0.5), closes(0.6), looked_at(RANK))
+
+
+@pytest.mark.parametrize(
+    ("happenings", "state"),
+    [
+        ((exits(BY_SIGNAL),), None),
+        ((exits(BY_SIGNAL), END), None),
+        ((exits(0),), CLOSED),
+        ((TERM, exits(143)), CLOSED),
+        ((time_passes(3.0), exits(BY_SIGNAL)), CLOSED),
+    ],
+)
+def test_a_file_written_in_pieces_may_lack_one_if_its_writer_is_killed_soon_after(
+    happenings: Sequence[Happening], state: str | None
+) -> None:
+    assert after(*IN_PIECES, *happenings) == state
+
+
 @pytest.mark.parametrize("status", [1, 143, BY_SIGNAL])
 def test_a_child_that_cannot_have_closed_a_file_says_nothing_of_it(status: int) -> None:
     """As a tool that a script calls after each save, and that has found nothing."""

@@ -124,8 +124,7 @@ async def test_what_a_rank_that_failed_had_just_written_may_be_cut_off(
 
 WRITES_ON = """
 test $EVERSTEP_GENERATION.$RANK = 1.1 || exec sleep 1000
-exec 3> {folder}/step-9.opaque
-while :; do echo more >&3; sleep 0.02; done
+while :; do echo more >> {folder}/step-9.opaque; sleep 0.02; done
 """
 """A rank of the first generation saves for ever, in a format that does not show its end."""
 
