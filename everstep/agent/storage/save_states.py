@@ -152,12 +152,16 @@ class SaveStates:
     def exited(self, pid: int, status: int) -> None:
         """A rank has ended: with this exit code, or by a signal, whose number is negative."""
         is_shell = any(one[0] == pid for one in self._shells)
-        if status < 0 and not (is_shell and status == -signal.SIGTERM):
+        is_cut_off = status < 0 and not (is_shell and status == -signal.SIGTERM)
+        if is_cut_off:
             self._taint_open_files()  # a child that inherited a file may close it later
-            self._doubt_continued_files()
         self._processes = {one for one in self._processes if one[0] != pid}
         for path, file in self._pending():
-            self._judge(path, file, {one for one in file.suspects if one[0] == pid}, status)
+            may_have_closed = {one for one in file.suspects if one[0] == pid}
+            if is_cut_off and file.is_continued and not may_have_closed:
+                del self._files[path]  # another piece may have been to come
+            else:
+                self._judge(path, file, may_have_closed, status)
 
     def exited_below(self, process: Identity, status: int) -> None:
         """A process below a rank has ended, of any kind: that counts only for what it may have closed."""
@@ -169,11 +173,6 @@ class SaveStates:
     def _taint_open_files(self) -> None:
         for file in self._files.values():
             file.is_tainted = file.is_tainted or file.closed_at is None
-
-    def _doubt_continued_files(self) -> None:
-        for path, file in self._pending():
-            if file.is_continued:
-                del self._files[path]
 
     def _judge(self, path: str, file: _File, may_have_closed: set[Identity], status: int) -> None:
         """Decide what the end of a process says of a file: `may_have_closed` is that process, or empty."""

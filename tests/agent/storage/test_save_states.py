@@ -186,6 +186,10 @@ def test_a_file_written_in_pieces_may_lack_one_if_its_writer_is_killed_soon_afte
     assert after(*IN_PIECES, *happenings) == state
 
 
+def test_a_piece_that_the_end_of_its_writer_closed_is_left() -> None:
+    assert after(*IN_PIECES, writes(0.8), closes(0.9), exits(BY_SIGNAL)) == LEFT
+
+
 @pytest.mark.parametrize("status", [1, 143, BY_SIGNAL])
 def test_a_child_that_cannot_have_closed_a_file_says_nothing_of_it(status: int) -> None:
     """As a tool that a script calls after each save, and that has found nothing."""
