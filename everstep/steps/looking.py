@@ -114,9 +114,8 @@ class StepRun:
     nodes: frozenset[str] = frozenset()  # where this plan has created pods
     needs: frozenset[int] = frozenset()  # slots that must have a living container
     wait: WaitCause | None = None  # the current one; None: it does not wait
-    past_waits: dict[WaitCause, float] = field(
-        default_factory=dict
-    )  # seconds, by what it waited for
+    past_waits: dict[WaitCause, float] = field(default_factory=dict)
+    """The seconds of earlier waits, by what was waited for."""
     observation: Observation | None = None  # the newest
     first_request_at: float | None = None  # the result of `requested_at`, once that was called
 

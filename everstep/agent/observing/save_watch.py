@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from everstep.agent.processes import proc
 from everstep.agent.processes.exit_statuses import ExitStatuses
-from everstep.agent.processes.termination import is_shell
 from everstep.agent.storage import checkpoint_names, inotify, save_records
 from everstep.agent.storage.save_records import SaveRecord, SlotRecord
 from everstep.agent.storage.save_states import (
@@ -400,7 +399,7 @@ class SaveWatch:
                 there=frozenset(one.identity for one in family),
                 living=frozenset(one.identity for one in family if proc.has_memory(one.pid)),
                 writers=frozenset(one.identity for one in family if not self._is_helper(one)),
-                shells=frozenset(one.identity for one in family if is_shell(one)),
+                shells=frozenset(one.identity for one in family if proc.is_shell(one)),
             )
         return None
 

@@ -118,7 +118,12 @@ def below(root: int, table: dict[int, Process]) -> set[int]:
     return pids
 
 
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"})
+SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
+
+
+def is_shell(process: Process) -> bool:
+    """Whether it is a shell, also one that a script names as its interpreter."""
+    return process.name in SHELLS or Path(program(process.pid)).name in SHELLS
 
 
 def script_of(pid: int) -> Process | None:
@@ -127,10 +132,10 @@ def script_of(pid: int) -> Process | None:
     Of several commands of a shell, such as those of a pipe, the only Python. Raises OSError.
     """
     process = find(pid)
-    if process is None or process.name not in SHELLS:
+    if process is None or not is_shell(process):
         return process
     table = all_processes()
-    while process.name in SHELLS:
+    while is_shell(process):
         children = [each for each in table.values() if each.parent == process.pid]
         pythons = [each for each in children if each.name.startswith("python")]
         candidates = children if len(children) == 1 else pythons

@@ -12,7 +12,6 @@ import os
 import sched
 import signal
 from collections.abc import Callable, Collection, Iterable
-from pathlib import Path
 
 from everstep.agent.loop import Loop
 from everstep.agent.processes import proc
@@ -21,8 +20,6 @@ from everstep.agent.processes.members import Members, with_families
 EVIDENCE_S = 1.0
 """Longest wait for the evidence."""
 POLL_S = 0.05
-
-SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 
 
 class Population:
@@ -104,11 +101,6 @@ class Population:
         return [process for pid, process in table.items() if pid not in helpers]
 
 
-def is_shell(process: proc.Process) -> bool:
-    """Whether it is a shell, also one that a script names as its interpreter."""
-    return process.name in SHELLS or Path(proc.program(process.pid)).name in SHELLS
-
-
 def to_terminate(
     ranks: Collection[proc.Process], pod: Iterable[proc.Process]
 ) -> list[proc.Process]:
@@ -120,12 +112,12 @@ def to_terminate(
     there = {process.pid: process for process in pod if process.is_alive}
     living = {rank.pid for rank in ranks if _is_among(rank, there)}
     pids = {pid for pid, process in there.items() if pid in living or process.session not in living}
-    shells = [there[pid] for pid in living if there[pid].name in SHELLS]
+    shells = [there[pid] for pid in living if there[pid].name in proc.SHELLS]
     while shells:
         shell = shells.pop()
         commands = [process for process in there.values() if process.parent == shell.pid]
         pids |= {process.pid for process in commands}
-        shells += [process for process in commands if process.name in SHELLS]
+        shells += [process for process in commands if process.name in proc.SHELLS]
     # The older one first: a shell gets the signal before the command that it waits for ends.
     return sorted((there[pid] for pid in pids), key=lambda process: (process.started, process.pid))
 

@@ -42,7 +42,6 @@ def state(
     if unproven:
         return FenceState(done=False, wait=WaitKind.PROOF.of(unproven[0]))
     if may_have_unknown_pods and holds_at is not None:
-        return FenceState(
-            done=False, wait=WaitKind.UNKNOWN_PODS.of()
-        )  # only its time can make it hold
+        # Only the fence's time can make it hold.
+        return FenceState(done=False, wait=WaitKind.UNKNOWN_PODS.of())
     return FenceState(done=True)

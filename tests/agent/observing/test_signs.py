@@ -149,15 +149,24 @@ def test_a_rank_without_a_stack_leaves_a_sentence_about_it(pod: Pod) -> None:
     assert "install py-spy where it runs" in text
 
 
-@pytest.mark.parametrize("line", ["cd . && {script}; exit $?", "{script} 2>&1 | cat"])
-def test_a_script_below_a_shell_prints_where_it_was(pod: Pod, line: str) -> None:
+STRING = ["/bin/sh", "-c", "cd . && {script}; exit $?"]
+PIPE = ["/bin/sh", "-c", "{script} 2>&1 | cat"]
+WRAPPER = ["./train.sh"]
+"""A file that names a shell as its interpreter, whose process is called as the file."""
+
+
+@pytest.mark.parametrize("command", [STRING, PIPE, WRAPPER], ids=["string", "pipe", "wrapper"])
+def test_a_script_below_a_shell_prints_where_it_was(pod: Pod, command: list[str]) -> None:
     """A `command` that is a string runs in a shell, which has no stack."""
     (pod.home / "train.py").write_text(
         f"{TELL}\nimport time\n"
         "def waits_for_ever():\n    tell('up', 1)\n    time.sleep(600)\nwaits_for_ever()"
     )
     script = f"{shlex.quote(sys.executable)} train.py"
-    pod.runs(["/bin/sh", "-c", line.format(script=script)])
+    wrapper = pod.home / "train.sh"
+    wrapper.write_text(f"#!/bin/sh\n{script}\nexit $?\n")
+    wrapper.chmod(0o755)
+    pod.runs([word.format(script=script) for word in command])
     pod.file("up")
     state = pod.stopped(2, evidence=True)
     assert "waits_for_ever" in (Path(str(state["evidence"])) / "r0.stacks").read_text()

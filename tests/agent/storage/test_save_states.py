@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from everstep.agent.storage.save_states import CLOSED, LEFT, OPEN, RENAMED, Look, SaveStates
 
 RANK, CHILD, SHELL = (10, 1), (11, 2), (12, 3)
 FILE = "step_5.bin"
+Process = tuple[int, int]
 Happening = Callable[[SaveStates], object]
 
 
@@ -230,3 +233,84 @@ def test_lost_events_leave_everything_unknown() -> None:
 
 def test_what_was_removed_has_no_state() -> None:
     assert after(renames(), lambda states: states.removed(FILE)) is None
+
+
+ORPHAN = (13, 4)
+
+
+class Pod:
+    """A rank, a child of it, a shell above, and one file of theirs: what happens, and what is reported.
+
+    `ORPHAN` is a second child, which no look shows. It dies with the rank or after it.
+    """
+
+    def __init__(self) -> None:
+        self.states = SaveStates()
+        self.living = {RANK, CHILD, SHELL, ORPHAN}
+        self.holders: set[Process] = set()
+        self.is_cut_off = False  # the end of a process closed what is there now
+        self.now = 0.0
+        self.states.looked(self._look())
+
+    def act(self, action: str, process: Process) -> None:
+        self.now += 0.3
+        if action == "passes":
+            self.now += 3.0
+            self.states.pass_time(self.now)
+        elif action == "looks":
+            self.states.looked(self._look())
+        elif process in self.living:
+            self._act_of(process, action)
+
+    def _act_of(self, process: Process, action: str) -> None:
+        if action == "inherits" and self.holders:
+            self.holders.add(process)
+        elif action == "closes":
+            self._leave(process, by_its_end=False)
+        elif action == "opens" and process != ORPHAN:
+            self.holders, self.is_cut_off = {*self.holders, process}, False
+            self.states.modified(FILE, self.now)
+        elif action.startswith("killed") and not (process == ORPHAN and RANK in self.living):
+            self._kill(process, action)
+
+    def _kill(self, process: Process, action: str) -> None:
+        self.living.remove(process)
+        if action == "killed before a look":  # which comes before its close is read
+            self.states.looked(self._look())
+        self._leave(process, by_its_end=True)
+        if process in (RANK, SHELL):
+            self.states.exited(process[0], BY_SIGNAL)
+        elif action != "killed, and its end not shown":  # as by Linux before 6.15
+            self.states.exited_below(process, BY_SIGNAL)
+
+    def _leave(self, process: Process, *, by_its_end: bool) -> None:
+        if self.holders == {process}:
+            self.is_cut_off = by_its_end
+            self.states.closed(FILE, self.now)
+        self.holders.discard(process)
+
+    def _look(self) -> Look:
+        there = frozenset(self.living - {ORPHAN})
+        return Look(there=there, living=there, writers=there, shells=there & {SHELL})
+
+    @property
+    def is_wrong(self) -> bool:
+        is_whole = not (self.is_cut_off or self.holders)
+        return self.states.of_all().get(FILE) == CLOSED and not is_whole
+
+
+KILLS = ("killed", "killed before a look", "killed, and its end not shown")
+ACTIONS = st.sampled_from(["opens", "inherits", "closes", *KILLS, "looks", "passes"])
+
+
+@settings(max_examples=1_000)
+@given(st.lists(st.tuples(ACTIONS, st.sampled_from([RANK, CHILD, SHELL, ORPHAN])), max_size=12))
+def test_what_the_end_of_a_process_closed_is_never_whole(
+    actions: list[tuple[str, Process]],
+) -> None:
+    pod = Pod()
+    for action, process in actions:
+        pod.act(action, process)
+        assert not pod.is_wrong
+    pod.states.end()
+    assert not pod.is_wrong
