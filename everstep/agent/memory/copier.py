@@ -62,7 +62,8 @@ class Copier:
         self._link: tuple[str, NeighbourLink] | None = None
         self._sent: dict[int, tuple[int, int, int]] = {}  # by rank: the newest that is whole there
         self._is_sending = False
-        self._paused: tuple[str, float] | None = None  # the address that failed, until when
+        # The run and the address for which sending failed, and until when it is not tried again.
+        self._paused: tuple[tuple[int, str], float] | None = None
         self._overtaken = 0  # in a row
         self._noted_run: int | None = None
 
@@ -87,7 +88,7 @@ class Copier:
     def _next(self, run: Run) -> Sending | None:
         """The newest snapshot of the rank whose newest copy is the oldest."""
         neighbour = run.command["neighbour"]
-        if neighbour is None or self._is_paused(neighbour):
+        if neighbour is None or self._is_paused(run.generation, neighbour):
             return None
         snapshots = self._agent.snapshots
         for rank in sorted(snapshots.restoring, key=lambda rank: self._sent.get(rank, ())):
@@ -102,9 +103,13 @@ class Copier:
             handle.close()
         return None
 
-    def _is_paused(self, neighbour: wire.Neighbour) -> bool:
-        """Whether this neighbour has failed just now; another one is tried at once."""
-        if self._paused is None or self._paused[0] != neighbour["address"]:
+    def _is_paused(self, run: int, neighbour: wire.Neighbour) -> bool:
+        """Whether this neighbour has failed in this run just now.
+
+        Another one is tried at once, and so is this one in a new run: it refused what came late from the
+        run before, and a pod that is lost right after a restart must not find the next one without copies.
+        """
+        if self._paused is None or self._paused[0] != (run, neighbour["address"]):
             return False
         return time.monotonic() < self._paused[1]
 
@@ -119,7 +124,8 @@ class Copier:
         elif isinstance(error, Overwritten):
             self._note_overtaken(sending)
         else:
-            self._paused = sending.to["address"], time.monotonic() + AGAIN_S
+            failed = sending.run, sending.to["address"]
+            self._paused = failed, time.monotonic() + AGAIN_S
             is_late = isinstance(error, Refused) and error.status == wire.STALE
             if not is_late:
                 why = f"slot {sending.to['slot']} holds no copy of the snapshots: {error}"
