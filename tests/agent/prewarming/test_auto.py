@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.prewarming import heavy_modules
+from everstep.agent.prewarming.prewarm import LOG
 from everstep.agent.processes import proc
-from tests.agent.pod import FOREVER, Pod
+from everstep.protocol import wire
+from tests.agent.pod import FOREVER, Pod, until
 from tests.agent.prewarming.warm import Warm, is_prewarmed
 
 SIZE = 60_000_000
@@ -82,8 +84,11 @@ def test_a_package_from_another_place_is_not_imported_ahead(
     warm.write(f"import paths\n{IMPORTS}")
     start = {"prewarm_auto": True, "env": {"PYTHONPATH": str(packages)}}
     warm.start(**start)
-    pod.until(lambda s: s["helper"] is not None)
-    state = pod.until(lambda s: s["helper"] is None)
+    # The helper may be gone again before a poll is answered: its log stays.
+    until((pod.home / LOG).exists, what="a helper")
+    fresh = f"{wire.STATE}?fresh=1"  # answered by the loop, which started the helper
+    until(lambda: pod.ask("GET", fresh)["helper"] is None, what="the end of the helper")
+    state = pod.state()
     assert is_prewarmed(warm.start(**start)) is None
     assert [note for note in state["notes"] if "prewarm" in note] == []
 
