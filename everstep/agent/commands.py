@@ -113,7 +113,7 @@ def number(query: Mapping[str, str], name: str, default: float) -> float:
         value = float(query.get(name, default))
     except ValueError:
         value = math.nan
-    _need(math.isfinite(value), f"{name}: a number is needed")
+    _need(_is_number(value), f"{name}: a number is needed")
     return value
 
 
@@ -138,7 +138,7 @@ def _has_fields(shape: type) -> Callable[[Any], bool]:
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) <= bounds.NUMBER_MOST
 
 
 def _is_text(value: Any) -> bool:
@@ -155,7 +155,7 @@ _KINDS: Mapping[str, Callable[[Any], bool]] = {
     "RunOrder": lambda value: isinstance(value, wire.RunOrder),  # `read` on its own
     "bool": lambda value: isinstance(value, bool),
     "float": _is_number,
-    "int": lambda value: type(value) is int,
+    "int": lambda value: type(value) is int and _is_number(value),
     "str": _is_text,
     "TimeSpan": lambda value: isinstance(value, list) and [*map(_is_number, value)] == [True, True],
     "Folder": lambda value: _is_text(value) and value != "",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from everstep.protocol import wire
@@ -122,6 +122,7 @@ def holds(
 REQUESTS = (st.sampled_from(PATHS), CHANGES, QUERIES)
 
 
+@example(wire.JOURNAL, {"began": 10**400}, {})
 @given(*REQUESTS)
 @settings(max_examples=150)
 def test_every_request_is_carried_out_or_refused(
