@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
 import json
@@ -28,6 +29,7 @@ from tests.support.devserver import DevServer
 from tests.support.hook import hooked
 from tests.support.patience import HUNG_S
 from tests.support.sources import parsed
+from tests.support.wire import Wire
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = SearchAttributeKey.for_keyword("TrainJob")
@@ -127,6 +129,19 @@ async def test_a_hook_that_ends_answers_whom_it_let_in() -> None:
         await loop.sock_sendall(asking, body)
         async with asyncio.timeout(HUNG_S):
             assert (await loop.sock_recv(asking, 1024)).startswith(b"HTTP/1.1 204")
+
+
+async def test_a_wire_that_ends_closes_what_it_let_in() -> None:
+    """One that has no transport yet, and one whose task has not begun."""
+    for steps in (2, 3, 4):
+        with socket.socket() as client:
+            async with Wire(server_port=0) as wire:
+                client.connect(("127.0.0.1", wire.port))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+            client.settimeout(HUNG_S)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.to_thread(client.recv, 1) == b""
 
 
 async def test_a_child_that_ends_too_early_shows_its_last_words(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from everstep.backends.fake.server import close_listener
 from tests.support.patience import HUNG_S
 
 Mood = Literal[
@@ -108,15 +109,4 @@ async def hooked(mood: Mood = "takes", *, port: int = 0) -> AsyncIterator[Hook]:
     try:
         yield hook
     finally:
-        await end(server)
-
-
-async def end(server: asyncio.Server) -> None:
-    """Close it once every accepted connection has been handed to it: a server that closes in between forgets
-    them with their connection open.
-    """
-    loop = asyncio.get_running_loop()
-    for listening in server.sockets:
-        loop.remove_reader(listening.fileno())
-    await asyncio.sleep(0)
-    server.close()
+        await close_listener(server)

@@ -6,6 +6,8 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from everstep.backends.fake.server import close_listener
+
 
 class Wire:
     """A port in front of the server's. Bytes pass unchanged, so TLS is between the two ends."""
@@ -19,26 +21,26 @@ class Wire:
         self._requests_pass, self._answers_pass = asyncio.Event(), asyncio.Event()
         self.release()
         self._refuses = False
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
         self, _1: type[BaseException] | None, _2: BaseException | None, _3: TracebackType | None
     ) -> None:
-        self._server.close()
-        for task in self._tasks:
+        await close_listener(self._server)
+        await asyncio.sleep(0)  # one that was just accepted becomes a connection
+        for task in self._connections:
             task.cancel()
         self.cut()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
     def cut(self) -> None:
         """End every connection; new ones are accepted."""
-        for writer in self._writers:
+        for writer in self._connections.values():
             writer.transport.abort()
 
     def refuse(self) -> None:
@@ -62,12 +64,13 @@ class Wire:
         self._requests_pass.set()
         self._answers_pass.set()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._writers.add(writer)
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             if not self._refuses:
                 await self._connect(reader, writer)
@@ -75,8 +78,6 @@ class Wire:
             pass  # either end is gone, or the test is over
         finally:
             writer.transport.abort()
-            self._writers.discard(writer)
-            self._tasks.discard(task)
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server_port)

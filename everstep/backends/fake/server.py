@@ -35,7 +35,7 @@ class FakeServer:
         try:
             yield bound_host, bound_port
         finally:
-            server.close()
+            await close_listener(server)
             await asyncio.sleep(0)  # one that was just accepted becomes a connection
             await self._close()
 
@@ -76,6 +76,19 @@ class FakeServer:
             return wire.write_answer(verb, await self.backend.call(verb, **args))
         except Exception as error:  # noqa: BLE001  # the edge: the caller gets whatever it is
             return wire.write_error(error)
+
+
+async def close_listener(server: asyncio.Server) -> None:
+    """Close it once every accepted connection has its transport.
+
+    asyncio makes the transport one step after it has accepted, and a server that is closed in between
+    refuses it: the socket would stay open, with nothing left that could close it.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    await asyncio.sleep(0)
+    server.close()
 
 
 async def _end(writer: asyncio.StreamWriter) -> None:

@@ -97,6 +97,17 @@ async def test_a_connection_that_was_made_as_the_cluster_ends_is_closed_too() ->
     assert writer.transport.get_extra_info("socket").fileno() < 0
 
 
+async def test_a_connection_that_was_accepted_as_the_cluster_ends_is_closed_too() -> None:
+    """It has no transport yet: a listener that is closed in between takes it no more, and it stays open."""
+    async with FakeServer(FakeBackend(FakeSettings())).listening("127.0.0.1", 0) as address:
+        client = socket.create_connection(address)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the loop has accepted it, and what makes its transport comes next
+    client.settimeout(HUNG_S)
+    with client, suppress(ConnectionResetError):
+        assert await asyncio.to_thread(client.recv, 1) == b""
+
+
 async def test_many_calls_go_on_at_once(fake_client: FakeClient) -> None:
     jobs = [Run(FakeLab(fake_client), id=f"job-{n}", cursor="1") for n in range(20)]
     await asyncio.gather(*(job.new_generation("a") for job in jobs))
