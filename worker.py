@@ -31,14 +31,14 @@ from temporalio.worker import Worker
 
 from activities.failures import is_worth_a_line
 from everstep.client import connection
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.errors import InvalidSpec, PayloadClosed
 from everstep.core.escaping import for_terminal
 from everstep.plugin import TELEMETRY_HINT, EverstepPlugin, opened
 from everstep.telemetry.configuration import configuration
 from everstep.telemetry.fleet import Fleet
-from everstep.telemetry.logs import core_logging, log_to_stderr
 from everstep.telemetry.readiness import Readiness
+from everstep.telemetry.worker_log import core_logging, log_to_stderr
 from everstep.worker_settings import WorkerSettings
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from everstep.core.world import Checkpoint, ClusterReached, GoneState, JobRef, S
 from everstep.steps.counting import (
     count_faults,
 )
-from everstep.steps.looking import QuarantineClient, StepContext
 from everstep.steps.perform import hand_over, perform
+from everstep.steps.step_run import QuarantineClient, StepContext
 from everstep.steps.watch import observe_once, watch
-from everstep.telemetry.logs import log_with
+from everstep.telemetry.worker_log import log_with
 
 WATCHED_BY = "worker"
 """The key of a monitor's heartbeat with the identity of its worker."""

@@ -27,7 +27,7 @@ from everstep.core.recovering.quarantine import (
     Request,
     scaled,
 )
-from everstep.steps.looking import QuarantineUnreachable
+from everstep.steps.step_run import QuarantineUnreachable
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from activities.counters import TemporalCounters
+from activities.fleet_totals import TemporalCounters
 from everstep.chronicle import fold, spans, totals
 from everstep.chronicle.chronicle import Chronicle
 from everstep.chronicle.fleet_totals import JobReport

@@ -11,8 +11,8 @@ from pathlib import Path
 from docs.markdown import table
 from everstep.core.levels import LADDERS, Owner
 from everstep.faults.catalogue import CATCH_ALL, RULES, VENDORS, CodeEntry, CodeRule, entries
-from everstep.faults.levels import LEVELS, SEVERITIES, Grade, heals_by
 from everstep.faults.meanings import fault_class
+from everstep.faults.severities import LEVELS, SEVERITIES, Grade, heals_by
 
 PAGE = Path(__file__).with_name("faults.md")
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from everstep.client.blocking import Job, job, run, submit
-    from everstep.client.exits import Exit, Failed
+    from everstep.client.exit_codes import Exit, Failed
     from everstep.client.job import AsyncJob, Result
     from everstep.client.jobs.glances import Glance
     from everstep.version import __version__
 
 _PLACES = {
     "AsyncJob": "everstep.client.job",
-    "Exit": "everstep.client.exits",
-    "Failed": "everstep.client.exits",
+    "Exit": "everstep.client.exit_codes",
+    "Failed": "everstep.client.exit_codes",
     "Glance": "everstep.client.jobs.glances",
     "Job": "everstep.client.blocking",
     "Result": "everstep.client.job",

@@ -28,7 +28,7 @@ from temporalio.service import RPCError
 from temporalio.worker import WorkerConfig, WorkerDeploymentConfig
 
 from activities.cluster_activities import ClusterActivities
-from activities.counters import TemporalCounters
+from activities.fleet_totals import TemporalCounters
 from activities.janitor_activities import JanitorActivities
 from activities.local_activities import LocalActivities
 from activities.publishing import Publishing, SpanExporter
@@ -37,8 +37,8 @@ from everstep import devserver
 from everstep.backends.base import Backend
 from everstep.backends.settings import ObserverMessages
 from everstep.client.connection import server_name
-from everstep.client.exits import Exit, Failed
-from everstep.client.state import made_home
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import made_home
 from everstep.converter import DATA_CONVERTER, ClosingConverter, data_converter
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec
@@ -47,7 +47,7 @@ from everstep.dialects.mindcluster import device_info, public_faults
 from everstep.encryption.heartbeats import ClosedHeartbeats
 from everstep.sandbox import sandbox
 from everstep.telemetry.configuration import MetricsConfiguration, configuration
-from everstep.telemetry.labels import LogLabels
+from everstep.telemetry.log_labels import LogLabels
 from everstep.version import __version__
 from everstep.worker_settings import WorkerSettings
 from workflows import options

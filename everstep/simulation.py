@@ -45,8 +45,8 @@ from everstep.faults.meanings import informed
 from everstep.steps.counting import (
     count_faults,
 )
-from everstep.steps.looking import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.perform import hand_over, perform
+from everstep.steps.step_run import QuarantineClient, QuarantineUnreachable, StepContext
 from everstep.steps.watch import observe_once, watch
 
 

@@ -13,7 +13,7 @@ from everstep import backends
 from everstep.backends import settings_class
 from everstep.backends.settings import BackendSettings
 from everstep.dialects.dialect import has_pods_by_name
-from everstep.telemetry.logs import LogFormat
+from everstep.telemetry.worker_log import LogFormat
 from everstep.version import __version__
 
 

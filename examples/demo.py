@@ -32,7 +32,7 @@ from everstep.cli import pages
 from everstep.cli.jobs.watching import Lines
 from everstep.cli.output import show as print_page
 from everstep.client import machine
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.client.jobs.glances import Glance, look
 from everstep.client.serving import other_users
 from everstep.client.serving.holding import ServerAddress

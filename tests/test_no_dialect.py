@@ -9,7 +9,7 @@ from everstep.dialects.mindcluster.policy import STRATEGY
 from everstep.dialects.modelarts import shapes, view
 from everstep.dialects.registry import DIALECTS
 from everstep.dialects.variables import NAMES
-from everstep.faults.levels import LEVELS
+from everstep.faults.severities import LEVELS
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("everstep/core", "everstep/steps", "everstep/chronicle", "workflows", "activities")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from everstep.core.facts import Detail
-from everstep.faults.levels import SEVERITIES
+from everstep.faults.severities import SEVERITIES
 
 TIME_UNITS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

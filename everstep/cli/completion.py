@@ -132,7 +132,7 @@ def _names_from_server(
     from temporalio.service import RPCError
 
     from everstep.client import connection
-    from everstep.client.exits import Failed
+    from everstep.client.exit_codes import Failed
 
     async def names() -> list[str]:
         async with asyncio.timeout(ANSWER_S):

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from everstep.cli.output import shown
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.bounds import cut
 from everstep.core.errors import BackendUnavailable, EverstepError
 from everstep.version import __version__

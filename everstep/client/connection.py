@@ -21,9 +21,9 @@ from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 
 from everstep import devserver, processes
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home
 from everstep.client.serving import holding
-from everstep.client.state import home
 from everstep.converter import data_converter
 from everstep.core.errors import KeysUnusable
 

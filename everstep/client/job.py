@@ -18,7 +18,8 @@ from temporalio.client import Client, WorkflowFailureError
 
 from everstep.client import connection
 from everstep.client.connection import NoServer, rpc_errors_as_failed
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import user
 from everstep.client.jobs import ended_jobs, status
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.explaining import RestartChoice, explained_from_file, explained_of_lives
@@ -31,7 +32,6 @@ from everstep.client.jobs.records import (
     newest_restarts,
     rows_of_all_lives,
 )
-from everstep.client.state import user
 
 T = TypeVar("T")
 Value = dict[str, Any]

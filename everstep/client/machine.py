@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from everstep import backends
 from everstep.backends import open_tools
 from everstep.backends.tools import Tools
-from everstep.client.exits import Exit, Failed
-from everstep.client.state import home
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home
 from everstep.core.errors import BackendUnavailable
 from everstep.dialects.dialect import has_pods_by_name
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from everstep.agent.observing import hardware
 from everstep.client import connection, machine
 from everstep.client.connection import rpc_errors_as_failed
-from everstep.client.documents import commands
+from everstep.client.documents import command_document
 from everstep.client.documents.documents import UNNAMED, JobDocument, job_here, job_of
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.job import AsyncJob, Result, result_of
 from everstep.client.submitting import checked, submission
 from everstep.client.submitting import submit as submit_job
@@ -175,8 +175,8 @@ def job_from(
     """The job of a document, a script or a command. `options` are for the latter two, by name."""
     options = {name: value for name, value in options.items() if value}
     if words := _command(source):
-        return commands.job_of(words, options)
-    commands.refuse_for_documents(options)
+        return command_document.job_of(words, options)
+    command_document.refuse_for_documents(options)
     if isinstance(source, Mapping):
         return job_of(source, overrides=overrides, has_pods=has_pods)
     assert isinstance(source, str | os.PathLike), "else it is a command"

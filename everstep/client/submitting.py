@@ -16,9 +16,9 @@ from temporalio.service import RPCError
 from everstep import devserver
 from everstep.client.connection import is_too_large, ui_link
 from everstep.client.documents.documents import JobDocument, Problems, missing_here, of_backend
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import user
 from everstep.client.jobs.found_job import FoundJob, look_up
-from everstep.client.state import user
 from everstep.core import names
 from everstep.core.spec import JobSpec
 from everstep.dialects import registry

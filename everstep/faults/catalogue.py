@@ -16,7 +16,7 @@ from typing import Any
 
 from everstep.core.facts import Detail
 from everstep.core.levels import Owner
-from everstep.faults.levels import LEVELS, SEVERITY_WORDS, Grade, heals_by
+from everstep.faults.severities import LEVELS, SEVERITY_WORDS, Grade, heals_by
 
 VENDORS = ("ascend", "nvidia", "modelarts")
 

@@ -15,7 +15,7 @@ from everstep.core.deciding.playbook import row_for
 from everstep.core.facts import Detail, Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults.catalogue import CodeEntry, look_up, without_what_varies
-from everstep.faults.levels import LEVELS, SEVERITIES, SEVERITY_WORDS, heals_by
+from everstep.faults.severities import LEVELS, SEVERITIES, SEVERITY_WORDS, heals_by
 
 if TYPE_CHECKING:  # the state of a job comes with it, which no document needs
     from everstep.core.deciding.decision_input import DecisionInput

@@ -10,7 +10,7 @@ from importlib import resources
 
 from everstep.core.levels import FaultClass
 from everstep.core.spec import DurationRule, JobDurationRule, RelationRule, RepeatRule
-from everstep.faults.levels import LEVELS
+from everstep.faults.severities import LEVELS
 
 # -- How often ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from everstep.core.counting.reports import CountOrder, reports_of, sound_of
 from everstep.core.deciding.playbook import row_for
 from everstep.core.recovering.quarantine import DeviceReport
 from everstep.faults.meanings import with_meaning
-from everstep.steps.looking import QuarantineUnreachable, StepContext
+from everstep.steps.step_run import QuarantineUnreachable, StepContext
 
 
 async def count_faults(context: StepContext, order: CountOrder) -> tuple[FaultCount, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everstep.core.recovering import placement, snapshots
 from everstep.core.world import DumpOrder
-from everstep.steps.looking import StepRun
+from everstep.steps.step_run import StepRun
 
 LATE_S = 2.0
 """Seconds after its time within which an agent has reported that it killed what did not end."""

@@ -40,7 +40,9 @@ from everstep.core.world import (
     resuming_from,
 )
 from everstep.steps import dumping
-from everstep.steps.looking import (
+from everstep.steps.resuming import STORAGE_POLL_S, resume
+from everstep.steps.run_order import run_order
+from everstep.steps.step_run import (
     ENDED,
     REPORT_AFTER_S,
     ContainersGone,
@@ -51,8 +53,6 @@ from everstep.steps.looking import (
     Superseded,
     observe_then_report,
 )
-from everstep.steps.resuming import STORAGE_POLL_S, resume
-from everstep.steps.run_order import run_order
 
 STOP_CONFIRM_S = 5.0
 """A slot of a sound node that does not confirm its end within this time gets a new pod."""

@@ -24,8 +24,8 @@ from everstep.core.world import (
     SetAsideOrder,
     Snapshot,
 )
-from everstep.steps.looking import StepRun, observe_then_report
 from everstep.steps.run_order import run_folders
+from everstep.steps.step_run import StepRun, observe_then_report
 
 STORAGE_POLL_S = 5.0
 LISTING_BEAT_S, LISTING_BEATS = 5.0, 18

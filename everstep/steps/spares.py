@@ -9,7 +9,7 @@ from everstep.core.errors import EverstepError
 from everstep.core.seeing.watch_report import SparesOrder
 from everstep.core.waits import WaitCause, sentence_of
 from everstep.core.world import PlaceOrder, PrecheckOrder
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 
 READY_POLL_S = 10.0
 """Between two looks at spares that are ready, or have no place: nothing of the job may show a change."""

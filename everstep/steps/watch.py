@@ -19,8 +19,8 @@ from everstep.core.seeing.glance import glance
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.seeing.watching import PollAll, Watch
 from everstep.core.world import Checkpoint, Observation, PodState
-from everstep.steps.looking import StepContext
 from everstep.steps.spares import KeptSpares
+from everstep.steps.step_run import StepContext
 
 QUIET_LEAST_S, QUIET_POLL_S = 0.75, 3.0
 """Seconds between two observations of a job without news, whose heartbeat shows its progress.

@@ -11,7 +11,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.quarantine_client import TemporalQuarantine
 from everstep.core.recovering.quarantine import Request
-from everstep.steps.looking import QuarantineUnreachable
+from everstep.steps.step_run import QuarantineUnreachable
 from tests.support.devserver import DevServer
 from tests.support.patience import HUNG_S
 

@@ -10,8 +10,8 @@ from everstep.backends.agents.client.watch import Agents
 from everstep.core.deciding.decision import StepOrder, StepResult
 from everstep.core.levels import FaultClass, Step
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.backends.lab import Run
 from tests.support.builders import running, sighting
 

@@ -10,7 +10,7 @@ from everstep.core.errors import WrongCluster
 from everstep.core.recovering.plans import pause_plan
 from everstep.core.world import PodState
 from everstep.simulation import QuarantineInMemory, carry_out
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 from tests.backends.conftest import FakeRun
 from tests.backends.lab import Lab, Run, effects, uids_of
 from tests.backends.verbs import NEVER_ENDS, ORDERS, VERBS

@@ -23,7 +23,7 @@ from everstep.backends.kubernetes.api import Json
 from everstep.backends.kubernetes.backend import KubernetesBackend
 from everstep.backends.kubernetes.books import PodEntry
 from everstep.backends.kubernetes.manifest import KUEUE_GROUP, KUEUE_QUEUE, KUEUE_SIZE
-from everstep.backends.kubernetes.placing.answers import place_state
+from everstep.backends.kubernetes.placing.place_state import place_state
 from everstep.backends.rules import fencing, placing
 from everstep.chronicle import views
 from everstep.core.deciding.decision import DeviceRef, StepOrder
@@ -45,8 +45,8 @@ from everstep.core.world import (
     StartState,
 )
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.backends.objects_in_memory import (
     JOB,
     ObjectsInMemory,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.cli.main import ELSEWHERE, GROUPS, main
-from everstep.client.exits import Exit
+from everstep.client.exit_codes import Exit
 from everstep.processes import free_port
 from tests.support.machine import EVERSTEP, ROOT
 from tests.support.patience import HUNG_S

@@ -12,7 +12,7 @@ from everstep.cli import pages, status_page
 from everstep.cli.jobs import watching
 from everstep.cli.output import Page, show
 from everstep.client.jobs.glances import Glance
-from everstep.telemetry.logs import log_to_stderr
+from everstep.telemetry.worker_log import log_to_stderr
 from tests.cli.conftest import Cli
 from tests.cli.jobs.test_tables import PAGES
 from tests.cli.standin import record, status

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from temporalio.api.common.v1 import Payload, Payloads
 
 from everstep.encryption.codec import Codec, is_closed
+from everstep.encryption.codec_server import Request, Response, Rules, answer
 from everstep.encryption.keys import KeyFolder
-from everstep.encryption.server import Request, Response, Rules, answer
 from tests.support.keys import key_folder
 
 SECRET = "hf_5ecre7-of-ada"

@@ -11,9 +11,9 @@ from everstep.core.deciding.decision_input import decision_input
 from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Owner
 from everstep.faults.catalogue import entries, look_up
-from everstep.faults.levels import LEVELS, SEVERITIES, heals_by
 from everstep.faults.meanings import fault_class, with_meaning
 from everstep.faults.rules import frequency_rules
+from everstep.faults.severities import LEVELS, SEVERITIES, heals_by
 from tests.support.builders import COLUMNS, running
 
 _C = FaultClass

@@ -15,8 +15,8 @@ from everstep.core.facts import Fact
 from everstep.core.levels import FaultClass, Level
 from everstep.core.loop import commands
 from everstep.faults.catalogue import entries, look_up
-from everstep.faults.levels import LEVELS, SEVERITIES
 from everstep.faults.meanings import with_meaning
+from everstep.faults.severities import LEVELS, SEVERITIES
 from tests.support.builders import ScriptedJob, fact, running
 
 _C = FaultClass

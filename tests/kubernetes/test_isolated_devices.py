@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from everstep.backends.kubernetes.books import isolated_nodes, isolations
-from everstep.backends.kubernetes.looking import node_view
+from everstep.backends.kubernetes.node_views import node_view
 from everstep.core.errors import ClusterRefused
 from everstep.core.recovering.placement import Need, fits
 from tests.kubernetes.jobs import KubernetesLab

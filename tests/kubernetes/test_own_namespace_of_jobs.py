@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.backends.kubernetes import looking
+from everstep.backends.kubernetes import node_views
 from everstep.backends.kubernetes.api import KubernetesApi
 from everstep.core.errors import InvalidSpec
 from everstep.plugin import MESSAGES
@@ -92,7 +92,7 @@ async def test_nodes_that_the_workers_isolated_are_shown_with_the_jobs_there(
     await lab_apart.backend.ensure_isolated(node, reason="it smokes")
     reader = await KubernetesApi.from_kubeconfig(cluster.kubeconfig)
     try:
-        views = {view.name: view for view in await looking.nodes(reader, namespace, [jobs], {})}
+        views = {view.name: view for view in await node_views.nodes(reader, namespace, [jobs], {})}
     finally:
         await reader.close()
         await lab_apart.backend.ensure_released(node)

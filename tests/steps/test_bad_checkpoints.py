@@ -17,8 +17,8 @@ from everstep.core.recovering import recovery
 from everstep.core.state import JobState, Wait
 from everstep.core.world import Checkpoint, FenceOrder, FenceState, JobRef, SetAside, SetAsideOrder
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.support.builders import job_spec
 
 FOLDER = "ckpt"

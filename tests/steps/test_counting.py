@@ -11,7 +11,7 @@ from everstep.simulation import QuarantineInMemory
 from everstep.steps.counting import (
     count_faults,
 )
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 
 CODE = "81078603"
 

@@ -12,8 +12,8 @@ from everstep.core.levels import Step
 from everstep.core.recovering import recovery
 from everstep.core.world import NodeView
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.steps.test_keeping_ranks import cluster, launched
 
 

@@ -12,8 +12,8 @@ from everstep.core.recovering import recovery
 from everstep.core.recovering.plans import launch_plan
 from everstep.core.world import PodState, PodView
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.support.builders import running
 
 ALL = (0, 1, 2, 3)

@@ -12,8 +12,8 @@ from everstep.core.facts import Fact
 from everstep.core.levels import Step
 from everstep.core.world import Observation, StopOrder, StopState
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.steps.test_keeping_ranks import cluster
 from tests.steps.test_silent_slots import order_of
 

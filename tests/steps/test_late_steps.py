@@ -10,8 +10,8 @@ from everstep.core.deciding.decision import DeviceRef, Outcome
 from everstep.core.levels import Level, Step
 from everstep.core.recovering import recovery
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import STOP_CONFIRM_S, perform
+from everstep.steps.step_run import StepContext
 from tests.steps.test_keeping_ranks import cluster, launched
 
 GRACE_S = 5.0

@@ -10,7 +10,7 @@ from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.spec import Limits
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 from everstep.steps.watch import watch
 from tests.support.patience import HUNG_S
 

@@ -16,7 +16,7 @@ from everstep.core.loop import next_actions
 from everstep.core.seeing.watch_report import WatchOrder, WatchReport
 from everstep.core.world import JobRef, Observation, PodState
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 from everstep.steps.watch import observe_once, watch
 from tests.steps.test_keeping_ranks import cluster, launched
 from tests.support.builders import pod_with, running

@@ -17,8 +17,8 @@ from everstep.core.spec import JobSpec
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory, Simulation
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.support.builders import job_spec
 
 EARLIER = 7

@@ -13,8 +13,8 @@ from everstep.core.recovering import recovery
 from everstep.core.world import Checkpoint, JobRef
 from everstep.simulation import QuarantineInMemory
 from everstep.steps import resuming
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.steps.test_bad_checkpoints import backend, first_plan
 from tests.support.patience import HUNG_S
 

@@ -12,8 +12,8 @@ from everstep.core.recovering import recovery
 from everstep.core.waits import WaitKind
 from everstep.core.world import Observation, PlaceState
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.support.builders import fact, running
 
 WAITS = WaitKind.AGENT.of("demo-1")

@@ -19,7 +19,7 @@ from everstep.core.waits import WaitKind
 from everstep.core.world import Checkpoint, JobRef, Observation, PlaceOrder, StopOrder
 from everstep.dialects import responses
 from everstep.simulation import QuarantineInMemory, Simulation
-from everstep.steps.looking import StepContext, StepRun
+from everstep.steps.step_run import StepContext, StepRun
 from tests.support.builders import job_spec, running, sighting
 from tests.support.playing.scenario import play, read
 from tests.support.playing.simulated import PromptBackend, Simulated

@@ -22,7 +22,7 @@ from activities.quarantine_client import TemporalQuarantine
 from everstep.backends.base import Backend
 from everstep.core import names
 from everstep.plugin import WORKFLOWS
-from everstep.steps.looking import QuarantineClient
+from everstep.steps.step_run import QuarantineClient
 from tests.support.patience import HUNG_S
 from workflows import options
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from everstep.telemetry.logs import JsonLine
+from everstep.telemetry.worker_log import JsonLine
 from tests.support.patience import HUNG_S
 
 POLL_S = 0.02

@@ -13,7 +13,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.counters import TemporalCounters
+from activities.fleet_totals import TemporalCounters
 from everstep.chronicle.chronicle import JobTotals
 from everstep.chronicle.fleet_totals import FleetSum, JobReport
 from everstep.core import names

@@ -19,7 +19,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 from everstep.plugin import plugin_of
-from everstep.telemetry.labels import HEADER
+from everstep.telemetry.log_labels import HEADER
 from everstep.telemetry.trace_ids import trace_id
 from everstep.worker_settings import WorkerSettings
 from tests.support.at_work import at_work

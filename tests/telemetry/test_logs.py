@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from everstep.telemetry.logs import JsonLine, log_with
 from everstep.telemetry.trace_ids import trace_id
+from everstep.telemetry.worker_log import JsonLine, log_with
 from tests.support.devserver import DevServer
 from tests.support.scene import Scene, until
 from tests.support.stage import Stage, document

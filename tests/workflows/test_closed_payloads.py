@@ -27,8 +27,8 @@ from everstep.client.jobs.found_job import find
 from everstep.client.jobs.status import glance
 from everstep.core.errors import PayloadClosed
 from everstep.encryption.codec import ENCODING, Codec
+from everstep.encryption.codec_server import CodecServer, Rules
 from everstep.encryption.keys import VARIABLE, KeyFolder
-from everstep.encryption.server import CodecServer, Rules
 from everstep.plugin import EverstepPlugin, plugin_of
 from everstep.worker_settings import WorkerSettings
 from tests.support.at_work import at_work, submit

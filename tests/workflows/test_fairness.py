@@ -18,7 +18,7 @@ from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.common import WorkflowIDReusePolicy
 
 from everstep.client.documents.documents import JobDocument
-from everstep.client.state import user
+from everstep.client.home import user
 from everstep.client.submitting import fairness_key, start
 from everstep.core import names
 from everstep.dialects import registry

@@ -19,7 +19,7 @@ from everstep.faults.rules import duration_rules, frequency_rules
 from everstep.steps.counting import (
     count_faults,
 )
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 from tests.support.devserver import DevServer
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S

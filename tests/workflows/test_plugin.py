@@ -18,7 +18,7 @@ from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkerConfig
 
 from everstep import aio
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.converter import DATA_CONVERTER
 from everstep.core import names
 from everstep.plugin import WORKFLOWS, EverstepPlugin, opened, plugin_of

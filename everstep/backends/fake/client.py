@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from everstep.backends.fake import wire
+from everstep.backends.fake import calls
 from everstep.backends.fake.backend import Admin
 from everstep.backends.fake.faults import USAGES
 from everstep.backends.fake.verbs import ADMIN, Remote, Verbs
@@ -27,19 +27,19 @@ class FakeClient(Verbs):
 
     async def call(self, verb: str, /, **args: Any) -> Any:
         try:
-            answer = await self._answer(wire.write_call(verb, args))
+            answer = await self._answer(calls.write_call(verb, args))
         except OSError as error:
             raise self._unavailable(str(error)) from error
         if not answer:
             raise self._unavailable("it closed the connection")
-        return wire.read_answer(verb, answer)
+        return calls.read_answer(verb, answer)
 
     async def close(self) -> None:
         """Nothing is kept open between calls."""
 
     async def _answer(self, line: bytes) -> bytes:
         host, _, port = self.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=wire.LINE_LIMIT)
+        reader, writer = await asyncio.open_connection(host, int(port), limit=calls.LINE_LIMIT)
         try:
             writer.write(line)
             return await reader.readline()

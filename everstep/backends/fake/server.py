@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import fields
 
-from everstep.backends.fake import wire
+from everstep.backends.fake import calls
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.settings import FakeSettings
 
@@ -30,7 +30,7 @@ class FakeServer:
     @asynccontextmanager
     async def listening(self, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
         """Serve inside the block, at the address that it gets. At its end all connections are closed."""
-        server = await asyncio.start_server(self._connected, host, port, limit=wire.LINE_LIMIT)
+        server = await asyncio.start_server(self._connected, host, port, limit=calls.LINE_LIMIT)
         bound_host, bound_port, *_ = server.sockets[0].getsockname()
         try:
             yield bound_host, bound_port
@@ -72,10 +72,10 @@ class FakeServer:
 
     async def _answer(self, line: bytes) -> bytes:
         try:
-            verb, args = wire.read_call(line)
-            return wire.write_answer(verb, await self.backend.call(verb, **args))
+            verb, args = calls.read_call(line)
+            return calls.write_answer(verb, await self.backend.call(verb, **args))
         except Exception as error:  # noqa: BLE001  # the edge: the caller gets whatever it is
-            return wire.write_error(error)
+            return calls.write_error(error)
 
 
 async def close_listener(server: asyncio.Server) -> None:

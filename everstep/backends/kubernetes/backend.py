@@ -51,13 +51,13 @@ from everstep.backends.kubernetes.identity import (
     open_books,
     stored_identity,
 )
-from everstep.backends.kubernetes.looking import node_view
 from everstep.backends.kubernetes.namespaces import (
     ONE,
     JobNamespace,
     NamespaceService,
     namespace_of,
 )
+from everstep.backends.kubernetes.node_views import node_view
 from everstep.backends.kubernetes.placing.placer import PodPlacer
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler

@@ -12,8 +12,8 @@ from everstep.backends.kubernetes import (
     cluster_checks,
     document_rules,
     dry_run,
-    looking,
     manifest,
+    node_views,
     pruning,
 )
 from everstep.backends.kubernetes.api import KubernetesApi
@@ -56,7 +56,7 @@ class KubernetesTools(Tools):
     async def nodes(self) -> tuple[NodeView, ...]:
         async with await self._api() as api:
             home, namespaces = self._settings.kube_namespace, await self._namespaces(api)
-            return await reached(looking.nodes(api, home, namespaces, self._plugins))
+            return await reached(node_views.nodes(api, home, namespaces, self._plugins))
 
     async def check_cluster(self) -> list[ClusterCheck]:
         async with await self._api() as api:

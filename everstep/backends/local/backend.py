@@ -26,7 +26,7 @@ from everstep.backends.local.database.job_books import LocalBooks, owned
 from everstep.backends.local.database.placing import Transaction
 from everstep.backends.local.database.store import Store
 from everstep.backends.local.faults import LocalScene
-from everstep.backends.local.machine import LocalPods
+from everstep.backends.local.pods import LocalPods
 from everstep.backends.local.reconciling import adopting, slow_storage
 from everstep.backends.local.reconciling.pod_reconciler import PodReconciler
 from everstep.backends.local.settings import LocalSettings

@@ -25,7 +25,7 @@ from everstep.client.documents.documents import (
     of_backend,
     read,
 )
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.spec import JobSpec
 from everstep.dialects import registry
 from everstep.dialects.native import schema as native

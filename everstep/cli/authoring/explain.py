@@ -23,8 +23,8 @@ from everstep.core.spec import Budget, JobSpec, PhaseSpec, Policy, RepeatRule, R
 from everstep.core.state import Incident, JobState, Slot
 from everstep.core.world import JobRef
 from everstep.faults.catalogue import look_up
-from everstep.faults.levels import LEVELS
 from everstep.faults.meanings import DEVICE_FAULT, fault_class, with_meaning
+from everstep.faults.severities import LEVELS
 
 DEVICE, NO_CODE = 0, "00000000"
 """The device of the example faults, and a code that no list has."""

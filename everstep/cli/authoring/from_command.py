@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from everstep.client.documents.commands import begins_command
-from everstep.client.exits import Exit, Failed
+from everstep.client.documents.command_document import begins_command
+from everstep.client.exit_codes import Exit, Failed
 from everstep.dialects.native.values import YEAR_S
 
 WORDS = f"{__name__}.words"

@@ -16,7 +16,7 @@ from everstep.cli.durations import parse_duration
 from everstep.cli.output import AsJson, Page, show
 from everstep.cli.tables import Column, table
 from everstep.client.documents.documents import read
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.spec import JobSpec
 from everstep.dialects import registry
 

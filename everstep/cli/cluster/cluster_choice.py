@@ -9,7 +9,7 @@ from temporalio.client import Client
 from everstep.cli.cluster.living_jobs import avoidances_known
 from everstep.client import machine
 from everstep.client.connection import UnlessAbsent, of_each, unless_denied
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.answers import NoResponse, send_query
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.encryption.codec import Codec
+from everstep.encryption.codec_server import CodecServer, Rules
 from everstep.encryption.keys import VARIABLE, KeyFolder, read_secret
-from everstep.encryption.server import CodecServer, Rules
 
 PORT_MAX = 65_535
 ORIGIN = re.compile(r"https?://[a-z0-9.:\[\]-]+")

@@ -40,10 +40,10 @@ from everstep.client.connection import (
     is_named,
     rpc_errors_as_failed,
 )
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home, open_to_others
 from everstep.client.jobs import answers
 from everstep.client.serving import holding, pollers
-from everstep.client.state import home, open_to_others
 from everstep.core import names
 from everstep.core.errors import BackendUnavailable, InvalidSpec, PayloadClosed
 from everstep.core.levels import KEEPING

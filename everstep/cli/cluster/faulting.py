@@ -13,7 +13,7 @@ import typer
 from everstep.backends.tools import NothingRuns
 from everstep.cli import completion
 from everstep.client import machine
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 
 HELP = ("--help", "-h")
 TEACHES = (

@@ -19,7 +19,7 @@ from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.cli.server import with_server
 from everstep.client import machine
 from everstep.client.connection import UnlessAbsent
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.answers import NoResponse, send_update
 from everstep.client.jobs.found_job import find
 from everstep.client.quarantine import quarantined_nodes

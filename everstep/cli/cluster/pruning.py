@@ -19,10 +19,10 @@ from everstep.cli.server import with_server
 from everstep.cli.tables import Column, span, table
 from everstep.client import machine
 from everstep.client.connection import UnlessAbsent, server_name
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home
 from everstep.client.jobs import ended_jobs
 from everstep.client.jobs.ended_jobs import EndedJobFile
-from everstep.client.state import home
 from everstep.core.errors import BackendUnavailable, InvalidSpec
 from everstep.core.world import Leftover
 

@@ -18,7 +18,7 @@ from everstep import devserver
 from everstep.cli.durations import parse_duration
 from everstep.cli.output import AsJson, Page, show
 from everstep.cli.server import with_server
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 
 POLL_S = 0.2
 KNOWN_WITHIN_S = 60.0

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from everstep.cli import pages, status_page
-from everstep.cli.jobs.job import JobId
+from everstep.cli.jobs.job_argument import JobId
 from everstep.cli.output import AsJson
 from everstep.cli.output import show as print_value
 from everstep.client.job import AsyncJob

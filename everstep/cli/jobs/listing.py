@@ -18,7 +18,7 @@ from everstep.cli import pages
 from everstep.cli.output import AsJson, show
 from everstep.cli.server import with_server
 from everstep.client.connection import of_each
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.found_job import CLOSED, look_up
 from everstep.client.jobs.status import glance
 from everstep.core import names

@@ -17,7 +17,7 @@ import typer
 from everstep.agent.observing.logs import HEAD, MB, TAIL_LEAST
 from everstep.backends.tools import LogLine
 from everstep.chronicle import shapes
-from everstep.cli.jobs.job import JobId
+from everstep.cli.jobs.job_argument import JobId
 from everstep.client import machine
 from everstep.client.jobs.logs import Chosen, NewLines, chosen_logs, line_value, parts
 from everstep.core.escaping import for_terminal

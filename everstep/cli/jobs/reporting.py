@@ -22,7 +22,7 @@ from everstep.cli.durations import parse_duration
 from everstep.cli.output import AsJson, not_empty, show, shown
 from everstep.cli.server import with_server
 from everstep.client.connection import NoServer
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.job import AsyncJob
 from everstep.client.jobs import ended_jobs
 from everstep.client.jobs.ended_jobs import EndedJob

@@ -10,12 +10,12 @@ import typer
 from temporalio.client import Client
 
 from everstep.cli import completion, pages
-from everstep.cli.jobs.job import JobId
+from everstep.cli.jobs.job_argument import JobId
 from everstep.cli.output import AsJson, show
 from everstep.cli.server import with_server
 from everstep.client import machine
 from everstep.client.documents.documents import fragment, read
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.job import AsyncJob
 from everstep.client.jobs.found_job import find
 from everstep.core.errors import InvalidSpec

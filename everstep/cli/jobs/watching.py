@@ -23,10 +23,10 @@ from temporalio.client import Client
 from everstep.chronicle import record_rows
 from everstep.chronicle.shapes import seconds
 from everstep.cli import device_tables, pages, status_page
-from everstep.cli.jobs.job import JobId
+from everstep.cli.jobs.job_argument import JobId
 from everstep.cli.output import AsJson, console, shown
 from everstep.cli.server import with_server
-from everstep.client.exits import Exit
+from everstep.client.exit_codes import Exit
 from everstep.client.jobs.found_job import find
 from everstep.client.jobs.glances import Glance, glances
 from everstep.core.bounds import rounded

@@ -30,9 +30,9 @@ from everstep.cli.running_here.rank_output import with_rank_output
 from everstep.cli.running_here.serving import AllowOtherUsers, DeviceCount, DeviceKind
 from everstep.cli.running_here.terminal import LOST_OUTPUT, LastingScreen, Terminal
 from everstep.client.connection import UnlessAbsent
-from everstep.client.documents import commands
+from everstep.client.documents import command_document
 from everstep.client.documents.documents import JobDocument, job_here
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.job import AsyncJob
 from everstep.client.machine import is_here
 from everstep.client.serving import shell_variables
@@ -109,13 +109,13 @@ def run(
         "checkpoint_pattern": checkpoint_pattern,
         "save_signal": save_signal,
         "prewarm": prewarm,
-        "env": commands.variables(env or ()),
+        "env": command_document.variables(env or ()),
         "log_pattern": log_pattern,
         "hang_s": hang_s,
     }
     job = _job(file, ctx.args, {name: value for name, value in options.items() if value}, command)
     chosen = checked(job.spec.name if job_id is None else job_id)
-    _print_notes(commands.notes_of(job) if ctx.args else ())
+    _print_notes(command_document.notes_of(job) if ctx.args else ())
     if prints:
         return _print_document(job, chosen)
     here = hardware.devices(accelerator, devices)
@@ -167,11 +167,11 @@ def _job(
     if overlaid_command is not None and file is None:
         raise Failed(Exit.USAGE, "--command is laid over a document: name its FILE too")
     if command:
-        return commands.job_of(command, options)
+        return command_document.job_of(command, options)
     if file is None:
         hint = "Give a FILE, or a command: everstep run -- python train.py"
         raise Failed(Exit.USAGE, f"run what? {hint}")
-    commands.refuse_for_documents(options)
+    command_document.refuse_for_documents(options)
     # The worker of `run` serves this machine, whatever a worker is told elsewhere.
     return job_here(file, overrides=Overrides(command=overlaid_command), has_pods=has_pods_by_name)
 

@@ -10,10 +10,10 @@ import typer
 
 from everstep import processes
 from everstep.agent.observing import hardware
-from everstep.client.serving.observing import MetricsPage
+from everstep.client.home import home, made_home
+from everstep.client.serving.metrics_page import MetricsPage
 from everstep.client.serving.served import served
 from everstep.client.serving.working import Machine
-from everstep.client.state import home, made_home
 
 PORT_MAX = 65_535
 

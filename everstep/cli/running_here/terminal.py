@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from everstep.agent.storage import permissions
 from everstep.cli.jobs.watching import JobScreen, Lines
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
+from everstep.client.home import made_home
 from everstep.client.jobs.glances import Glance
-from everstep.client.state import made_home
 
 INPUT, OUTPUT, ERRORS = 0, 1, 2
 HANDLES = (INPUT, OUTPUT, ERRORS)

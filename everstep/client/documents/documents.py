@@ -11,7 +11,7 @@ from typing import Any
 
 from everstep.client import machine
 from everstep.client.documents import missing
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.bounds import DOCUMENT_MOST
 from everstep.core.errors import InvalidSpec
 from everstep.core.spec import JobSpec, Note

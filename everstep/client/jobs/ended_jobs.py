@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from everstep.agent.storage import files, permissions
-from everstep.client.state import ENDED, home, made_home
+from everstep.client.home import ENDED, home, made_home
 
 Value = dict[str, Any]
 

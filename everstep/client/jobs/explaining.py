@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everstep.chronicle import record_rows, shapes
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.evidence import evidence_lines
 from everstep.client.jobs.found_job import FoundJob

@@ -16,7 +16,7 @@ from temporalio.client import (
 )
 
 from everstep.client.connection import UnlessAbsent
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs import answers
 from everstep.core import names
 from everstep.dialects import job_memo

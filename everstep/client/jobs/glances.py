@@ -11,7 +11,7 @@ from typing import Any
 from temporalio.client import Client
 
 from everstep.client.connection import rpc_errors_as_failed
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs import ended_jobs
 from everstep.client.jobs.found_job import CLOSED, find
 from everstep.client.jobs.records import newest_restarts

@@ -14,7 +14,7 @@ from everstep.backends.tools import LogLine, LogReader, RankLog, Tools
 from everstep.chronicle import shapes
 from everstep.client import connection, machine
 from everstep.client.connection import rpc_errors_as_failed
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.answers import NoResponse
 from everstep.client.jobs.found_job import FoundJob, find
 

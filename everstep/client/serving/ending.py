@@ -8,7 +8,7 @@ import logging
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.client.jobs import ended_jobs
 from everstep.client.jobs.ended_jobs import EndedJob
 from everstep.client.jobs.explaining import RestartChoice, explained_of_lives

@@ -8,9 +8,9 @@ from itertools import count
 
 from temporalio.client import Client
 
-from everstep.client.documents import commands
+from everstep.client.documents import command_document
 from everstep.client.documents.documents import JobDocument
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.found_job import FoundJob, look_up
 from everstep.client.submitting import with_own_folder
 
@@ -77,14 +77,14 @@ async def _id_of_script(server: Client, job: JobDocument, name: str, say: Say) -
             own_id = own_id or job_id
             break
         document = await earlier.document()
-        if commands.is_same_script(job.document, document):
+        if command_document.is_same_script(job.document, document):
             own_id = job_id
         else:
             other_jobs.append((job_id, document))
     assert own_id is not None, "IDs never end"
     if other_jobs and own_id != name:
         other_id, document = other_jobs[0]
-        command = commands.command_in_words(document)
+        command = command_document.command_in_words(document)
         say(OTHER.format(id=other_id, command=command, own_id=own_id))
     return own_id
 

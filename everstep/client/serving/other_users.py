@@ -10,7 +10,7 @@ import pwd
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 
 log = logging.getLogger(__name__)
 

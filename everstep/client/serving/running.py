@@ -18,9 +18,10 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from everstep.client import connection
 from everstep.client.connection import client, is_named, rpc_errors_as_failed
-from everstep.client.documents import commands
+from everstep.client.documents import command_document
 from everstep.client.documents.documents import JobDocument
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home, made_home
 from everstep.client.jobs import answers, ended_jobs
 from everstep.client.jobs.answers import NoResponse
 from everstep.client.jobs.found_job import FoundJob, look_up
@@ -31,7 +32,6 @@ from everstep.client.serving.job_ids import Confirms, Say
 from everstep.client.serving.served import served
 from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine, Worker, children_ended, kept_alive
-from everstep.client.state import home, made_home
 from everstep.client.submitting import IdTaken, start
 
 T = TypeVar("T")
@@ -266,7 +266,7 @@ async def _start_or_find(server: Client, job: JobDocument, job_id: str, say: Say
     if earlier is not None and earlier.is_open:
         running = await _document_in_force(earlier)
         if job.is_from_command:
-            commands.refuse_other(job_id, job.document, running)
+            command_document.refuse_other(job_id, job.document, running)
         if running != job.document:
             log.warning(OTHER_DOCUMENT.format(id=job_id))
         say(f"{job_id} is running already")

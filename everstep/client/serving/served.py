@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import made_home
 from everstep.client.serving import other_users, sharing
 from everstep.client.serving.holding import HeldLock
 from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine, Worker, children_ended, kept_alive
-from everstep.client.state import made_home
 from everstep.processes import ProcessFailed
 
 POLL_S = 0.2

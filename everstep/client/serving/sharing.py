@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from everstep import devserver
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.serving import holding
 from everstep.client.serving.holding import HeldLock, ServerAddress
 from everstep.devserver import DevServer

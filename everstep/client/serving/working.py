@@ -18,9 +18,9 @@ from everstep import processes
 from everstep.agent.observing.hardware import Devices
 from everstep.backends.agents.commands.environment import ALL
 from everstep.client import connection, machine
-from everstep.client.exits import Exit, Failed
-from everstep.client.serving import holding, observing
-from everstep.client.state import home
+from everstep.client.exit_codes import Exit, Failed
+from everstep.client.home import home
+from everstep.client.serving import holding, metrics_page
 from everstep.core.spec import JobSpec
 from everstep.processes import Process, ProcessFailed, environment
 
@@ -131,13 +131,13 @@ class Worker:
 
     def _no_metrics(self) -> dict[str, str]:
         """Variables that turn metrics off where another process listens at their address."""
-        address = os.environ.get(observing.VARIABLE, "")
-        if not self._is_of_run or not observing.is_taken(address):
+        address = os.environ.get(metrics_page.VARIABLE, "")
+        if not self._is_of_run or not metrics_page.is_taken(address):
             return {}
         if not self._has_note:  # once, however often the worker is started again
             self._has_note = True
             log.warning(NO_METRICS.format(address=address))
-        return {observing.VARIABLE: ""}
+        return {metrics_page.VARIABLE: ""}
 
     @contextlib.contextmanager
     def log_kept_if_failed(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import Any
 from everstep.core.spec import JobSpec, Note, Origin, PhaseSpec
 from everstep.dialects import overlays
 from everstep.dialects.dialect import HasPods
-from everstep.dialects.mindcluster import COMMAND, commands, labels, objects, pods, shapes
+from everstep.dialects.mindcluster import COMMAND, container_commands, labels, objects, pods, shapes
 from everstep.dialects.mindcluster.labels import Switches, Texts
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.native import shapes as native
@@ -66,12 +66,12 @@ class Role:
 
     @property
     def container_at(self) -> str:
-        index, _ = commands.main_container(self.template)
+        index, _ = container_commands.main_container(self.template)
         return path(self.at, "spec", "containers", index)
 
     @property
     def container(self) -> shapes.Container:
-        return commands.main_container(self.template)[1]
+        return container_commands.main_container(self.template)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,9 @@ def compile_mindcluster(document: dict[str, Any], has_pods: HasPods) -> JobSpec:
     root, overlay = overlays.overlay(job.metadata.annotations, job.block)
     cluster = str(overlay.get("cluster", "local"))
     in_pods = has_pods(cluster)
-    start = commands.one_start([(r.nodes, commands.start_of(r.container)) for r in job.roles])
+    start = container_commands.one_start(
+        [(r.nodes, container_commands.start_of(r.container)) for r in job.roles]
+    )
     spec = merged(_native(job, switches, start, in_pods=in_pods), overlay)
     if overlay.get("accelerator") == "none":  # one word makes it a job without devices
         spec["accelerators_per_node"] = overlay.get("accelerators_per_node", 0)
@@ -269,7 +271,7 @@ def _ranked(roles: list[Role]) -> tuple[Role, ...]:
 
 
 def _native(
-    job: Manifest, switches: Switches, start: commands.StartCommand, *, in_pods: bool
+    job: Manifest, switches: Switches, start: container_commands.StartCommand, *, in_pods: bool
 ) -> dict[str, Any]:
     """Translate the document to a native `spec`. Every node has as many devices as the largest pod."""
     devices = _devices(job.largest, job.metadata.annotations)
@@ -298,7 +300,9 @@ def _devices(role: Role, annotations: Mapping[str, str]) -> int:
     return min(devices, 1) if is_share else devices
 
 
-def _limits(job: Manifest, switches: Switches, start: commands.StartCommand) -> dict[str, Any]:
+def _limits(
+    job: Manifest, switches: Switches, start: container_commands.StartCommand
+) -> dict[str, Any]:
     # A MindCluster job stays pending without limit.
     limits: dict[str, Any] = {"spare_s": _spare_s(switches, start.env), "requeue_s": None}
     if switches.fault_scheduling == "grace":
@@ -324,7 +328,7 @@ def _finished(
     phase: PhaseSpec,
     job: Manifest,
     switches: Switches,
-    start: commands.StartCommand,
+    start: container_commands.StartCommand,
     place: overlays.OverlayPlace,
 ) -> PhaseSpec:
     """The phase with its variables, also those that the native shape refuses, and with MindCluster's names
@@ -380,7 +384,9 @@ def _notes(
 ) -> Iterator[Problem]:
     """`cluster_without_pods`: empty if the cluster makes pods."""
     if not all(phase.command for phase in phases):
-        lacking = (role for role in job.roles if not commands.start_of(role.container).command)
+        lacking = (
+            role for role in job.roles if not container_commands.start_of(role.container).command
+        )
         yield COMMAND, NO_COMMAND.format(at=next(lacking, job.roles[0]).container_at)
     if cluster_without_pods:
         yield job.roles[0].at, OF_PODS.format(cluster=cluster_without_pods)

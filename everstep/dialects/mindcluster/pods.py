@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from everstep.dialects.mindcluster.commands import main_container
+from everstep.dialects.mindcluster.container_commands import main_container
 from everstep.dialects.mindcluster.shapes import PodTemplate
 
 TRAIN = "train"

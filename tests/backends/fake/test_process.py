@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from everstep.backends import BACKENDS, settings_class
-from everstep.backends.fake import wire
+from everstep.backends.fake import calls
 from everstep.backends.fake.backend import FakeBackend
 from everstep.backends.fake.client import FakeClient
 from everstep.backends.fake.server import FakeServer, serve
@@ -129,14 +129,14 @@ async def test_errors_arrive_as_what_they_were(fake_client: FakeClient) -> None:
 
 async def test_a_bug_there_is_a_bug_here(fake_client: FakeClient) -> None:
     with pytest.raises(RuntimeError, match=r"bug in the fake cluster: KeyError\('argument'\)"):
-        wire.read_answer("clock", wire.write_error(KeyError("argument")))
+        calls.read_answer("clock", calls.write_error(KeyError("argument")))
 
 
 def test_what_is_written_is_what_is_read() -> None:
     state = PlaceState(
         placed=True, pods={0: PodRef(node="n0", uid="u"), 11: PodRef(node="n1", uid="v")}
     )
-    assert wire.read_answer("ensure_placed", wire.write_answer("ensure_placed", state)) == state
+    assert calls.read_answer("ensure_placed", calls.write_answer("ensure_placed", state)) == state
 
 
 async def test_the_cluster_serves_this_machine_only() -> None:

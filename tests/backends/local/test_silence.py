@@ -13,7 +13,7 @@ from everstep.core.seeing.watch_report import WatchOrder
 from everstep.core.spec import Limits
 from everstep.core.world import PodState
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
+from everstep.steps.step_run import StepContext
 from everstep.steps.watch import watch
 from tests.backends.lab import Run
 from tests.backends.local_lab import LocalLab

@@ -22,7 +22,7 @@ from everstep.dialects.cerebras.policy import cerebras
 from everstep.dialects.mindcluster.policy import mindcluster
 from everstep.dialects.modelarts.policy import modelarts
 from everstep.documents.text import to_yaml
-from everstep.faults.levels import LEVELS
+from everstep.faults.severities import LEVELS
 from tests.cli.conftest import Cli
 from tests.cli.standin import document
 from tests.documents.test_mindcluster_documents import ascend_job

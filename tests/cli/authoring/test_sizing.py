@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from everstep.agent.observing.hardware import Devices
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.machine import own_tools
 from everstep.client.serving import holding
 from everstep.client.serving.holding import ServerAddress

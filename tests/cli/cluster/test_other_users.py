@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.serving import other_users
 
 ME = 1001

@@ -12,7 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from everstep.client import connection
 from everstep.client.connection import rpc_errors_as_failed
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.client.jobs.found_job import look_up
 from tests.cli.conftest import AsyncCli, Cli, submitted, until
 from tests.cli.standin import document, working

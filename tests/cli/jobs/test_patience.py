@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.client.jobs.answers import PATIENCE_S, patience_s
 
 

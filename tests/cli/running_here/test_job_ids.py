@@ -16,9 +16,9 @@ import pytest
 from temporalio.client import Client
 
 from everstep.cli.running_here import choosing
-from everstep.client.documents.commands import job_of
+from everstep.client.documents.command_document import job_of
 from everstep.client.documents.documents import JobDocument
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.client.jobs.found_job import find
 from everstep.client.serving import job_ids, running
 from tests.cli.standin import working

@@ -18,9 +18,9 @@ from temporalio.client import Client
 from everstep.agent.observing.hardware import Devices
 from everstep.cli.running_here import running as run_command
 from everstep.client import submitting
-from everstep.client.documents.commands import job_of
+from everstep.client.documents.command_document import job_of
 from everstep.client.documents.documents import JobDocument
-from everstep.client.exits import Failed
+from everstep.client.exit_codes import Failed
 from everstep.client.jobs.found_job import find, look_up
 from everstep.client.serving import job_ids, running
 from everstep.client.serving.holding import ServerAddress

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from temporalio.worker import Worker
 
-from everstep.client.documents.commands import job_of
+from everstep.client.documents.command_document import job_of
 from everstep.client.serving import pollers, shell_variables
 from everstep.client.serving.shell_variables import missing_from
 from tests.cli.conftest import until

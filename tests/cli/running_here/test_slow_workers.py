@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from everstep.agent.observing.hardware import Devices
-from everstep.client.exits import Exit
-from everstep.client.serving import observing, working
+from everstep.client.exit_codes import Exit
+from everstep.client.serving import metrics_page, working
 from everstep.client.serving.working import Machine, Worker, children_ended
 from everstep.processes import Process, ProcessFailed, free_port
 from tests.support.patience import HUNG_S
@@ -117,8 +117,10 @@ async def test_of_two_runs_at_once_one_serves_the_metrics_and_the_other_goes_on(
     """Neither finds the address taken before both have begun, maybe in two state directories."""
     monkeypatch.setenv("EVERSTEP_HOME", str(tmp_path))
     looks = iter([False])
-    is_taken = observing.is_taken
-    monkeypatch.setattr(observing, "is_taken", lambda where: next(looks, None) or is_taken(where))
+    is_taken = metrics_page.is_taken
+    monkeypatch.setattr(
+        metrics_page, "is_taken", lambda where: next(looks, None) or is_taken(where)
+    )
     monkeypatch.setattr(working, "WORKER_S", HUNG_S)
     with socket.create_server(("127.0.0.1", 0)) as other, children_ended():
         address = f"127.0.0.1:{other.getsockname()[1]}"

@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 from everstep.cli.running_here.running import Interrupts, run_to_end
-from everstep.client.documents.commands import job_of
+from everstep.client.documents.command_document import job_of
 from everstep.client.documents.documents import JobDocument
 from everstep.client.serving import running
 from everstep.processes import free_port

@@ -16,8 +16,8 @@ from everstep.core.spec import PhaseSpec, Prefetch
 from everstep.core.state import JobState
 from everstep.core.world import JobRef
 from everstep.simulation import QuarantineInMemory
-from everstep.steps.looking import StepContext
 from everstep.steps.perform import perform
+from everstep.steps.step_run import StepContext
 from tests.support.builders import job_spec, running, sighting
 
 RICH: dict[str, Any] = {

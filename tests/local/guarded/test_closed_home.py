@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from everstep.client import state
+from everstep.client.home import made_home, open_to_others
 from tests.support.machine import Machine
 
 SCRIPT = "touch made && mkdir -p of-mine && umask > umask && echo step 1"
@@ -94,10 +94,10 @@ def test_a_folder_with_things_of_others_is_not_closed_to_them(
     for path in [home, *home.rglob("*")]:
         path.chmod(0o755)
     monkeypatch.setenv("EVERSTEP_HOME", str(home))
-    state.made_home()
+    made_home()
     assert "theirs in it does not belong to Everstep" in caplog.text
     assert wide(home).keys() == {".", "theirs", "theirs/data"}
-    assert list(state.open_to_others(home)) == [home]
+    assert list(open_to_others(home)) == [home]
 
 
 def test_a_link_is_not_followed_to_what_is_elsewhere(
@@ -111,6 +111,6 @@ def test_a_link_is_not_followed_to_what_is_elsewhere(
     (home / "agents").symlink_to(elsewhere)
     (home / "worker.log").symlink_to(elsewhere)
     monkeypatch.setenv("EVERSTEP_HOME", str(home))
-    state.made_home()
+    made_home()
     assert stat.S_IMODE(elsewhere.stat().st_mode) == 0o644
     assert stat.S_IMODE(home.stat().st_mode) == 0o700

@@ -45,7 +45,7 @@ from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, 
 from everstep.core.spec import JobSpec
 from everstep.core.world import GoneState, JobRef, Observation
 from everstep.dialects import job_memo
-from everstep.steps.looking import QuarantineUnreachable
+from everstep.steps.step_run import QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.playing.scenario import JOB, OPERATOR, Cue, Note, Played, Scenario
 from tests.support.playing.simulated import PromptBackend, spec_of

@@ -34,7 +34,7 @@ from everstep.core.recovering.quarantine import DeviceReport, QuarantineAnswer, 
 from everstep.core.state import JobState
 from everstep.core.waits import WaitCause, WaitKind
 from everstep.core.world import GoneState, JobRef, NodeView, Observation, PlaceOrder, PlaceState
-from everstep.steps.looking import QuarantineClient, QuarantineUnreachable
+from everstep.steps.step_run import QuarantineClient, QuarantineUnreachable
 from tests.support.at_work import actor, at_work, submit, thinker
 from tests.support.moments import StandingClock
 from tests.support.patience import HUNG_S

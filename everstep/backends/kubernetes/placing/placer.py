@@ -34,7 +34,6 @@ from everstep.backends.kubernetes.books import (
     isolated_nodes,
 )
 from everstep.backends.kubernetes.node_facts import maintenance
-from everstep.backends.kubernetes.placing.answers import place_state
 from everstep.backends.kubernetes.placing.entries import (
     gang_of,
     is_created_in,
@@ -49,6 +48,7 @@ from everstep.backends.kubernetes.placing.entries import (
     want_standbys,
     wanted_entries,
 )
+from everstep.backends.kubernetes.placing.place_state import place_state
 from everstep.backends.kubernetes.placing.queues import JobQueues
 from everstep.backends.kubernetes.placing.reconciler import PodReconciler, PodsBeforeRecord
 from everstep.backends.kubernetes.placing.withdrawals import Withdrawals

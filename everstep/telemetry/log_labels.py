@@ -21,7 +21,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from everstep.telemetry.logs import log_with_job
+from everstep.telemetry.worker_log import log_with_job
 
 HEADER = "everstep-labels"
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from everstep.client.documents.documents import JobDocument
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.core.errors import InvalidSpec
 from everstep.dialects import registry
 from everstep.dialects.native.values import JOB_NAME

@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from everstep.agent.storage import permissions
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 
 log = logging.getLogger(__name__)
 

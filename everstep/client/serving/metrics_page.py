@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from everstep.client.exits import Exit, Failed
+from everstep.client.exit_codes import Exit, Failed
 from everstep.telemetry.configuration import host_and_port
 
 VARIABLE = "EVERSTEP_METRICS_ADDRESS"
