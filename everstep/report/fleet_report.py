@@ -10,8 +10,7 @@ from typing import Any
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.views import STAGES
 from everstep.report.accounting import Account, Restart, account, seconds
-from everstep.report.job_report import JobSource, causes, time_values
-from everstep.report.node_faults import is_of_node
+from everstep.report.job_report import JobSource, causes, is_of_node, time_values
 from everstep.report.sentences import ENDS, count, losses, percent
 
 Value = Mapping[str, Any]

@@ -8,12 +8,16 @@ from typing import Any
 
 from everstep.chronicle.shapes import moment
 from everstep.chronicle.time_use import Run
+from everstep.core.levels import FaultClass
 from everstep.report.accounting import Account, Restart, account
 from everstep.report.lives import LifeSource, life_rows, lives_sentence
-from everstep.report.node_faults import is_of_node
 from everstep.report.sentences import ENDS, summary
 
 Value = Mapping[str, Any]
+
+OF_THE_NODE = frozenset({FaultClass.NODE, FaultClass.DEVICE, FaultClass.DEVICE_FATAL})
+OF_ISOLATED_NODES = frozenset({FaultClass.PRECHECK})
+"""A check before the start isolates the node only where it found faulty hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +102,12 @@ def causes(restarts: Sequence[Restart]) -> list[dict[str, Any]]:
         row["lost_steps"] += restart.lost_steps or 0
         row["has_unknown_loss"] |= restart.lost_s is None
     return sorted(rows.values(), key=lambda row: -(row["down_s"] + row["lost_s"]))
+
+
+def is_of_node(record: Value) -> bool:
+    """Whether the node of this restart broke. A crash, a hang or a bad number is the script's own."""
+    cls = record["fault"]["class"]
+    return cls in OF_THE_NODE or (cls in OF_ISOLATED_NODES and record["isolated"] is True)
 
 
 PHASE_KEYS = ("name", "state", "began_at", "ended_at", "budgets", "last_checkpoint_step")

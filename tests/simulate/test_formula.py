@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import pytest
 
 from everstep.simulate.accounts import CAUSES
 from everstep.simulate.experiment import CAUSE_NAMES, results
 from everstep.simulate.fault_classes import DAY_S
-from everstep.simulate.formula import expected_ettr
 from everstep.simulate.jobs import JobNumbers
 from tests.simulate.scenes import CURED, experiment, profile
 
@@ -15,6 +16,17 @@ POINTS = 0.005
 NODES = 2
 SAME_RESTART = {"ladders": {"crash": ["in_place"]}, "no_progress_restarts": None}
 """The formula has one kind of restart, however many come in a row."""
+
+
+def expected_ettr(
+    *, between_faults_s: float, recovery_s: float, checkpoint_s: float, write_s: float
+) -> float:
+    """The share of time that is useful. A checkpoint follows each `checkpoint_s` of training.
+
+    For faults that come at random, also during a recovery, and that a restart cures (Daly, 2006).
+    """
+    m = between_faults_s
+    return checkpoint_s / (m * exp(recovery_s / m) * (exp((checkpoint_s + write_s) / m) - 1))
 
 
 def long(*row: object) -> object:
