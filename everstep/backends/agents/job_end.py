@@ -34,6 +34,11 @@ class JobEnd:
     def job(self) -> str:
         return self.command["job"]
 
+    @property
+    def has_staying_pods(self) -> bool:
+        """Whether some pod is not ordered to end yet: only the agents of such pods list checkpoints."""
+        return not all(pod.is_leaving for pod in self.pods)
+
 
 async def ensure_gone(
     cluster: AgentCluster,
@@ -52,7 +57,7 @@ async def ensure_gone(
             return GoneState(done=False, wait=WaitKind.RANKS_END.of(released))
         if released:
             end = await cluster.books.change(job.id, lambda books: _note_released(books, end))
-        if grace_s > 0:
+        if grace_s > 0 and end.has_staying_pods:
             saved = await _last_saved(cluster, job)
     if not await cluster.books.change(job.id, lambda books: _end_pods(books, end, grace_s)):
         return GoneState(done=False, wait=WaitKind.NEW_GENERATION.of(), saved=saved)
