@@ -121,8 +121,6 @@ class ClusterActivities:
     backend: Backend
     quarantine: QuarantineClient
     monitors: set[Heartbeat] = field(default_factory=set)  # of the jobs that are monitored here
-    takeovers: dict[str, str] = field(default_factory=dict)
-    """Jobs whose monitor failed here since it was reported as taken over, each with the earlier worker."""
 
     def glances(self) -> list[Mapping[str, Any]]:
         """The newest glance at each of these jobs."""
@@ -181,17 +179,17 @@ class ClusterActivities:
                 context = replace(context, send_wait=partial(signal_wait, order.job.id, None))
             before, worker = next(iter(heartbeat.details), None), activity.client().identity
             saved, step = saved_in(before), step_in(before, generation=order.generation)
-            earlier = before.get(WATCHED_BY) if isinstance(before, Mapping) else None
+            glance: Mapping[str, object] = before if isinstance(before, Mapping) else {}
+            earlier = glance.get(WATCHED_BY)
             context = replace(context, beat=partial(_beat, heartbeat, worker))
-            if earlier not in (None, worker, self.takeovers.get(order.job.id)):
+            if earlier not in (None, worker):
                 await report_takeover(order.job, earlier=str(earlier))
-                self.takeovers[order.job.id] = str(earlier)
+                # A try that fails before its first look leaves this to the next one.
+                heartbeat.send({**glance, WATCHED_BY: worker})
             looking = asyncio.ensure_future(watch(context, order, leave, saved=saved, step=step))
             self.monitors.add(heartbeat)
             try:
-                report = await asyncio.shield(looking)
-                self.takeovers.pop(order.job.id, None)
-                return report
+                return await asyncio.shield(looking)
             except asyncio.CancelledError:
                 details = activity.cancellation_details()
                 if details is None or not details.cancel_requested:

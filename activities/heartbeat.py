@@ -31,6 +31,11 @@ class Heartbeat:
         """A step forward: something came back from the cluster. The next sign of life shows it."""
         self._forward_at, self._details = time.monotonic(), details
 
+    def send(self, *details: object) -> None:
+        """A step forward that the server keeps even if the activity fails right after it."""
+        self.beat(*details)
+        activity.heartbeat(*details)
+
     @property
     def details(self) -> tuple[object, ...]:
         """What came back last."""

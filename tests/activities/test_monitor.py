@@ -57,8 +57,13 @@ async def test_a_worker_reports_once_that_it_watches_a_job_after_another_one() -
         active=(0,),
     )
     tries = ActivityEnvironment(client=cast("Client", server))
-    tries.info = replace(tries.info, heartbeat_details=[{WATCHED_BY: "worker 1"}])
+    before = {WATCHED_BY: "worker 1", "step": 7}
+    tries.info = replace(tries.info, heartbeat_details=[before])
+    last: list[list[Any]] = [[before]]
+    tries.on_heartbeat = lambda *details: last.__setitem__(0, [*details])
     for _ in range(3):
         with pytest.raises(ApplicationError):
             await tries.run(works.monitor, order)
+        tries.info = replace(tries.info, heartbeat_details=last[0])  # as the server hands them on
     assert server.signals == [("taken_over", {"worker": "worker 2", "earlier": "worker 1"})]
+    assert last == [[{**before, WATCHED_BY: "worker 2"}]], "what the earlier worker saw is kept"
