@@ -27,6 +27,7 @@ class ServerAddress:
     port: int
     ui_port: int
     nodes: int | None = None  # that `dev` was given; None: as many as jobs want
+    is_permanent: bool = False  # it does not end with a job: `dev` holds it, no `run`
 
     @property
     def address(self) -> str:
@@ -84,7 +85,8 @@ def last(directory: Path) -> ServerAddress | None:
     """Where the newest server of this directory listens, or listened."""
     try:
         content = json.loads((directory / PLACE).read_text())
-        port, ui_port = int(content["port"]), int(content["ui_port"])
-        return ServerAddress(port=port, ui_port=ui_port, nodes=content.get("nodes"))
+        ports = {"port": int(content["port"]), "ui_port": int(content["ui_port"])}
+        is_permanent = content.get("is_permanent") is True
+        return ServerAddress(**ports, nodes=content.get("nodes"), is_permanent=is_permanent)
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -64,10 +64,9 @@ class JobRun:
 
     @property
     def has_other_worker(self) -> bool:
-        """Whether another process serves the job."""
+        """Whether another process serves the job, and goes on when this one has ended."""
         if self.shared is not None:
-            # A `run` that holds the server may end with its job; only `dev` names a number of nodes.
-            return not self.shared.is_own and self.shared.place.nodes is not None
+            return self.shared.has_permanent_holder
         return self.worker is not None and not self.worker.is_begun
 
     async def start(self) -> None:

@@ -45,8 +45,9 @@ async def _server(machine: Machine, directory: Path, *, shares: bool) -> SharedS
     match await sharing.held_or_found(directory):
         case HeldLock() as held:
             nodes = None if shares else machine.nodes
+            ports = {"port": machine.port, "ui_port": machine.ui_port}
             return await sharing.begin(
-                directory, held, port=machine.port, ui_port=machine.ui_port, nodes=nodes
+                directory, held, **ports, nodes=nodes, is_permanent=not shares
             )
         case place if shares:
             return SharedServer(directory, place)

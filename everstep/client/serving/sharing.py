@@ -48,6 +48,12 @@ class SharedServer:
     def is_own(self) -> bool:
         return self._held is not None
 
+    @property
+    def has_permanent_holder(self) -> bool:
+        """Whether the process that runs the server now goes on when this one has ended."""
+        place = holding.current(self._directory)
+        return not self.is_own and place is not None and place.is_permanent
+
     def variables(self) -> dict[str, str]:
         """Variables of its worker."""
         return {"TEMPORAL_ADDRESS": self.place.address}
@@ -72,7 +78,7 @@ class SharedServer:
     async def _take_over(self, held: HeldLock) -> None:
         """Run the server at the address where it was."""
         self._held = held
-        self.place = replace(self.place, nodes=None)
+        self.place = replace(self.place, nodes=None, is_permanent=False)
         held.write_address(self.place)
         ports = {"port": self.place.port, "ui_port": self.place.ui_port}
         self._server = DevServer(self._directory, **ports, lock=held.handle)
@@ -94,8 +100,9 @@ async def begin(
     port: int | None = None,
     ui_port: int | None = None,
     nodes: int | None = None,
+    is_permanent: bool = False,
 ) -> SharedServer:
-    """Run the server in this process, which holds the lock.
+    """Run the server in this process, which holds the lock. `is_permanent`: it does not end with a job.
 
     Without ports it listens where the last one did, as clients may still use that address.
     """
@@ -108,7 +115,9 @@ async def begin(
     except BaseException:
         held.release()
         raise
-    place = ServerAddress(port=server.port, ui_port=server.ui_port, nodes=nodes)
+    place = ServerAddress(
+        port=server.port, ui_port=server.ui_port, nodes=nodes, is_permanent=is_permanent
+    )
     held.write_address(place)
     return SharedServer(directory, place, held, server)
 

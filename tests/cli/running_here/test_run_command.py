@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ from everstep.client.documents.command_document import job_of
 from everstep.client.documents.documents import JobDocument
 from everstep.client.exit_codes import Failed
 from everstep.client.jobs.found_job import find, look_up
-from everstep.client.serving import job_ids, running
+from everstep.client.serving import holding, job_ids, running
 from everstep.client.serving.holding import ServerAddress
 from everstep.client.serving.sharing import SharedServer
 from everstep.client.serving.working import Machine
@@ -336,17 +337,22 @@ async def test_two_runs_at_once_watch_one_job(
         assert await both == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("nodes_of_dev", "goes_on"), [(4, "goes on; "), (None, "goes on without a worker until ")]
-)
 def test_a_job_that_is_left_is_served_on_by_dev_and_not_by_another_run(
-    client: Client, tmp_path: Path, nodes_of_dev: int | None, goes_on: str
+    client: Client, tmp_path: Path
 ) -> None:
-    """Both have the server that a `run` finds, and a worker; `dev` stays."""
-    place = ServerAddress(port=7233, ui_port=8233, nodes=nodes_of_dev)
-    shared = SharedServer(tmp_path, place)
+    """Both have the server that a `run` finds, and a worker; `dev` stays, and a `run` may follow it."""
+    of_dev = ServerAddress(port=7233, ui_port=8233, nodes=4, is_permanent=True)
+    held = holding.take(tmp_path)
+    assert held is not None
+    shared = SharedServer(tmp_path, of_dev)
     job = running.JobRun(server=client, job=of_standin(), id="demo", say=print, shared=shared)
-    assert f"demo {goes_on}" in run_command.farewell(job)
+    with contextlib.ExitStack() as served:
+        served.callback(held.release)
+        held.write_address(of_dev)
+        assert "demo goes on; " in run_command.farewell(job)
+        held.write_address(ServerAddress(port=7233, ui_port=8233))
+        assert "demo goes on without a worker until " in run_command.farewell(job)
+    assert "demo goes on without a worker until " in run_command.farewell(job), "it has ended"
 
 
 def of_standin(*, end: str = "") -> JobDocument:
