@@ -69,6 +69,7 @@ class WaitKind(StrEnum):
     NEW_POD = "new pod", WaitReason.PODS_STARTING, "a pod for slot {} to be created"
     SCHEDULER = "scheduler", WaitReason.PODS_STARTING, "pod {}: the scheduler to choose a node"
     AGENT = "agent", WaitReason.PODS_STARTING, "pod {}: its agent to answer"
+    FITS = "fits", WaitReason.NODES_UNAVAILABLE, "pod {}: {}"  # but others of its gang do not
     UNSCHEDULED = "unscheduled", WaitReason.NODES_UNAVAILABLE, "pod {}: {}"
     GATED = "gated", WaitReason.QUEUE, "pod {}: {}"
     POD_FAILED = "pod failed", WaitReason.PODS_FAILING, "pod {}: {}"

@@ -242,17 +242,24 @@ def pod(*, node_name: str = "", deleted: bool = False, **status: Any) -> Json:
     return {"metadata": metadata, "spec": {"nodeName": node_name}, "status": status}
 
 
-def unscheduled(reason: str) -> Json:
-    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": "no room"}
+def unscheduled(reason: str, message: str = "no room") -> Json:
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     return pod(conditions=[condition])
 
 
 def of_pod(there: Json | None, **entry: Any) -> WaitCause | None:
-    watch = SimpleNamespace(pod=lambda _uid: there)
+    return of_pods(there, **entry)
+
+
+def of_pods(
+    *there: Json | None, problem: WaitCause | None = None, **entry: Any
+) -> WaitCause | None:
+    """What the placement of a pod for each slot waits for, beside the `problem` of their group."""
+    watch = SimpleNamespace(pod=lambda uid: there[int(uid[1:])])
     agents = SimpleNamespace(by_uid={})
-    entries = {0: replace(ENTRY, **entry)}
+    entries = {slot: replace(ENTRY, uid=f"u{slot}", **entry) for slot in range(len(there))}
     return place_state(
-        [0], entries, watch=cast("Any", watch), agents=cast("Any", agents), refusal=None
+        [*entries], entries, watch=cast("Any", watch), agents=cast("Any", agents), refusal=problem
     ).wait
 
 
@@ -340,6 +347,7 @@ PRODUCERS: Mapping[WaitKind, Producer] = {
     WaitKind.AGENT: lambda: of_pod(pod(node_name="n0")),
     WaitKind.UNSCHEDULED: lambda: of_pod(unscheduled("Unschedulable")),
     WaitKind.GATED: lambda: of_pod(unscheduled("SchedulingGated")),
+    WaitKind.FITS: lambda: of_pod(unscheduled("Schedulable")),
     WaitKind.POD_FAILED: lambda: of_pod(pod(phase="Failed")),
     WaitKind.POD_FAILING: lambda: of_pod(None, failures=2, failure="exit code 1"),
     WaitKind.POD_HELD: lambda: of_pod(pod(deleted=True)),
@@ -382,6 +390,25 @@ async def test_each_kind_of_wait_comes_from_the_code_that_waits(
     assert re.fullmatch(pattern, sentence), sentence
     assert wait.reason == kind.reason
     assert isinstance(wait, Wait) or wait.kind is kind
+
+
+TOO_FEW = "whatever a scheduler writes of four that are three"
+
+
+@pytest.mark.parametrize("reason", ["Schedulable", "Undetermined"])
+def test_of_a_gang_of_volcano_the_pod_without_a_place_comes_first(reason: str) -> None:
+    fits, lacks = unscheduled(reason, TOO_FEW), unscheduled("Unschedulable")
+    wait = of_pods(fits, fits, lacks)
+    assert wait == WaitKind.UNSCHEDULED.of("train-0-g1", "no room")
+    assert of_pods(fits, fits) == WaitKind.FITS.of("train-0-g1", TOO_FEW)
+
+
+def test_of_a_gang_of_kubernetes_the_pod_comes_first_that_has_more_to_say_than_its_group() -> None:
+    """Its scheduler repeats the message of the group in those of the pods that would fit."""
+    group, words = WaitKind.GROUP.of(TOO_FEW), f"not now, {TOO_FEW}"
+    fits, lacks = unscheduled("Unschedulable", words), unscheduled("Unschedulable")
+    assert of_pods(fits, lacks, problem=group) == WaitKind.UNSCHEDULED.of("train-0-g1", "no room")
+    assert of_pods(fits, fits, problem=group) == group
 
 
 def test_each_reason_is_explained_once() -> None:

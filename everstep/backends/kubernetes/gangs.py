@@ -168,13 +168,20 @@ def _problem(group: Json) -> WaitCause | None:
     return WaitKind.GROUP.of(words)
 
 
-_OF_GROUPS = ("cannot be satisfied", "can possibly be assigned")
-"""In what the cluster's scheduler says of a group, and Volcano of its pods that would fit."""
+def with_own_problems_first(problems: Iterable[WaitCause]) -> list[WaitCause]:
+    """What pods lack, before what they wait for only because others of their gang lack something.
 
+    Volcano names such a wait in a field (`FITS`). The scheduler of Kubernetes repeats the group's message
+    in that of each pod that would fit.
+    """
+    problems = list(problems)
+    groups = [problem for problem in problems if problem.kind is WaitKind.GROUP]
 
-def is_of_group(problem: WaitCause) -> bool:
-    """Whether the pod waits for others of its group only, so that this says nothing of what they lack."""
-    return any(words in problem.sentence for words in _OF_GROUPS)
+    def is_of_gang(problem: WaitCause) -> bool:
+        words = problem.about[-1] if problem.about else ""
+        return problem.kind is WaitKind.FITS or any(group.about[-1] in words for group in groups)
+
+    return sorted(problems, key=is_of_gang)
 
 
 # -- Where there are no groups ----------------------------------------------------------------------

@@ -24,6 +24,8 @@ LAST_WORDS_MOST = 200
 _FINAL = frozenset({"Succeeded", "Failed"})
 _SHUTDOWN = frozenset({"NodeShutdown", "Shutdown", "Terminated"})
 _TAKEN_BACK = _SHUTDOWN | {"Preempting", "Evicted"}
+_OF_GANG = frozenset({"Schedulable", "Undetermined"})
+"""Volcano's reasons of a pod that is not scheduled: it has a place, or was not tried, as others have none."""
 _CANNOT_START = ("Err", "Image", "Create", "Invalid", "CrashLoop", "RunContainer", "PostStart")
 
 
@@ -77,6 +79,10 @@ class PodReport:
     @property
     def is_gated(self) -> bool:
         return bool(self.condition("PodScheduled").get("reason") == "SchedulingGated")
+
+    @property
+    def is_held_by_gang(self) -> bool:
+        return self.condition("PodScheduled").get("reason") in _OF_GANG
 
     @property
     def is_deleted(self) -> bool:
@@ -304,6 +310,12 @@ WAITS: tuple[WaitRow, ...] = (
         field="PodScheduled: SchedulingGated",
         why="a queue holds it back",
         message=lambda report: _scheduling_problem(report) if report.is_gated else "",
+    ),
+    WaitRow(
+        kind=WaitKind.FITS,
+        field="PodScheduled: Schedulable, Undetermined",
+        why="Volcano has no place for others of its gang",
+        message=lambda report: _scheduling_problem(report) if report.is_held_by_gang else "",
     ),
     WaitRow(
         kind=WaitKind.UNSCHEDULED,

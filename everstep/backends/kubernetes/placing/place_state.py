@@ -49,7 +49,7 @@ def place_state(
         places += bool(node and not why)
     if len(refs) == len(slots):
         return PlaceState(placed=True, pods=refs, places=len(refs))
-    problems.sort(key=gangs.is_of_group)  # one pod says why, the others that it is one too few
+    problems = gangs.with_own_problems_first(problems)
     unanswered = [entries[slot] for slot in slots if slot in entries and slot not in refs]
     worst = max(unanswered, key=lambda entry: entry.start_failures, default=None)
     return PlaceState(
