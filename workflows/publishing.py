@@ -61,10 +61,25 @@ class Publisher:
                 self._tried, self._job.failing = None, ""
 
     async def _until(self, claim: Callable[[], bool]) -> None:
-        """A wait ended by a cancel of the workflow starts again, as the end is published too."""
-        while not claim():
-            with contextlib.suppress(asyncio.CancelledError):
-                await workflow.wait_condition(claim)
+        """Wait until the claim holds and the rest of the job has nothing more to do for now.
+
+        So the commands of the publisher come last, whether the end of a publication and the next news arrive
+        in one workflow task or in two. A replay may join two tasks that were apart, or part them
+        (decision 0070), and another order of commands fails each task of the job from then on.
+        """
+        while not (claim() and await self._is_at_rest()):
+            await self._turn_with(claim)
+
+    async def _is_at_rest(self) -> bool:
+        """Whether all that is due to run has run and left the job as it was."""
+        state, chronicle = self._job.state, self._job.chronicle
+        await self._turn_with(lambda: True)
+        return self._job.state is state and self._job.chronicle is chronicle
+
+    async def _turn_with(self, claim: Callable[[], bool]) -> None:
+        """A wait ended by a cancel of the workflow is no failure, as the end is published too."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await workflow.wait_condition(claim)
 
     async def wait_for_lines(self) -> None:
         """Wait until run.log has all lines, while an agent that can write them lives; for a limited time."""

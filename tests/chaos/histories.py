@@ -9,11 +9,17 @@ from dataclasses import dataclass, replace
 
 from temporalio.api.enums.v1 import WorkflowTaskFailedCause
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHistory,
+)
 
 from everstep.core import names
 from everstep.core.deciding.decision import Decision
 from tests.chaos.evidence import BUDGET_NAME, Recovery
+from tests.replay import joined
 from tests.support.playing.on_processes import decisions_in
 
 KEY = re.compile(r"/recovery-\d+(?:~\d+)?-(?P<level>[a-z_]+)-(?P<cls>[a-z_]+)")
@@ -26,6 +32,9 @@ CODE_FAILURES = frozenset(
     }
 )
 """Why a workflow task fails at every attempt, because of workflow code."""
+
+JOINED_MOST = 15
+"""Tasks of a run that are joined with the next one, in a replay of the run for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,9 @@ async def story(client: Client, job: str) -> Story:
         for child, recovery in started.items()
     ]
     failed_tasks = [line for events in runs.values() for line in _failed_tasks(job, events)]
+    failed_tasks += [
+        line for events in runs.values() for line in await _failed_replays(job, events)
+    ]
     return Story(
         recoveries=sorted(recoveries, key=lambda one: one.at),
         failed_tasks=failed_tasks,
@@ -125,6 +137,12 @@ def _failed_tasks(job: str, events: Sequence[HistoryEvent]) -> list[str]:
         for one in failures
         if one.cause in CODE_FAILURES
     ]
+
+
+async def _failed_replays(job: str, events: Sequence[HistoryEvent]) -> list[str]:
+    """Where the job would be stuck, had a worker begun from its history that joins two tasks of it."""
+    failures = await joined.failures(WorkflowHistory(job, events), most=JOINED_MOST)
+    return [f"{job}, task {n} joined with the next: {why[:200]}" for n, why in failures.items()]
 
 
 async def _is_cut_short(client: Client, workflow: str, run: str) -> bool:
