@@ -160,9 +160,9 @@ class Simulation:
         deferred, context = self.state.deferred, self._context()
         isolated = await hand_over(context, job, self.spec.cluster, deferred)
         cursor = self.state.cursor
-        while not (await self.backend.ensure_gone(job, grace_s=grace_s)).done:
+        while not (gone_state := await self.backend.ensure_gone(job, grace_s=grace_s)).done:
             cursor = (await self.backend.observe(job, cursor=cursor)).cursor
-        return Cleared(isolated=isolated)
+        return Cleared(isolated=isolated, saved=gone_state.saved)
 
     def _context(self) -> StepContext:
         return StepContext(

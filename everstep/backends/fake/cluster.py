@@ -80,14 +80,11 @@ class FakeCluster:
         """The job as it is now; `observe` without the waiting."""
         job = self.state.job(job_id)
         now = self.state.now
-        processes.save(self.state, job)
-        ever_saved = self.state.storage.ever_newest_first(job.checkpoints_path, job.checkpoints_of)
-        good = (saved for saved in ever_saved if saved.good)
         return Observation(
             now=now,
             cursor=str(job.version),
             pods=cluster_views.cached_pod_views(job, now),
-            checkpoint=next(good, None),
+            checkpoint=self._newest_saved(job),
             facts=_facts_after(job, version),
             generation=job.newest,
         )
@@ -135,6 +132,12 @@ class FakeCluster:
     def _saved(self, job: Job) -> tuple[Checkpoint, ...]:
         processes.save(self.state, job)
         return self.state.storage.newest_first(job.checkpoints_path, job.checkpoints_of)
+
+    def _newest_saved(self, job: Job) -> Checkpoint | None:
+        """The newest whole checkpoint."""
+        processes.save(self.state, job)
+        ever_saved = self.state.storage.ever_newest_first(job.checkpoints_path, job.checkpoints_of)
+        return next((saved for saved in ever_saved if saved.good), None)
 
     def leftovers(self) -> tuple[Leftover, ...]:
         owners = self.state.storage.owners()
@@ -309,8 +312,9 @@ class FakeCluster:
         if left:
             wait = WaitKind.POD_GONE.of(f"{left[0].name} on {left[0].node.name}")
             return GoneState(done=False, wait=wait)
+        saved = self._newest_saved(job_state) if grace_s > 0 else None
         self._forget(job_state)
-        return GoneState(done=True)
+        return GoneState(done=True, saved=saved)
 
     def _has_stopped(self, pod: Pod, grace_s: float) -> bool:
         """Whether the pod may be removed: its processes got their grace."""

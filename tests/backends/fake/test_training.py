@@ -213,6 +213,14 @@ async def test_an_end_with_grace_takes_a_moment_and_saves_the_step(demo: FakeRun
     assert [c.step for c in await demo.backend.checkpoints(demo.ref)] == [13, 10]
 
 
+async def test_what_was_saved_in_the_grace_comes_with_the_end_of_the_job(demo: FakeRun) -> None:
+    await demo.launch()
+    await demo.step(13)
+    end = await demo.until_done(lambda: demo.backend.ensure_gone(demo.ref, grace_s=15.0))
+    assert end.saved is not None
+    assert end.saved.step == 13
+
+
 async def test_who_hangs_is_killed_when_the_grace_is_over(demo: FakeRun) -> None:
     await demo.launch()
     await demo.step(13)
